@@ -1,0 +1,172 @@
+"""Pictures of one run, from its folder alone."""
+
+import json
+import math
+import pathlib
+from collections import defaultdict
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.patches import Rectangle
+
+from posattn_jax.files import read_metrics
+
+STYLES = ("-", "--", ":", "-.")
+MARKERS = "osD^vX*P"
+
+
+def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
+    """Draws what the run folder has: learning curves, spans over epochs and on the grid, encodings. Returns the files."""
+    rows = read_metrics(workdir / "metrics.jsonl")
+    summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
+    with np.load(workdir / "positions.npz") as file:
+        positions = dict(file)
+    folder = workdir / "figures"
+    folder.mkdir(exist_ok=True)
+    drawings = {
+        "learning_curves": _learning_curves(rows, summary),
+        "span_over_epochs": _span_over_epochs(rows, summary),
+        "span_on_grid": _span_on_grid(positions, summary),
+        "positional_encodings": _positional_encodings(positions, summary),
+    }
+    paths = []
+    for name, figure in drawings.items():
+        if figure is not None:
+            path = folder / f"{name}.png"
+            figure.savefig(path, dpi=150)
+            plt.close(figure)
+            paths.append(path)
+    return paths
+
+
+def _series(rows: list[dict[str, Any]], split: str) -> dict[str, tuple[list[float], list[float]]]:
+    """name -> (epochs, values) of one split."""
+    series: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for row in rows:
+        if row["split"] == split:
+            epochs, values = series[row["name"]]
+            epochs.append(row["epoch"])
+            values.append(row["value"])
+    return series
+
+
+def _learning_curves(rows, summary):
+    """Every metric of training and validation over epochs, the best epoch marked."""
+    train, validation = _series(rows, "train"), _series(rows, "validation")
+    figure, panels = plt.subplots(1, len(validation), figsize=(5 * len(validation), 3.6), layout="constrained")
+    for axis, name in zip(np.atleast_1d(panels), validation, strict=True):
+        axis.plot(*train[name], STYLES[1], color="0.5", label="training")
+        axis.plot(*validation[name], STYLES[0], color="black", label="validation")
+        best = summary["best"]
+        axis.plot(best["epoch"], best[name], "o", color="black", label=f"best epoch: {best[name]:.4f}")
+        axis.set(xlabel="epoch", ylabel=name)
+        axis.legend(frameon=False)
+    return figure
+
+
+def _span_over_epochs(rows, summary):
+    """The size of every layer's span in positions, over epochs; the mean over heads where each has its own."""
+    sizes = {name: series for name, series in _series(rows, "span").items() if "/size_" in name}
+    if not sizes:
+        return None
+    grid = summary["grid_shape"]
+    blocks = sorted({name.split("/")[0] for name in sizes}, key=lambda block: int(block.split("_")[1]))
+    figure, panels = plt.subplots(1, len(grid), figsize=(5 * len(grid), 3.6), layout="constrained", squeeze=False)
+    for dim, axis in enumerate(panels[0]):
+        for i, block in enumerate(blocks):
+            curves = [sizes[name] for name in sizes if _belongs(name, block, dim, len(grid))]
+            values = np.mean([values for _, values in curves], axis=0)
+            axis.plot(curves[0][0], values, STYLES[i % 4], marker=MARKERS[i % 8], markevery=0.2, label=f"layer {i + 1}")
+        axis.axhline(2 * grid[dim] - 1, color="0.7", linewidth=1)
+        axis.annotate("whole grid", (0, 2 * grid[dim] - 1), xycoords=("axes fraction", "data"), va="bottom", color="0.4")
+        axis.set(xlabel="epoch", ylabel="span (positions)", title=f"dimension {dim + 1}", ylim=(0, 2.2 * grid[dim]))
+    panels[0, -1].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _belongs(name: str, block: str, dim: int, num_dims: int) -> bool:
+    owner, entry = name.split("/")
+    return owner == block and int(entry.removeprefix("size_")) % num_dims == dim
+
+
+def _half_spans(sigma: np.ndarray, summary) -> np.ndarray:
+    """The reach of a span on each side, in positions."""
+    reach = np.asarray(summary["grid_shape"]) - 1
+    if not summary["threshold"] or summary["threshold"] <= 0:
+        return np.broadcast_to(reach, sigma.shape)
+    return np.minimum(np.ceil(math.sqrt(-2 * math.log(summary["threshold"])) * np.abs(sigma) * reach), reach)
+
+
+def _span_on_grid(positions, summary):
+    """The Gaussian of every layer around a query in the centre, and the box of what it attends to (Figures 3 and 7)."""
+    sigmas = {name.split("/")[0]: array for name, array in positions.items() if name.endswith("/sigma")}
+    if not sigmas:
+        return None
+    grid = summary["grid_shape"]
+    figure, panels = plt.subplots(
+        1, len(sigmas), figsize=(2.6 * len(sigmas) + 0.8, 3), layout="constrained", squeeze=False
+    )
+    image = None
+    for i, (axis, sigma) in enumerate(zip(panels[0], sigmas.values(), strict=True)):
+        sigma = np.atleast_2d(sigma).mean(0)  # a span a head: their mean
+        half = _half_spans(sigma, summary)
+        title = "layer {}\nσ = {}".format(i + 1, ", ".join(f"{abs(s):.2f}" for s in sigma))
+        if len(grid) == 1:
+            offsets = np.arange(-(grid[0] - 1), grid[0])
+            axis.plot(offsets, np.exp(-0.5 * (offsets / max(grid[0] - 1, 1) / sigma[0]) ** 2), color="black")
+            axis.axvspan(-half[0], half[0], color="0.9")
+            axis.set(title=title, xlabel="key - query (positions)", ylim=(0, 1.05))
+            continue
+        centre = [size // 2 for size in grid[-2:]]  # of a volume, the plane of the query
+        offsets = [(np.arange(size) - c) / max(size - 1, 1) for size, c in zip(grid[-2:], centre, strict=True)]
+        y, x = np.meshgrid(*offsets, indexing="ij")
+        image = axis.imshow(np.exp(-0.5 * ((y / sigma[-2]) ** 2 + (x / sigma[-1]) ** 2)), cmap="gray", vmin=0, vmax=1)
+        low = [c - h - 0.5 for c, h in zip(centre, half[-2:], strict=True)]
+        box = Rectangle((low[1], low[0]), 2 * half[-1] + 1, 2 * half[-2] + 1, fill=False, color="tab:orange", linewidth=2)
+        axis.add_patch(box)
+        axis.plot(centre[1], centre[0], "+", color="tab:red")
+        axis.set(title=title, xlabel="column", xlim=(-0.5, grid[-1] - 0.5), ylim=(grid[-2] - 0.5, -0.5))
+    panels[0, 0].set_ylabel("Gaussian" if len(grid) == 1 else "row")
+    if image is not None:
+        figure.colorbar(image, ax=panels, label="Gaussian around the query (+)", shrink=0.8)
+    return figure
+
+
+def _positional_encodings(positions, summary):
+    """The first features of every layer's relative encoding over all offsets; the centre plane of a volume."""
+    encodings = [array for name, array in positions.items() if name.endswith("/relative_encoding")]
+    if not encodings:
+        return None
+    grid = summary["grid_shape"]
+    if len(grid) == 1:
+        figure, panels = plt.subplots(1, len(encodings), figsize=(2.8 * len(encodings), 3), layout="constrained", squeeze=False)
+        for i, (axis, encoding) in enumerate(zip(panels[0], encodings, strict=True)):
+            features = encoding.reshape(len(encoding), -1)
+            axis.imshow(features, aspect="auto", cmap="RdBu", extent=(0, features.shape[1], grid[0] - 1, 1 - grid[0]))
+            axis.set(title=f"layer {i + 1}", xlabel="feature")
+        panels[0, 0].set_ylabel("key - query (positions)")
+        return figure
+    shown = 6
+    figure, panels = plt.subplots(
+        len(encodings), shown, figsize=(1.5 * shown, 1.6 * len(encodings)), layout="constrained", squeeze=False
+    )
+    height, width = grid[-2] - 0.5, grid[-1] - 0.5
+    for i, (row, encoding) in enumerate(zip(panels, encodings, strict=True)):
+        plane = encoding[grid[0] - 1] if len(grid) == 3 else encoding
+        plane = plane.reshape(*plane.shape[:2], -1)
+        features = np.linspace(0, plane.shape[-1] - 1, shown).astype(int)
+        for axis, feature in zip(row, features, strict=True):
+            limit = np.abs(plane[..., feature]).max() or 1.0
+            axis.imshow(plane[..., feature], cmap="RdBu", vmin=-limit, vmax=limit, extent=(-width, width, height, -height))
+            axis.set_title(f"feature {feature}", fontsize="small")
+            axis.tick_params(labelsize="x-small")
+        row[0].set_ylabel(f"layer {i + 1}\nrows", fontsize="small")
+    for axis in panels[-1]:
+        axis.set_xlabel("columns", fontsize="small")
+    figure.suptitle("Relative encoding by key - query offset (positions)", fontsize="medium")
+    return figure

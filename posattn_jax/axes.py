@@ -1,0 +1,46 @@
+"""The alphabet of axes, and the array types that signatures are written in.
+
+  b  batch            h  heads             r  relative offsets of one positional dimension
+  t  queries          d  features a head   p  positional dimensions
+  s  keys             c  model width
+
+A grid of shape S = (S_1, ..., S_p) has N = prod(S) positions, numbered row-major, and R = 2 S - 1 relative
+offsets a dimension. `*r` stands for all p axes of offsets. The tests check every annotated shape as they run.
+"""
+
+from collections.abc import Sequence
+
+from jaxtyping import Array, Bool, Float, Int
+
+Shape = Sequence[int]
+
+Features = Float[Array, "b t c"]
+Query = Float[Array, "b t h d"]
+Key = Float[Array, "b s h d"]
+Value = Float[Array, "b s h d"]
+Weights = Float[Array, "b h t s"]
+KeyMask = Bool[Array, "b s"]
+HeadVector = Float[Array, "h d"]
+Sigma = Float[Array, "p"] | Float[Array, "h p"]
+RelativeEncoding = Float[Array, "*r h d"]
+Offsets = Int[Array, "*r p"]
+Coordinates = Float[Array, "*r p"]
+
+__all__ = [
+    "Array",
+    "Bool",
+    "Coordinates",
+    "Features",
+    "Float",
+    "HeadVector",
+    "Int",
+    "Key",
+    "KeyMask",
+    "Offsets",
+    "Query",
+    "RelativeEncoding",
+    "Shape",
+    "Sigma",
+    "Value",
+    "Weights",
+]

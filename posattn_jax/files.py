@@ -1,0 +1,38 @@
+"""The files of a run folder, written so that a reader, or a crash, never sees half of one."""
+
+import json
+import os
+import pathlib
+from collections.abc import Callable
+from typing import IO, Any
+
+
+def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Lets `write` fill a temporary file beside `path`, and renames it to `path` once it is on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Writes `value` as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_metrics(path: pathlib.Path) -> list[dict]:
+    """The rows of a `metrics.jsonl`; a last line cut short by a crash is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows

@@ -1,0 +1,87 @@
+"""Trains and evaluates.
+
+  python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
+                             [--config.train.total_epochs=2 ...]
+
+The same command continues a run that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while running,
+130 and 143 stopped by Ctrl-C and SIGTERM after saving.
+"""
+
+import errno
+import logging
+import pathlib
+import sys
+
+from absl import flags
+from absl import logging as absl_logging
+from ml_collections import config_flags
+
+from posattn_jax.errors import InputError, RunError
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
+_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate"], "What to do.")
+_DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
+
+
+def main(argv: list[str]) -> int:
+    """Runs the mode asked for; returns the exit code."""
+    if len(argv) > 1:
+        raise InputError(f'unexpected argument "{argv[1]}": options are written --name=value')
+    config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+
+    # Imported here, so that wrong flags are told within a second.
+    from posattn_jax import runs
+
+    if _MODE.value == "train":
+        runs.train(config, workdir)
+    else:
+        runs.evaluate(config, workdir)
+    return 0
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses the command line; InputError for anything wrong with it, the config's fields included."""
+    try:
+        rest = flags.FLAGS(argv)
+        if _CONFIG.value is None or not _WORKDIR.value:
+            missing = "--workdir=FOLDER" if _CONFIG.value is not None else "--config=FILE"
+            raise InputError(f"{missing} is missing")
+        return rest
+    except InputError:
+        raise
+    except ModuleNotFoundError as error:
+        where = "run from the folder that holds configs/" if error.name == "configs" else "an import of the config"
+        raise InputError(f"--config: {error} ({where})") from error
+    except FileNotFoundError as error:
+        raise InputError(f"--config: no file {error.filename or error}") from error
+    except Exception as error:  # flags.Error, AttributeError for an unknown field, whatever a config file raises
+        raise InputError(f"{error}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def run(argv: list[str]) -> int:
+    """`main` with its flags, errors told in one line each; returns the exit code."""
+    logging.getLogger("orbax").setLevel(logging.ERROR)
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    try:
+        return main(parse_flags(argv))
+    except Exception as error:
+        if flags.FLAGS.is_parsed() and _DEBUG.value:
+            raise
+        exit_code = getattr(error, "exit_code", None)
+        if exit_code is not None:
+            print(f"posattn_jax: {_one_line(error)}", file=sys.stderr)
+            return exit_code
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            error = RunError(f"the disk is full ({error.filename or _WORKDIR.value}): what was saved before is kept")
+        name = "" if isinstance(error, (InputError, RunError)) else f"{type(error).__name__}: "
+        print(f"posattn_jax: error: {name}{_one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))

@@ -1,0 +1,143 @@
+"""The attention layer: one operation with replaceable parts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Features, KeyMask, Shape
+from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.terms import Content
+from posattn_jax.ops.attention import Implementation, relative_attention
+
+
+class PositionalSelfAttention(nn.Module):
+    """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
+
+      y = o(gate(attend(projections(x)))), attend as `relative_attention`
+
+    The terms decide what the scores are made of; with `(Content(),)` alone the layer knows no positions:
+
+      PositionalSelfAttention(
+          num_heads=8,
+          terms=(Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias()),
+          span=GaussianSpan(threshold=0.1),
+      )
+
+    Attributes:
+      num_heads: h.
+      head_dim: d; None: the width of the inputs divided by h.
+      terms: the summed score terms.
+      span: the learned span; None: everything is attended.
+      values: a function or module applied to the values [b s h d] before they are averaged; None: plain values.
+      gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
+      projections: a module (x, h, d) -> query, key, value; None: `LinearProjections`.
+      dropout_rate: of the attention weights (the paper has none).
+      scale: of the terms; None: 1 / sqrt(d).
+      implementation: the layout of `relative_attention`.
+      kernel_init: of the output projection, as a matrix [h d, c].
+      bias_init: of the output projection.
+      dtype: of the computation; None follows the inputs. Positions and the span are computed in float32 or better.
+      param_dtype: of the projections; each other part has its own.
+    """
+
+    num_heads: int
+    head_dim: int | None = None
+    terms: tuple[nn.Module, ...] = (Content(),)
+    span: GaussianSpan | None = None
+    values: Callable | None = None
+    gate: Callable | None = None
+    projections: nn.Module | None = None
+    dropout_rate: float = 0.0
+    scale: float | None = None
+    implementation: Implementation = "auto"
+    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    bias_init: Initializer = nn.initializers.zeros
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Features,
+        grid_shape: Shape,
+        *,
+        key_mask: KeyMask | None = None,
+        is_causal: bool = False,
+        reference_shape: Shape | None = None,
+        deterministic: bool = True,
+        return_weights: bool = False,
+    ) -> tuple[Features, dict[str, Any]]:
+        """Attends over the grid.
+
+        Args:
+          inputs: [b t c], the positions of the grid in row-major order.
+          grid_shape: S, one to three sizes whose product is t.
+          key_mask: [b t], True = keep.
+          is_causal: query t attends to keys s <= t in row-major order.
+          reference_shape: the grid that distances are measured in, where it is not `grid_shape`: a model trained on
+            it keeps its meaning of distance on a larger grid.
+          deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+          return_weights: whether the second result has the attention weights too.
+
+        Returns:
+          The outputs [b t c] and a dict of what the layer made on the way, as far as its parts make it:
+          "relative_encoding" [*R, h, d], "sigma" [p] or [h p], "weights" [b h t s].
+
+        Raises:
+          ValueError: a number of heads that does not divide the width, or a grid that does not match the inputs.
+        """
+        width = inputs.shape[-1]
+        if self.head_dim is None and width % self.num_heads:
+            raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
+        head_dim = self.head_dim or width // self.num_heads
+        projections = self.projections
+        if projections is None:
+            projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
+        query, key, value = projections(inputs, self.num_heads, head_dim)
+
+        arguments = {"key": None}
+        for term in self.terms:
+            arguments |= term(key, grid_shape, reference_shape)
+        made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
+        arguments = {
+            name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()
+        }
+        if self.span is not None:
+            arguments |= self.span(self.num_heads, len(grid_shape))
+            made["sigma"] = arguments["sigma"]
+        drops = self.dropout_rate > 0 and not deterministic
+        attended = relative_attention(
+            query,
+            value=value if self.values is None else self.values(value),
+            grid_shape=grid_shape,
+            reference_shape=reference_shape,
+            key_mask=key_mask,
+            is_causal=is_causal,
+            scale=self.scale,
+            dropout_rate=self.dropout_rate if drops else 0.0,
+            dropout_rng=self.make_rng("dropout") if drops else None,
+            implementation=self.implementation,
+            return_weights=return_weights,
+            **arguments,
+        )
+        if return_weights:
+            outputs, made["weights"] = attended
+        else:
+            outputs = attended
+        if self.gate is not None:
+            outputs = self.gate(inputs, outputs)
+        outputs = nn.DenseGeneral(
+            width,
+            axis=(-2, -1),
+            kernel_init=self.kernel_init,
+            bias_init=self.bias_init,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name="output",
+        )(outputs)
+        return outputs, made

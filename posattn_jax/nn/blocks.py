@@ -1,0 +1,105 @@
+"""The encoder block."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Features, KeyMask, Shape
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.linear import linear
+
+
+class FeedForward(nn.Module):
+    """Linear(c, mlp_dim), dropout, activation, Linear(mlp_dim, c) (Alfons 2022, Figure 1).
+
+    Attributes:
+      mlp_dim: the hidden width.
+      dropout_rate: of the hidden features, before the activation as in the paper's code.
+      activation: between the two maps.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    mlp_dim: int
+    dropout_rate: float = 0.0
+    activation: Callable = nn.relu
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Features, *, deterministic: bool = True) -> Features:
+        width = inputs.shape[-1]
+        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        hidden = linear(self.mlp_dim, width, name="hidden", **dtypes)(inputs)
+        hidden = self.activation(nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic))
+        return linear(width, self.mlp_dim, name="output", **dtypes)(hidden)
+
+
+class EncoderBlock(nn.Module):
+    """Attention and feed-forward with residuals around both.
+
+      norm = "post":  x = LN(x + drop(attention(x)));  x = LN(x + drop(feed_forward(x)))   (Alfons 2022)
+      norm = "pre":   x = x + drop(attention(LN(x)));  x = x + drop(feed_forward(LN(x)))
+
+    Attributes:
+      attention: the attention layer.
+      mlp_dim: the hidden width of the feed-forward network.
+      dropout_rate: of both branches and inside the feed-forward network.
+      norm: "post" or "pre".
+      activation: of the feed-forward network.
+      layer_norm_epsilon: of both layer norms.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    attention: PositionalSelfAttention
+    mlp_dim: int
+    dropout_rate: float = 0.0
+    norm: Literal["post", "pre"] = "post"
+    activation: Callable = nn.relu
+    layer_norm_epsilon: float = 1e-5
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Features,
+        grid_shape: Shape,
+        *,
+        key_mask: KeyMask | None = None,
+        is_causal: bool = False,
+        reference_shape: Shape | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Features, dict[str, Any]]:
+        """Arguments and results as `PositionalSelfAttention`."""
+        if self.norm not in ("post", "pre"):
+            raise ValueError(f'norm="{self.norm}": expected "post" or "pre"')
+        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        made = {}
+
+        def attend(x):
+            x, out = self.attention(
+                x,
+                grid_shape,
+                key_mask=key_mask,
+                is_causal=is_causal,
+                reference_shape=reference_shape,
+                deterministic=deterministic,
+            )
+            made.update(out)
+            return x
+
+        def feed_forward(x):
+            module = FeedForward(self.mlp_dim, self.dropout_rate, self.activation, name="feed_forward", **dtypes)
+            return module(x, deterministic=deterministic)
+
+        x = inputs
+        for name, branch in (("attention", attend), ("feed_forward", feed_forward)):
+            layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
+            drop = nn.Dropout(self.dropout_rate, deterministic=deterministic)
+            x = layer_norm(x + drop(branch(x))) if self.norm == "post" else x + drop(branch(layer_norm(x)))
+        return x, made

@@ -1,0 +1,72 @@
+"""Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
+
+from typing import Literal, Protocol
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import RelativeEncoding, Shape
+from posattn_jax.nn.linear import linear
+from posattn_jax.ops import grid
+from posattn_jax.ops.encodings import relative_sinusoids
+
+
+class Encoding(Protocol):
+    """What the positional terms ask of an encoding: E [*R, h, d] of a grid."""
+
+    def __call__(
+        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+    ) -> RelativeEncoding: ...
+
+
+class SinusoidalEncoding(nn.Module):
+    """E = S W + b with S the fixed sinusoids of every offset (Alfons 2022, Algorithm 3: the baseline, in 1-D).
+
+    Attributes:
+      combine: how the features of several dimensions meet, "concat" or "sum" (ours; the paper's baseline is 1-D).
+      param_dtype: of W and b.
+    """
+
+    combine: Literal["sum", "concat"] = "concat"
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+    ) -> RelativeEncoding:
+        """E [*R, h, d] for a grid; with `reference_shape` an offset keeps the features it has on that grid."""
+        width = num_heads * head_dim
+        sinusoids = relative_sinusoids(grid_shape, width, self.combine, reference_shape)
+        encoding = linear(width, width, param_dtype=self.param_dtype, name="linear")(sinusoids)
+        return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)
+
+
+class LearnedEncoding(nn.Module):
+    """E is a table of trained vectors, one an offset and head.
+
+    Attributes:
+      embedding_init: of the table.
+      param_dtype: of the table.
+    """
+
+    embedding_init: Initializer = nn.initializers.normal(0.02)
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+    ) -> RelativeEncoding:
+        """E [*R, h, d]: the centre of the table, which has the offsets of `reference_shape`.
+
+        Raises:
+          ValueError: a grid larger than the one the table was made for.
+        """
+        reference = grid.check_reference(grid_shape, reference_shape)
+        if any(size > limit for size, limit in zip(grid_shape, reference, strict=True)):
+            raise ValueError(f"grid_shape={tuple(grid_shape)}: a learned table reaches only to {reference}")
+        table = self.param(
+            "table", self.embedding_init, (*grid.relative_shape(reference), num_heads, head_dim), self.param_dtype
+        )
+        return table[tuple(slice(r - s, r + s - 1) for r, s in zip(reference, grid_shape, strict=True))]

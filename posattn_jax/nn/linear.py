@@ -1,0 +1,30 @@
+"""The dense layer of the papers' code, with its initialisation."""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+
+def uniform(bound: float) -> Initializer:
+    """U(-bound, bound), whatever the shape."""
+
+    def init(rng, shape, dtype=jnp.float32, **_):
+        return jax.random.uniform(rng, shape, dtype, -bound, bound)
+
+    return init
+
+
+def linear(features: int, fan_in: int, **fields: Any) -> nn.Dense:
+    """`flax.linen.Dense` with weights and bias drawn from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
+
+    Args:
+      features: the output width.
+      fan_in: the input width.
+      **fields: of `flax.linen.Dense`: dtype, param_dtype, name, ...
+    """
+    init = uniform(1 / math.sqrt(fan_in))
+    return nn.Dense(features, kernel_init=init, bias_init=init, **fields)

@@ -1,0 +1,106 @@
+"""Sinusoidal representation networks, and relative positions encoded by one."""
+
+import math
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Float, RelativeEncoding, Shape
+from posattn_jax.nn.linear import uniform
+from posattn_jax.ops import grid
+
+
+class Siren(nn.Module):
+    """h_1 = sin(w_initial (x W_1 + b_1)), h_l = sin(w (h_{l-1} W_l + b_l)), y = h_{L-1} W_L + b_L.
+
+    Initialisation (Sitzmann 2020, as Alfons 2022 uses it): W_1 from U(+-1 / fan_in), hidden W_l from
+    U(+-sqrt(6 / fan_in) / w), W_L from U(+-sqrt(3 / fan_in)) (Kaiming), b = 0.
+
+    Attributes:
+      features: the width of y.
+      hidden_features: the width of every h; None: as `features`.
+      num_layers: L, at least 2.
+      omega: w.
+      omega_initial: w_initial, which sets the frequencies over [-1, 1].
+      bias_init: "zeros", or "ckconv": b_i from U(+-pi / |W_i|) in the sine layers, W_i the weights of unit i, so that
+        the phases are spread (Romero 2021, CKConv).
+      learn_omega: whether w and w_initial are trained (Alfons 2022, section 8).
+      param_dtype: of the parameters; the computation is float32 or better, for sines of large arguments.
+    """
+
+    features: int
+    hidden_features: int | None = None
+    num_layers: int = 3
+    omega: float = 10.0
+    omega_initial: float = 10.0
+    bias_init: Literal["zeros", "ckconv"] = "zeros"
+    learn_omega: bool = False
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... p"]) -> Float[Array, "... c"]:
+        if self.num_layers < 2:
+            raise ValueError(f"num_layers={self.num_layers}: a SIREN has at least 2")
+        if self.bias_init not in ("zeros", "ckconv"):
+            raise ValueError(f'bias_init="{self.bias_init}": expected "zeros" or "ckconv"')
+        hidden = self.hidden_features or self.features
+        x = self._sine_layer(x, hidden, 1, self.omega_initial, 1 / x.shape[-1])
+        for layer in range(2, self.num_layers):
+            x = self._sine_layer(x, hidden, layer, self.omega, math.sqrt(6 / hidden) / self.omega)
+        return self._linear(x, self.features, self.num_layers, math.sqrt(3 / hidden), nn.initializers.zeros)
+
+    def _sine_layer(self, x: Array, features: int, layer: int, omega: float, bound: float) -> Array:
+        if self.learn_omega:
+            omega = self.param(f"omega_{layer}", nn.initializers.constant(omega), (), self.param_dtype)
+        return jnp.sin(omega * self._linear(x, features, layer, bound, self._sine_bias))
+
+    def _linear(self, x: Array, features: int, layer: int, bound: float, bias_init) -> Array:
+        kernel = self.param(f"kernel_{layer}", uniform(bound), (x.shape[-1], features), self.param_dtype)
+        kernel = kernel.astype(jnp.result_type(jnp.float32, kernel))
+        if bias_init is not nn.initializers.zeros:
+            bias_init = bias_init(kernel)
+        return x @ kernel + self.param(f"bias_{layer}", bias_init, (features,), self.param_dtype)
+
+    def _sine_bias(self, kernel: Array):
+        if self.bias_init == "zeros":
+            return nn.initializers.zeros
+        bound = math.pi / jnp.linalg.norm(kernel, axis=0)
+        return lambda rng, shape, dtype: (jax.random.uniform(rng, shape, minval=-1, maxval=1) * bound).astype(dtype)
+
+
+class SirenEncoding(nn.Module):
+    """E[s - t] = SIREN(x), x the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
+
+    A network of its own for every layer that uses it; its width is split into heads. Attributes as `Siren`.
+    """
+
+    hidden_features: int | None = None
+    num_layers: int = 3
+    omega: float = 10.0
+    omega_initial: float = 10.0
+    bias_init: Literal["zeros", "ckconv"] = "zeros"
+    learn_omega: bool = False
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+    ) -> RelativeEncoding:
+        """E [*R, h, d] for a grid; with `reference_shape` distances keep the unit of that grid."""
+        coordinates = grid.relative_coordinates(grid_shape, reference_shape)
+        siren = Siren(
+            num_heads * head_dim,
+            hidden_features=self.hidden_features,
+            num_layers=self.num_layers,
+            omega=self.omega,
+            omega_initial=self.omega_initial,
+            bias_init=self.bias_init,
+            learn_omega=self.learn_omega,
+            param_dtype=self.param_dtype,
+            name="siren",
+        )
+        encoding = siren(coordinates)
+        return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)

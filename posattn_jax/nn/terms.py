@@ -1,0 +1,71 @@
+"""The score terms of attention, each a slot of `PositionalSelfAttention`.
+
+A term adds what it stands for to the arguments of `relative_attention`:
+
+  Content          q_t . k_s
+  Positional       q_t . E_{s-t}
+  ContentBias      u . k_s
+  PositionalBias   v . E_{s-t}
+
+Their sum is formula 1 of Alfons 2022 (after Transformer-XL).
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Key, Shape
+from posattn_jax.nn.encodings import Encoding
+
+
+class Content(nn.Module):
+    """q_t . k_s."""
+
+    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+        return {"key": key}
+
+
+class Positional(nn.Module):
+    """q_t . E_{s-t}, E given by the encoding.
+
+    Attributes:
+      encoding: a module that returns E [*R, h, d], such as `SirenEncoding()`.
+    """
+
+    encoding: Encoding
+
+    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+        return {"relative_encoding": self.encoding(*key.shape[2:], grid_shape, reference_shape)}
+
+
+class ContentBias(nn.Module):
+    """u . k_s with a trained u [h d]. Needs `Content`.
+
+    Attributes:
+      bias_init: of u; the paper's Xavier-uniform over (h, d).
+      param_dtype: of u.
+    """
+
+    bias_init: Initializer = nn.initializers.xavier_uniform()
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+        return {"content_bias": self.param("u", self.bias_init, key.shape[2:], self.param_dtype)}
+
+
+class PositionalBias(nn.Module):
+    """v . E_{s-t} with a trained v [h d] and the E of `Positional`, which it needs.
+
+    Attributes:
+      bias_init: of v; the paper's Xavier-uniform over (h, d).
+      param_dtype: of v.
+    """
+
+    bias_init: Initializer = nn.initializers.xavier_uniform()
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+        return {"position_bias": self.param("v", self.bias_init, key.shape[2:], self.param_dtype)}

@@ -1,0 +1,109 @@
+"""The entry to attention with relative positions."""
+
+from typing import Literal
+
+from posattn_jax.axes import (
+    Array,
+    HeadVector,
+    Key,
+    KeyMask,
+    Query,
+    RelativeEncoding,
+    Shape,
+    Sigma,
+    Value,
+    Weights,
+)
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.reference import reference_attention
+from posattn_jax.ops.span import SpanMode
+
+Implementation = Literal["auto", "reference", "dense"]
+
+LAYOUTS = {"auto": dense_attention, "dense": dense_attention, "reference": reference_attention}
+
+
+def relative_attention(
+    query: Query,
+    key: Key | None,
+    value: Value,
+    *,
+    grid_shape: Shape,
+    relative_encoding: RelativeEncoding | None = None,
+    content_bias: HeadVector | None = None,
+    position_bias: HeadVector | None = None,
+    sigma: Sigma | None = None,
+    threshold: float = 0.1,
+    span_mode: SpanMode = "multiply",
+    reference_shape: Shape | None = None,
+    key_mask: KeyMask | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Array | None = None,
+    implementation: Implementation = "auto",
+    return_weights: bool = False,
+) -> Query | tuple[Query, Weights]:
+    """Attention on an n-D grid whose scores know the offset s - t between key and query, within a learned span.
+
+      logits_ts = G_{s-t} * scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}]
+      outputs_t = sum_s softmax_s(logits_ts) value_s
+
+    Conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same values and the same
+    gradients for every array. A query that may attend to nothing has outputs 0.
+
+    Args:
+      query: [b t h d], the positions of the grid in row-major order.
+      key: [b s h d]; None leaves out the content term.
+      value: [b s h d].
+      grid_shape: S, one to three sizes whose product is t = s.
+      relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
+      content_bias: u [h d], needs `key`.
+      position_bias: v [h d], needs `relative_encoding`.
+      sigma: [p] or one a head [h p], in units of S - 1; None means no span. Only |sigma| matters. Concrete values
+        must be finite and not 0; under a trace 0 means "the query alone" and NaN propagates.
+      threshold: keys outside the box where G falls below it are not attended; 0 or less modulates without a mask.
+      span_mode: "multiply" as above, or "log_add": logits = scale * [...] + ln G.
+      reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
+      key_mask: [b s], True = keep.
+      is_causal: query t attends to keys s <= t in row-major order.
+      scale: default 1 / sqrt(d).
+      dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
+      implementation: "reference" (N x N x d positions, Appendix A.1), "dense" (looped over query rows) or "auto".
+      return_weights: whether to return the weights too.
+
+    Returns:
+      The outputs [b t h d] in the dtype of `value`; with `return_weights` also the weights [b h t s]. Scores and
+      softmax are computed in float32 or better.
+
+    Raises:
+      ValueError: arguments that do not fit together, named in the message.
+
+    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A.1.
+    """
+    if implementation not in LAYOUTS:
+        raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
+    shape = grid.check_grid(grid_shape)
+    problem = Problem(
+        query=query,
+        key=key,
+        value=value,
+        grid_shape=shape,
+        relative_encoding=relative_encoding,
+        content_bias=content_bias,
+        position_bias=position_bias,
+        sigma=sigma,
+        threshold=threshold,
+        span_mode=span_mode,
+        reference_shape=grid.check_reference(shape, reference_shape),
+        key_mask=key_mask,
+        is_causal=is_causal,
+        scale=scale,
+        dropout_rate=dropout_rate,
+        dropout_rng=dropout_rng,
+        return_weights=return_weights,
+    )
+    outputs, weights = LAYOUTS[implementation](problem)
+    return (outputs, weights) if return_weights else outputs

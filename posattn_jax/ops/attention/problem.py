@@ -1,0 +1,120 @@
+"""What every layout is given, checked, and the steps that every layout shares."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+
+from posattn_jax.axes import (
+    Array,
+    Bool,
+    Float,
+    HeadVector,
+    Int,
+    Key,
+    KeyMask,
+    Query,
+    RelativeEncoding,
+    Sigma,
+    Value,
+    Weights,
+)
+from posattn_jax.ops import grid, scores, span
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """The arguments of `relative_attention`; ValueError where they do not fit together."""
+
+    query: Query
+    key: Key | None
+    value: Value
+    grid_shape: tuple[int, ...]
+    relative_encoding: RelativeEncoding | None
+    content_bias: HeadVector | None
+    position_bias: HeadVector | None
+    sigma: Sigma | None
+    threshold: float
+    span_mode: str
+    reference_shape: tuple[int, ...]
+    key_mask: KeyMask | None
+    is_causal: bool
+    scale: float | None
+    dropout_rate: float
+    dropout_rng: Array | None
+    return_weights: bool
+
+    def __post_init__(self):
+        b, t, h, d = self.query.shape
+        n = math.prod(self.grid_shape)
+        sizes = {"query": self.query.shape, "value": self.value.shape}
+        if self.key is not None:
+            sizes["key"] = self.key.shape
+        for name, shape in sizes.items():
+            if shape != (b, n, h, d):
+                raise ValueError(f"{name} has shape {shape}: expected {(b, n, h, d)} for grid_shape={self.grid_shape}")
+        relative = (*grid.relative_shape(self.grid_shape), h, d)
+        for name, array, shape in (
+            ("relative_encoding", self.relative_encoding, relative),
+            ("content_bias", self.content_bias, (h, d)),
+            ("position_bias", self.position_bias, (h, d)),
+            ("key_mask", self.key_mask, (b, n)),
+        ):
+            if array is not None and array.shape != shape:
+                raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
+        for bias, side in (("content_bias", "key"), ("position_bias", "relative_encoding")):
+            if getattr(self, bias) is not None and getattr(self, side) is None:
+                raise ValueError(f"{bias} is given without {side}, which it is multiplied with")
+        if self.key is None and self.relative_encoding is None:
+            raise ValueError("key and relative_encoding are both None: there is nothing to attend by")
+        if self.sigma is not None:
+            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
+        if not 0 <= self.dropout_rate < 1:
+            raise ValueError(f"dropout_rate={self.dropout_rate}: expected at least 0 and less than 1")
+        if self.dropout_rate > 0 and self.dropout_rng is None:
+            raise ValueError(f"dropout_rate={self.dropout_rate} needs dropout_rng")
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of scores and softmax statistics: float32, or float64 where an input is."""
+        arrays = (self.query, self.key, self.value, self.relative_encoding, self.sigma)
+        return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
+
+    def content_scores(self, queries: Query) -> Weights | float:
+        """(q + u) . k of some queries with every key."""
+        if self.key is None:
+            return 0.0
+        queries = queries if self.content_bias is None else queries + self.content_bias
+        return jnp.einsum("bthd,bshd->bhts", queries, self.key, preferred_element_type=self.dtype)
+
+    def position_queries(self, queries: Query) -> Query:
+        """q + v."""
+        return queries if self.position_bias is None else queries + self.position_bias
+
+    def attend(
+        self,
+        terms: Weights,
+        query_indices: Int[Array, "t"],
+        log_gaussian: Float[Array, "..."] | None,
+        inside: Bool[Array, "..."] | None,
+    ) -> tuple[Query, Weights | None]:
+        """From the summed terms of some queries to their outputs [b t h d], and their weights where asked for.
+
+        `log_gaussian` and `inside` the span are [t s], or [h t s] with a span a head.
+        """
+        scale = 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
+        logits = scale * terms
+        if log_gaussian is not None:
+            logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
+        masks = [] if inside is None else [inside]
+        if self.is_causal:
+            masks.append(scores.causal_mask(query_indices, jnp.arange(self.value.shape[1])))
+        if self.key_mask is not None:
+            masks.append(self.key_mask[:, None, None, :])
+        weights = scores.masked_softmax(logits, masks)
+        if self.dropout_rate > 0:
+            weights = scores.dropout(weights, query_indices, self.dropout_rate, self.dropout_rng)
+        outputs = jnp.einsum(
+            "bhts,bshd->bthd", weights.astype(self.value.dtype), self.value, preferred_element_type=self.dtype
+        )
+        return outputs.astype(self.value.dtype), weights if self.return_weights else None

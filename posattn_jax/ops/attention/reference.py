@@ -1,0 +1,45 @@
+"""Layout V1 (Alfons 2022, Appendix A.1): every tensor laid out [N, N]. Plain, large, and the oracle of the others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from posattn_jax.axes import Array, Query, Shape, Weights
+from posattn_jax.ops import grid, span
+from posattn_jax.ops.attention.problem import Problem
+
+
+def unfold(values: Array, grid_shape: Shape) -> Array:
+    """P[t, s] = values[s - t] (Algorithm 9): [*R, ...] -> [N, N, ...].
+
+    The patch of query t starts at S - 1 - t: the query axes are truly reversed, where the paper's step 2 as printed
+    would leave the range.
+    """
+    shape = grid.check_grid(grid_shape)
+    rest = values.shape[len(shape) :]
+    starts = jnp.asarray(np.asarray(shape) - 1 - grid.positions(shape))  # [N, p]
+    patches = jax.vmap(lambda start: lax.dynamic_slice(values, (*start, *(0 for _ in rest)), (*shape, *rest)))(starts)
+    return patches.reshape(len(starts), len(starts), *rest)
+
+
+def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
+    """Outputs [b t h d], and the weights [b h t s] where asked for."""
+    shape = problem.grid_shape
+    terms = problem.content_scores(problem.query)
+    if problem.relative_encoding is not None:
+        p = unfold(problem.relative_encoding, shape)
+        queries = problem.position_queries(problem.query)
+        terms += jnp.einsum("bthd,tshd->bhts", queries, p, preferred_element_type=problem.dtype)
+
+    positions = grid.positions(shape)
+    log_g_star = span_mask = None
+    if problem.sigma is not None:
+        log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
+        if problem.sigma.ndim == 2:  # one Gaussian a head: its axis goes last to be carried along, then first again
+            log_g_star = jnp.moveaxis(unfold(jnp.moveaxis(log_g, 0, -1), shape), -1, 0)
+        else:
+            log_g_star = unfold(log_g, shape)
+        half = span.half_span(problem.sigma, problem.threshold, shape, problem.reference_shape)
+        span_mask = span.inside_span(jnp.asarray(positions - positions[:, None]), half)
+    return problem.attend(terms, jnp.arange(len(positions)), log_g_star, span_mask)

@@ -1,0 +1,72 @@
+"""Positions on an n-D grid: how many, how far apart, and where in [-1, 1]."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Coordinates, Float, Offsets, Shape
+
+MAX_DIMS = 3
+
+
+def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
+    """Returns `grid_shape` as a tuple; ValueError unless it is one to three sizes of at least 1."""
+    shape = tuple(int(size) for size in grid_shape)
+    if not 1 <= len(shape) <= MAX_DIMS or min(shape) < 1:
+        raise ValueError(f"{name}={tuple(grid_shape)}: expected one to {MAX_DIMS} sizes, each at least 1")
+    return shape
+
+
+def check_reference(grid_shape: Shape, reference_shape: Shape | None) -> tuple[int, ...]:
+    """Returns the grid whose S - 1 normalises offsets: `reference_shape`, or the grid itself where it is None."""
+    grid_shape = check_grid(grid_shape)
+    if reference_shape is None:
+        return grid_shape
+    reference = check_grid(reference_shape, "reference_shape")
+    if len(reference) != len(grid_shape):
+        raise ValueError(f"reference_shape={reference}: expected {len(grid_shape)} sizes, as grid_shape={grid_shape}")
+    if any(r == 1 and size > 1 for r, size in zip(reference, grid_shape, strict=True)):
+        raise ValueError(f"reference_shape={reference}: a size of 1 gives grid_shape={grid_shape} no unit of distance")
+    return reference
+
+
+def num_positions(grid_shape: Shape) -> int:
+    """N = prod(S)."""
+    return math.prod(check_grid(grid_shape))
+
+
+def relative_shape(grid_shape: Shape) -> tuple[int, ...]:
+    """R = 2 S - 1: the relative offsets a dimension (Alfons 2022, section 3.5, RelativeSize)."""
+    return tuple(2 * size - 1 for size in check_grid(grid_shape))
+
+
+def positions(grid_shape: Shape) -> np.ndarray:
+    """The coordinates of every position, row-major: integers of shape [N, p]."""
+    shape = check_grid(grid_shape)
+    return np.stack([axis.ravel() for axis in np.indices(shape)], axis=-1)
+
+
+def relative_offsets(grid_shape: Shape) -> Offsets:
+    """Every offset key - query of the grid: [*R, p] integers, from -(S - 1) to S - 1 in each dimension."""
+    axes = [np.arange(-(size - 1), size) for size in check_grid(grid_shape)]
+    return jnp.asarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1), jnp.int32)
+
+
+def normalise(offsets: Array | np.ndarray, grid_shape: Shape, reference_shape: Shape | None = None) -> Float[Array, "..."]:
+    """x = offset / (S - 1), where S is `reference_shape` or the grid; a dimension of size 1 has x = 0.
+
+    `offsets` [... p] may have any leading axes.
+    """
+    reference = check_reference(grid_shape, reference_shape)
+    units = np.maximum(np.asarray(reference) - 1, 1)
+    return jnp.asarray(offsets, jnp.result_type(float)) / units
+
+
+def relative_coordinates(grid_shape: Shape, reference_shape: Shape | None = None) -> Coordinates:
+    """Normalised offsets [*R, p]: linspace(-1, 1, 2 S - 1) a dimension (Alfons 2022, Algorithm 5).
+
+    With `reference_shape` the unit of length is that grid's, so that a model trained on it keeps its meaning of
+    distance on a larger one, where coordinates then reach beyond [-1, 1].
+    """
+    return normalise(relative_offsets(grid_shape), grid_shape, reference_shape)

@@ -1,0 +1,51 @@
+"""From the summed score terms to attention weights: what every layout does the same way.
+
+  logits = G * scale * terms            span_mode = "multiply"
+  logits = scale * terms + ln G         span_mode = "log_add"
+  weights = dropout(softmax(logits where attended))
+"""
+
+import functools
+import operator
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array, Bool, Float, Int
+
+# Not -inf: the maximum of a row that attends to nothing must stay finite.
+MASKED = -1e30
+
+
+def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
+    """Scaled scores under the span's Gaussian: multiplied by G, or with ln G added (Alfons 2022, Algorithm 8)."""
+    return scores * jnp.exp(log_gaussian) if span_mode == "multiply" else scores + log_gaussian
+
+
+def causal_mask(queries: Int[Array, "t"], keys: Int[Array, "s"]) -> Bool[Array, "t s"]:
+    """Row-major order: query t attends to keys s <= t."""
+    return keys <= queries[:, None]
+
+
+def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, "..."]]) -> Float[Array, "... s"]:
+    """Softmax over the keys that every mask keeps; a row that attends to nothing has weights 0, and gradient 0."""
+    if not masks:
+        return jax.nn.softmax(logits, axis=-1)
+    attended = functools.reduce(operator.and_, masks)
+    logits = jnp.where(attended, logits, MASKED)
+    unnormalised = jnp.where(attended, jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))), 0)
+    total = unnormalised.sum(-1, keepdims=True)
+    return unnormalised / jnp.where(total == 0, 1, total)
+
+
+def dropout(
+    weights: Float[Array, "b h t s"], queries: Int[Array, "t"], rate: float, rng: Array
+) -> Float[Array, "b h t s"]:
+    """Inverted dropout of attention weights.
+
+    The bits of a query depend on `rng` and its index alone, so every layout drops the same pairs.
+    """
+    b, h, _, s = weights.shape
+    keep = jax.vmap(lambda query: jax.random.bernoulli(jax.random.fold_in(rng, query), 1 - rate, (b, h, s)))(queries)
+    return jnp.where(jnp.moveaxis(keep, 0, 2), weights / (1 - rate), 0)

@@ -1,0 +1,146 @@
+"""The life of a run folder: claimed by a config, trained in, evaluated, summed up and drawn."""
+
+import json
+import pathlib
+import subprocess
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from posattn_jax import experiment
+from posattn_jax.analysis import figures
+from posattn_jax.data.images import GridImages
+from posattn_jax.errors import InputError, RunError
+from posattn_jax.files import read_metrics, write_atomically, write_json
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.loop import Evaluator, Trainer, abstract_state
+from posattn_jax.train.sharding import make_mesh
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+# Fields that may change while a run goes on: where the data lies, and which devices are there; ...
+MAY_CHANGE = ("data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model")
+# ... its length, where the learning rate does not depend on it; ...
+MAY_GROW = ("train.total_epochs", "train.total_steps")
+# ... and for an evaluation also the grid that the data lies on, and the layout of attention.
+MAY_DIFFER = ("data.pool", "train.eval_batch_size", "model.implementation")
+
+
+def train(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Trains, or continues; at the end writes the summary and draws the pictures."""
+    saved = _read_config(workdir)
+    if saved is not None:
+        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule == "constant" else ()))
+    sources = experiment.load_sources(config)
+    num_examples = len(sources["train"])
+    settings = experiment.make_settings(config, num_examples)
+    optimizer = experiment.make_optimizer(config, settings, num_examples)
+    task = experiment.make_task(config, sources["train"])
+    mesh = make_mesh(**config.mesh)
+    trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings, workdir)
+    write_json(workdir / "config.json", config.to_dict())
+    try:
+        trainer.run()
+        summary = _finish(trainer, config, workdir)
+    finally:
+        trainer.close()
+    drawn = figures.draw_run(workdir)
+    best = summary["best"]
+    print(f"best validation {task.score} {best[task.score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
+    print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
+
+
+def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Evaluates a run's best epoch; its data may lie on another grid than it was trained on."""
+    saved = _read_config(workdir)
+    if saved is None:
+        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
+    sources = experiment.load_sources(config)
+    num_examples = len(sources["train"])
+    trained_on = GridImages(sources["train"].images, saved["data"]["layout"], saved["data"]["pool"]).grid_shape
+    task = experiment.make_task(config, sources["train"], trained_on)
+    optimizer = experiment.make_optimizer(config, experiment.make_settings(config, num_examples), num_examples)
+    mesh = make_mesh(**config.mesh)
+    checkpoints = Checkpoints(workdir)
+    restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
+    checkpoints.close()
+    if restored is None:
+        raise InputError(f"--workdir={workdir}: the run has no checkpoint yet")
+    state, _ = restored
+    evaluator = Evaluator(task, mesh, config.train.eval_batch_size)
+    results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape)}
+    for name in ("validation", "test"):
+        if name in sources:
+            results[name] = evaluator(state.params, sources[name])
+            figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
+            print(f"{name}: {figures_of}  ({len(sources[name])} images, grid {task.grid_shape})")
+    write_json(workdir / "evaluation.json", results)
+
+
+def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+    """Writes what the best epoch knows of positions (`positions.npz`) and `summary.json`; returns the summary."""
+    epochs: dict[int, dict[str, Any]] = {}
+    for row in read_metrics(workdir / "metrics.jsonl"):
+        if row["split"] == "validation":
+            epochs.setdefault(row["step"], {"step": row["step"], "epoch": row["epoch"]})[row["name"]] = row["value"]
+    score = trainer.task.score
+    best = max(epochs.values(), key=lambda figures_: (figures_[score], -figures_["step"]))
+
+    restored = trainer.checkpoints.restore(trainer.abstract, trainer.checkpoints.best_step())
+    if restored is None:
+        raise RunError(f"{workdir}: the checkpoints are gone")
+    made = jax.device_get(trainer.task.describe(restored[0].params))
+    arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
+    write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
+
+    summary = {
+        "best": best,
+        "final": epochs[max(epochs)],
+        "num_parameters": trainer.num_parameters,
+        "grid_shape": list(trainer.task.grid_shape),
+        "threshold": config.model.span.threshold if config.model.span.enabled else None,
+        "seconds": trainer.seconds,
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "versions": {package: metadata.version(package) for package in PACKAGES},
+        "git_commit": _git_commit(),
+    }
+    write_json(workdir / "summary.json", summary)
+    return summary
+
+
+def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+    path = workdir / "config.json"
+    if not path.exists():
+        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+            raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
+    """InputError where the config differs from the run folder's in a field that may not change."""
+    now, then = _flatten(json.loads(json.dumps(config.to_dict()))), _flatten(saved)
+    differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
+    if differing:
+        listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)
+        raise InputError(f"--workdir={workdir} belongs to another config: {listed}; choose another folder")
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _git_commit() -> str | None:
+    """The commit of the source, if it is a checkout."""
+    command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "HEAD"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else None

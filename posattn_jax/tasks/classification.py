@@ -1,0 +1,103 @@
+"""Image classification: what a run optimises and reports."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import optax
+
+from posattn_jax.axes import Array, Shape
+from posattn_jax.models.classifier import Classifier
+from posattn_jax.ops.span import span_share, span_size
+
+Params = Any
+Totals = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+    """Cross-entropy of a classifier's logits, and a price on its learned spans.
+
+      loss = mean cross-entropy + span_penalty * mean over layers of the span's share of the grid
+
+    Attributes:
+      model: the classifier.
+      grid_shape: the grid of the data.
+      num_channels: the features of a position.
+      reference_shape: the grid the model was trained on, where `grid_shape` is another.
+      span_penalty: the price of spans that cover everything; the paper has none.
+    """
+
+    score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
+
+    model: Classifier
+    grid_shape: Shape
+    num_channels: int
+    reference_shape: Shape | None = None
+    span_penalty: float = 0.0
+
+    def init(self, rng: Array) -> Params:
+        """The parameters of a fresh model."""
+        grid_shape = self.reference_shape or self.grid_shape
+        inputs = jnp.zeros((1, math.prod(grid_shape), self.num_channels))
+        return self.model.init(rng, inputs, grid_shape)["params"]
+
+    def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
+        """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
+
+        Without `rng` dropout is off. Totals add up over batches: see `summarise`.
+        """
+        logits, made = self.model.apply(
+            {"params": params},
+            batch["inputs"],
+            self.grid_shape,
+            reference_shape=self.reference_shape,
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        weights = batch.get("weights", jnp.ones(len(logits)))
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+        correct = jnp.argmax(logits, -1) == batch["labels"]
+        count = jnp.sum(weights)
+        totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": count}
+        loss = totals["loss"] / count
+        if self.span_penalty:
+            loss += self.span_penalty * self._span_share(made)
+        return loss, totals
+
+    def _span_share(self, made: dict[str, dict[str, Array]]) -> Array:
+        layers = zip(self.model.blocks, made.values(), strict=True)
+        shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
+        if not shares:
+            raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to price")
+        return jnp.mean(jnp.stack(shares))
+
+    @staticmethod
+    def zero_totals() -> Totals:
+        """The totals of no examples."""
+        return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
+
+    @staticmethod
+    def summarise(totals: Totals) -> dict[str, float]:
+        """Mean cross-entropy and accuracy of the examples in the totals."""
+        count = float(totals["count"])
+        return {"loss": float(totals["loss"]) / count, "accuracy": float(totals["correct"]) / count}
+
+    def describe(self, params: Params) -> dict[str, dict[str, Array]]:
+        """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
+        inputs = jnp.zeros((1, math.prod(self.grid_shape), self.num_channels))
+        _, made = self.model.apply(
+            {"params": params}, inputs, self.grid_shape, reference_shape=self.reference_shape
+        )
+        return made
+
+    def spans(self, made: dict[str, dict[str, Array]]) -> dict[str, dict[str, list]]:
+        """Per block with a span: "sigma" and "size", the positions it covers, as lists."""
+        spans = {}
+        for i, block in enumerate(self.model.blocks):
+            sigma = made[f"block_{i}"].get("sigma")
+            if sigma is not None:
+                size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_shape)
+                spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist()}
+        return spans

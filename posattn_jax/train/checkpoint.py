@@ -1,0 +1,99 @@
+"""Checkpoints of a run: saved asynchronously, the latest two and the best epoch's kept."""
+
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+
+from posattn_jax.errors import RunError
+
+
+def _rank(metrics: dict[str, float]) -> tuple[float, float]:
+    """Checkpoints are ranked by score; of equals the first is the best."""
+    return metrics["score"], -metrics["step"]
+
+
+class Checkpoints:
+    """The checkpoints of one run folder, each the training state and its progress (plain JSON)."""
+
+    def __init__(self, workdir: pathlib.Path):
+        self.folder = workdir.absolute() / "checkpoints"
+        policy = AnyPreservationPolicy(
+            [LatestN(2), BestN(get_metric_fn=_rank, n=1, keep_checkpoints_without_metrics=False)]
+        )
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
+        self._manager = ocp.CheckpointManager(
+            self.folder, options=options, item_names=("state", "progress")
+        )
+
+    def save(self, state: Any, progress: dict[str, Any], score: float | None = None) -> None:
+        """Saves in the background; `score` is the validation score of a finished epoch."""
+        step = int(state.step)
+        if step in self._manager.all_steps():
+            return
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
+            ),
+            metrics=None if score is None else {"score": score, "step": step},
+            force=True,
+        )
+
+    def restore(self, abstract_state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
+        """The state and progress of `step`, or of the latest; None where there is no checkpoint.
+
+        A checkpoint that cannot be read is moved out of the way, with a warning, and the one before it is taken.
+
+        Raises:
+          RunError: there are checkpoints, and none can be read.
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        if step is not None:
+            steps = [step, *(other for other in steps if other < step)]
+        for candidate in steps:
+            try:
+                restored = self._manager.restore(
+                    candidate,
+                    args=ocp.args.Composite(
+                        state=ocp.args.StandardRestore(abstract_state), progress=ocp.args.JsonRestore()
+                    ),
+                )
+                return restored["state"], restored["progress"]
+            except Exception as error:  # Orbax raises whatever the damage happens to be: ValueError, KeyError, ...
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                self._set_aside(candidate)
+                logging.warning("checkpoint %d cannot be read (%s): taking the one before it", candidate, reason)
+        if steps:
+            raise RunError(f"no checkpoint in {self.folder} can be read: {len(steps)} tried")
+        return None
+
+    def latest_step(self) -> int | None:
+        """The step of the newest checkpoint."""
+        return self._manager.latest_step()
+
+    def best_step(self) -> int | None:
+        """The step of the best epoch so far."""
+        metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
+        scored = {step: found for step, found in metrics.items() if found}
+        return max(scored, key=lambda step: _rank(scored[step])) if scored else None
+
+    def wait(self) -> None:
+        """Until everything saved is on disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def _set_aside(self, step: int) -> None:
+        if jax.process_index() == 0:
+            aside = self.folder.with_name("unreadable") / str(step)
+            aside.parent.mkdir(exist_ok=True)
+            if aside.exists():
+                shutil.rmtree(aside)
+            (self.folder / str(step)).rename(aside)
+        self._manager.reload()

@@ -1,0 +1,233 @@
+"""The training loop, the same for every task.
+
+A run resumes in this order: the newest readable checkpoint gives the state (parameters, optimiser, key, step, totals
+of the epoch) and the position in the data; metrics written after that step are dropped. What follows is then, on one
+machine, bit for bit what it would have been without the interruption.
+"""
+
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from posattn_jax.data.batches import Source, epoch_order, evaluation_batches, training_batches
+from posattn_jax.errors import InputError, RunError
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.interruption import Interrupted, Interruption
+from posattn_jax.train.sharding import num_shards, put_batch, state_sharding
+from posattn_jax.train.step import Task, TrainState, init_state, make_eval_step, make_train_step, plan_micro_batches
+from posattn_jax.train.writers import MetricWriter, Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How long and in what portions a run trains.
+
+    Attributes:
+      seed: of the initialisation, dropout and the order of the data.
+      total_steps: the updates of the run.
+      batch_size: the examples of a micro-batch.
+      accumulation_steps: the micro-batches whose gradients are summed into an update.
+      eval_batch_size: the examples of a batch of evaluation.
+      log_steps: the updates between two looks at the loss.
+      checkpoint_steps: the updates between two checkpoints, besides the one of every epoch; 0: none besides.
+    """
+
+    seed: int
+    total_steps: int
+    batch_size: int
+    accumulation_steps: int
+    eval_batch_size: int
+    log_steps: int
+    checkpoint_steps: int = 0
+
+    def __post_init__(self):
+        for name in ("total_steps", "eval_batch_size", "log_steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"train.{name}={getattr(self, name)}: expected at least 1")
+        if self.checkpoint_steps < 0:
+            raise InputError(f"train.checkpoint_steps={self.checkpoint_steps}: expected 0 or more")
+
+    @property
+    def examples_per_step(self) -> int:
+        return self.batch_size * self.accumulation_steps
+
+
+def steps_per_epoch(num_examples: int, examples_per_step: int) -> int:
+    """The updates of an epoch; examples that do not fill the last one are left out of it."""
+    return max(num_examples // examples_per_step, 1)
+
+
+def abstract_state(task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh) -> TrainState:
+    """The shapes, dtypes and shardings of a run's state."""
+    state = jax.eval_shape(lambda: init_state(task, optimizer, seed))
+    return jax.tree.map(
+        lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
+        state,
+        state_sharding(state, mesh),
+    )
+
+
+class Trainer:
+    """One run: its compiled functions, its state, and its folder."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: optax.GradientTransformation,
+        train_source: Source,
+        validation_source: Source,
+        mesh: Mesh,
+        settings: Settings,
+        workdir: pathlib.Path,
+    ):
+        self.task, self.mesh, self.settings = task, mesh, settings
+        self.validation_source = validation_source
+        self.steps_per_epoch = steps_per_epoch(len(train_source), settings.examples_per_step)
+        self.micro_batches = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
+
+        self.abstract = abstract_state(task, optimizer, settings.seed, mesh)
+        shardings = jax.tree.map(lambda array: array.sharding, self.abstract)
+        self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
+        self._train_step = jax.jit(
+            make_train_step(task, optimizer, settings.accumulation_steps),
+            out_shardings=(shardings, None),
+            donate_argnums=0,
+        )
+        self._evaluator = Evaluator(task, mesh, settings.eval_batch_size)
+        self._describe = jax.jit(task.describe)
+
+        order = epoch_order(
+            len(train_source),
+            settings.examples_per_step,
+            settings.seed,
+            jax.process_index(),
+            jax.process_count(),
+        )
+        self._batches = training_batches(train_source, order)
+        self.checkpoints = Checkpoints(workdir)
+        restored = self.checkpoints.restore(self.abstract)
+        if restored is None:
+            init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
+            self.state, self.seconds = init(), 0.0
+        else:
+            self.state, progress = restored
+            self._batches.set_state(progress["data"])
+            self.seconds = progress["seconds"]
+        self.step = int(self.state.step)
+        self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+        self._writer = MetricWriter(workdir, self.step)
+        self._shown: dict[str, float] = {}
+
+    @property
+    def epoch(self) -> float:
+        return self.step / self.steps_per_epoch
+
+    def run(self) -> None:
+        """Trains to the end.
+
+        Raises:
+          RunError: the loss or its gradient is not finite.
+          Interrupted: by SIGINT or SIGTERM, after saving.
+        """
+        settings = self.settings
+        bar = Progress(settings.total_steps, self.step, settings.examples_per_step)
+        try:
+            with Interruption() as interruption:
+                started, epoch_seconds, epoch_step = time.perf_counter(), self.seconds, self.step
+                while self.step < settings.total_steps:
+                    self._update()
+                    self.seconds = epoch_seconds + time.perf_counter() - started
+                    ends_epoch = self.step % self.steps_per_epoch == 0 or self.step == settings.total_steps
+                    if ends_epoch or self.step % settings.log_steps == 0:
+                        self._check()
+                        bar.show(self.step, self.epoch, self._shown)
+                    if ends_epoch:
+                        self.seconds = epoch_seconds + time.perf_counter() - started
+                        rate = (self.step - epoch_step) * settings.examples_per_step / (self.seconds - epoch_seconds)
+                        bar.line(self._end_epoch(rate))
+                        started, epoch_seconds, epoch_step = time.perf_counter(), self.seconds, self.step
+                    elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
+                        self._save()
+                    if interruption.signum is not None and self.step < settings.total_steps:
+                        self._save()
+                        self.checkpoints.wait()
+                        raise Interrupted(interruption.signum, self.step)
+                self.checkpoints.wait()
+        finally:
+            bar.close()
+
+    def close(self) -> None:
+        self._writer.close()
+        self.checkpoints.close()
+
+    def _update(self) -> None:
+        num, size = self.micro_batches
+        batch = {
+            name: array.reshape(num, size // jax.process_count(), *array.shape[1:])
+            for name, array in next(self._batches).items()
+        }
+        self.state, metrics = self._train_step(self.state, put_batch(batch, self.mesh, axis=1))
+        self.step += 1
+        self._pending.append((self.step, metrics))
+
+    def _check(self) -> None:
+        """Waits for the pending updates, and makes sure that all were finite."""
+        for step, metrics in self._pending:
+            for name, value in jax.device_get(metrics).items():
+                if not np.isfinite(value):
+                    saved = self.checkpoints.latest_step()
+                    kept = "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
+                    raise RunError(f"{name} is {value} at step {step} (epoch {self.epoch:.2f}): stopped; {kept}")
+                self._shown[name] = float(value)
+        self._pending.clear()
+
+    def _end_epoch(self, examples_per_second: float) -> str:
+        """Evaluates, writes what the epoch brought, and saves; returns a line about it."""
+        train = self.task.summarise(jax.device_get(self.state.totals))
+        zeros = jax.tree.map(jax.numpy.zeros_like, self.state.totals)
+        self.state = self.state.replace(totals=zeros)
+        validation = self._evaluator(self.state.params, self.validation_source)
+        spans = self.task.spans(jax.device_get(self._describe(self.state.params)))
+        score = self.task.score
+        self._shown[score] = validation[score]
+
+        write = self._writer.write
+        write(self.step, self.epoch, "train", train)
+        write(self.step, self.epoch, "validation", validation)
+        for block, span in spans.items():
+            for name, values in span.items():
+                flat = np.ravel(values).tolist()
+                write(self.step, self.epoch, "span", {f"{block}/{name}_{i}": v for i, v in enumerate(flat)})
+        write(self.step, self.epoch, "speed", {"images_per_second": examples_per_second, "seconds": self.seconds})
+        self._save(score=validation[score])
+        figures = "  ".join(
+            f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            for split, metrics in (("train", train), ("validation", validation))
+        )
+        return f"epoch {self.epoch:.2f}  {figures}  {examples_per_second:.0f} images/s"
+
+    def _save(self, score: float | None = None) -> None:
+        self._check()
+        progress = {"data": self._batches.get_state(), "seconds": self.seconds}
+        self.checkpoints.save(self.state, progress, score)
+
+
+class Evaluator:
+    """Means over a whole source, without dropout."""
+
+    def __init__(self, task: Task, mesh: Mesh, batch_size: int):
+        self.task, self.mesh = task, mesh
+        self.batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
+        self._step = jax.jit(make_eval_step(task))
+
+    def __call__(self, params: Any, source: Source) -> dict[str, float]:
+        totals = self.task.zero_totals()
+        for batch in evaluation_batches(source, self.batch_size, jax.process_index(), jax.process_count()):
+            totals = self._step(params, put_batch(batch, self.mesh), totals)
+        return self.task.summarise(jax.device_get(totals))

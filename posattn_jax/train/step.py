@@ -1,0 +1,126 @@
+"""The state of a run, and the two functions that are compiled: one update, and one batch of evaluation."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from posattn_jax.axes import Array
+from posattn_jax.errors import InputError
+
+Batch = dict[str, Array]
+
+
+class Task(Protocol):
+    """What the loop asks of a task: see `tasks.classification.Classification`."""
+
+    score: str
+
+    def init(self, rng: Array) -> Any: ...
+    def loss(self, params: Any, batch: Batch, rng: Array | None = None) -> tuple[Array, dict[str, Array]]: ...
+    def zero_totals(self) -> dict[str, Array]: ...
+    def summarise(self, totals: dict[str, Array]) -> dict[str, float]: ...
+    def describe(self, params: Any) -> Any: ...
+    def spans(self, made: Any) -> dict[str, dict[str, list]]: ...
+
+
+class TrainState(flax.struct.PyTreeNode):
+    """Everything that the next update depends on, besides the data.
+
+    Attributes:
+      step: the updates done.
+      params: of the model.
+      opt_state: of the optimiser.
+      rng: key data from which the key of each step is folded.
+      totals: of the examples trained on since the epoch began.
+    """
+
+    step: Array
+    params: Any
+    opt_state: Any
+    rng: Array
+    totals: dict[str, Array]
+
+
+def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """A fresh state; everything random in it is drawn from the seed."""
+    init_rng, rng = jax.random.split(jax.random.key(seed))
+    params = task.init(init_rng)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        rng=jax.random.key_data(rng),
+        totals=task.zero_totals(),
+    )
+
+
+def plan_micro_batches(batch_size: int, accumulation_steps: int, num_shards: int) -> tuple[int, int]:
+    """How an update's examples are cut: (micro-batches, examples in each).
+
+    As asked for where the mesh divides `batch_size`; else one micro-batch of them all, whose gradient counts
+    `accumulation_steps` times (see `make_train_step`).
+
+    Raises:
+      InputError: the mesh divides neither.
+    """
+    if batch_size < 1 or accumulation_steps < 1:
+        raise InputError(
+            f"train.batch_size={batch_size}, train.accumulation_steps={accumulation_steps}: expected at least 1"
+        )
+    if batch_size % num_shards == 0:
+        return accumulation_steps, batch_size
+    if batch_size * accumulation_steps % num_shards == 0:
+        return 1, batch_size * accumulation_steps
+    raise InputError(
+        f"train.batch_size={batch_size} x train.accumulation_steps={accumulation_steps}: not divisible by the "
+        f"{num_shards} shards of the mesh (data x fsdp)"
+    )
+
+
+def make_train_step(
+    task: Task, optimizer: optax.GradientTransformation, accumulation_steps: int
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """One update from a batch whose arrays are [micro-batches, examples, ...].
+
+    The gradients of the micro-batches' mean losses are SUMMED (Alfons 2022). Where the batch has fewer micro-batches
+    than `accumulation_steps`, the sum is scaled to what it would have been.
+    """
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        num_micro_batches = len(batch["labels"])
+        step_rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+        gradient = jax.value_and_grad(task.loss, has_aux=True)
+
+        def accumulate(carry, xs):
+            grads, totals = carry
+            micro_batch, index = xs
+            (loss, new_totals), new_grads = gradient(state.params, micro_batch, jax.random.fold_in(step_rng, index))
+            return jax.tree.map(jnp.add, (grads, totals), (new_grads, new_totals)), loss
+
+        start = (jax.tree.map(jnp.zeros_like, state.params), state.totals)
+        (grads, totals), losses = jax.lax.scan(accumulate, start, (batch, jnp.arange(num_micro_batches)))
+        grads = jax.tree.map(lambda g: g * (accumulation_steps / num_micro_batches), grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        state = state.replace(
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            opt_state=opt_state,
+            totals=totals,
+        )
+        return state, {"loss": jnp.mean(losses), "gradient_norm": optax.global_norm(grads)}
+
+    return train_step
+
+
+def make_eval_step(task: Task) -> Callable[[Any, Batch, dict[str, Array]], dict[str, Array]]:
+    """Adds a batch's totals to those so far, without dropout."""
+
+    def eval_step(params: Any, batch: Batch, totals: dict[str, Array]) -> dict[str, Array]:
+        _, new_totals = task.loss(params, batch)
+        return jax.tree.map(jnp.add, totals, new_totals)
+
+    return eval_step

@@ -1,0 +1,64 @@
+"""What a run tells the world while it runs: metrics.jsonl, event files, and a line on the terminal."""
+
+import json
+import math
+import pathlib
+import sys
+
+from tensorboardX import SummaryWriter
+from tqdm import tqdm
+
+from posattn_jax.files import read_metrics, write_atomically
+
+
+class MetricWriter:
+    """Writes metrics to `metrics.jsonl` (one object a line: step, epoch, split, name, value) and to event files.
+
+    A run that resumes at a step drops what was written after it, as if it had never been.
+    """
+
+    def __init__(self, workdir: pathlib.Path, resume_step: int):
+        self.path = workdir / "metrics.jsonl"
+        if self.path.exists():
+            kept = "".join(f"{json.dumps(row)}\n" for row in read_metrics(self.path) if row["step"] <= resume_step)
+            write_atomically(self.path, lambda file: file.write(kept.encode()))
+        self._file = self.path.open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(workdir / "events"), purge_step=resume_step + 1)
+
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            row = {"step": step, "epoch": epoch, "split": split, "name": name, "value": value}
+            self._file.write(json.dumps(row) + "\n")
+            self._events.add_scalar(f"{split}/{name}", value, step)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._events.close()
+
+
+class Progress:
+    """A bar with epoch, loss, accuracy, images/s and time left, on a terminal; elsewhere a line an epoch."""
+
+    def __init__(self, total_steps: int, step: int, examples_per_step: int):
+        self._bar = tqdm(
+            total=total_steps * examples_per_step,
+            initial=step * examples_per_step,
+            unit="images",
+            unit_scale=True,
+            disable=None,
+            dynamic_ncols=True,
+        )
+        self._examples_per_step = examples_per_step
+
+    def show(self, step: int, epoch: float, metrics: dict[str, float]) -> None:
+        self._bar.set_description(f"epoch {math.ceil(epoch)}", refresh=False)
+        self._bar.set_postfix({name: f"{value:.4f}" for name, value in metrics.items()}, refresh=False)
+        self._bar.update(step * self._examples_per_step - self._bar.n)
+
+    def line(self, text: str) -> None:
+        """Prints a line without breaking the bar."""
+        tqdm.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()

@@ -1,0 +1,53 @@
+"""Packaging of posattn_jax."""
+
+import pathlib
+
+from setuptools import find_packages, setup
+
+setup(
+    name="posattn_jax",
+    version="0.1.0",
+    description="Attention that knows where things are: four papers as replaceable parts of one JAX/Flax layer",
+    long_description=pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["posattn_jax", "posattn_jax.*"]),
+    package_data={"posattn_jax": ["py.typed"]},
+    python_requires=">=3.11",
+    install_requires=[
+        "jax>=0.10,<0.13",
+        "flax>=0.12.8,<0.13",
+        "optax>=0.2.8,<0.3",
+        "orbax-checkpoint>=0.12.8,<0.13",
+        "grain>=0.2.18,<0.3",
+        "chex>=0.1.92",
+        "ml_collections>=1.1",
+        "absl-py>=2.3.1",
+        "jaxtyping>=0.3",
+        "numpy>=2",
+        "scikit-learn>=1.5",
+        "matplotlib>=3.9",
+        "tensorboardX>=2.6.5",
+        "tqdm>=4.66",
+        "pooch>=1.8",
+        "tensorflow-datasets==4.9.10",
+        "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
+        "pillow>=10",
+    ],
+    extras_require={
+        "cuda": ["jax[cuda13]>=0.10,<0.13"],
+        "tpu": ["jax[tpu]>=0.10,<0.13"],
+        "prepare": ["tensorflow-cpu>=2.21"],
+        "nlp": ["sentencepiece>=0.2", "sacrebleu>=2.4"],
+        "export": ["flatbuffers>=24"],
+        "test": [
+            "beartype>=0.19",
+            "hypothesis>=6.100",
+            "import-linter>=2.1",
+            "pyright>=1.1.390",
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+        ],
+    },
+)
