@@ -41,14 +41,16 @@ def load_images(config: ConfigDict, subset: str) -> ImageSet | None:
 
 
 def load_sources(config: ConfigDict) -> dict[str, GridImages]:
-    """What a run trains on and is judged by, on its grid: "train", "validation" and, where there is one, "test"."""
-    train, validation = split(load_images(config, "train"), config.seed)
-    sets = {"train": train, "validation": validation, "test": load_images(config, "test")}
-    return {
-        name: GridImages(images, config.data.layout, config.data.pool)
-        for name, images in sets.items()
-        if images is not None
-    }
+    """What a run trains on and is judged by, on its grid: "train" and "validation", split by the seed."""
+    images = load_images(config, "train")
+    assert images is not None, "every set has a train part"
+    train, validation = split(images, config.seed)
+    return {"train": on_grid(config, train), "validation": on_grid(config, validation)}
+
+
+def on_grid(config: ConfigDict, images: ImageSet) -> GridImages:
+    """Images laid out as the config says."""
+    return GridImages(images, config.data.layout, config.data.pool)
 
 
 def make_encoding(config: ConfigDict) -> nn.Module | None:

@@ -59,6 +59,9 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
     _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
     sources = experiment.load_sources(config)
+    test_images = experiment.load_images(config, "test")
+    if test_images is not None:
+        sources["test"] = experiment.on_grid(config, test_images)
     num_examples = len(sources["train"])
     trained_on = GridImages(sources["train"].images, saved["data"]["layout"], saved["data"]["pool"]).grid_shape
     task = experiment.make_task(config, sources["train"], trained_on)

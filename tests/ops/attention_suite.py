@@ -1,0 +1,201 @@
+"""One suite for every layout of relative attention: a layout's test subclasses it and says what it is called."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.span import span_size
+from tests import oracle
+
+B, H, D = 2, 2, 2
+GRIDS = [(1,), (2,), (5,), (2, 1), (3, 2), (1, 1, 1), (2, 1, 3)]
+SPANS = {
+    "no span": {},
+    "span": {"threshold": 0.1},
+    "no threshold": {"threshold": 0.0},
+    "log_add": {"threshold": 0.3, "span_mode": "log_add"},
+}
+
+
+def make_inputs(grid_shape, span=True, per_head=False, batch=B, seed=0, dtype=np.float64):
+    rng = np.random.default_rng([seed, *grid_shape])
+    n, p = math.prod(grid_shape), len(grid_shape)
+    shapes = {
+        "query": (batch, n, H, D),
+        "key": (batch, n, H, D),
+        "value": (batch, n, H, D),
+        "relative_encoding": (*(2 * size - 1 for size in grid_shape), H, D),
+        "content_bias": (H, D),
+        "position_bias": (H, D),
+    }
+    inputs = {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    if span:
+        sigma_shape = (H, p) if per_head else (p,)
+        inputs["sigma"] = (rng.uniform(0.15, 0.5, sigma_shape) * rng.choice([-1, 1], sigma_shape)).astype(dtype)
+    return inputs
+
+
+class AttentionSuite:
+    """Subclass it as Test..., and set `implementation`."""
+
+    implementation: str
+
+    def attend(self, inputs, grid_shape, **options):
+        """As `relative_attention`, jitted; numpy arrays are welcome."""
+        inputs = {name: array if array is None else jnp.asarray(array) for name, array in inputs.items()}
+        if "key_mask" in options:
+            options["key_mask"] = jnp.asarray(options["key_mask"])
+        inputs.setdefault("key", None)
+        static = {"grid_shape": grid_shape, "implementation": self.implementation}
+        if isinstance(inputs.get("sigma"), jax.core.Tracer):
+            return relative_attention(**inputs, **static, **options)
+        sigma = {"sigma": inputs.pop("sigma")} if "sigma" in inputs else {}
+        return jax.jit(lambda x: relative_attention(**x, **sigma, **static, **options))(inputs)
+
+    def check_against_oracle(self, inputs, grid_shape, **options):
+        """Values and gradients of every input within 1e-10 of the oracle's."""
+        weights = np.random.default_rng(1).normal(size=inputs["value"].shape)
+
+        def weighted(x):
+            return weights[..., None] * oracle.attention(x, grid_shape, **options)
+
+        expected, expected_gradients = oracle.value_and_gradients(weighted, inputs)
+
+        @jax.jit
+        def differentiate(x):
+            def loss(x):
+                weighted = weights * self.attend(x, grid_shape, **options)
+                return weighted.sum(), weighted
+
+            return jax.grad(loss, has_aux=True)(x)
+
+        gradients, outputs = differentiate(jax.tree.map(jnp.asarray, inputs))
+        np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+        assert set(gradients) == set(expected_gradients)
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+    @pytest.mark.parametrize("span", SPANS)
+    @pytest.mark.parametrize("grid_shape", GRIDS, ids=str)
+    def test_values_and_gradients(self, float64, grid_shape, span):
+        self.check_against_oracle(make_inputs(grid_shape, span != "no span", batch=1), grid_shape, **SPANS[span])
+
+    @pytest.mark.parametrize("grid_shape", [(5,), (3, 2), (2, 1, 2)], ids=str)
+    def test_causal_and_padding(self, float64, grid_shape):
+        mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
+        self.check_against_oracle(make_inputs(grid_shape), grid_shape, is_causal=True, key_mask=mask, scale=0.7)
+
+    @pytest.mark.parametrize("grid_shape", [(5,), (3, 2)], ids=str)
+    def test_sigma_per_head(self, float64, grid_shape):
+        self.check_against_oracle(make_inputs(grid_shape, per_head=True), grid_shape, threshold=0.2)
+
+    def test_reference_shape(self, float64):
+        self.check_against_oracle(make_inputs((4, 3)), (4, 3), reference_shape=(2, 3))
+
+    @pytest.mark.parametrize("left_out", ["key", "relative_encoding", "content_bias", "position_bias"])
+    def test_terms_left_out(self, float64, left_out):
+        inputs = make_inputs((3, 2))
+        del inputs[left_out]
+        inputs.pop({"key": "content_bias", "relative_encoding": "position_bias"}.get(left_out, ""), None)
+        self.check_against_oracle(inputs, (3, 2))
+
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_without_positions_is_dot_product_attention(self, is_causal):
+        inputs = make_inputs((7,), dtype=np.float32)
+        q, k, v = (jnp.asarray(inputs[name]) for name in ("query", "key", "value"))
+        expected = jax.nn.dot_product_attention(q, k, v, is_causal=is_causal)
+        outputs = self.attend({"query": q, "key": k, "value": v}, (7,), is_causal=is_causal)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+    def test_a_very_wide_span_is_no_span(self, float64):
+        inputs = make_inputs((3, 4), span=False)
+        wide = self.attend(inputs | {"sigma": jnp.array([1e6, 1e6])}, (3, 4))
+        np.testing.assert_allclose(wide, self.attend(inputs, (3, 4)), rtol=1e-10, atol=1e-10)
+
+    def test_translation_equivariance(self, float64):
+        """What moves over an otherwise masked canvas takes its outputs along."""
+        inputs = make_inputs((6, 5), batch=1)
+
+        def placed(row, column):
+            def move(array):
+                content = array.reshape(6, 5, H, D)[:3, :2]
+                return np.zeros((6, 5, H, D)), content
+
+            moved = dict(inputs)
+            for name in ("query", "key", "value"):
+                canvas, content = move(inputs[name][0])
+                canvas[row : row + 3, column : column + 2] = content
+                moved[name] = canvas.reshape(1, 30, H, D)
+            mask = np.zeros((6, 5), bool)
+            mask[row : row + 3, column : column + 2] = True
+            outputs = self.attend(moved, (6, 5), key_mask=jnp.asarray(mask.reshape(1, 30)))
+            return outputs.reshape(6, 5, H, D)[row : row + 3, column : column + 2]
+
+        for row, column in [(1, 0), (2, 3), (3, 2)]:
+            np.testing.assert_allclose(placed(row, column), placed(0, 0), rtol=1e-10, atol=1e-12)
+
+    @pytest.mark.parametrize("grid_shape, sigma", [((9,), [0.1]), ((5, 6), [0.15, 0.3]), ((3, 1, 5), [0.2, 0.3, 0.2])])
+    def test_receptive_field_is_the_box(self, float64, grid_shape, sigma):
+        inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": jnp.asarray(sigma)}
+        half = (np.asarray(span_size(jnp.asarray(sigma), 0.1, grid_shape)) - 1) // 2
+        jacobian = jax.jacobian(lambda value: self.attend(inputs | {"value": value}, grid_shape).sum((0, 2, 3)))
+        reached = np.abs(jacobian(jnp.asarray(inputs["value"]))).sum((1, 3, 4)) > 0
+        where = np.array(oracle.positions(grid_shape))
+        expected = np.all(np.abs(where[None] - where[:, None]) <= half, axis=-1)
+        np.testing.assert_array_equal(reached, expected)
+        assert not expected.all()
+
+    def test_weights_are_a_distribution_over_attended_keys(self):
+        inputs = make_inputs((4, 3), dtype=np.float32)
+        mask = np.random.default_rng(0).random((B, 12)) < 0.7
+        mask[:, 0] = True
+        outputs, weights = self.attend(inputs, (4, 3), key_mask=mask, threshold=0.0, return_weights=True)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+        assert (np.asarray(weights) > 0).any(axis=(1, 2))[mask].all()
+        assert (np.asarray(weights).transpose(0, 3, 1, 2)[~mask] == 0).all()
+        np.testing.assert_allclose(outputs, jnp.einsum("bhts,bshd->bthd", weights, inputs["value"]), rtol=1e-4, atol=1e-5)
+
+    def test_a_query_without_keys_gives_zero(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((5,), dtype=np.float32))
+        mask = jnp.zeros((B, 5), bool).at[0].set(True)
+        gradients = jax.grad(lambda x: self.attend(x, (5,), key_mask=mask)[1].sum())(inputs)
+        np.testing.assert_array_equal(self.attend(inputs, (5,), key_mask=mask)[1], 0)
+        for gradient in jax.tree.leaves(gradients):
+            np.testing.assert_array_equal(gradient, 0)
+
+    def test_bfloat16(self):
+        inputs = make_inputs((6, 4), dtype=np.float32)
+        half = {name: jnp.asarray(array, jnp.bfloat16) for name, array in inputs.items() if name != "sigma"}
+        exact = {name: array.astype(jnp.float32) for name, array in half.items()}
+        sigma = {"sigma": jnp.asarray(inputs["sigma"])}
+        outputs = self.attend(half | sigma, (6, 4))
+        assert outputs.dtype == jnp.bfloat16
+        np.testing.assert_allclose(outputs.astype(jnp.float32), self.attend(exact | sigma, (6, 4)), atol=0.05)
+
+    def test_bad_sigma(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((4,), dtype=np.float32))
+        for bad in (0.0, np.nan, np.inf):
+            with pytest.raises(ValueError, match="sigma"):
+                self.attend(inputs | {"sigma": jnp.array([bad])}, (4,))
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), return_weights=True))
+        weights = traced(jnp.zeros(1))[1]
+        np.testing.assert_allclose(weights, np.broadcast_to(np.eye(4), weights.shape), atol=1e-6)
+        assert np.isnan(traced(jnp.array([np.nan]))[0]).all()
+        gradient = jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,)).sum())
+        assert np.isfinite(jax.jit(gradient)(jnp.zeros(1))).all()
+
+    def test_dropout(self):
+        inputs = make_inputs((16, 8), dtype=np.float32)
+        options = {"dropout_rate": 0.25, "dropout_rng": jax.random.key(3), "return_weights": True}
+        _, kept = self.attend(inputs, (16, 8), threshold=0.0, **options)
+        _, weights = self.attend(inputs, (16, 8), threshold=0.0, return_weights=True)
+        dropped = np.asarray(kept) == 0
+        assert abs(dropped.mean() - 0.25) < 0.01
+        np.testing.assert_allclose(np.asarray(kept)[~dropped], np.asarray(weights)[~dropped] / 0.75, rtol=1e-4)
+        inputs = jax.tree.map(jnp.asarray, inputs)
+        reference = relative_attention(**inputs, grid_shape=(16, 8), threshold=0.0, implementation="reference", **options)
+        np.testing.assert_array_equal(dropped, np.asarray(reference[1]) == 0)

@@ -1,0 +1,47 @@
+import contextlib
+
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import relative_attention
+from tests.ops.attention_suite import B, D, H, make_inputs
+
+
+@contextlib.contextmanager
+def unchecked():
+    """Without the shape checks of the tests, as users run."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"grid_shape": (5,)}, "query has shape"),
+        ({"grid_shape": (1, 1, 1, 4)}, "one to 3"),
+        ({"grid_shape": (0,)}, "at least 1"),
+        ({"relative_encoding": np.ones((4, H, D))}, "relative_encoding has shape"),
+        ({"relative_encoding": None}, "position_bias is given without relative_encoding"),
+        ({"sigma": np.ones(2)}, "sigma has shape"),
+        ({"threshold": 1.0}, "threshold=1.0"),
+        ({"span_mode": "divide"}, 'span_mode="divide"'),
+        ({"key_mask": np.ones((B, 3), bool)}, "key_mask has shape"),
+        ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
+        ({"dropout_rate": 0.5}, "needs dropout_rng"),
+        ({"reference_shape": (4, 4)}, "reference_shape="),
+        ({"reference_shape": (1,)}, "no unit of distance"),
+        ({"implementation": "fast"}, 'implementation="fast": expected one of auto, dense, reference'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_arguments_are_named(change, message):
+    arguments = {name: jnp.asarray(array) for name, array in make_inputs((4,), dtype=np.float32).items()}
+    arguments |= {name: jnp.asarray(v) if isinstance(v, np.ndarray) else v for name, v in change.items()}
+    grid_shape = arguments.pop("grid_shape", (4,))
+    with pytest.raises(ValueError, match=message), unchecked():
+        relative_attention(**arguments, grid_shape=grid_shape)

@@ -1,0 +1,160 @@
+"""The formulas of the papers as float64 loops over scalars, differentiated by complex step.
+
+Every array carries a last axis of perturbations: entry j of it is the computation with input j moved by i * STEP, so
+one evaluation gives the value (the real part) and all derivatives (the imaginary parts), without any cancellation.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+STEP = 1e-30
+
+
+def value_and_gradients(function, inputs):
+    """The value of `function(inputs)`, a real array, and the gradients of its sum for every input array."""
+    total = sum(array.size for array in inputs.values())
+    perturbed, start = {}, 0
+    for name, array in inputs.items():
+        flat = np.repeat(np.asarray(array, complex).reshape(-1, 1), total, axis=1)
+        flat[np.arange(array.size), start + np.arange(array.size)] += 1j * STEP
+        perturbed[name] = flat.reshape(*array.shape, total)
+        start += array.size
+    outputs = function(perturbed)
+    gradients = outputs.reshape(-1, total).sum(0).imag / STEP
+    sizes = np.cumsum([array.size for array in inputs.values()])[:-1]
+    pieces = np.split(gradients, sizes)
+    named = {name: piece.reshape(inputs[name].shape) for name, piece in zip(inputs, pieces, strict=True)}
+    return outputs[..., 0].real, named
+
+
+def positions(grid_shape):
+    return list(itertools.product(*(range(size) for size in grid_shape)))
+
+
+def unit(size):
+    """The offset at normalised distance 1; a dimension of size 1 has only the offset 0."""
+    return max(size - 1, 1)
+
+
+def gaussian(offset, sigma, reference_shape):
+    """G = exp(-1/2 sum_i x_i^2 / sigma_i^2), equation 2."""
+    exponent = 0
+    for i, o in enumerate(offset):
+        exponent = exponent + (o / unit(reference_shape[i])) ** 2 / sigma[i] ** 2
+    return np.exp(-0.5 * exponent)
+
+
+def inside(offset, sigma, threshold, grid_shape, reference_shape):
+    """Algorithms 6 and 10: |offset_i| <= ceil(sqrt(-2 ln threshold) |sigma_i| (S_i - 1)) for every i."""
+    if threshold <= 0:
+        return True
+    for i, o in enumerate(offset):
+        s = abs(sigma[i].flat[0].real)
+        half = math.ceil(math.sqrt(-2 * math.log(threshold)) * s * (reference_shape[i] - 1))
+        if abs(o) > min(half, grid_shape[i] - 1):
+            return False
+    return True
+
+
+def attention(
+    x,
+    grid_shape,
+    *,
+    threshold=0.1,
+    span_mode="multiply",
+    reference_shape=None,
+    key_mask=None,
+    is_causal=False,
+    scale=None,
+):
+    """Formula 1, Algorithm 8 and softmax. `x` has query, value and any of key, encoding, u, v, sigma."""
+    b, n, h, d = x["query"].shape[:4]
+    reference_shape = reference_shape or grid_shape
+    scale = 1 / math.sqrt(d) if scale is None else scale
+    outputs = np.zeros(x["value"].shape, complex)
+    where = positions(grid_shape)
+    for i, j, t in itertools.product(range(b), range(h), range(n)):
+        logits = {}
+        for s in range(n):
+            offset = tuple(ks - qs for ks, qs in zip(where[s], where[t], strict=True))
+            if key_mask is not None and not key_mask[i, s] or is_causal and s > t:
+                continue
+            a = 0
+            for f in range(d):
+                q = x["query"][i, t, j, f]
+                if "key" in x:
+                    u = x["content_bias"][j, f] if "content_bias" in x else 0
+                    a = a + (q + u) * x["key"][i, s, j, f]
+                if "relative_encoding" in x:
+                    v = x["position_bias"][j, f] if "position_bias" in x else 0
+                    index = tuple(o + size - 1 for o, size in zip(offset, grid_shape, strict=True))
+                    a = a + (q + v) * x["relative_encoding"][(*index, j, f)]
+            a = a * scale
+            if "sigma" in x:
+                sigma = x["sigma"][j] if x["sigma"].ndim == 3 else x["sigma"]
+                if not inside(offset, sigma, threshold, grid_shape, reference_shape):
+                    continue
+                g = gaussian(offset, sigma, reference_shape)
+                a = g * a if span_mode == "multiply" else a + np.log(g)
+            logits[s] = a
+        if not logits:
+            continue
+        largest = max(a.flat[0].real for a in logits.values())
+        exps = {s: np.exp(a - largest) for s, a in logits.items()}
+        for s, e in exps.items():
+            for f in range(d):
+                outputs[i, t, j, f] += e / sum(exps.values()) * x["value"][i, s, j, f]
+    return outputs
+
+
+def siren(params, x, omega_initial=10.0, omega=10.0, num_layers=3):
+    """Algorithm 5 for one coordinate vector `x` (floats): features [c, perturbations]."""
+    hidden = list(x)
+    for layer in range(1, num_layers + 1):
+        kernel, bias = params[f"kernel_{layer}"], params[f"bias_{layer}"]
+        z = []
+        for c in range(kernel.shape[1]):
+            total = bias[c]
+            for i, value in enumerate(hidden):
+                total = total + value * kernel[i, c]
+            z.append(total)
+        w = omega_initial if layer == 1 else omega
+        hidden = z if layer == num_layers else [np.sin(w * value) for value in z]
+    return hidden
+
+
+def siren_encoding(params, grid_shape, num_heads, head_dim):
+    """E [*R, h, d, perturbations]."""
+    shape = [2 * size - 1 for size in grid_shape]
+    perturbations = params["kernel_1"].shape[-1]
+    encoding = np.zeros((*shape, num_heads, head_dim, perturbations), complex)
+    for index in itertools.product(*(range(size) for size in shape)):
+        x = [(i - (size - 1)) / unit(size) for i, size in zip(index, grid_shape, strict=True)]
+        features = siren(params, x)
+        for j, f in itertools.product(range(num_heads), range(head_dim)):
+            encoding[(*index, j, f)] = features[j * head_dim + f]
+    return encoding
+
+
+def layer(x, grid_shape, num_heads, head_dim, **options):
+    """The whole attention layer (Algorithm 1 with the biases of the paper's code), from inputs to outputs."""
+    inputs = x["inputs"]
+    b, n, c = inputs.shape[:3]
+    fused = np.zeros((3, b, n, num_heads, head_dim, inputs.shape[-1]), complex)
+    for which, i, t, j, f in np.ndindex(*fused.shape[:-1]):
+        fused[which, i, t, j, f] = x["projections_bias"][which, j, f]
+        for k in range(c):
+            fused[which, i, t, j, f] += inputs[i, t, k] * x["projections_kernel"][k, which, j, f]
+    parts = {name: x[name] for name in ("content_bias", "position_bias", "sigma") if name in x}
+    parts |= {"query": fused[0], "key": fused[1], "value": fused[2]}
+    siren_params = {name.removeprefix("siren_"): array for name, array in x.items() if name.startswith("siren_")}
+    parts["relative_encoding"] = siren_encoding(siren_params, grid_shape, num_heads, head_dim)
+    attended = attention(parts, grid_shape, **options)
+    outputs = np.zeros(inputs.shape, complex)
+    for i, t, k in np.ndindex(b, n, c):
+        outputs[i, t, k] = x["output_bias"][k]
+        for j, f in np.ndindex(num_heads, head_dim):
+            outputs[i, t, k] += attended[i, t, j, f] * x["output_kernel"][j, f, k]
+    return outputs
