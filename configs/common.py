@@ -16,6 +16,7 @@ def get_config() -> ConfigDict:
     config.data.dir = "data"
     config.data.download = False
     config.data.layout = "2d"  # 1d: the row-major sequence of pixels
+    config.data.validation_limit = 0  # judge by the first so many images of the validation part; 0: all
     config.data.pool = 1  # mean-pool each side by this factor
 
     config.model = ConfigDict()

@@ -5,6 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
@@ -45,6 +46,8 @@ def load_sources(config: ConfigDict) -> dict[str, GridImages]:
     images = load_images(config, "train")
     assert images is not None, "every set has a train part"
     train, validation = split(images, config.seed)
+    if config.data.validation_limit:
+        validation = validation.select(np.arange(min(config.data.validation_limit, len(validation))))
     return {"train": on_grid(config, train), "validation": on_grid(config, validation)}
 
 

@@ -10,6 +10,7 @@ The same command continues a run that was stopped. Exit codes: 0 done, 2 wrong i
 import errno
 import logging
 import pathlib
+import re
 import sys
 
 from absl import flags
@@ -42,21 +43,27 @@ def main(argv: list[str]) -> int:
 
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
+    for argument in argv:
+        path = argument.removeprefix("--config=").split(":")[0]
+        if argument.startswith("--config=") and not pathlib.Path(path).is_file():
+            raise InputError(f"{argument}: no such file")
     try:
         rest = flags.FLAGS(argv)
-        if _CONFIG.value is None or not _WORKDIR.value:
-            missing = "--workdir=FOLDER" if _CONFIG.value is not None else "--config=FILE"
-            raise InputError(f"{missing} is missing")
-        return rest
-    except InputError:
-        raise
-    except ModuleNotFoundError as error:
-        where = "run from the folder that holds configs/" if error.name == "configs" else "an import of the config"
-        raise InputError(f"--config: {error} ({where})") from error
-    except FileNotFoundError as error:
-        raise InputError(f"--config: no file {error.filename or error}") from error
-    except Exception as error:  # flags.Error, AttributeError for an unknown field, whatever a config file raises
-        raise InputError(f"{error}") from error
+        config = _CONFIG.value
+    except (AttributeError, KeyError) as error:
+        text = str(error.args[0])
+        near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
+        hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else text
+        raise InputError(f"--config: no field {hint}") from error
+    except Exception as error:  # flags.Error, or whatever a config file raises, with its traceback as the message
+        text = str(error).strip().splitlines()[-1]
+        hint = " (run from the folder that holds configs/)" if "No module named 'configs'" in text else ""
+        raise InputError(text + hint) from error
+    if config is None:
+        raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
+    if not _WORKDIR.value:
+        raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
+    return rest
 
 
 def _one_line(error: BaseException) -> str:

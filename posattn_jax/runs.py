@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import resource
 import subprocess
 from importlib import metadata
 from typing import Any
@@ -25,7 +26,7 @@ MAY_CHANGE = ("data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
-MAY_DIFFER = ("data.pool", "train.eval_batch_size", "model.implementation")
+MAY_DIFFER = ("data.pool", "data.validation_limit", "train.eval_batch_size", "model.implementation")
 
 
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -106,6 +107,7 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
         "grid_shape": list(trainer.task.grid_shape),
         "threshold": config.model.span.threshold if config.model.span.enabled else None,
         "seconds": trainer.seconds,
+        "peak_memory_bytes": _peak_memory_bytes(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "versions": {package: metadata.version(package) for package in PACKAGES},
         "git_commit": _git_commit(),
@@ -140,6 +142,15 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in tree.items():
         flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+def _peak_memory_bytes() -> dict[str, int]:
+    """The most memory that this process held: of the host, and of its first device where that tells."""
+    peak = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in statistics:
+        peak["device"] = statistics["peak_bytes_in_use"]
+    return peak
 
 
 def _git_commit() -> str | None:

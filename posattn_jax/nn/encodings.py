@@ -1,6 +1,6 @@
 """Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.encodings import relative_sinusoids
 
 
+@runtime_checkable
 class Encoding(Protocol):
     """What the positional terms ask of an encoding: E [*R, h, d] of a grid."""
 

@@ -139,25 +139,28 @@ class Trainer:
         bar = Progress(settings.total_steps, self.step, settings.examples_per_step)
         try:
             with Interruption() as interruption:
-                started, epoch_seconds, epoch_step = time.perf_counter(), self.seconds, self.step
+                clock = Clock(self.seconds, self.step)
                 while self.step < settings.total_steps:
                     self._update()
-                    self.seconds = epoch_seconds + time.perf_counter() - started
+                    if clock.compiling:
+                        self._check()
+                        clock.start_rate(self.step)
                     ends_epoch = self.step % self.steps_per_epoch == 0 or self.step == settings.total_steps
                     if ends_epoch or self.step % settings.log_steps == 0:
                         self._check()
                         bar.show(self.step, self.epoch, self._shown)
                     if ends_epoch:
-                        self.seconds = epoch_seconds + time.perf_counter() - started
-                        rate = (self.step - epoch_step) * settings.examples_per_step / (self.seconds - epoch_seconds)
-                        bar.line(self._end_epoch(rate))
-                        started, epoch_seconds, epoch_step = time.perf_counter(), self.seconds, self.step
+                        rate = clock.steps_per_second(self.step) * settings.examples_per_step
+                        line = self._end_epoch(rate, clock)
+                        bar.line(line)
+                        clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
-                        self._save()
+                        self._save(clock.seconds)
                     if interruption.signum is not None and self.step < settings.total_steps:
-                        self._save()
+                        self._save(clock.seconds)
                         self.checkpoints.wait()
                         raise Interrupted(interruption.signum, self.step)
+                self.seconds = clock.seconds
                 self.checkpoints.wait()
         finally:
             bar.close()
@@ -187,7 +190,7 @@ class Trainer:
                 self._shown[name] = float(value)
         self._pending.clear()
 
-    def _end_epoch(self, examples_per_second: float) -> str:
+    def _end_epoch(self, examples_per_second: float, clock: "Clock") -> str:
         """Evaluates, writes what the epoch brought, and saves; returns a line about it."""
         train = self.task.summarise(jax.device_get(self.state.totals))
         zeros = jax.tree.map(jax.numpy.zeros_like, self.state.totals)
@@ -204,18 +207,38 @@ class Trainer:
             for name, values in span.items():
                 flat = np.ravel(values).tolist()
                 write(self.step, self.epoch, "span", {f"{block}/{name}_{i}": v for i, v in enumerate(flat)})
-        write(self.step, self.epoch, "speed", {"images_per_second": examples_per_second, "seconds": self.seconds})
-        self._save(score=validation[score])
+        write(self.step, self.epoch, "speed", {"images_per_second": examples_per_second, "seconds": clock.seconds})
+        self._save(clock.seconds, validation[score])
         figures = "  ".join(
             f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             for split, metrics in (("train", train), ("validation", validation))
         )
         return f"epoch {self.epoch:.2f}  {figures}  {examples_per_second:.0f} images/s"
 
-    def _save(self, score: float | None = None) -> None:
+    def _save(self, seconds: float, score: float | None = None) -> None:
         self._check()
-        progress = {"data": self._batches.get_state(), "seconds": self.seconds}
+        progress = {"data": self._batches.get_state(), "seconds": seconds}
         self.checkpoints.save(self.state, progress, score)
+
+
+class Clock:
+    """The seconds of a run over all its parts, and the rate of its updates without compilation and evaluation."""
+
+    def __init__(self, seconds_before: float, step: int):
+        self._before, self._started = seconds_before, time.perf_counter()
+        self._rate_step, self._rate_started = step, self._started
+        self.compiling = True
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.perf_counter() - self._started
+
+    def start_rate(self, step: int) -> None:
+        self.compiling = False
+        self._rate_step, self._rate_started = step, time.perf_counter()
+
+    def steps_per_second(self, step: int) -> float:
+        return (step - self._rate_step) / (time.perf_counter() - self._rate_started)
 
 
 class Evaluator:

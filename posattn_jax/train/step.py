@@ -1,7 +1,7 @@
 """The state of a run, and the two functions that are compiled: one update, and one batch of evaluation."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -14,6 +14,7 @@ from posattn_jax.errors import InputError
 Batch = dict[str, Array]
 
 
+@runtime_checkable
 class Task(Protocol):
     """What the loop asks of a task: see `tasks.classification.Classification`."""
 

@@ -1,0 +1,19 @@
+"""Sequential CIFAR-10, sinusoids and a linear layer, no span: the baseline (Alfons 2022, Table 5).
+
+python -m posattn_jax.main --config=configs/cifar1d_baseline.py --workdir=runs/cifar1d_baseline --config.data.dir=FOLDER
+Hardware and time: one GPU (the paper: 30 to 40 hours on a Titan RTX). Expected best-epoch validation accuracy, as the
+paper's mean and standard deviation of five seeds: .749 +- .011. Not yet reproduced here at full size.
+:quick (8x8, 3 blocks), :half (16x16), :tiny (tests): smaller variants of the same.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = common.get_config()
+    config.data.layout = "1d"
+    config.model.encoding.kind = "sinusoidal"
+    config.model.span.enabled = False
+    return common.apply_variant(config, variant)

@@ -1,0 +1,172 @@
+"""The whole attention layer against the oracle, and its slots."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.siren import SirenEncoding
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from tests import oracle
+
+H, D, C = 2, 1, 3
+
+
+def make_layer(**fields):
+    terms = (Content(), Positional(SirenEncoding(hidden_features=3, omega_initial=10.0)), ContentBias(), PositionalBias())
+    return PositionalSelfAttention(**({"num_heads": H, "head_dim": D, "terms": terms} | fields))
+
+
+def flat_names(params, inputs):
+    """The layer's parameters by the oracle's names."""
+    siren = {f"siren_{name}": array for name, array in params["terms_1"]["encoding"]["siren"].items()}
+    span = {"sigma": params["span"]["sigma"]} if "span" in params else {}
+    return (
+        {
+            "inputs": inputs,
+            "projections_kernel": params["projections"]["kernel"],
+            "projections_bias": params["projections"]["bias"],
+            "content_bias": params["terms_2"]["u"],
+            "position_bias": params["terms_3"]["v"],
+            "output_kernel": params["output"]["kernel"],
+            "output_bias": params["output"]["bias"],
+        }
+        | siren
+        | span
+    )
+
+
+@pytest.mark.parametrize(
+    "grid_shape, span, options",
+    [
+        ((5,), GaussianSpan(initial_sigma=0.35), {}),
+        ((2, 3), GaussianSpan(threshold=0.3, mode="log_add", per_head=True), {"is_causal": True}),
+        ((2, 1, 2), GaussianSpan(threshold=0.0), {}),
+        ((2, 2), None, {"key_mask": np.array([[True, False, True, True]])}),
+    ],
+    ids=["1d", "2d-log_add-causal", "3d-no-threshold", "2d-no-span-padding"],
+)
+def test_values_and_gradients_of_every_parameter(float64, grid_shape, span, options):
+    rng = np.random.default_rng(0)
+    n = int(np.prod(grid_shape))
+    layer = make_layer(span=span, implementation="dense")
+    inputs = rng.normal(size=(1, n, C))
+    params = layer.init(jax.random.key(0), jnp.asarray(inputs), grid_shape)["params"]
+    params = jax.tree.map(lambda array: array.astype(float) + 0.01 * rng.normal(size=array.shape), params)
+    weights = rng.normal(size=inputs.shape)
+    oracle_options = dict(options)
+    if span is not None:
+        oracle_options |= {"threshold": span.threshold, "span_mode": span.mode}
+
+    def expected_outputs(x):
+        return weights[..., None] * oracle.layer(x, grid_shape, H, D, **oracle_options)
+
+    expected, expected_gradients = oracle.value_and_gradients(
+        expected_outputs, {name: np.asarray(array) for name, array in flat_names(params, inputs).items()}
+    )
+
+    @jax.jit
+    def differentiate(params, inputs):
+        def loss(params, inputs):
+            arrays = {name: jnp.asarray(value) if name == "key_mask" else value for name, value in options.items()}
+            outputs, _ = layer.apply({"params": params}, inputs, grid_shape, **arrays)
+            return jnp.sum(weights * outputs), weights * outputs
+
+        return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, inputs)
+
+    (params_gradients, inputs_gradients), outputs = differentiate(params, jnp.asarray(inputs))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+    for name, gradient in flat_names(params_gradients, inputs_gradients).items():
+        np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-9, atol=1e-10, err_msg=name)
+
+
+def apply(layer, grid_shape=(4,), **options):
+    inputs = jax.random.normal(jax.random.key(1), (2, int(np.prod(grid_shape)), 8))
+    variables = layer.init(jax.random.key(0), inputs, grid_shape)
+    return inputs, variables, layer.apply(variables, inputs, grid_shape, **options)
+
+
+def test_content_alone_knows_no_positions():
+    layer = PositionalSelfAttention(num_heads=2)
+    inputs, variables, (outputs, made) = apply(layer, (6,))
+    order = jnp.array([3, 0, 5, 1, 2, 4])
+    np.testing.assert_allclose(layer.apply(variables, inputs[:, order], (6,))[0], outputs[:, order], atol=1e-5)
+    assert made == {}
+
+
+def test_returns_what_it_made():
+    layer = make_layer(head_dim=4, span=GaussianSpan(per_head=True))
+    _, _, (outputs, made) = apply(layer, (2, 3), return_weights=True)
+    shapes = {name: array.shape for name, array in made.items()}
+    assert outputs.shape == (2, 6, 8)
+    assert shapes == {"relative_encoding": (3, 5, 2, 4), "sigma": (2, 2), "weights": (2, 2, 6, 6)}
+
+
+def test_values_and_gate_slots():
+    plain = PositionalSelfAttention(num_heads=2)
+    doubled = PositionalSelfAttention(num_heads=2, values=lambda value: 2 * value, bias_init=nn.initializers.zeros)
+    closed = PositionalSelfAttention(num_heads=2, gate=lambda inputs, outputs: 0 * outputs)
+    inputs, variables, (outputs, _) = apply(plain)
+    np.testing.assert_allclose(doubled.apply(variables, inputs, (4,))[0], 2 * outputs, atol=1e-6)
+    np.testing.assert_array_equal(closed.apply(variables, inputs, (4,))[0], 0)
+
+
+class SharedProjections(nn.Module):
+    """Queries, keys and values are one and the same map."""
+
+    @nn.compact
+    def __call__(self, inputs, num_heads, head_dim):
+        features = nn.DenseGeneral((num_heads, head_dim))(inputs)
+        return features, features, features
+
+
+def test_projections_slot():
+    _, variables, (outputs, _) = apply(PositionalSelfAttention(num_heads=2, projections=SharedProjections()))
+    assert variables["params"]["projections"]["DenseGeneral_0"]["kernel"].shape == (8, 2, 4)
+    assert outputs.shape == (2, 4, 8)
+
+
+def test_attention_dropout_follows_its_rng():
+    layer = PositionalSelfAttention(num_heads=2, dropout_rate=0.5)
+    inputs, variables, (outputs, _) = apply(layer)
+    drop = lambda seed: layer.apply(  # noqa: E731
+        variables, inputs, (4,), deterministic=False, rngs={"dropout": jax.random.key(seed)}
+    )[0]
+    np.testing.assert_array_equal(drop(0), drop(0))
+    assert not np.allclose(drop(0), drop(1))
+    assert not np.allclose(drop(0), outputs)
+
+
+def test_bfloat16_compute_keeps_float32_parameters():
+    layer = make_layer(head_dim=4, span=GaussianSpan(), dtype=jnp.bfloat16)
+    inputs, variables, (outputs, _) = apply(layer)
+    exact, _ = make_layer(head_dim=4, span=GaussianSpan()).apply(variables, inputs, (4,))
+    assert outputs.dtype == jnp.bfloat16
+    assert {array.dtype for array in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(outputs.astype(jnp.float32), exact, atol=0.05)
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="num_heads=3 does not divide the width 8"):
+        apply(PositionalSelfAttention(num_heads=3))
+
+
+def test_initialisation_is_the_papers():
+    """Bounds at c = 64, h = d = 8: .1531 for the fused q, k, v, .2165 for the output, .612 for u and v."""
+    layer = PositionalSelfAttention(
+        num_heads=8, terms=(Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
+    )
+    params = layer.init(jax.random.key(0), jnp.zeros((1, 4, 64)), (4,))["params"]
+    bounds = {
+        ("projections", "kernel"): 0.15309,
+        ("output", "kernel"): 0.21651,
+        ("terms_2", "u"): 0.61237,
+        ("terms_3", "v"): 0.61237,
+    }
+    for path, bound in bounds.items():
+        largest = float(jnp.abs(params[path[0]][path[1]]).max())
+        assert 0.9 * bound < largest <= bound + 1e-5, path
+    assert not params["projections"]["bias"].any() and not params["output"]["bias"].any()

@@ -1,0 +1,60 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
+from posattn_jax.ops.encodings import relative_sinusoids, sinusoidal_features
+
+
+def test_sinusoids_are_algorithm_3():
+    d = 6
+    features = relative_sinusoids((5,), d)
+    for i in range(9):
+        for j in range(d):
+            if j % 2 == 0:
+                expected = math.sin(i * math.exp(-j * math.log(10000) / d))
+            else:
+                expected = math.cos(i * math.exp(-(j - 1) * math.log(10000) / d))
+            assert features[i, j] == pytest.approx(expected, abs=1e-5)
+
+
+def test_sinusoids_of_two_dimensions():
+    first, second = (sinusoidal_features(jnp.arange(2.0 * size - 1), 4) for size in (2, 3))
+    concatenated = relative_sinusoids((2, 3), 8, "concat")
+    np.testing.assert_allclose(concatenated[1, 4], jnp.concatenate([first[1], second[4]]), atol=1e-6)
+    np.testing.assert_allclose(relative_sinusoids((2, 3), 4, "sum")[1, 4], first[1] + second[4], atol=1e-6)
+    with pytest.raises(ValueError, match="num_features=7"):
+        relative_sinusoids((2, 3), 7, "concat")
+
+
+@pytest.mark.parametrize("encoding", [SinusoidalEncoding(), SinusoidalEncoding("sum"), LearnedEncoding()], ids=repr)
+@pytest.mark.parametrize("grid_shape", [(4,), (3, 2), (1, 2, 3)], ids=str)
+def test_shape_and_reference(encoding, grid_shape):
+    if len(grid_shape) == 3 and isinstance(encoding, SinusoidalEncoding) and encoding.combine == "concat":
+        heads = 6  # a width that three dimensions share
+    else:
+        heads = 4
+    variables = encoding.init(jax.random.key(0), heads, 2, grid_shape)
+    table = encoding.apply(variables, heads, 2, grid_shape)
+    assert table.shape == (*(2 * size - 1 for size in grid_shape), heads, 2)
+    smaller = (*grid_shape[:-1], grid_shape[-1] - 1)
+    cropped = encoding.apply(variables, heads, 2, smaller, grid_shape)
+    np.testing.assert_allclose(cropped, table[..., 1:-1, :, :], atol=1e-5)
+
+
+def test_sinusoids_reach_beyond_the_reference_and_a_table_does_not():
+    sinusoidal, learned = SinusoidalEncoding(), LearnedEncoding()
+    variables = sinusoidal.init(jax.random.key(0), 2, 2, (3,))
+    larger = sinusoidal.apply(variables, 2, 2, (5,), (3,))
+    np.testing.assert_allclose(larger[2:-2], sinusoidal.apply(variables, 2, 2, (3,)), atol=1e-5)
+    with pytest.raises(ValueError, match=r"grid_shape=\(5,\): a learned table reaches only to \(3,\)"):
+        learned.init(jax.random.key(0), 2, 2, (5,), (3,))
+
+
+def test_baseline_linear_layer_is_drawn_from_one_over_sqrt_width():
+    params = SinusoidalEncoding().init(jax.random.key(0), 8, 8, (4,))["params"]["linear"]
+    for name in ("kernel", "bias"):
+        assert 0.9 / 8 < float(jnp.abs(params[name]).max()) <= 1 / 8

@@ -1,0 +1,64 @@
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops import grid, span
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,), (2, 1), (3, 2, 2)], ids=str)
+def test_offsets_and_coordinates(shape):
+    offsets, x = grid.relative_offsets(shape), grid.relative_coordinates(shape)
+    assert offsets.shape == (*grid.relative_shape(shape), len(shape)) == (*(2 * s - 1 for s in shape), len(shape))
+    for index in itertools.product(*(range(2 * s - 1) for s in shape)):
+        expected = [i - (s - 1) for i, s in zip(index, shape, strict=True)]
+        assert offsets[index].tolist() == expected
+        for coordinate, o, s in zip(x[index], expected, shape, strict=True):
+            assert coordinate == pytest.approx(o / (s - 1) if s > 1 else 0)
+    assert grid.num_positions(shape) == math.prod(shape)
+    assert [tuple(p) for p in grid.positions(shape)] == list(np.ndindex(*shape))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1, 1, 1, 1)])
+def test_bad_grid(shape):
+    with pytest.raises(ValueError, match="one to 3 sizes"):
+        grid.check_grid(shape)
+
+
+def test_initial_span_of_the_paper_does_not_cover_the_grid():
+    """sigma = .3 reaches 1,319 of 2,047 offsets in 1-D and 41 x 41 of 63 x 63 in 2-D (section 4.3 says all)."""
+    sigma = jnp.full(2, 0.3)
+    assert span.span_size(sigma[:1], 0.1, (1024,)).tolist() == [1319]
+    assert span.span_size(sigma, 0.1, (32, 32)).tolist() == [41, 41]
+
+
+def test_span_size():
+    sigma = jnp.array([-0.1, 5.0, 0.2])
+    assert span.span_size(sigma, 0.1, (11, 11, 1)).tolist() == [2 * 3 + 1, 21, 1]
+    assert span.span_size(sigma, 0.0, (11, 11, 1)).tolist() == [21, 21, 1]
+    assert span.span_size(sigma[:1], 0.1, (21,), reference_shape=(11,)).tolist() == [7]
+    assert span.span_size(jnp.stack([sigma, sigma]), 0.1, (11, 11, 1)).shape == (2, 3)
+
+
+def test_gaussian():
+    g = span.gaussian((3, 4), jnp.array([0.5, -0.25]))
+    assert g.shape == (5, 7) and g[2, 3] == 1
+    assert g[0, 5] == pytest.approx(math.exp(-0.5 * ((1 / 0.5) ** 2 + (2 / 3 / 0.25) ** 2)))
+    assert span.gaussian((3, 4), jnp.full((6, 2), 0.3)).shape == (6, 5, 7)
+
+
+def test_no_gradient_through_the_size_but_through_the_gaussian():
+    sigma = jnp.array([0.3, 0.2])
+    assert not jax.grad(lambda s: span.half_span(s, 0.1, (5, 5)).sum())(sigma).any()
+    assert jax.grad(lambda s: span.gaussian((5, 5), s).sum())(sigma).all()
+
+
+def test_span_share():
+    reach = math.sqrt(-2 * math.log(0.1))
+    share = span.span_share(jnp.array([-0.2, 0.1]), 0.1)
+    assert share == pytest.approx(reach**2 * 0.02, rel=1e-5)
+    assert span.span_share(jnp.array([3.0, 0.1]), 0.1) == pytest.approx(reach * 0.1, rel=1e-5)
+    assert jax.grad(span.span_share)(jnp.array([0.2, 0.1]), 0.1).all()
