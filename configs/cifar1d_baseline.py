@@ -1,6 +1,6 @@
 """Sequential CIFAR-10, sinusoids and a linear layer, no span: the baseline (Alfons 2022, Table 5).
 
-python -m posattn_jax.main --config=configs/cifar1d_baseline.py --workdir=runs/cifar1d_baseline --config.data.dir=FOLDER
+python -m posattn_jax.main --config=configs/cifar1d_baseline.py --workdir=runs/NAME --config.data.dir=FOLDER
 Hardware and time: one GPU (the paper: 30 to 40 hours on a Titan RTX). Expected best-epoch validation accuracy, as the
 paper's mean and standard deviation of five seeds: .749 +- .011. Not yet reproduced here at full size.
 :quick (8x8, 3 blocks), :half (16x16), :tiny (tests): smaller variants of the same.

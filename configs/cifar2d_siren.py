@@ -1,6 +1,6 @@
 """CIFAR-10 in two dimensions, SIREN encoding, no span (Alfons 2022, Table 6).
 
-python -m posattn_jax.main --config=configs/cifar2d_siren.py --workdir=runs/cifar2d_siren --config.data.dir=FOLDER
+python -m posattn_jax.main --config=configs/cifar2d_siren.py --workdir=runs/NAME --config.data.dir=FOLDER
 Hardware and time: one GPU (the paper: 30 to 40 hours on a Titan RTX). Expected best-epoch validation accuracy, as the
 paper's mean and standard deviation of five seeds: .799 +- .009. Not yet reproduced here at full size.
 :quick (8x8, 3 blocks), :half (16x16), :tiny (tests): smaller variants of the same.

@@ -1,6 +1,6 @@
 """CIFAR-10 in two dimensions, SIREN and a learned span with threshold .1 (Alfons 2022, Table 7).
 
-python -m posattn_jax.main --config=configs/cifar2d_span.py --workdir=runs/cifar2d_span --config.data.dir=FOLDER
+python -m posattn_jax.main --config=configs/cifar2d_span.py --workdir=runs/NAME --config.data.dir=FOLDER
 Hardware and time: one GPU (the paper: 30 to 40 hours on a Titan RTX). Expected best-epoch validation accuracy, as the
 paper's mean and standard deviation of five seeds: .810 +- .004. Not yet reproduced here at full size.
 :quick (8x8, 3 blocks): 2 CPU cores, 25 to 40 minutes, .52 or more.  :half (16x16), :tiny (tests).

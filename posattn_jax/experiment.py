@@ -4,6 +4,7 @@ import pathlib
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -76,9 +77,7 @@ def make_encoding(config: ConfigDict) -> nn.Module | None:
             return LearnedEncoding(param_dtype=param_dtype)
         case "none":
             return None
-    raise InputError(
-        f'model.encoding.kind="{encoding.kind}": expected "siren", "sinusoidal", "learned" or "none"'
-    )
+    raise InputError(f'model.encoding.kind="{encoding.kind}": expected "siren", "sinusoidal", "learned" or "none"')
 
 
 def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
@@ -96,7 +95,7 @@ def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
 
 def make_block(config: ConfigDict) -> EncoderBlock:
     """One encoder block, whose parts are its own: parts shared between blocks would share parameters."""
-    model = config.model
+    model: Any = config.model
     dtypes: dict[str, Any] = {"dtype": jnp.dtype(model.dtype), "param_dtype": jnp.dtype(model.param_dtype)}
     span = None
     if model.span.enabled:
@@ -124,15 +123,15 @@ def make_model(config: ConfigDict, num_classes: int) -> Classifier:
     Raises:
       InputError: sizes that do not fit together.
     """
-    model = config.model
+    model: Any = config.model
     for name in ("num_blocks", "width", "num_heads", "mlp_dim"):
         if model[name] < 1:
             raise InputError(f"model.{name}={model[name]}: expected at least 1")
     if model.width % model.num_heads:
         raise InputError(f"model.num_heads={model.num_heads} does not divide model.width={model.width}")
     for name in ("dtype", "param_dtype"):
-        if model[name] not in ("float32", "bfloat16", "float64"):
-            raise InputError(f'model.{name}="{model[name]}": expected "float32", "bfloat16" or "float64"')
+        if model[name] not in ("float32", "bfloat16"):
+            raise InputError(f'model.{name}="{model[name]}": expected "float32" or "bfloat16"')
     return Classifier(
         num_classes=num_classes,
         width=model.width,
@@ -147,16 +146,25 @@ def make_model(config: ConfigDict, num_classes: int) -> Classifier:
 
 
 def make_task(config: ConfigDict, source: GridImages, trained_on: tuple[int, ...] | None = None) -> Classification:
-    """Classification of a source's images; `trained_on` is the grid of the model's training where it was another."""
+    """Classification of a source's images; `trained_on` is the grid of the model's training where it was another.
+
+    Raises:
+      InputError: the model's fields do not fit together, or its encoding does not reach over this grid.
+    """
     if config.model.span.penalty and not config.model.span.enabled:
         raise InputError(f"model.span.penalty={config.model.span.penalty}: model.span.enabled is False")
-    return Classification(
+    task = Classification(
         make_model(config, source.images.num_classes),
         source.grid_shape,
         source.num_channels,
         reference_shape=None if trained_on == source.grid_shape else trained_on,
         span_penalty=config.model.span.penalty,
     )
+    try:  # traced without computing anything
+        jax.eval_shape(lambda rng: task.describe(task.init(rng)), jax.random.key(0))
+    except ValueError as error:
+        raise InputError(f"model: {error}") from error
+    return task
 
 
 def make_settings(config: ConfigDict, num_examples: int) -> Settings:

@@ -1,11 +1,24 @@
-"""Eight virtual devices for every test, and float64 where a test asks for it."""
+"""Eight virtual devices for every test, float64 where a test asks for it, and one cache of compiled programs."""
 
 import os
+import shutil
+import tempfile
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import jax
+import jaxtyping
 import pytest
+
+# Many tests compile the same program; with pytest-xdist the workers share the folder that the first process made.
+_cache = os.environ.setdefault("POSATTN_TEST_CACHE", tempfile.mkdtemp(prefix="posattn_jax_tests_"))
+jax.config.update("jax_compilation_cache_dir", _cache)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):  # the process that made the folder
+        shutil.rmtree(_cache, ignore_errors=True)
 
 
 @pytest.fixture
@@ -13,3 +26,11 @@ def float64():
     """Arrays are float64 by default inside the test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def unchecked():
+    """No shape or type checks inside the test: errors are those that users meet."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -79,7 +79,7 @@ def attention(
         logits = {}
         for s in range(n):
             offset = tuple(ks - qs for ks, qs in zip(where[s], where[t], strict=True))
-            if key_mask is not None and not key_mask[i, s] or is_causal and s > t:
+            if (key_mask is not None and not key_mask[i, s]) or (is_causal and s > t):
                 continue
             a = 0
             for f in range(d):

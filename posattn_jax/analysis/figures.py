@@ -21,7 +21,7 @@ MARKERS = "osD^vX*P"
 
 
 def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Draws what the run folder has: learning curves, spans over epochs and on the grid, encodings. Returns the files."""
+    """Draws learning curves, spans over epochs and on the grid, and encodings, as far as the run has them."""
     rows = read_metrics(workdir / "metrics.jsonl")
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     with np.load(workdir / "positions.npz") as file:
@@ -83,7 +83,9 @@ def _span_over_epochs(rows, summary):
             values = np.mean([values for _, values in curves], axis=0)
             axis.plot(curves[0][0], values, STYLES[i % 4], marker=MARKERS[i % 8], markevery=0.2, label=f"layer {i + 1}")
         axis.axhline(2 * grid[dim] - 1, color="0.7", linewidth=1)
-        axis.annotate("whole grid", (0, 2 * grid[dim] - 1), xycoords=("axes fraction", "data"), va="bottom", color="0.4")
+        axis.annotate(
+            "whole grid", (0, 2 * grid[dim] - 1), xycoords=("axes fraction", "data"), va="bottom", color="0.4"
+        )
         axis.set(xlabel="epoch", ylabel="span (positions)", title=f"dimension {dim + 1}", ylim=(0, 2.2 * grid[dim]))
     panels[0, -1].legend(frameon=False, fontsize="small")
     return figure
@@ -127,7 +129,9 @@ def _span_on_grid(positions, summary):
         y, x = np.meshgrid(*offsets, indexing="ij")
         image = axis.imshow(np.exp(-0.5 * ((y / sigma[-2]) ** 2 + (x / sigma[-1]) ** 2)), cmap="gray", vmin=0, vmax=1)
         low = [c - h - 0.5 for c, h in zip(centre, half[-2:], strict=True)]
-        box = Rectangle((low[1], low[0]), 2 * half[-1] + 1, 2 * half[-2] + 1, fill=False, color="tab:orange", linewidth=2)
+        box = Rectangle(
+            (low[1], low[0]), 2 * half[-1] + 1, 2 * half[-2] + 1, fill=False, color="tab:orange", linewidth=2
+        )
         axis.add_patch(box)
         axis.plot(centre[1], centre[0], "+", color="tab:red")
         axis.set(title=title, xlabel="column", xlim=(-0.5, grid[-1] - 0.5), ylim=(grid[-2] - 0.5, -0.5))
@@ -144,7 +148,9 @@ def _positional_encodings(positions, summary):
         return None
     grid = summary["grid_shape"]
     if len(grid) == 1:
-        figure, panels = plt.subplots(1, len(encodings), figsize=(2.8 * len(encodings), 3), layout="constrained", squeeze=False)
+        figure, panels = plt.subplots(
+            1, len(encodings), figsize=(2.8 * len(encodings), 3), layout="constrained", squeeze=False
+        )
         for i, (axis, encoding) in enumerate(zip(panels[0], encodings, strict=True)):
             features = encoding.reshape(len(encoding), -1)
             axis.imshow(features, aspect="auto", cmap="RdBu", extent=(0, features.shape[1], grid[0] - 1, 1 - grid[0]))
@@ -162,7 +168,9 @@ def _positional_encodings(positions, summary):
         features = np.linspace(0, plane.shape[-1] - 1, shown).astype(int)
         for axis, feature in zip(row, features, strict=True):
             limit = np.abs(plane[..., feature]).max() or 1.0
-            axis.imshow(plane[..., feature], cmap="RdBu", vmin=-limit, vmax=limit, extent=(-width, width, height, -height))
+            axis.imshow(
+                plane[..., feature], cmap="RdBu", vmin=-limit, vmax=limit, extent=(-width, width, height, -height)
+            )
             axis.set_title(f"feature {feature}", fontsize="small")
             axis.tick_params(labelsize="x-small")
         row[0].set_ylabel(f"layer {i + 1}\nrows", fontsize="small")

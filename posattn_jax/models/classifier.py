@@ -69,9 +69,7 @@ class Classifier(nn.Module):
         x = linear(self.width, inputs.shape[-1], name="embed", **dtypes)(x)
 
         def run(block: EncoderBlock, x: Features) -> tuple[Features, dict[str, Array]]:
-            return block(
-                x, grid_shape, key_mask=key_mask, reference_shape=reference_shape, deterministic=deterministic
-            )
+            return block(x, grid_shape, key_mask=key_mask, reference_shape=reference_shape, deterministic=deterministic)
 
         if self.remat:
             run = nn.remat(run, prevent_cse=not self.scan_layers)
@@ -104,15 +102,17 @@ class Classifier(nn.Module):
         return x, [{name: array[i] for name, array in stacked.items()} for i in range(len(self.blocks))]
 
     def _read(self, x: Features, key_mask: KeyMask | None) -> Float[Array, "b c"]:
-        mask = jnp.ones(x.shape[:2], bool) if key_mask is None else key_mask
+        where = None if key_mask is None else key_mask[..., None]
         match self.readout:
+            case "last" if key_mask is None:
+                return x[:, -1]
             case "last":
-                last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+                last = x.shape[1] - 1 - jnp.argmax(key_mask[:, ::-1], axis=1)
                 return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
             case "mean":
-                return jnp.mean(x, axis=1, where=mask[..., None])
+                return jnp.mean(x, axis=1, where=where)
             case "max":
-                return jnp.max(x, axis=1, where=mask[..., None], initial=-jnp.inf)
+                return jnp.max(x, axis=1, where=where, initial=-jnp.inf)
             case _:
                 raise ValueError(f'readout="{self.readout}": expected "last", "mean" or "max"')
 

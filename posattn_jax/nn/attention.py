@@ -104,9 +104,7 @@ class PositionalSelfAttention(nn.Module):
         for term in self.terms:
             arguments |= term(key, grid_shape, reference_shape)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
-        arguments = {
-            name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()
-        }
+        arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:
             arguments |= self.span(self.num_heads, len(grid_shape))
             made["sigma"] = arguments["sigma"]

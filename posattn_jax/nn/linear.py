@@ -12,8 +12,8 @@ from jax.nn.initializers import Initializer
 def uniform(bound: float) -> Initializer:
     """U(-bound, bound), whatever the shape."""
 
-    def init(rng, shape, dtype=jnp.float32, **_):
-        return jax.random.uniform(rng, shape, dtype, -bound, bound)
+    def init(key, shape, dtype=None, out_sharding=None):
+        return jax.random.uniform(key, shape, dtype or jnp.float32, -bound, bound, out_sharding=out_sharding)
 
     return init
 

@@ -53,9 +53,10 @@ class Siren(nn.Module):
         return self._linear(x, self.features, self.num_layers, math.sqrt(3 / hidden), nn.initializers.zeros)
 
     def _sine_layer(self, x: Array, features: int, layer: int, omega: float, bound: float) -> Array:
+        frequency = omega
         if self.learn_omega:
-            omega = self.param(f"omega_{layer}", nn.initializers.constant(omega), (), self.param_dtype)
-        return jnp.sin(omega * self._linear(x, features, layer, bound, self._sine_bias))
+            frequency = self.param(f"omega_{layer}", nn.initializers.constant(omega), (), self.param_dtype)
+        return jnp.sin(frequency * self._linear(x, features, layer, bound, self._sine_bias))
 
     def _linear(self, x: Array, features: int, layer: int, bound: float, bias_init) -> Array:
         kernel = self.param(f"kernel_{layer}", uniform(bound), (x.shape[-1], features), self.param_dtype)

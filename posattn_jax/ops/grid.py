@@ -53,7 +53,9 @@ def relative_offsets(grid_shape: Shape) -> Offsets:
     return jnp.asarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1), jnp.int32)
 
 
-def normalise(offsets: Array | np.ndarray, grid_shape: Shape, reference_shape: Shape | None = None) -> Float[Array, "..."]:
+def normalise(
+    offsets: Array | np.ndarray, grid_shape: Shape, reference_shape: Shape | None = None
+) -> Float[Array, "..."]:
     """x = offset / (S - 1), where S is `reference_shape` or the grid; a dimension of size 1 has x = 0.
 
     `offsets` [... p] may have any leading axes.

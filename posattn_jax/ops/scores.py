@@ -1,8 +1,8 @@
 """From the summed score terms to attention weights: what every layout does the same way.
 
-  logits = G * scale * terms            span_mode = "multiply"
-  logits = scale * terms + ln G         span_mode = "log_add"
-  weights = dropout(softmax(logits where attended))
+logits = G * scale * terms            span_mode = "multiply"
+logits = scale * terms + ln G         span_mode = "log_add"
+weights = dropout(softmax(logits where attended))
 """
 
 import functools

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -79,25 +80,23 @@ class Classification:
         return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
 
     @staticmethod
-    def summarise(totals: Totals) -> dict[str, float]:
+    def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy and accuracy of the examples in the totals."""
         count = float(totals["count"])
         return {"loss": float(totals["loss"]) / count, "accuracy": float(totals["correct"]) / count}
 
-    def describe(self, params: Params) -> dict[str, dict[str, Array]]:
+    def describe(self, params: Params) -> Any:
         """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
         inputs = jnp.zeros((1, math.prod(self.grid_shape), self.num_channels))
-        _, made = self.model.apply(
-            {"params": params}, inputs, self.grid_shape, reference_shape=self.reference_shape
-        )
+        _, made = self.model.apply({"params": params}, inputs, self.grid_shape, reference_shape=self.reference_shape)
         return made
 
-    def spans(self, made: dict[str, dict[str, Array]]) -> dict[str, dict[str, list]]:
+    def spans(self, made: dict[str, dict[str, Any]]) -> dict[str, dict[str, list]]:
         """Per block with a span: "sigma" and "size", the positions it covers, as lists."""
         spans = {}
         for i, block in enumerate(self.model.blocks):
-            sigma = made[f"block_{i}"].get("sigma")
-            if sigma is not None:
+            if "sigma" in made[f"block_{i}"]:
+                sigma = jnp.asarray(made[f"block_{i}"]["sigma"])
                 size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_shape)
                 spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist()}
         return spans

@@ -12,7 +12,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 from posattn_jax.errors import RunError
 
 
-def _rank(metrics: dict[str, float]) -> tuple[float, float]:
+def _rank(metrics: dict[str, Any]) -> tuple[float, int]:
     """Checkpoints are ranked by score; of equals the first is the best."""
     return metrics["score"], -metrics["step"]
 
@@ -26,9 +26,7 @@ class Checkpoints:
             [LatestN(2), BestN(get_metric_fn=_rank, n=1, keep_checkpoints_without_metrics=False)]
         )
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
-        self._manager = ocp.CheckpointManager(
-            self.folder, options=options, item_names=("state", "progress")
-        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("state", "progress"))
 
     def save(self, state: Any, progress: dict[str, Any], score: float | None = None) -> None:
         """Saves in the background; `score` is the validation score of a finished epoch."""
@@ -37,9 +35,7 @@ class Checkpoints:
             return
         self._manager.save(
             step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
-            ),
+            args=ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)),
             metrics=None if score is None else {"score": score, "step": step},
             force=True,
         )
@@ -47,14 +43,14 @@ class Checkpoints:
     def restore(self, abstract_state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
         """The state and progress of `step`, or of the latest; None where there is no checkpoint.
 
-        A checkpoint that cannot be read is moved out of the way, with a warning, and the one before it is taken.
+        Where a checkpoint cannot be read, the newest one before it that can is taken, with a warning, and the
+        unreadable ones are moved to the folder "unreadable" beside.
 
         Raises:
-          RunError: there are checkpoints, and none can be read.
+          RunError: there are checkpoints, and none can be read; they stay where they are.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        if step is not None:
-            steps = [step, *(other for other in steps if other < step)]
+        steps = [s for s in sorted(self._manager.all_steps(), reverse=True) if step is None or s <= step]
+        failures: dict[int, str] = {}
         for candidate in steps:
             try:
                 restored = self._manager.restore(
@@ -63,13 +59,18 @@ class Checkpoints:
                         state=ocp.args.StandardRestore(abstract_state), progress=ocp.args.JsonRestore()
                     ),
                 )
-                return restored["state"], restored["progress"]
             except Exception as error:  # Orbax raises whatever the damage happens to be: ValueError, KeyError, ...
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                self._set_aside(candidate)
-                logging.warning("checkpoint %d cannot be read (%s): taking the one before it", candidate, reason)
-        if steps:
-            raise RunError(f"no checkpoint in {self.folder} can be read: {len(steps)} tried")
+                failures[candidate] = (str(error).splitlines() or [type(error).__name__])[0]
+                continue
+            for unreadable, reason in failures.items():
+                logging.warning("checkpoint %d cannot be read (%s): %d is taken", unreadable, reason, candidate)
+                self._set_aside(unreadable)
+            return restored["state"], restored["progress"]
+        if failures:
+            newest = max(failures)
+            raise RunError(
+                f"no checkpoint in {self.folder} can be read: {len(failures)} tried, {newest}: {failures[newest]}"
+            )
         return None
 
     def latest_step(self) -> int | None:

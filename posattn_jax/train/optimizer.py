@@ -1,5 +1,6 @@
 """The optimiser of a run."""
 
+import jax
 import optax
 
 
@@ -17,7 +18,7 @@ def adam(
     """
     steps = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     if weight_decay:
-        mask = lambda params: optax.tree.map(lambda array: array.ndim > 1, params)  # noqa: E731
+        mask = lambda params: jax.tree.map(lambda array: array.ndim > 1, params)
         steps.append(optax.adamw(learning_rate, b1, b2, eps, weight_decay=weight_decay, mask=mask))
     else:
         steps.append(optax.adam(learning_rate, b1, b2, eps))

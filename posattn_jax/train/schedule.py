@@ -8,7 +8,7 @@ import optax
 from posattn_jax.errors import InputError
 
 
-def to_steps(name: str, steps: int, epochs: float, steps_per_epoch: int) -> int:
+def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -> int:
     """The number of steps of a duration given in steps or, where `steps` is 0, in epochs.
 
     Raises:

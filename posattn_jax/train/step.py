@@ -29,7 +29,7 @@ class Task(Protocol):
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that the next update depends on, besides the data.
+    """Everything that the next update depends on, besides the data; or the same tree of shapes or shardings.
 
     Attributes:
       step: the updates done.
@@ -39,11 +39,11 @@ class TrainState(flax.struct.PyTreeNode):
       totals: of the examples trained on since the epoch began.
     """
 
-    step: Array
+    step: Any
     params: Any
     opt_state: Any
-    rng: Array
-    totals: dict[str, Array]
+    rng: Any
+    totals: Any
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:

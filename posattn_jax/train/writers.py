@@ -25,7 +25,7 @@ class MetricWriter:
         self._file = self.path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(workdir / "events"), purge_step=resume_step + 1)
 
-    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float]) -> None:
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
         for name, value in metrics.items():
             row = {"step": step, "epoch": epoch, "split": split, "name": name, "value": value}
             self._file.write(json.dumps(row) + "\n")

@@ -44,13 +44,13 @@ def test_remat_and_scan_change_nothing():
     scanned = dataclasses.replace(MODEL, scan_layers=True)
     both = dataclasses.replace(MODEL, scan_layers=True, remat=True)
     stacked = stack_blocks(variables)
-    shapes = lambda tree: jax.tree.map(jnp.shape, tree)  # noqa: E731
+    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
     assert shapes(init(scanned)) == shapes(stacked)
     for model, its_variables in ((remat, variables), (scanned, stacked), (both, stacked)):
         other, other_made = apply(model, its_variables)
         np.testing.assert_allclose(other, logits, atol=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), other_made, made)
-    gradient = lambda model: jax.jit(jax.grad(lambda v: model.apply(v, X, (4, 3))[0].sum()))  # noqa: E731
+    gradient = lambda model: jax.jit(jax.grad(lambda v: model.apply(v, X, (4, 3))[0].sum()))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
         gradient(both)(stacked),
@@ -111,7 +111,9 @@ def test_bfloat16():
         dtype=jnp.bfloat16,
         blocks=tuple(
             dataclasses.replace(
-                make_block(), dtype=jnp.bfloat16, attention=dataclasses.replace(make_block().attention, dtype=jnp.bfloat16)
+                make_block(),
+                dtype=jnp.bfloat16,
+                attention=dataclasses.replace(make_block().attention, dtype=jnp.bfloat16),
             )
             for _ in range(3)
         ),

@@ -16,7 +16,12 @@ H, D, C = 2, 1, 3
 
 
 def make_layer(**fields):
-    terms = (Content(), Positional(SirenEncoding(hidden_features=3, omega_initial=10.0)), ContentBias(), PositionalBias())
+    terms = (
+        Content(),
+        Positional(SirenEncoding(hidden_features=3, omega_initial=10.0)),
+        ContentBias(),
+        PositionalBias(),
+    )
     return PositionalSelfAttention(**({"num_heads": H, "head_dim": D, "terms": terms} | fields))
 
 
@@ -132,7 +137,7 @@ def test_projections_slot():
 def test_attention_dropout_follows_its_rng():
     layer = PositionalSelfAttention(num_heads=2, dropout_rate=0.5)
     inputs, variables, (outputs, _) = apply(layer)
-    drop = lambda seed: layer.apply(  # noqa: E731
+    drop = lambda seed: layer.apply(
         variables, inputs, (4,), deterministic=False, rngs={"dropout": jax.random.key(seed)}
     )[0]
     np.testing.assert_array_equal(drop(0), drop(0))

@@ -19,14 +19,14 @@ def test_where_the_norms_are(norm):
     x = 3 * jax.random.normal(jax.random.key(1), (2, 4, 8))
     block, variables, outputs = run(norm, x)
     params = variables["params"]
-    attention = lambda x: block.attention.apply({"params": params["attention"]}, x, (4,))[0]  # noqa: E731
+    attention = lambda x: block.attention.apply({"params": params["attention"]}, x, (4,))[0]
 
     def feed_forward(x):
         hidden = x @ params["feed_forward"]["hidden"]["kernel"] + params["feed_forward"]["hidden"]["bias"]
         output = params["feed_forward"]["output"]
         return jax.nn.relu(hidden) @ output["kernel"] + output["bias"]
 
-    layer_norm = lambda x: nn.LayerNorm(1e-5, use_scale=False, use_bias=False).apply({}, x)  # noqa: E731
+    layer_norm = lambda x: nn.LayerNorm(1e-5, use_scale=False, use_bias=False).apply({}, x)
     if norm == "post":
         y = layer_norm(x + attention(x))
         expected = layer_norm(y + feed_forward(y))

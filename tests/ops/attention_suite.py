@@ -157,7 +157,9 @@ class AttentionSuite:
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
         assert (np.asarray(weights) > 0).any(axis=(1, 2))[mask].all()
         assert (np.asarray(weights).transpose(0, 3, 1, 2)[~mask] == 0).all()
-        np.testing.assert_allclose(outputs, jnp.einsum("bhts,bshd->bthd", weights, inputs["value"]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            outputs, jnp.einsum("bhts,bshd->bthd", weights, inputs["value"]), rtol=1e-4, atol=1e-5
+        )
 
     def test_a_query_without_keys_gives_zero(self):
         inputs = jax.tree.map(jnp.asarray, make_inputs((5,), dtype=np.float32))
@@ -197,5 +199,7 @@ class AttentionSuite:
         assert abs(dropped.mean() - 0.25) < 0.01
         np.testing.assert_allclose(np.asarray(kept)[~dropped], np.asarray(weights)[~dropped] / 0.75, rtol=1e-4)
         inputs = jax.tree.map(jnp.asarray, inputs)
-        reference = relative_attention(**inputs, grid_shape=(16, 8), threshold=0.0, implementation="reference", **options)
+        reference = relative_attention(
+            **inputs, grid_shape=(16, 8), threshold=0.0, implementation="reference", **options
+        )
         np.testing.assert_array_equal(dropped, np.asarray(reference[1]) == 0)

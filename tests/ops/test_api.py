@@ -1,22 +1,9 @@
-import contextlib
-
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
 from tests.ops.attention_suite import B, D, H, make_inputs
-
-
-@contextlib.contextmanager
-def unchecked():
-    """Without the shape checks of the tests, as users run."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +26,9 @@ def unchecked():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_arguments_are_named(change, message):
+def test_bad_arguments_are_named(unchecked, change, message):
     arguments = {name: jnp.asarray(array) for name, array in make_inputs((4,), dtype=np.float32).items()}
     arguments |= {name: jnp.asarray(v) if isinstance(v, np.ndarray) else v for name, v in change.items()}
     grid_shape = arguments.pop("grid_shape", (4,))
-    with pytest.raises(ValueError, match=message), unchecked():
+    with pytest.raises(ValueError, match=message):
         relative_attention(**arguments, grid_shape=grid_shape)

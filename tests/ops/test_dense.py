@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posattn_jax.ops.attention import dense, relative_attention
-from tests.ops.attention_suite import B, D, H, AttentionSuite, make_inputs
+from tests.ops.attention_suite import AttentionSuite, B, H, make_inputs
 
 
 class TestDense(AttentionSuite):

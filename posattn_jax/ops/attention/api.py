@@ -106,4 +106,4 @@ def relative_attention(
         return_weights=return_weights,
     )
     outputs, weights = LAYOUTS[implementation](problem)
-    return (outputs, weights) if return_weights else outputs
+    return outputs if weights is None else (outputs, weights)

@@ -45,7 +45,7 @@ class Problem:
     return_weights: bool
 
     def __post_init__(self):
-        b, t, h, d = self.query.shape
+        b, _, h, d = self.query.shape
         n = math.prod(self.grid_shape)
         sizes = {"query": self.query.shape, "value": self.value.shape}
         if self.key is not None:

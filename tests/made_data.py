@@ -1,0 +1,46 @@
+"""CIFAR-10 in its official layouts, made from a seed: for tests only."""
+
+import io
+import pathlib
+import pickle
+import tarfile
+
+import numpy as np
+
+
+def records(seed, num_images=10_000):
+    """Planar images whose mean brightness tells the label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, num_images).astype(np.uint8)
+    images = (labels[:, None] * 20 + rng.integers(0, 50, (num_images, 3072))).astype(np.uint8)
+    return images, labels
+
+
+def write_binary(folder: pathlib.Path) -> pathlib.Path:
+    """cifar-10-batches-bin with all its files."""
+    inner = folder / "cifar-10-batches-bin"
+    inner.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate([f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]):
+        images, labels = records(i)
+        (inner / name).write_bytes(np.concatenate([labels[:, None], images], axis=1).tobytes())
+    return inner
+
+
+def write_python(folder: pathlib.Path) -> pathlib.Path:
+    """cifar-10-batches-py with all its files, holding what the binary version holds."""
+    inner = folder / "cifar-10-batches-py"
+    inner.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate([f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]):
+        images, labels = records(i)
+        batch = {b"data": images, b"labels": labels.tolist(), b"batch_label": name.encode()}
+        (inner / name).write_bytes(pickle.dumps(batch, protocol=2))
+    return inner
+
+
+def write_archive(inner: pathlib.Path, archive: pathlib.Path) -> pathlib.Path:
+    """A .tar.gz of such a folder."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+        tar.add(inner, arcname=inner.name)
+    archive.write_bytes(buffer.getvalue())
+    return archive

@@ -1,0 +1,74 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.models.classifier import Classifier
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.ops.span import span_share
+from posattn_jax.tasks.classification import Classification
+
+
+def make_task(span=True, **fields):
+    block = EncoderBlock(PositionalSelfAttention(2, span=GaussianSpan() if span else None), mlp_dim=8, dropout_rate=0.3)
+    model = Classifier(num_classes=3, width=8, blocks=(block,), dropout_rate=0.3)
+    return Classification(model, (2, 3), num_channels=2, **fields)
+
+
+BATCH = {"inputs": jax.random.normal(jax.random.key(0), (5, 6, 2)), "labels": jnp.array([0, 1, 2, 0, 1])}
+
+
+def init(task):
+    return jax.jit(task.init)(jax.random.key(1))
+
+
+def loss_of(task, params, batch=BATCH, rng=None):
+    return jax.jit(task.loss)(params, batch, rng)
+
+
+def test_loss_and_totals():
+    task = make_task()
+    params = init(task)
+    loss, totals = loss_of(task, params)
+    logits, _ = jax.jit(lambda p: task.model.apply({"params": p}, BATCH["inputs"], (2, 3)))(params)
+    losses = -jax.nn.log_softmax(logits)[jnp.arange(5), BATCH["labels"]]
+    np.testing.assert_allclose(loss, losses.mean(), rtol=1e-5)
+    summary = task.summarise(totals)
+    assert summary["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert summary["accuracy"] == pytest.approx(float((logits.argmax(-1) == BATCH["labels"]).mean()))
+    assert not np.allclose(loss_of(task, params, rng=jax.random.key(0))[0], loss), "dropout is on with an rng"
+
+
+def test_weights_leave_out_padding():
+    task = make_task()
+    params = init(task)
+    padded = {name: jnp.concatenate([array, array[:2]]) for name, array in BATCH.items()}
+    padded["weights"] = jnp.array([1, 1, 1, 1, 1, 0, 0.0])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), loss_of(task, params, padded), loss_of(task, params)
+    )
+
+
+def test_span_penalty_shrinks_spans():
+    task = make_task()
+    priced = dataclasses.replace(task, span_penalty=2.0)
+    params = init(task)
+    sigma = params["blocks_0"]["attention"]["span"]["sigma"]
+    difference = loss_of(priced, params)[0] - loss_of(task, params)[0]
+    np.testing.assert_allclose(difference, 2 * span_share(sigma, 0.1), rtol=1e-4)
+    gradients = [jax.jit(jax.grad(lambda p, t=t: t.loss(p, BATCH)[0]))(params) for t in (task, priced)]
+    free, bound = (g["blocks_0"]["attention"]["span"]["sigma"] for g in gradients)
+    assert (bound > free).all()
+    with pytest.raises(ValueError, match="no span to price"):
+        loss_of(make_task(span=False, span_penalty=1.0), init(make_task(span=False)))
+
+
+def test_spans_in_positions():
+    task = make_task()
+    made = jax.device_get(jax.jit(task.describe)(init(task)))
+    assert task.spans(made) == {"block_0": {"sigma": pytest.approx([0.3, 0.3]), "size": [3, 5]}}
+    assert make_task(span=False).spans({"block_0": {}}) == {}

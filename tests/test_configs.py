@@ -1,0 +1,87 @@
+"""Every config is traced at full size, and two steps of its :tiny variant run on made data."""
+
+import importlib
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from posattn_jax import experiment
+from posattn_jax.data.images import GridImages, ImageSet
+from posattn_jax.files import read_metrics
+from posattn_jax.train.loop import Trainer
+from tests.train.made_run import one_device
+
+NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if path.stem not in ("common", "__init__"))
+
+
+def made_images(config):
+    side, channels = (8, 1) if config.data.name == "digits" else (32, 3)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 16, (80, side, side, channels)).astype(np.uint8)
+    return GridImages(ImageSet(images, rng.integers(0, 10, 80), 10, max_value=16), config.data.layout, config.data.pool)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_traces_at_full_size(name):
+    config = importlib.import_module(f"configs.{name}").get_config()
+    source = made_images(config)
+    task = experiment.make_task(config, source)
+    batch = source.batch(np.arange(2))
+    loss, _ = jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
+    assert loss.shape == ()
+    json.dumps(config.to_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps_of_the_tiny_variant(name, tmp_path):
+    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    source = made_images(config)
+    settings = experiment.make_settings(config, len(source))
+    optimizer = experiment.make_optimizer(config, settings, len(source))
+    task = experiment.make_task(config, source)
+    trainer = Trainer(task, optimizer, source, source, one_device(), settings, tmp_path)
+    trainer.run()
+    trainer.close()
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert trainer.step == 2
+    assert all(np.isfinite(row["value"]) for row in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_head_says_command_hardware_time_and_score(name):
+    head = importlib.import_module(f"configs.{name}").__doc__
+    assert f"python -m posattn_jax.main --config=configs/{name}.py" in head
+    for word in ("Hardware and time:", "xpected"):
+        assert word in head
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"encoding.kind": "learned"},
+        {"encoding.kind": "none"},
+        {"encoding.kind": "sinusoidal", "encoding.combine": "sum"},
+        {"encoding.bias_init": "ckconv", "encoding.learn_omega": True},
+        {"span.per_head": True, "span.mode": "log_add", "span.penalty": 0.1},
+        {"terms": ("content", "positional")},
+        {"norm": "pre", "readout": "mean", "remat": True, "scan_layers": True},
+        {"dtype": "bfloat16", "attention_dropout_rate": 0.1},
+    ],
+    ids=str,
+)
+def test_options_are_read(fields):
+    """Each option of a config changes what is traced."""
+    from configs import cifar2d_span
+
+    def traced(config):
+        source = made_images(config)
+        task = experiment.make_task(config, source)
+        batch = source.batch(np.arange(2))
+        return str(jax.make_jaxpr(lambda rng: task.loss(task.init(rng), batch, rng))(jax.random.key(0)))
+
+    plain, changed = cifar2d_span.get_config("tiny"), cifar2d_span.get_config("tiny")
+    changed.model.update_from_flattened_dict(fields)
+    assert traced(changed) != traced(plain)

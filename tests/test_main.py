@@ -1,0 +1,216 @@
+"""The command line as a user meets it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from posattn_jax.files import read_metrics
+from tests import made_data
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def command(*arguments, config="configs/digits.py:tiny", **options):
+    """Runs the command line in a process of its own, on one device."""
+    environment = os.environ | {"XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": os.environ["POSATTN_TEST_CACHE"]}
+    return subprocess.Popen(
+        [sys.executable, "-m", "posattn_jax.main", f"--config={config}", *arguments],
+        cwd=ROOT,
+        env=environment | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def run(*arguments, config="configs/digits.py:tiny"):
+    process = command(*arguments, config=config)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "digits"
+    code, out, err = run(f"--workdir={workdir}")
+    assert code == 0, err
+    return workdir, out
+
+
+def test_train(trained):
+    workdir, out = trained
+    assert "best validation accuracy" in out
+    summary = json.loads((workdir / "summary.json").read_text())
+    rows = [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] == "validation"]
+    assert summary["best"]["accuracy"] == max(row["value"] for row in rows if row["name"] == "accuracy")
+    assert summary["final"]["step"] == 2
+    assert summary["peak_memory_bytes"]["host"] > 0
+    assert summary["versions"]["jax"]
+    figures = {path.name for path in (workdir / "figures").iterdir()}
+    expected = {"learning_curves.png", "span_over_epochs.png", "span_on_grid.png", "positional_encodings.png"}
+    assert figures == expected
+    with np.load(workdir / "positions.npz") as positions:
+        assert positions["block_1/relative_encoding"].shape == (7, 7, 2, 4)
+    assert list((workdir / "events").glob("events.out.*"))
+    assert json.loads((workdir / "config.json").read_text())["model"]["width"] == 8
+
+
+def test_the_same_command_again_changes_nothing(trained):
+    workdir, out = trained
+    before = (workdir / "metrics.jsonl").read_bytes()
+    code, again, _ = run(f"--workdir={workdir}")
+    assert code == 0
+    assert again == out
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+
+
+def test_evaluate_on_a_larger_grid(trained):
+    workdir, _ = trained
+    code, out, err = run(f"--workdir={workdir}", "--mode=evaluate")
+    assert code == 0, err
+    same = json.loads((workdir / "evaluation.json").read_text())
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert same["validation"]["accuracy"] == pytest.approx(summary["best"]["accuracy"])
+    assert same["grid_shape"] == [4, 4]
+    code, out, err = run(f"--workdir={workdir}", "--mode=evaluate", "--config.data.pool=1")
+    assert code == 0, err
+    assert "grid (8, 8)" in out
+    assert json.loads((workdir / "evaluation.json").read_text())["grid_shape"] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
+        (["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int"),
+        (["--config.data.pool=3"], "data.pool=3: does not divide the image size (8, 8)"),
+        (["--config.data.name=digit"], 'data.name="digit": expected "digits", "cifar10" or "tfds/NAME"'),
+        (["--config.model.num_heads=3"], "model.num_heads=3 does not divide model.width=8"),
+        (["--config.model.readout=first"], 'readout="first": expected "last", "mean" or "max"'),
+        (["--config.model.encoding.kind=rope"], 'model.encoding.kind="rope": expected'),
+        (["--config.model.span.threshold=1.5"], "threshold=1.5: expected less than 1"),
+        (["--config.model.dtype=int8"], 'model.dtype="int8": expected "float32" or "bfloat16"'),
+        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.model=1: their product is not the 1 devices"),
+        (["--config.train.batch_size=900"], "a batch of 1800 cannot be drawn from 1438 training examples"),
+        (["--config.train.total_steps=-1"], "train.total_steps=-1"),
+        (["--confg=x"], "Unknown command line flag 'confg'"),
+        (["stray"], 'unexpected argument "stray"'),
+        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate>"),
+        (["--mode=evaluate"], "no run there"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line(tmp_path, arguments, message):
+    code, out, err = run(f"--workdir={tmp_path / 'run'}", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ("configs/digit.py", "--config=configs/digit.py: no such file"),
+        ("configs/digits.py:small", 'digits variant "small"'),
+        ("configs/cifar2d_span.py:small", 'config variant "small": expected none, "quick", "half" or "tiny"'),
+    ],
+)
+def test_bad_config_file(tmp_path, config, message):
+    code, _, err = run(f"--workdir={tmp_path / 'run'}", config=config)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1, err
+
+
+def test_missing_workdir():
+    code, _, err = run()
+    assert code == 2
+    assert "--workdir=FOLDER is missing" in err
+
+
+def test_missing_data_is_told_soon(tmp_path):
+    started = time.perf_counter()
+    code, _, err = run(
+        f"--workdir={tmp_path / 'run'}", f"--config.data.dir={tmp_path}", config="configs/cifar2d_span.py"
+    )
+    assert code == 2
+    assert f"CIFAR-10 not found in data.dir={tmp_path}" in err
+    assert time.perf_counter() - started < 60, "and not after retries"
+
+
+def test_a_folder_of_another_config(trained):
+    workdir, _ = trained
+    code, _, err = run(f"--workdir={workdir}", "--config.seed=3")
+    assert code == 2
+    assert "belongs to another config: seed was 9188 and is now 3" in err
+
+
+def test_a_folder_of_something_else(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    code, _, err = run(f"--workdir={tmp_path}")
+    assert code == 2
+    assert "is in use by something that is no run" in err
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    code, _, err = run(f"--workdir={tmp_path / 'run'}", "--debug", "--config.model.num_heads=3")
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+    from posattn_jax import main, runs
+
+    def train(config, workdir):
+        raise OSError(28, "No space left on device", str(workdir))
+
+    monkeypatch.setattr(runs, "train", train)
+    monkeypatch.setattr(main, "parse_flags", lambda argv: ["main"])
+    monkeypatch.setattr(main, "_CONFIG", type("Flag", (), {"value": None}))
+    monkeypatch.setattr(main, "_WORKDIR", type("Flag", (), {"value": str(tmp_path)}))
+    monkeypatch.setattr(main, "_MODE", type("Flag", (), {"value": "train"}))
+    assert main.run(["main"]) == 1
+    assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
+    arguments = (f"--workdir={tmp_path / 'run'}", "--config.train.total_steps=400")
+    process = command(*arguments)
+    while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
+        time.sleep(0.2)
+        assert process.poll() is None, process.stderr.read()
+    process.send_signal(2)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "stopped by SIGINT at step" in err.splitlines()[-1]
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    code, whole, _ = run(f"--workdir={tmp_path / 'whole'}", "--config.train.total_steps=400")
+    assert out.splitlines()[0] == whole.splitlines()[0]
+    rows = [
+        [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["split"] != "speed"]
+        for name in ("run", "whole")
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_cifar10_from_files_to_pictures(tmp_path):
+    """The paper's config, tiny, on made files in the official layout."""
+    made_data.write_binary(tmp_path / "data")
+    arguments = (f"--config.data.dir={tmp_path / 'data'}", "--config.data.validation_limit=100")
+    code, out, err = run(f"--workdir={tmp_path / 'run'}", *arguments, config="configs/cifar2d_span.py:tiny")
+    assert code == 0, err
+    code, out, err = run(
+        f"--workdir={tmp_path / 'run'}", *arguments, "--mode=evaluate", config="configs/cifar2d_span.py:tiny"
+    )
+    assert code == 0, err
+    assert "validation: loss" in out
+    assert "(10000 images, grid (4, 4))" in out

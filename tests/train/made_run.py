@@ -1,0 +1,71 @@
+"""A small task on made images, for the tests of the loop."""
+
+import jax
+import numpy as np
+
+from posattn_jax.data.images import GridImages, ImageSet
+from posattn_jax.models.classifier import Classifier
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.siren import SirenEncoding
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.train.loop import Settings, Trainer
+from posattn_jax.train.optimizer import adam
+from posattn_jax.train.sharding import AXES
+
+
+def make_images(num_images=96):
+    """Images whose bright row tells the label."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, num_images)
+    images = rng.integers(0, 80, (num_images, 4, 4, 1))
+    images[np.arange(num_images), labels] += 150
+    return GridImages(ImageSet(images.astype(np.uint8), labels, num_classes=4))
+
+
+def make_task(dropout_rate=0.1):
+    terms = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
+    attention = PositionalSelfAttention(2, terms=terms, span=GaussianSpan())
+    block = EncoderBlock(attention, mlp_dim=16, dropout_rate=dropout_rate)
+    model = Classifier(num_classes=4, width=8, blocks=(block,), dropout_rate=dropout_rate)
+    return Classification(model, (4, 4), num_channels=1)
+
+
+def one_device():
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)
+
+
+def make_trainer(workdir, *, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings):
+    images = make_images()
+    return Trainer(
+        task or make_task(),
+        optimizer or adam(1e-2),
+        images,
+        make_images(20),
+        mesh or one_device(),
+        Settings(
+            **(
+                {
+                    "seed": 1,
+                    "total_steps": total_steps,
+                    "batch_size": batch_size,
+                    "accumulation_steps": 2,
+                    "eval_batch_size": 8,
+                    "log_steps": 2,
+                }
+                | settings
+            )
+        ),
+        workdir,
+    )
+
+
+def train(workdir, **fields):
+    trainer = make_trainer(workdir, **fields)
+    try:
+        trainer.run()
+    finally:
+        trainer.close()
+    return trainer

@@ -1,0 +1,197 @@
+import os
+import signal
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from posattn_jax.errors import InputError, RunError
+from posattn_jax.files import read_metrics
+from posattn_jax.train.interruption import Interrupted
+from posattn_jax.train.loop import Settings, steps_per_epoch
+from posattn_jax.train.sharding import make_mesh
+from tests.train.made_run import make_task, make_trainer, train
+
+STEPS_PER_EPOCH = 6  # 96 examples in updates of 16
+
+
+def metrics(workdir):
+    """Every metric but those of the clock."""
+    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run of one and a half epochs: its folder and last state."""
+    workdir = tmp_path_factory.mktemp("whole")
+    return workdir, train(workdir).state
+
+
+def test_learns(tmp_path):
+    train(tmp_path, total_steps=60)
+    rows = metrics(tmp_path)
+    accuracy = [row["value"] for row in rows if (row["split"], row["name"]) == ("validation", "accuracy")]
+    assert len(accuracy) == 10
+    assert max(accuracy) > 0.7  # chance is .25
+    names = {(row["split"], row["name"]) for row in rows}
+    assert {("train", "loss"), ("span", "block_0/sigma_1"), ("span", "block_0/size_0")} <= names
+
+
+def test_the_latest_two_checkpoints_and_the_best_are_kept(tmp_path):
+    train(tmp_path, total_steps=60)
+    rows = [row for row in metrics(tmp_path) if (row["split"], row["name"]) == ("validation", "accuracy")]
+    best = max(rows, key=lambda row: (row["value"], -row["step"]))["step"]
+    kept = {int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()}
+    assert kept == {best, 54, 60}
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [2, STEPS_PER_EPOCH, 8])
+def test_resumes_bit_for_bit(whole, tmp_path, stop):
+    """Killed after any step, with a checkpoint every two, a run ends as if never stopped."""
+    trainer = make_trainer(tmp_path, checkpoint_steps=2)
+    update, done = trainer._update, []
+
+    def update_or_die():
+        if len(done) == stop:
+            raise Stop
+        done.append(update())
+
+    trainer._update = update_or_die
+    with pytest.raises(Stop):
+        trainer.run()
+    trainer.close()
+    resumed = make_trainer(tmp_path, checkpoint_steps=2)
+    assert resumed.step == stop
+    resumed.run()
+    resumed.close()
+    assert_same(resumed.state, whole[1])
+    assert metrics(tmp_path) == metrics(whole[0])
+
+
+def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
+    train(tmp_path, total_steps=STEPS_PER_EPOCH)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "epoch": 1.2, "split": "train", "name": "loss", "value": 1.0}\n{"step": 8, "ep')
+    train(tmp_path)
+    assert metrics(tmp_path) == metrics(whole[0])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_stop(whole, tmp_path, signum):
+    trainer = make_trainer(tmp_path)
+    update = trainer._update
+
+    def update_and_signal():
+        update()
+        if trainer.step == 3:
+            os.kill(os.getpid(), signum)
+
+    trainer._update = update_and_signal
+    with pytest.raises(Interrupted, match=rf"{signum.name} at step 3; saved") as caught:
+        trainer.run()
+    assert caught.value.exit_code == 128 + signum
+    trainer.close()
+    resumed = train(tmp_path)
+    assert_same(resumed.state, whole[1])
+    assert metrics(tmp_path) == metrics(whole[0])
+
+
+def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+    explodes = optax.chain(
+        optax.adam(1e-2),
+        optax.scale_by_schedule(lambda step: np.float32(1.0) + (step >= STEPS_PER_EPOCH) * np.float32("inf")),
+    )
+    with pytest.raises(RunError, match=r"is nan at step 8 .*the checkpoint of step 6 is kept"):
+        train(tmp_path, optimizer=explodes)
+    restored = make_trainer(tmp_path, optimizer=explodes)
+    assert restored.step == 6
+    assert all(np.isfinite(array).all() for array in jax.tree.leaves(jax.device_get(restored.state.params)))
+    restored.close()
+
+
+def damage(folder, how):
+    step = folder / "checkpoints" / "9"
+    if how == "truncated data":
+        for path in (step / "state").glob("**/d/*"):
+            path.write_bytes(path.read_bytes()[:100])
+    elif how == "truncated metadata":
+        (step / "state" / "_METADATA").write_text('{"tree_metadata"')
+    else:
+        for path in step.rglob("*"):
+            if path.is_file():
+                path.unlink()
+
+
+@pytest.mark.parametrize("how", ["truncated data", "truncated metadata", "emptied"])
+def test_an_unreadable_checkpoint_falls_back_to_the_one_before(whole, tmp_path, how, caplog):
+    train(tmp_path)
+    damage(tmp_path, how)
+    resumed = make_trainer(tmp_path)
+    assert resumed.step == 6
+    assert "checkpoint 9 cannot be read" in caplog.text
+    assert (tmp_path / "unreadable" / "9").exists(), "nothing is deleted"
+    resumed.run()
+    resumed.close()
+    assert_same(resumed.state, whole[1])
+
+
+def test_no_readable_checkpoint_is_an_error(tmp_path):
+    train(tmp_path, total_steps=2)
+    (tmp_path / "checkpoints" / "2" / "state" / "_METADATA").write_text("")
+    with pytest.raises(RunError, match="no checkpoint in .* can be read"):
+        make_trainer(tmp_path)
+    assert (tmp_path / "checkpoints" / "2").exists(), "nothing is moved"
+
+
+@pytest.mark.parametrize("sizes, batch_size", [((8, 1, 1), 8), ((2, 2, 2), 8), ((8, 1, 1), 4)], ids=str)
+def test_eight_devices_lose_as_one_does(tmp_path, sizes, batch_size):
+    """Dropout included; but two micro-batches of 4 become one of 8, with other dropout and doubled gradient."""
+    rate = 0.0 if batch_size == 4 else 0.1
+    runs = [(tmp_path / "one", None), (tmp_path / "eight", make_mesh(*sizes))]
+    trainers = [train(folder, mesh=mesh, batch_size=batch_size, task=make_task(rate)) for folder, mesh in runs]
+    losses = [[row["value"] for row in metrics(folder) if row["name"] == "loss"] for folder, _ in runs]
+    np.testing.assert_allclose(losses[1], losses[0], atol=1e-5)
+    if sizes == (2, 2, 2):
+        kernel = trainers[1].state.params["blocks_0"]["feed_forward"]["hidden"]["kernel"]
+        moment = trainers[1].state.opt_state[0][0].mu["blocks_0"]["feed_forward"]["hidden"]["kernel"]
+        assert kernel.shape == (8, 16) and kernel.addressable_shards[0].data.shape == (4, 8)
+        assert moment.addressable_shards[0].data.shape == (4, 8)
+
+
+def test_resumes_on_other_devices(whole, tmp_path):
+    train(tmp_path, total_steps=STEPS_PER_EPOCH, mesh=make_mesh(2, 2, 2))
+    resumed = train(tmp_path)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
+        jax.device_get(resumed.state.params),
+        jax.device_get(whole[1].params),
+    )
+
+
+@pytest.mark.parametrize("name", ["total_steps", "eval_batch_size", "log_steps"])
+def test_bad_settings(name):
+    fields = {
+        "seed": 1,
+        "total_steps": 1,
+        "batch_size": 1,
+        "accumulation_steps": 1,
+        "eval_batch_size": 1,
+        "log_steps": 1,
+    }
+    with pytest.raises(InputError, match=f"train.{name}=0: expected at least 1"):
+        Settings(**fields | {name: 0})
+
+
+def test_steps_per_epoch():
+    assert steps_per_epoch(40_000, 40) == 1000
+    assert steps_per_epoch(95, 16) == 5
+    assert steps_per_epoch(3, 16) == 1

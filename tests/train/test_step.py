@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from posattn_jax.errors import InputError
+from posattn_jax.train.optimizer import adam
+from posattn_jax.train.schedule import learning_rate, to_steps
+from posattn_jax.train.sharding import make_mesh, num_shards
+from posattn_jax.train.step import init_state, make_train_step, plan_micro_batches
+from tests.train.made_run import make_images, make_task
+
+
+def step(micro_batches, accumulation_steps, task):
+    """One update by plain gradient descent: the gradients are the difference of the parameters."""
+    batch = make_images().batch(np.arange(16))
+    batch = {name: a.reshape(micro_batches, 16 // micro_batches, *a.shape[1:]) for name, a in batch.items()}
+    optimizer = optax.sgd(1.0)
+    state = jax.jit(lambda: init_state(task, optimizer, seed=0))()
+    after, figures = jax.jit(make_train_step(task, optimizer, accumulation_steps))(state, batch)
+    return state, jax.tree.map(jnp.subtract, state.params, after.params), after, figures
+
+
+def test_gradients_of_micro_batches_are_summed():
+    task = make_task(dropout_rate=0.0)
+    state, grads, after, figures = step(2, 2, task)
+    batch = make_images().batch(np.arange(16))
+    means = [
+        jax.jit(jax.grad(lambda p, b: task.loss(p, b)[0]))(state.params, {n: a[half] for n, a in batch.items()})
+        for half in (slice(0, 8), slice(8, 16))
+    ]
+    jax.tree.map(lambda g, a, b: np.testing.assert_allclose(g, a + b, atol=1e-6), grads, *means)
+    np.testing.assert_allclose(figures["gradient_norm"], optax.global_norm(grads), rtol=1e-4)
+    assert after.step == 1 and after.totals["count"] == 16
+
+
+def test_one_batch_with_doubled_gradient_equals_two():
+    task = make_task(dropout_rate=0.0)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), step(1, 2, task)[1], step(2, 2, task)[1])
+
+
+def test_micro_batches_differ_in_dropout():
+    task = make_task(dropout_rate=0.5)
+    batch = make_images().batch(np.zeros(16, int))  # the same image again and again
+    optimizer = optax.sgd(0.0)
+    state = jax.jit(lambda: init_state(task, optimizer, seed=0))()
+    train_step = jax.jit(make_train_step(task, optimizer, 2))
+
+    def total(num_micro_batches):
+        same = {name: a[: 8 * num_micro_batches].reshape(-1, 8, *a.shape[1:]) for name, a in batch.items()}
+        return float(train_step(state, same)[0].totals["loss"])
+
+    assert total(1) == total(1)
+    assert total(2) != pytest.approx(2 * total(1), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "batch_size, accumulation_steps, shards, expected", [(20, 2, 1, (2, 20)), (20, 2, 4, (2, 20)), (20, 2, 8, (1, 40))]
+)
+def test_plan(batch_size, accumulation_steps, shards, expected):
+    assert plan_micro_batches(batch_size, accumulation_steps, shards) == expected
+
+
+def test_bad_plan():
+    with pytest.raises(InputError, match=r"train.batch_size=20 x train.accumulation_steps=2: not divisible by the 3"):
+        plan_micro_batches(20, 2, 3)
+    with pytest.raises(InputError, match="train.batch_size=0"):
+        plan_micro_batches(0, 2, 1)
+
+
+def test_mesh():
+    assert dict(make_mesh().shape) == {"data": 8, "fsdp": 1, "model": 1}
+    assert dict(make_mesh(2, -1, 2).shape) == {"data": 2, "fsdp": 2, "model": 2}
+    assert num_shards(make_mesh(2, 2, 2)) == 4
+    with pytest.raises(InputError, match="mesh.data=3, mesh.fsdp=1, mesh.model=1: .* not the 8 devices"):
+        make_mesh(3)
+
+
+def test_durations():
+    assert to_steps("train.total", 0, 2.5, 100) == 250
+    assert to_steps("train.total", 7, 2.5, 100) == 7
+    with pytest.raises(InputError, match="train.total_steps=-1"):
+        to_steps("train.total", -1, 0, 100)
+
+
+def test_learning_rates(unchecked):
+    constant, cosine, linear = (learning_rate(kind, 1.0, 110, 10) for kind in ("constant", "cosine", "linear"))
+    for rate in (constant, cosine, linear):
+        assert rate(0) == 0 and rate(5) == pytest.approx(0.5) and rate(10) == pytest.approx(1)
+    assert constant(110) == 1 and cosine(60) == pytest.approx(0.5) and linear(110) == pytest.approx(0)
+    assert learning_rate("constant", 0.3, 10)(0) == pytest.approx(0.3)
+    with pytest.raises(InputError, match='schedule="step"'):
+        learning_rate("step", 1.0, 10)
+
+
+def test_optimizer_is_the_papers_adam():
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    grads = {"kernel": jnp.array([[1.0, -3.0], [0.5, 2.0]]), "bias": jnp.array([4.0, -4.0])}
+    updates, _ = adam(1e-3).update(grads, adam(1e-3).init(params), params)
+    for name, update in updates.items():  # the first step of Adam is the sign of the gradient
+        np.testing.assert_allclose(update, -1e-3 * np.sign(grads[name]), rtol=1e-4)
+
+
+def test_decay_spares_biases_and_clipping_bounds_the_norm():
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    decayed, _ = adam(1e-1, weight_decay=0.5).update(zeros, adam(1e-1, weight_decay=0.5).init(params), params)
+    np.testing.assert_allclose(decayed["kernel"], -0.05, rtol=1e-5)
+    np.testing.assert_array_equal(decayed["bias"], 0)
+    clipped = adam(1.0, eps=1e6, clip_norm=1.0)  # with a huge eps Adam divides by it alone
+    updates, _ = clipped.update(jax.tree.map(lambda a: 100 * a, params), clipped.init(params), params)
+    np.testing.assert_allclose(optax.global_norm(updates), 1e-6, rtol=1e-3)
