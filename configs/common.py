@@ -92,7 +92,7 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
             config.data.pool = 2
         case "tiny":
             config.data.pool = 8
-            config.model.num_blocks = 2
+            config.model.num_blocks = 1
             config.model.width = 8
             config.model.num_heads = 2
             config.model.mlp_dim = 16

@@ -40,7 +40,7 @@ def write_python(folder: pathlib.Path) -> pathlib.Path:
 def write_archive(inner: pathlib.Path, archive: pathlib.Path) -> pathlib.Path:
     """A .tar.gz of such a folder."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=0) as tar:
         tar.add(inner, arcname=inner.name)
     archive.write_bytes(buffer.getvalue())
     return archive

@@ -13,12 +13,11 @@ def write_run(workdir, grid_shape, span=True, per_head=False):
     for epoch in range(1, 4):
         for split in ("train", "validation"):
             for name in ("loss", "accuracy"):
-                rows.append({"step": epoch, "epoch": epoch, "split": split, "name": name, "value": 1 / epoch})
+                rows.append({"step": epoch, "epoch": float(epoch), "split": split, "name": name, "value": 1 / epoch})
         for block in range(2 if span else 0):
             for i in range(num_dims * (3 if per_head else 1)):
-                rows.append(
-                    {"step": epoch, "epoch": epoch, "split": "span", "name": f"block_{block}/size_{i}", "value": 3}
-                )
+                name = f"block_{block}/size_{i}"
+                rows.append({"step": epoch, "epoch": float(epoch), "split": "span", "name": name, "value": 3.0})
     for block in range(2):
         positions[f"block_{block}/relative_encoding"] = rng.normal(size=(*(2 * s - 1 for s in grid_shape), 3, 2))
         if span:

@@ -73,14 +73,14 @@ def test_mesh():
     assert dict(make_mesh().shape) == {"data": 8, "fsdp": 1, "model": 1}
     assert dict(make_mesh(2, -1, 2).shape) == {"data": 2, "fsdp": 2, "model": 2}
     assert num_shards(make_mesh(2, 2, 2)) == 4
-    with pytest.raises(InputError, match="mesh.data=3, mesh.fsdp=1, mesh.model=1: .* not the 8 devices"):
+    with pytest.raises(InputError, match=r"mesh.data=3, mesh.fsdp=1, mesh.model=1: .* not the 8 devices"):
         make_mesh(3)
 
 
 def test_durations():
     assert to_steps("train.total", 0, 2.5, 100) == 250
     assert to_steps("train.total", 7, 2.5, 100) == 7
-    with pytest.raises(InputError, match="train.total_steps=-1"):
+    with pytest.raises(InputError, match=r"train.total_steps=-1"):
         to_steps("train.total", -1, 0, 100)
 
 
