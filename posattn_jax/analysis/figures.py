@@ -105,40 +105,43 @@ def _half_spans(sigma: np.ndarray, summary) -> np.ndarray:
 
 
 def _span_on_grid(positions, summary):
-    """The Gaussian of every layer around a query in the centre, and the box of what it attends to (Figures 3 and 7)."""
+    """The Gaussian of every layer around a query, and the box of what it attends to (the paper's Figures 3 and 7)."""
     sigmas = {name.split("/")[0]: array for name, array in positions.items() if name.endswith("/sigma")}
     if not sigmas:
         return None
     grid = summary["grid_shape"]
-    figure, panels = plt.subplots(
-        1, len(sigmas), figsize=(2.6 * len(sigmas) + 0.8, 3), layout="constrained", squeeze=False
-    )
+    size = (2.8 * len(sigmas) + 1.6, 3.6)
+    figure, panels = plt.subplots(1, len(sigmas), figsize=size, layout="compressed", sharey=True, squeeze=False)
     image = None
     for i, (axis, sigma) in enumerate(zip(panels[0], sigmas.values(), strict=True)):
         sigma = np.atleast_2d(sigma).mean(0)  # a span a head: their mean
         half = _half_spans(sigma, summary)
-        title = "layer {}\nσ = {}".format(i + 1, ", ".join(f"{abs(s):.2f}" for s in sigma))
+        axis.set_title("layer {}\nσ = {}".format(i + 1, ", ".join(f"{abs(s):.2f}" for s in sigma)), fontsize="medium")
+        offsets = [np.arange(-(size - 1), size) for size in grid]
+        distances = [o / max(size - 1, 1) / s for o, size, s in zip(offsets, grid, sigma, strict=True)]
         if len(grid) == 1:
-            offsets = np.arange(-(grid[0] - 1), grid[0])
-            axis.plot(offsets, np.exp(-0.5 * (offsets / max(grid[0] - 1, 1) / sigma[0]) ** 2), color="black")
+            axis.plot(offsets[0], np.exp(-0.5 * distances[0] ** 2), color="black")
             axis.axvspan(-half[0], half[0], color="0.9")
-            axis.set(title=title, xlabel="key - query (positions)", ylim=(0, 1.05))
+            axis.set(xlabel="key - query (positions)", ylim=(0, 1.05))
             continue
-        centre = [size // 2 for size in grid[-2:]]  # of a volume, the plane of the query
-        offsets = [(np.arange(size) - c) / max(size - 1, 1) for size, c in zip(grid[-2:], centre, strict=True)]
-        y, x = np.meshgrid(*offsets, indexing="ij")
-        image = axis.imshow(np.exp(-0.5 * ((y / sigma[-2]) ** 2 + (x / sigma[-1]) ** 2)), cmap="gray", vmin=0, vmax=1)
-        low = [c - h - 0.5 for c, h in zip(centre, half[-2:], strict=True)]
-        box = Rectangle(
-            (low[1], low[0]), 2 * half[-1] + 1, 2 * half[-2] + 1, fill=False, color="tab:orange", linewidth=2
-        )
-        axis.add_patch(box)
-        axis.plot(centre[1], centre[0], "+", color="tab:red")
-        axis.set(title=title, xlabel="column", xlim=(-0.5, grid[-1] - 0.5), ylim=(grid[-2] - 0.5, -0.5))
-    panels[0, 0].set_ylabel("Gaussian" if len(grid) == 1 else "row")
+        y, x = np.meshgrid(*distances[-2:], indexing="ij")  # of a volume, the plane of the query
+        height, width = grid[-2] - 0.5, grid[-1] - 0.5
+        extent = (-width, width, height, -height)
+        image = axis.imshow(np.exp(-0.5 * (y**2 + x**2)), cmap="gray", vmin=0, vmax=1, extent=extent)
+        _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color="tab:orange", linewidth=2)
+        _outline(axis, grid[-1] / 2, grid[-2] / 2, color="tab:cyan", linestyle=":")
+        axis.plot(0, 0, "+", color="tab:red")
+        axis.set(xlabel="columns from the query")
+    panels[0, 0].set_ylabel("Gaussian" if len(grid) == 1 else "rows from the query")
     if image is not None:
-        figure.colorbar(image, ax=panels, label="Gaussian around the query (+)", shrink=0.8)
+        figure.colorbar(image, ax=panels, label="Gaussian", shrink=0.7)
+        figure.supxlabel("solid box: the span    dotted: the image around its central pixel", fontsize="small")
     return figure
+
+
+def _outline(axis, half_width, half_height, **style):
+    """A box centred on the query."""
+    axis.add_patch(Rectangle((-half_width, -half_height), 2 * half_width, 2 * half_height, fill=False, **style))
 
 
 def _positional_encodings(positions, summary):

@@ -104,9 +104,9 @@ class Classifier(nn.Module):
     def _read(self, x: Features, key_mask: KeyMask | None) -> Float[Array, "b c"]:
         where = None if key_mask is None else key_mask[..., None]
         match self.readout:
-            case "last" if key_mask is None:
-                return x[:, -1]
             case "last":
+                if key_mask is None:
+                    return x[:, -1]
                 last = x.shape[1] - 1 - jnp.argmax(key_mask[:, ::-1], axis=1)
                 return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
             case "mean":

@@ -1,0 +1,95 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from posattn_jax.data import digits
+from posattn_jax.data.batches import epoch_order, evaluation_batches, training_batches
+from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.errors import InputError
+
+SET = ImageSet(np.arange(13 * 4 * 6 * 2, dtype=np.uint16).reshape(13, 4, 6, 2) % 251, np.arange(13), 13, max_value=250)
+
+
+def test_digits_are_real_and_whole():
+    images = digits.load()
+    assert images.images.shape == (1797, 8, 8, 1)
+    assert images.images.max() == 16
+    assert np.bincount(images.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_split_depends_on_the_seed_and_loses_nothing():
+    (train, validation), (other, _) = split(SET, seed=1), split(SET, seed=2)
+    assert (len(train), len(validation)) == (10, 3)
+    assert sorted([*train.labels, *validation.labels]) == list(range(13))
+    assert train.labels.tolist() != other.labels.tolist()
+    np.testing.assert_array_equal(split(SET, seed=1)[0].labels, train.labels)
+    np.testing.assert_array_equal(train.images, SET.images[train.labels])
+
+
+@pytest.mark.parametrize("layout, grid_shape", [("2d", (2, 3)), ("1d", (6,))])
+def test_batch(layout, grid_shape):
+    source = GridImages(SET, layout, pool=2)
+    assert source.grid_shape == grid_shape
+    batch = source.batch(np.array([5, 2]))
+    assert batch["inputs"].shape == (2, 6, 2) and batch["inputs"].dtype == np.float32
+    for row, column in itertools.product(range(2), range(3)):
+        pixels = SET.images[2, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] / 250
+        np.testing.assert_allclose(batch["inputs"][1, row * 3 + column], (pixels.mean((0, 1)) - 0.5) / 0.5, atol=1e-6)
+    assert batch["labels"].tolist() == [5, 2]
+
+
+@pytest.mark.parametrize("fields, message", [({"layout": "3d"}, 'layout="3d"'), ({"pool": 3}, r"pool=3.*\(4, 6\)")])
+def test_bad_grid(unchecked, fields, message):
+    with pytest.raises(InputError, match=message):
+        GridImages(SET, **fields)
+
+
+def ids(order, batches):
+    return [np.asarray(order[i]).tolist() for i in range(batches)]
+
+
+def test_every_epoch_is_a_new_permutation():
+    order = epoch_order(13, 4, seed=3)
+    epochs = [sum(ids(order, 12)[start : start + 3], []) for start in (0, 3, 6)]
+    for epoch in epochs:
+        assert len(set(epoch)) == 12
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert ids(order, 12) == ids(epoch_order(13, 4, seed=3), 12)
+    assert ids(order, 3) != ids(epoch_order(13, 4, seed=4), 3)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_share_each_batch_without_overlap(count):
+    whole = ids(epoch_order(13, 4, seed=3), 9)
+    parts = [ids(epoch_order(13, 4, seed=3, process_index=i, process_count=count), 9) for i in range(count)]
+    for batch, *shares in zip(whole, *parts, strict=True):
+        assert sorted(batch) == sorted(sum(shares, []))
+
+
+@pytest.mark.parametrize("batch_size", [0, 14])
+def test_batch_larger_than_the_data(batch_size):
+    with pytest.raises(InputError, match=f"a batch of {batch_size} cannot be drawn from 13"):
+        epoch_order(13, batch_size, seed=0)
+
+
+def test_position_is_saved_and_restored():
+    source = GridImages(SET)
+    batches = training_batches(source, epoch_order(13, 4, seed=3))
+    for _ in range(4):
+        next(batches)
+    position, expected = batches.get_state(), [next(batches)["labels"].tolist() for _ in range(4)]
+    resumed = training_batches(source, epoch_order(13, 4, seed=3))
+    resumed.set_state(position)
+    assert [next(resumed)["labels"].tolist() for _ in range(4)] == expected
+    assert expected == ids(epoch_order(13, 4, seed=3), 8)[4:]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_evaluation_meets_every_example_once(count):
+    seen = []
+    for index in range(count):
+        for batch in evaluation_batches(GridImages(SET), 4, index, count):
+            assert len(batch["labels"]) == 4 // count
+            seen += batch["labels"][batch["weights"] > 0].tolist()
+    assert sorted(seen) == list(range(13))

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from posattn_jax.data import tfds_images
+from posattn_jax.errors import InputError
+
+tfds = pytest.importorskip("tensorflow_datasets")
+
+IMAGES = np.random.default_rng(0).integers(0, 255, (7, 4, 4, 3), dtype=np.uint8)
+
+
+class Squares(tfds.core.GeneratorBasedBuilder):
+    """Seven images made from a seed."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"image": tfds.features.Tensor(shape=(4, 4, 3), dtype=np.uint8), "label": tfds.features.ClassLabel(num_classes=5)}
+        return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i, image in enumerate(IMAGES):
+            yield i, {"image": image, "label": i % 5}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds")
+    Squares(data_dir=folder, file_format="array_record").download_and_prepare()
+    return folder
+
+
+def test_reads_a_prepared_set(folder):
+    assert tfds_images.is_prepared("squares", folder)
+    loaded = tfds_images.load("squares", folder, "train")
+    assert loaded.num_classes == 5
+    found = {image.tobytes(): label for image, label in zip(loaded.images, loaded.labels, strict=True)}
+    assert found == {image.tobytes(): i % 5 for i, image in enumerate(IMAGES)}
+
+
+def test_missing_set_is_told_at_once(tmp_path):
+    with pytest.raises(InputError, match='tfds set "mnist" is not prepared in data.dir=.*extra "prepare"'):
+        tfds_images.load("mnist", tmp_path, "train")
+
+
+def test_missing_split(folder):
+    with pytest.raises(InputError, match='no split "test": it has train'):
+        tfds_images.load("squares", folder, "test")
