@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         raise InputError(f'unexpected argument "{argv[1]}": options are written --name=value')
     config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
 
-    # Imported here, so that wrong flags are told within a second.
+    # Imported here, so that wrong flags are told before the libraries of a run are loaded.
     from posattn_jax import runs
 
     if _MODE.value == "train":

@@ -96,7 +96,9 @@ def _read_member(archive: pathlib.Path, member: str) -> bytes:
 def _decode_binary(data: bytes, name: str, folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     expected = IMAGES_A_FILE * RECORD_BYTES
     if len(data) != expected:
-        raise InputError(f"{name} in {folder} has {len(data)} bytes, expected {expected}: get the CIFAR-10 archive again")
+        raise InputError(
+            f"{name} in {folder} has {len(data)} bytes, expected {expected}: get the CIFAR-10 archive again"
+        )
     records = np.frombuffer(data, np.uint8).reshape(IMAGES_A_FILE, RECORD_BYTES)
     return records[:, 1:], records[:, 0].astype(np.int64)
 

@@ -15,7 +15,10 @@ class Squares(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
-        features = {"image": tfds.features.Tensor(shape=(4, 4, 3), dtype=np.uint8), "label": tfds.features.ClassLabel(num_classes=5)}
+        features = {
+            "image": tfds.features.Tensor(shape=(4, 4, 3), dtype=np.uint8),
+            "label": tfds.features.ClassLabel(num_classes=5),
+        }
         return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager):
