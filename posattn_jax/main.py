@@ -9,9 +9,11 @@ The same command continues a run that was stopped. Exit codes: 0 done, 2 wrong i
 
 import errno
 import logging
+import os
 import pathlib
 import re
 import sys
+import threading
 
 from absl import flags
 from absl import logging as absl_logging
@@ -66,14 +68,21 @@ def parse_flags(argv: list[str]) -> list[str]:
     return rest
 
 
+def _quieten_libraries() -> None:
+    """What goes wrong in a library's thread is raised again in ours, and told once: not in pages of tracebacks."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    sys.excepthook = threading.excepthook = lambda *_: None
+
+
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def run(argv: list[str]) -> int:
     """`main` with its flags, errors told in one line each; returns the exit code."""
-    logging.getLogger("orbax").setLevel(logging.ERROR)
-    absl_logging.set_verbosity(absl_logging.WARNING)
+    if "--debug" not in argv:
+        _quieten_libraries()
     try:
         return main(parse_flags(argv))
     except Exception as error:
@@ -83,8 +92,8 @@ def run(argv: list[str]) -> int:
         if exit_code is not None:
             print(f"posattn_jax: {_one_line(error)}", file=sys.stderr)
             return exit_code
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            error = RunError(f"the disk is full ({error.filename or _WORKDIR.value}): what was saved before is kept")
+        if getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error):
+            error = RunError(f"the disk is full ({_WORKDIR.value}): what was saved before is kept")
         name = "" if isinstance(error, (InputError, RunError)) else f"{type(error).__name__}: "
         print(f"posattn_jax: error: {name}{_one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1

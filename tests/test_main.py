@@ -169,11 +169,16 @@ def test_debug_shows_the_traceback(tmp_path):
     assert "Traceback" in err
 
 
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "error", [OSError(28, "full"), ValueError("RESOURCE_EXHAUSTED: 000: No space left on device [os_error_code='28']")]
+)
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     from posattn_jax import main, runs
 
     def train(config, workdir):
-        raise OSError(28, "No space left on device", str(workdir))
+        raise error
+
+    monkeypatch.setattr(main, "_quieten_libraries", lambda: None)
 
     monkeypatch.setattr(runs, "train", train)
     monkeypatch.setattr(main, "parse_flags", lambda argv: ["main"])

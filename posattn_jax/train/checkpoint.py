@@ -1,15 +1,18 @@
 """Checkpoints of a run: saved asynchronously, the latest two and the best epoch's kept."""
 
+import logging
 import pathlib
 import shutil
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from absl import logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from posattn_jax.errors import RunError
+
+
+_logger = logging.getLogger(__name__)
 
 
 def _rank(metrics: dict[str, Any]) -> tuple[float, int]:
@@ -63,7 +66,7 @@ class Checkpoints:
                 failures[candidate] = (str(error).splitlines() or [type(error).__name__])[0]
                 continue
             for unreadable, reason in failures.items():
-                logging.warning("checkpoint %d cannot be read (%s): %d is taken", unreadable, reason, candidate)
+                _logger.warning("checkpoint %d cannot be read (%s): %d is taken", unreadable, reason, candidate)
                 self._set_aside(unreadable)
             return restored["state"], restored["progress"]
         if failures:

@@ -187,7 +187,7 @@ class Trainer:
                     saved = self.checkpoints.latest_step()
                     kept = "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
                     raise RunError(f"{name} is {value} at step {step} (epoch {self.epoch:.2f}): stopped; {kept}")
-                self._shown[name] = float(value)
+            self._shown["loss"] = float(metrics["loss"])
         self._pending.clear()
 
     def _end_epoch(self, examples_per_second: float, clock: "Clock") -> str:

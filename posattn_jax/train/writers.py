@@ -44,7 +44,7 @@ class Progress:
         self._bar = tqdm(
             total=total_steps * examples_per_step,
             initial=step * examples_per_step,
-            unit="images",
+            unit=" images",
             unit_scale=True,
             disable=None,
             dynamic_ncols=True,
