@@ -11,7 +11,6 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from posattn_jax.errors import RunError
 
-
 _logger = logging.getLogger(__name__)
 
 
