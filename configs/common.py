@@ -87,7 +87,7 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
         case "quick":
             config.data.pool = 4
             config.model.num_blocks = 3
-            config.train.total_epochs = 12.0
+            config.train.total_epochs = 10.0
         case "half":
             config.data.pool = 2
         case "tiny":
