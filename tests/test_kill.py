@@ -14,7 +14,7 @@ KILLS = 10
 
 
 def start(workdir):
-    arguments = [f"--workdir={workdir}", "--config.train.checkpoint_steps=10"]
+    arguments = [f"--workdir={workdir}", "--config.train.total_epochs=8", "--config.train.checkpoint_steps=10"]
     command = [sys.executable, "-m", "posattn_jax.main", "--config=configs/digits.py", *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
