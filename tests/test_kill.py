@@ -1,5 +1,6 @@
 """SIGKILL at random moments of a digits run, restarted each time: minutes, so `launch/test.sh -m slow` runs it."""
 
+import os
 import random
 import subprocess
 import sys
@@ -16,7 +17,10 @@ KILLS = 10
 def start(workdir):
     arguments = [f"--workdir={workdir}", "--config.train.total_epochs=8", "--config.train.checkpoint_steps=10"]
     command = [sys.executable, "-m", "posattn_jax.main", "--config=configs/digits.py", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment = os.environ | {"XLA_FLAGS": ""}  # one device, at full speed
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 @pytest.mark.slow
