@@ -1,5 +1,5 @@
 # Sourced by the launchers: makes .venv where it is missing, and installs the package with the extras given.
-# One of: source launch/setup.sh          the package
+# One of: source launch/setup.sh ""       the package
 #         source launch/setup.sh test     with the extra "test"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -7,7 +7,7 @@ python=${PYTHON:-python3}
 if [ ! -x .venv/bin/python ]; then
     if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
         echo "posattn_jax needs Python 3.11 or newer; $python is $("$python" --version 2>&1). Set PYTHON=/path/to/python3.11" >&2
-        exit 2
+        return 2 2>/dev/null || exit 2
     fi
     "$python" -m venv .venv
 fi

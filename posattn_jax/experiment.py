@@ -44,6 +44,9 @@ def load_images(config: ConfigDict, subset: str) -> ImageSet | None:
 
 def load_sources(config: ConfigDict) -> dict[str, GridImages]:
     """What a run trains on and is judged by, on its grid: "train" and "validation", split by the seed."""
+    seed: Any = config.seed
+    if seed < 0:
+        raise InputError(f"seed={seed}: expected 0 or more")
     images = load_images(config, "train")
     assert images is not None, "every set has a train part"
     train, validation = split(images, config.seed)
@@ -124,6 +127,11 @@ def make_model(config: ConfigDict, num_classes: int) -> Classifier:
       InputError: sizes that do not fit together.
     """
     model: Any = config.model
+    for name in ("dropout_rate", "attention_dropout_rate"):
+        if not 0 <= model[name] < 1:
+            raise InputError(f"model.{name}={model[name]}: expected at least 0 and less than 1")
+    if model.span.enabled and model.span.initial_sigma == 0:
+        raise InputError("model.span.initial_sigma=0: expected another value, from which a span can be learned")
     for name in ("num_blocks", "width", "num_heads", "mlp_dim"):
         if model[name] < 1:
             raise InputError(f"model.{name}={model[name]}: expected at least 1")
@@ -169,7 +177,10 @@ def make_task(config: ConfigDict, source: GridImages, trained_on: tuple[int, ...
 
 def make_settings(config: ConfigDict, num_examples: int) -> Settings:
     """How long a run trains, in steps."""
-    train = config.train
+    train: Any = config.train
+    for name in ("batch_size", "accumulation_steps"):
+        if train[name] < 1:
+            raise InputError(f"train.{name}={train[name]}: expected at least 1")
     per_epoch = steps_per_epoch(num_examples, train.batch_size * train.accumulation_steps)
     return Settings(
         seed=config.seed,

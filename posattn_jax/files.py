@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Callable
 from typing import IO, Any
 
+from posattn_jax.errors import RunError
+
 
 def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Lets `write` fill a temporary file beside `path`, and renames it to `path` once it is on disk."""
@@ -28,11 +30,17 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def read_metrics(path: pathlib.Path) -> list[dict]:
-    """The rows of a `metrics.jsonl`; a last line cut short by a crash is left out."""
+    """The rows of a `metrics.jsonl`; a last line cut short by a crash is left out.
+
+    Raises:
+      RunError: another line cannot be read.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(lines, start=1):
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise RunError(f"{path}: line {number} cannot be read ({error})") from error
     return rows

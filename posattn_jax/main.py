@@ -12,6 +12,7 @@ import logging
 import os
 import pathlib
 import re
+import signal
 import sys
 import threading
 
@@ -24,7 +25,7 @@ from posattn_jax.errors import InputError, RunError
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
 _MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate"], "What to do.")
-_DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
+flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 
 def main(argv: list[str]) -> int:
@@ -81,12 +82,16 @@ def _one_line(error: BaseException) -> str:
 
 def run(argv: list[str]) -> int:
     """`main` with its flags, errors told in one line each; returns the exit code."""
-    if "--debug" not in argv:
+    debug = any(re.fullmatch("--?debug(=(true|1))?", argument, re.IGNORECASE) for argument in argv)
+    if not debug:
         _quieten_libraries()
     try:
         return main(parse_flags(argv))
+    except KeyboardInterrupt:
+        print("posattn_jax: stopped by SIGINT before or after training: nothing was left to save", file=sys.stderr)
+        return 128 + signal.SIGINT
     except Exception as error:
-        if flags.FLAGS.is_parsed() and _DEBUG.value:
+        if debug:
             raise
         exit_code = getattr(error, "exit_code", None)
         if exit_code is not None:

@@ -1,9 +1,12 @@
 """The life of a run folder: claimed by a config, trained in, evaluated, summed up and drawn."""
 
+import contextlib
+import fcntl
 import json
 import pathlib
 import resource
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -40,14 +43,16 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     optimizer = experiment.make_optimizer(config, settings, num_examples)
     task = experiment.make_task(config, sources["train"])
     mesh = make_mesh(**config.mesh)
-    trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings, workdir)
+    trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
     write_json(workdir / "config.json", config.to_dict())
-    try:
-        trainer.run()
-        summary = _finish(trainer, config, workdir)
-    finally:
-        trainer.close()
-    drawn = figures.draw_run(workdir)
+    with _alone_in(workdir):
+        trainer.open(workdir)
+        try:
+            trainer.run()
+            summary = _finish(trainer, config, workdir)
+        finally:
+            trainer.close()
+        drawn = figures.draw_run(workdir)
     best = summary["best"]
     print(f"best validation {task.score} {best[task.score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
     print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
@@ -68,7 +73,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     task = experiment.make_task(config, sources["train"], trained_on)
     optimizer = experiment.make_optimizer(config, experiment.make_settings(config, num_examples), num_examples)
     mesh = make_mesh(**config.mesh)
-    checkpoints = Checkpoints(workdir)
+    checkpoints = Checkpoints(workdir, read_only=True)
     restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
     checkpoints.close()
     if restored is None:
@@ -116,10 +121,22 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
     return summary
 
 
+@contextlib.contextmanager
+def _alone_in(workdir: pathlib.Path) -> Iterator[None]:
+    """InputError where another process trains in the folder."""
+    with (workdir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"--workdir={workdir}: another process is training there") from error
+        yield
+
+
 def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     path = workdir / "config.json"
     if not path.exists():
-        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
+        if visible or workdir.is_file():
             raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
         return None
     try:

@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -103,6 +104,10 @@ def test_evaluate_on_a_larger_grid(trained):
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.model=1: their product is not the 1 devices"),
         (["--config.train.batch_size=900"], "a batch of 1800 cannot be drawn from 1438 training examples"),
         (["--config.train.total_steps=-1"], "train.total_steps=-1"),
+        (["--config.train.accumulation_steps=0"], "train.accumulation_steps=0: expected at least 1"),
+        (["--config.model.attention_dropout_rate=1.5"], "model.attention_dropout_rate=1.5: expected at least 0"),
+        (["--config.model.encoding.omega=0"], "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
+        (["--config.seed=-1"], "seed=-1: expected 0 or more"),
         (["--confg=x"], "Unknown command line flag 'confg'"),
         (["stray"], 'unexpected argument "stray"'),
         (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate>"),
@@ -187,6 +192,15 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     monkeypatch.setattr(main, "_MODE", type("Flag", (), {"value": "train"}))
     assert main.run(["main"]) == 1
     assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
+
+
+def test_a_folder_that_another_process_trains_in(trained):
+    workdir, _ = trained
+    with (workdir / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, _, err = run(f"--workdir={workdir}")
+    assert code == 2
+    assert "another process is training there" in err
 
 
 def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):

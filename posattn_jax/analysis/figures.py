@@ -114,7 +114,7 @@ def _span_on_grid(positions, summary):
     figure, panels = plt.subplots(1, len(sigmas), figsize=size, layout="compressed", sharey=True, squeeze=False)
     image = None
     for i, (axis, sigma) in enumerate(zip(panels[0], sigmas.values(), strict=True)):
-        sigma = np.atleast_2d(sigma).mean(0)  # a span a head: their mean
+        sigma = np.abs(np.atleast_2d(sigma)).mean(0)  # a span a head: their mean
         half = _half_spans(sigma, summary)
         axis.set_title("layer {}\nσ = {}".format(i + 1, ", ".join(f"{abs(s):.2f}" for s in sigma)), fontsize="medium")
         offsets = [np.arange(-(size - 1), size) for size in grid]

@@ -4,6 +4,7 @@ import io
 import pathlib
 import pickle
 import tarfile
+import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -87,7 +88,7 @@ def _read_member(archive: pathlib.Path, member: str) -> bytes:
         with tarfile.open(archive) as tar:
             file = tar.extractfile(member)
             return file.read() if file else b""
-    except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, KeyError, EOFError, OSError) as error:
         raise InputError(
             f"{archive} cannot be read at {member} ({error}): download it again from {URL}{archive.name}"
         ) from error

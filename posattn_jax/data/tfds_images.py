@@ -33,8 +33,13 @@ def load(name: str, folder: pathlib.Path, split: str) -> ImageSet:
         raise InputError(f'tfds set "{name}" has no "image" and "label"')
     if split not in builder.info.splits:
         raise InputError(f'tfds set "{name}" has no split "{split}": it has {", ".join(builder.info.splits)}')
-    source = builder.as_data_source(split)
-    examples = [source[i] for i in range(len(source))]
+    try:
+        source = builder.as_data_source(split)
+        examples = [source[i] for i in range(len(source))]
+    except Exception as error:  # whatever array_record and tfds raise for another format or a damaged file
+        raise InputError(
+            f'tfds set "{name}" in {folder} cannot be read ({error}): prepare it again with --file_format=array_record'
+        ) from error
     if len({example["image"].shape for example in examples}) != 1:
         raise InputError(f'tfds set "{name}": its images differ in size')
     return ImageSet(

@@ -100,9 +100,13 @@ class PositionalSelfAttention(nn.Module):
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
         query, key, value = projections(inputs, self.num_heads, head_dim)
 
-        arguments = {"key": None}
+        arguments = {}
         for term in self.terms:
-            arguments |= term(key, grid_shape, reference_shape)
+            added = term(key, grid_shape, reference_shape)
+            if arguments.keys() & added.keys():
+                raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
+            arguments |= added
+        arguments.setdefault("key", None)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:

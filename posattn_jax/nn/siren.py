@@ -44,6 +44,8 @@ class Siren(nn.Module):
     def __call__(self, x: Float[Array, "... p"]) -> Float[Array, "... c"]:
         if self.num_layers < 2:
             raise ValueError(f"num_layers={self.num_layers}: a SIREN has at least 2")
+        if self.omega == 0 or self.omega_initial == 0:
+            raise ValueError(f"omega={self.omega}, omega_initial={self.omega_initial}: expected other values than 0")
         if self.bias_init not in ("zeros", "ckconv"):
             raise ValueError(f'bias_init="{self.bias_init}": expected "zeros" or "ckconv"')
         hidden = self.hidden_features or self.features

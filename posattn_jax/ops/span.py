@@ -35,10 +35,16 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
 
 def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Array, "..."]:
     """ln G = -1/2 sum_i x_i^2 / sigma_i^2, for x [... p] and sigma [p]; [h, ...] for sigma [h p]."""
+    sigma = _float32_or_better(sigma)
     precision = 1 / jnp.maximum(jnp.square(sigma), SIGMA_FLOOR**2)
     if sigma.ndim == 2:
         precision = precision.reshape(sigma.shape[0], *(1,) * (coordinates.ndim - 1), sigma.shape[1])
     return -0.5 * jnp.sum(jnp.square(coordinates) * precision, axis=-1)
+
+
+def _float32_or_better(sigma: Sigma) -> Sigma:
+    """Positions do not fit into fewer bits."""
+    return sigma.astype(jnp.result_type(jnp.float32, sigma))
 
 
 def gaussian(grid_shape: Shape, sigma: Sigma, reference_shape: Shape | None = None) -> Float[Array, "..."]:
@@ -58,7 +64,7 @@ def half_span(
     A float, so that NaN survives. No gradient: the size is a step function of sigma, which learns through G.
     """
     reach = np.asarray(grid.check_grid(grid_shape)) - 1.0
-    sigma = jax.lax.stop_gradient(sigma)
+    sigma = _float32_or_better(jax.lax.stop_gradient(sigma))
     if threshold <= 0:
         return jnp.broadcast_to(jnp.asarray(reach, sigma.dtype), sigma.shape)
     unit = np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0

@@ -22,12 +22,19 @@ def _rank(metrics: dict[str, Any]) -> tuple[float, int]:
 class Checkpoints:
     """The checkpoints of one run folder, each the training state and its progress (plain JSON)."""
 
-    def __init__(self, workdir: pathlib.Path):
+    def __init__(self, workdir: pathlib.Path, read_only: bool = False):
+        """Opens the folder; with `read_only` nothing in it is changed, so that a run may go on in it."""
+        self._read_only = read_only
         self.folder = workdir.absolute() / "checkpoints"
         policy = AnyPreservationPolicy(
             [LatestN(2), BestN(get_metric_fn=_rank, n=1, keep_checkpoints_without_metrics=False)]
         )
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy,
+            best_fn=_rank,  # without it Orbax would not write the scores to disk
+            cleanup_tmp_directories=not read_only,
+            read_only=read_only,
+        )
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("state", "progress"))
 
     def save(self, state: Any, progress: dict[str, Any], score: float | None = None) -> None:
@@ -45,13 +52,13 @@ class Checkpoints:
     def restore(self, abstract_state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
         """The state and progress of `step`, or of the latest; None where there is no checkpoint.
 
-        Where a checkpoint cannot be read, the newest one before it that can is taken, with a warning, and the
-        unreadable ones are moved to the folder "unreadable" beside.
+        Where it cannot be read, the newest one that can is taken, with a warning, and the unreadable ones are moved
+        to the folder "unreadable" beside.
 
         Raises:
           RunError: there are checkpoints, and none can be read; they stay where they are.
         """
-        steps = [s for s in sorted(self._manager.all_steps(), reverse=True) if step is None or s <= step]
+        steps = sorted(self._manager.all_steps(), key=lambda s: (s == step, s), reverse=True)
         failures: dict[int, str] = {}
         for candidate in steps:
             try:
@@ -93,7 +100,7 @@ class Checkpoints:
         self._manager.close()
 
     def _set_aside(self, step: int) -> None:
-        if jax.process_index() == 0:
+        if jax.process_index() == 0 and not self._read_only:
             aside = self.folder.with_name("unreadable") / str(step)
             aside.parent.mkdir(exist_ok=True)
             if aside.exists():

@@ -11,9 +11,10 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, epoch_order, evaluation_batches, training_batches
 from posattn_jax.errors import InputError, RunError
@@ -84,7 +85,6 @@ class Trainer:
         validation_source: Source,
         mesh: Mesh,
         settings: Settings,
-        workdir: pathlib.Path,
     ):
         self.task, self.mesh, self.settings = task, mesh, settings
         self.validation_source = validation_source
@@ -110,19 +110,31 @@ class Trainer:
             jax.process_count(),
         )
         self._batches = training_batches(train_source, order)
+        self._init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
+        self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+        self._shown: dict[str, float] = {}
+
+    def open(self, workdir: pathlib.Path) -> None:
+        """Takes up the run where its folder left it, or begins it.
+
+        Raises:
+          InputError: the run is already further than it shall go.
+          RunError: none of its checkpoints can be read.
+        """
         self.checkpoints = Checkpoints(workdir)
         restored = self.checkpoints.restore(self.abstract)
         if restored is None:
-            init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
-            self.state, self.seconds = init(), 0.0
+            self.state, self.seconds = self._init(), 0.0
         else:
             self.state, progress = restored
             self._batches.set_state(progress["data"])
             self.seconds = progress["seconds"]
         self.step = int(self.state.step)
-        self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+        if self.step > self.settings.total_steps:
+            raise InputError(
+                f"train.total_steps={self.settings.total_steps}: the run has already done {self.step} steps"
+            )
         self._writer = MetricWriter(workdir, self.step)
-        self._shown: dict[str, float] = {}
 
     @property
     def epoch(self) -> float:
@@ -184,18 +196,23 @@ class Trainer:
         for step, metrics in self._pending:
             for name, value in jax.device_get(metrics).items():
                 if not np.isfinite(value):
-                    saved = self.checkpoints.latest_step()
-                    kept = "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
-                    raise RunError(f"{name} is {value} at step {step} (epoch {self.epoch:.2f}): stopped; {kept}")
+                    raise RunError(f"{name} is {value} at step {step}: stopped; {self._kept()}")
             self._shown["loss"] = float(metrics["loss"])
         self._pending.clear()
+
+    def _kept(self) -> str:
+        saved = self.checkpoints.latest_step()
+        return "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
 
     def _end_epoch(self, examples_per_second: float, clock: "Clock") -> str:
         """Evaluates, writes what the epoch brought, and saves; returns a line about it."""
         train = self.task.summarise(jax.device_get(self.state.totals))
-        zeros = jax.tree.map(jax.numpy.zeros_like, self.state.totals)
-        self.state = self.state.replace(totals=zeros)
+        if self.step % self.steps_per_epoch == 0:  # not where the run ends within an epoch: it may be lengthened
+            self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         validation = self._evaluator(self.state.params, self.validation_source)
+        for name, value in validation.items():
+            if not np.isfinite(value):
+                raise RunError(f"validation {name} is {value} at step {self.step}: stopped; {self._kept()}")
         spans = self.task.spans(jax.device_get(self._describe(self.state.params)))
         score = self.task.score
         self._shown[score] = validation[score]
@@ -247,10 +264,11 @@ class Evaluator:
     def __init__(self, task: Task, mesh: Mesh, batch_size: int):
         self.task, self.mesh = task, mesh
         self.batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
-        self._step = jax.jit(make_eval_step(task))
+        self._replicated = NamedSharding(mesh, PartitionSpec())
+        self._step = jax.jit(make_eval_step(task), out_shardings=self._replicated)
 
     def __call__(self, params: Any, source: Source) -> dict[str, float]:
-        totals = self.task.zero_totals()
+        totals = jax.device_put(self.task.zero_totals(), self._replicated)
         for batch in evaluation_batches(source, self.batch_size, jax.process_index(), jax.process_count()):
             totals = self._step(params, put_batch(batch, self.mesh), totals)
         return self.task.summarise(jax.device_get(totals))

@@ -92,7 +92,7 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        num_micro_batches = len(batch["labels"])
+        num_micro_batches = len(jax.tree.leaves(batch)[0])
         step_rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
 
@@ -112,7 +112,12 @@ def make_train_step(
             opt_state=opt_state,
             totals=totals,
         )
-        return state, {"loss": jnp.mean(losses), "gradient_norm": optax.global_norm(grads)}
+        figures = {
+            "loss": jnp.mean(losses),
+            "gradient_norm": optax.global_norm(grads),
+            "parameter_norm": optax.global_norm(state.params),
+        }
+        return state, figures
 
     return train_step
 

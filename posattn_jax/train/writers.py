@@ -23,7 +23,8 @@ class MetricWriter:
             kept = "".join(f"{json.dumps(row)}\n" for row in read_metrics(self.path) if row["step"] <= resume_step)
             write_atomically(self.path, lambda file: file.write(kept.encode()))
         self._file = self.path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(workdir / "events"), purge_step=resume_step + 1)
+        # A queue that never fills: a writer thread that died with the disk must not block the run.
+        self._events = SummaryWriter(str(workdir / "events"), purge_step=resume_step + 1, max_queue=1_000_000)
 
     def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
         for name, value in metrics.items():

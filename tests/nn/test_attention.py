@@ -154,6 +154,12 @@ def test_bfloat16_compute_keeps_float32_parameters():
     np.testing.assert_allclose(outputs.astype(jnp.float32), exact, atol=0.05)
 
 
+def test_each_kind_of_term_once():
+    terms = (Content(), Positional(SirenEncoding()), Positional(SirenEncoding()))
+    with pytest.raises(ValueError, match="terms has two of Positional"):
+        apply(PositionalSelfAttention(num_heads=2, terms=terms))
+
+
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="num_heads=3 does not divide the width 8"):
         apply(PositionalSelfAttention(num_heads=3))

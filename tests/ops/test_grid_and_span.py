@@ -43,6 +43,14 @@ def test_span_size():
     assert span.span_size(jnp.stack([sigma, sigma]), 0.1, (11, 11, 1)).shape == (2, 3)
 
 
+def test_a_bfloat16_sigma_reaches_as_far_as_its_value():
+    sigma = jnp.full(1, 0.3, jnp.bfloat16)
+    assert span.span_size(sigma, 0.1, (1024,)).tolist() == [2 * math.ceil(2.145966 * float(sigma[0]) * 1023) + 1]
+    offsets = jnp.arange(-1023, 1024)[:, None]
+    inside = span.inside_span(offsets, span.half_span(sigma, 0.1, (1024,)))
+    assert inside.sum() == span.span_size(sigma, 0.1, (1024,))[0]
+
+
 def test_gaussian():
     g = span.gaussian((3, 4), jnp.array([0.5, -0.25]))
     assert g.shape == (5, 7) and g[2, 3] == 1

@@ -39,7 +39,7 @@ def one_device():
 
 def make_trainer(workdir, *, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings):
     images = make_images()
-    return Trainer(
+    trainer = Trainer(
         task or make_task(),
         optimizer or adam(1e-2),
         images,
@@ -58,8 +58,9 @@ def make_trainer(workdir, *, total_steps=9, batch_size=8, mesh=None, task=None, 
                 | settings
             )
         ),
-        workdir,
     )
+    trainer.open(workdir)
+    return trainer
 
 
 def train(workdir, **fields):

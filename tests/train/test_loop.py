@@ -1,13 +1,16 @@
 import os
 import signal
 
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import read_metrics
+from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.loop import Settings, steps_per_epoch
 from posattn_jax.train.sharding import make_mesh
@@ -22,7 +25,7 @@ def metrics(workdir):
 
 
 def assert_same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
+    chex.assert_trees_all_equal(jax.device_get(a), jax.device_get(b))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +113,7 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
         optax.adam(1e-2),
         optax.scale_by_schedule(lambda step: np.float32(1.0) + (step >= STEPS_PER_EPOCH) * np.float32("inf")),
     )
-    with pytest.raises(RunError, match=r"is nan at step 8 .*the checkpoint of step 6 is kept"):
+    with pytest.raises(RunError, match=r"parameter_norm is (inf|nan) at step 7: .*the checkpoint of step 6 is kept"):
         train(tmp_path, optimizer=explodes)
     restored = make_trainer(tmp_path, optimizer=explodes)
     assert restored.step == 6
@@ -144,6 +147,46 @@ def test_an_unreadable_checkpoint_falls_back_to_the_one_before(whole, tmp_path, 
     assert_same(resumed.state, whole[1])
 
 
+def test_a_bad_update_at_the_end_of_an_epoch_is_not_saved(tmp_path):
+    explodes = optax.chain(
+        optax.adam(1e-2), optax.scale_by_schedule(lambda step: jnp.where(step == STEPS_PER_EPOCH - 1, jnp.inf, 1.0))
+    )
+    with pytest.raises(RunError, match=r"at step 6: stopped; no checkpoint was saved yet"):
+        train(tmp_path, optimizer=explodes)
+
+
+def test_the_best_outlives_restarts(tmp_path):
+    """The scores are on disk: a new process knows which checkpoint is the best, and keeps it."""
+    trainer = make_trainer(tmp_path, total_steps=30)
+    scores = iter([0.2, 0.9, 0.3, 0.4, 0.5])
+    trainer._evaluator = lambda *_: {"loss": 1.0, "accuracy": next(scores)}
+    trainer.run()
+    trainer.close()
+    resumed = make_trainer(tmp_path, total_steps=36)
+    resumed._evaluator = lambda *_: {"loss": 1.0, "accuracy": 0.1}
+    resumed.run()
+    resumed.close()
+    checkpoints = Checkpoints(tmp_path, read_only=True)
+    assert checkpoints.best_step() == 12
+    assert int(checkpoints.restore(resumed.abstract, 12)[0].step) == 12
+    checkpoints.close()
+
+
+def test_an_unreadable_best_falls_back_to_a_newer_one(tmp_path):
+    trainer = train(tmp_path, total_steps=12)
+    checkpoints = Checkpoints(tmp_path, read_only=True)
+    (tmp_path / "checkpoints" / "6" / "state" / "_METADATA").write_text("")
+    assert int(checkpoints.restore(trainer.abstract, 6)[0].step) == 12
+    assert (tmp_path / "checkpoints" / "6").exists(), "read only"
+    checkpoints.close()
+
+
+def test_a_run_is_not_shortened(tmp_path):
+    train(tmp_path, total_steps=9)
+    with pytest.raises(InputError, match="train.total_steps=8: the run has already done 9 steps"):
+        make_trainer(tmp_path, total_steps=8)
+
+
 def test_no_readable_checkpoint_is_an_error(tmp_path):
     train(tmp_path, total_steps=2)
     (tmp_path / "checkpoints" / "2" / "state" / "_METADATA").write_text("")
@@ -170,11 +213,7 @@ def test_eight_devices_lose_as_one_does(tmp_path, sizes, batch_size):
 def test_resumes_on_other_devices(whole, tmp_path):
     train(tmp_path, total_steps=STEPS_PER_EPOCH, mesh=make_mesh(2, 2, 2))
     resumed = train(tmp_path)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
-        jax.device_get(resumed.state.params),
-        jax.device_get(whole[1].params),
-    )
+    chex.assert_trees_all_close(jax.device_get(resumed.state.params), jax.device_get(whole[1].params), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["total_steps", "eval_batch_size", "log_steps"])
