@@ -44,7 +44,7 @@ setup(
             "beartype>=0.19",
             "hypothesis>=6.100",
             "import-linter>=2.1",
-            "pyright>=1.1.390",
+            "pyright[nodejs]>=1.1.390",
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff>=0.9",
