@@ -37,10 +37,10 @@ def write_python(folder: pathlib.Path) -> pathlib.Path:
     return inner
 
 
-def write_archive(inner: pathlib.Path, archive: pathlib.Path) -> pathlib.Path:
-    """A .tar.gz of such a folder."""
+def write_archive(inner: pathlib.Path, archive: pathlib.Path, name: str) -> pathlib.Path:
+    """A .tar.gz of one file of such a folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=0) as tar:
-        tar.add(inner, arcname=inner.name)
+        tar.add(inner / name, arcname=f"{inner.name}/{name}")
     archive.write_bytes(buffer.getvalue())
     return archive

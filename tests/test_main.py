@@ -94,20 +94,9 @@ def test_evaluate_on_a_larger_grid(trained):
     [
         (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
         (["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int"),
-        (["--config.data.pool=3"], "data.pool=3: does not divide the image size (8, 8)"),
-        (["--config.data.name=digit"], 'data.name="digit": expected "digits", "cifar10" or "tfds/NAME"'),
         (["--config.model.num_heads=3"], "model.num_heads=3 does not divide model.width=8"),
-        (["--config.model.readout=first"], 'readout="first": expected "last", "mean" or "max"'),
-        (["--config.model.encoding.kind=rope"], 'model.encoding.kind="rope": expected'),
-        (["--config.model.span.threshold=1.5"], "threshold=1.5: expected less than 1"),
-        (["--config.model.dtype=int8"], 'model.dtype="int8": expected "float32" or "bfloat16"'),
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.model=1: their product is not the 1 devices"),
         (["--config.train.batch_size=900"], "a batch of 1800 cannot be drawn from 1438 training examples"),
-        (["--config.train.total_steps=-1"], "train.total_steps=-1"),
-        (["--config.train.accumulation_steps=0"], "train.accumulation_steps=0: expected at least 1"),
-        (["--config.model.attention_dropout_rate=1.5"], "model.attention_dropout_rate=1.5: expected at least 0"),
-        (["--config.model.encoding.omega=0"], "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
-        (["--config.seed=-1"], "seed=-1: expected 0 or more"),
         (["--confg=x"], "Unknown command line flag 'confg'"),
         (["stray"], 'unexpected argument "stray"'),
         (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate>"),
@@ -204,7 +193,7 @@ def test_a_folder_that_another_process_trains_in(trained):
 
 
 def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
-    arguments = (f"--workdir={tmp_path / 'run'}", "--config.train.total_steps=400")
+    arguments = (f"--workdir={tmp_path / 'run'}", "--config.train.total_steps=200")
     process = command(*arguments)
     while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
         time.sleep(0.2)
@@ -215,7 +204,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
     assert "stopped by SIGINT at step" in err.splitlines()[-1]
     code, out, err = run(*arguments)
     assert code == 0, err
-    code, whole, _ = run(f"--workdir={tmp_path / 'whole'}", "--config.train.total_steps=400")
+    code, whole, _ = run(f"--workdir={tmp_path / 'whole'}", "--config.train.total_steps=200")
     assert out.splitlines()[0] == whole.splitlines()[0]
     rows = [
         [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["split"] != "speed"]

@@ -31,10 +31,13 @@ def test_planar_records_become_images(binary):
 def test_every_layout_gives_the_same_images(binary, python, tmp_path):
     expected = cifar10.load(binary, "test")
     folders = [python, python.parent]
-    for inner, name in ((binary, "cifar-10-binary.tar.gz"), (python, "cifar-10-python.tar.gz")):
-        folder = tmp_path / name.split(".")[0]
+    for inner, archive, name in (
+        (binary, "cifar-10-binary.tar.gz", "test_batch.bin"),
+        (python, "cifar-10-python.tar.gz", "test_batch"),
+    ):
+        folder = tmp_path / archive.split(".")[0]
         folder.mkdir()
-        made_data.write_archive(inner, folder / name)
+        made_data.write_archive(inner, folder / archive, name)
         folders.append(folder)
     for folder in folders:
         loaded = cifar10.load(folder, "test")
@@ -62,7 +65,7 @@ def test_truncated_file(binary, tmp_path):
 
 
 def test_truncated_archive(binary, tmp_path):
-    archive = made_data.write_archive(binary, tmp_path / "cifar-10-binary.tar.gz")
+    archive = made_data.write_archive(binary, tmp_path / "cifar-10-binary.tar.gz", "data_batch_1.bin")
     archive.write_bytes(archive.read_bytes()[:1_000_000])
     with pytest.raises(InputError, match=r"cifar-10-binary.tar.gz cannot be read at .*data_batch_1.bin"):
         cifar10.load(tmp_path, "train")
