@@ -88,7 +88,7 @@ def run(argv: list[str]) -> int:
     try:
         return main(parse_flags(argv))
     except KeyboardInterrupt:
-        print("posattn_jax: stopped by SIGINT before or after training: nothing was left to save", file=sys.stderr)
+        print("posattn_jax: stopped by SIGINT: the same command continues from the last checkpoint", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
         if debug:

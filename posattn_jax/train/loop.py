@@ -144,7 +144,7 @@ class Trainer:
         """Trains to the end.
 
         Raises:
-          RunError: the loss or its gradient is not finite.
+          RunError: the loss, its gradient, the parameters or the validation metrics are not finite.
           Interrupted: by SIGINT or SIGTERM, after saving.
         """
         settings = self.settings

@@ -46,7 +46,7 @@ class Problem:
 
     def __post_init__(self):
         b, _, h, d = self.query.shape
-        n = math.prod(self.grid_shape)
+        n = grid.num_positions(self.grid_shape)
         sizes = {"query": self.query.shape, "value": self.value.shape}
         if self.key is not None:
             sizes["key"] = self.key.shape
