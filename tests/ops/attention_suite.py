@@ -149,18 +149,6 @@ class AttentionSuite:
         np.testing.assert_array_equal(reached, expected)
         assert not expected.all()
 
-    def test_weights_are_a_distribution_over_attended_keys(self):
-        inputs = make_inputs((4, 3), dtype=np.float32)
-        mask = np.random.default_rng(0).random((B, 12)) < 0.7
-        mask[:, 0] = True
-        outputs, weights = self.attend(inputs, (4, 3), key_mask=mask, threshold=0.0, return_weights=True)
-        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-        assert (np.asarray(weights) > 0).any(axis=(1, 2))[mask].all()
-        assert (np.asarray(weights).transpose(0, 3, 1, 2)[~mask] == 0).all()
-        np.testing.assert_allclose(
-            outputs, jnp.einsum("bhts,bshd->bthd", weights, inputs["value"]), rtol=1e-4, atol=1e-5
-        )
-
     def test_a_query_without_keys_gives_zero(self):
         inputs = jax.tree.map(jnp.asarray, make_inputs((5,), dtype=np.float32))
         mask = jnp.zeros((B, 5), bool).at[0].set(True)
@@ -183,12 +171,34 @@ class AttentionSuite:
         for bad in (0.0, np.nan, np.inf):
             with pytest.raises(ValueError, match="sigma"):
                 self.attend(inputs | {"sigma": jnp.array([bad])}, (4,))
-        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), return_weights=True))
-        weights = traced(jnp.zeros(1))[1]
-        np.testing.assert_allclose(weights, np.broadcast_to(np.eye(4), weights.shape), atol=1e-6)
-        assert np.isnan(traced(jnp.array([np.nan]))[0]).all()
-        gradient = jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,)).sum())
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), span_bound=(2,)))
+        np.testing.assert_allclose(traced(jnp.zeros(1)), inputs["value"], atol=1e-6)  # each query attends to itself
+        assert np.isnan(traced(jnp.array([np.nan]))).all()
+        gradient = jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), span_bound=(2,)).sum())
         assert np.isfinite(jax.jit(gradient)(jnp.zeros(1))).all()
+
+    def test_a_traced_span_over_its_bound_is_nan(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((6, 5), dtype=np.float32))
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (6, 5), span_bound=(2, 3)))
+        expected = self.attend(inputs | {"sigma": jnp.array([0.15, 0.3])}, (6, 5))
+        np.testing.assert_allclose(traced(jnp.array([0.15, 0.3])), expected, rtol=1e-5, atol=1e-6)
+        assert np.isnan(traced(jnp.array([0.15, 0.4]))).all()
+
+
+class AllPairsSuite(AttentionSuite):
+    """For the layouts that hold a weight for every pair, and so can return and drop them."""
+
+    def test_weights_are_a_distribution_over_attended_keys(self):
+        inputs = make_inputs((4, 3), dtype=np.float32)
+        mask = np.random.default_rng(0).random((B, 12)) < 0.7
+        mask[:, 0] = True
+        outputs, weights = self.attend(inputs, (4, 3), key_mask=mask, threshold=0.0, return_weights=True)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+        assert (np.asarray(weights) > 0).any(axis=(1, 2))[mask].all()
+        assert (np.asarray(weights).transpose(0, 3, 1, 2)[~mask] == 0).all()
+        np.testing.assert_allclose(
+            outputs, jnp.einsum("bhts,bshd->bthd", weights, inputs["value"]), rtol=1e-4, atol=1e-5
+        )
 
     def test_dropout(self):
         inputs = make_inputs((16, 8), dtype=np.float32)
@@ -203,3 +213,20 @@ class AttentionSuite:
             **inputs, grid_shape=(16, 8), threshold=0.0, implementation="reference", **options
         )
         np.testing.assert_array_equal(dropped, np.asarray(reference[1]) == 0)
+
+
+class LocalSuite(AttentionSuite):
+    """For the layouts that hold no weight outside the span, and say what they cannot do."""
+
+    @pytest.mark.parametrize(
+        "options, named",
+        [
+            ({"return_weights": True}, "return_weights"),
+            ({"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}, "dropout"),
+        ],
+        ids=["weights", "dropout"],
+    )
+    def test_what_needs_all_pairs_is_refused(self, options, named):
+        message = f'implementation="{self.implementation}" does not support {named}'
+        with pytest.raises(ValueError, match=message):
+            self.attend(make_inputs((4,), dtype=np.float32), (4,), **options)

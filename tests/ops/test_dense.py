@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posattn_jax.ops.attention import dense, relative_attention
-from tests.ops.attention_suite import AttentionSuite, B, H, make_inputs
+from tests.ops.attention_suite import AllPairsSuite, B, H, make_inputs
 
 
-class TestDense(AttentionSuite):
+class TestDense(AllPairsSuite):
     """Rows at once, without a loop: the grids are small."""
 
     implementation = "dense"

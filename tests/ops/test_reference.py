@@ -2,10 +2,10 @@ import jax.numpy as jnp
 
 from posattn_jax.ops.attention.reference import unfold
 from tests import oracle
-from tests.ops.attention_suite import AttentionSuite
+from tests.ops.attention_suite import AllPairsSuite
 
 
-class TestReference(AttentionSuite):
+class TestReference(AllPairsSuite):
     implementation = "reference"
 
 

@@ -38,6 +38,7 @@ def relative_attention(
     threshold: float = 0.1,
     span_mode: SpanMode = "multiply",
     reference_shape: Shape | None = None,
+    span_bound: Shape | None = None,
     key_mask: KeyMask | None = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -67,6 +68,9 @@ def relative_attention(
       threshold: keys outside the box where G falls below it are not attended; 0 or less modulates without a mask.
       span_mode: "multiply" as above, or "log_add": logits = scale * [...] + ln G.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
+      span_bound: half-spans, one a dimension, that no span of `sigma` exceeds: what layouts of a static size are made
+        for while sigma is traced. A span over it raises ValueError where sigma is concrete and makes the outputs NaN
+        under a trace.
       key_mask: [b s], True = keep.
       is_causal: query t attends to keys s <= t in row-major order.
       scale: default 1 / sqrt(d).
@@ -98,6 +102,7 @@ def relative_attention(
         threshold=threshold,
         span_mode=span_mode,
         reference_shape=grid.check_reference(shape, reference_shape),
+        span_bound=None if span_bound is None else tuple(int(bound) for bound in span_bound),
         key_mask=key_mask,
         is_causal=is_causal,
         scale=scale,
@@ -105,5 +110,5 @@ def relative_attention(
         dropout_rng=dropout_rng,
         return_weights=return_weights,
     )
-    outputs, weights = LAYOUTS[implementation](problem)
+    outputs, weights = LAYOUTS[implementation](problem.within_bound())
     return outputs if weights is None else (outputs, weights)

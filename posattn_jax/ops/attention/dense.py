@@ -51,7 +51,7 @@ def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
         encoding = jnp.pad(problem.relative_encoding, [(0, 0)] * len(lead) + [(padding, 0), (0, 0), (0, 0)])
         first = np.array([*(size - 1 for size in lead), (runs - 1) * run])
     if problem.sigma is not None:
-        half = span.half_span(problem.sigma, problem.threshold, shape, problem.reference_shape)
+        half = problem.half
 
     def row(queries: Query, start: Array) -> tuple[Query, Weights | None]:
         """Attention of the queries at `start`, `start` + 1, ... along the last dimension."""

@@ -1,9 +1,12 @@
 """What every layout is given, checked, and the steps that every layout shares."""
 
 import dataclasses
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posattn_jax.axes import (
     Array,
@@ -37,6 +40,7 @@ class Problem:
     threshold: float
     span_mode: str
     reference_shape: tuple[int, ...]
+    span_bound: tuple[int, ...] | None
     key_mask: KeyMask | None
     is_causal: bool
     scale: float | None
@@ -69,10 +73,60 @@ class Problem:
             raise ValueError("key and relative_encoding are both None: there is nothing to attend by")
         if self.sigma is not None:
             span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
+        if self.span_bound is not None:
+            self._check_bound()
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate={self.dropout_rate}: expected at least 0 and less than 1")
         if self.dropout_rate > 0 and self.dropout_rng is None:
             raise ValueError(f"dropout_rate={self.dropout_rate} needs dropout_rng")
+
+    def check_local(self, implementation: str):
+        """ValueError where what is asked for needs a weight for every pair, which a local layout does not hold."""
+        for name, asked in (("return_weights", self.return_weights), ("dropout", self.dropout_rate > 0)):
+            if asked:
+                raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')
+
+    def _check_bound(self):
+        if self.sigma is None:
+            raise ValueError(f"span_bound={self.span_bound} is given without sigma, which it bounds")
+        if len(self.span_bound) != len(self.grid_shape) or min(self.span_bound) < 0:
+            raise ValueError(
+                f"span_bound={self.span_bound}: expected {len(self.grid_shape)} half-spans of at least 0, "
+                f"one a dimension of grid_shape={self.grid_shape}"
+            )
+        half = self.concrete_half
+        if half is not None and any(h > bound for h, bound in zip(half, self.span_bound, strict=True)):
+            raise ValueError(f"span_bound={self.span_bound}: smaller than the half-span {half} of sigma and threshold")
+
+    @property
+    def half(self) -> Float[Array, "... p"]:
+        """The half-span, [p] or [h p]; the grid's S - 1 without a span."""
+        if self.sigma is None:
+            return jnp.asarray(self.grid_shape, self.dtype) - 1
+        return span.half_span(self.sigma, self.threshold, self.grid_shape, self.reference_shape)
+
+    @functools.cached_property
+    def concrete_half(self) -> tuple[int, ...] | None:
+        """The half-span, the largest of all heads, where it is known while tracing."""
+        if self.sigma is None or self.threshold <= 0:
+            return tuple(size - 1 for size in self.grid_shape)
+        if isinstance(self.sigma, jax.core.Tracer):
+            return None
+        with jax.ensure_compile_time_eval():
+            half = span.half_span(self.sigma, self.threshold, self.grid_shape, self.reference_shape)
+        return tuple(int(reach) for reach in np.asarray(half).reshape(-1, len(self.grid_shape)).max(0))
+
+    @property
+    def static_half(self) -> tuple[int, ...] | None:
+        """What no half-span exceeds, where that is known while tracing: the span itself, or else `span_bound`."""
+        return self.span_bound if self.concrete_half is None else self.concrete_half
+
+    def within_bound(self) -> "Problem":
+        """The same problem, with sigma NaN where it is traced and its span turns out to exceed `span_bound`."""
+        if self.span_bound is None or self.concrete_half is not None:
+            return self
+        exceeds = jnp.any(self.half > jnp.asarray(self.span_bound, self.half.dtype))
+        return dataclasses.replace(self, sigma=jnp.where(exceeds, jnp.nan, self.sigma))
 
     @property
     def dtype(self) -> jnp.dtype:

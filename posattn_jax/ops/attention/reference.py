@@ -40,6 +40,6 @@ def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
             log_g_star = jnp.moveaxis(unfold(jnp.moveaxis(log_g, 0, -1), shape), -1, 0)
         else:
             log_g_star = unfold(log_g, shape)
-        half = span.half_span(problem.sigma, problem.threshold, shape, problem.reference_shape)
+        half = problem.half
         span_mask = span.inside_span(jnp.asarray(positions - positions[:, None]), half)
     return problem.attend(terms, jnp.arange(len(positions)), log_g_star, span_mask)
