@@ -47,6 +47,11 @@ def positions(grid_shape: Shape) -> np.ndarray:
     return np.stack([axis.ravel() for axis in np.indices(shape)], axis=-1)
 
 
+def strides(grid_shape: Shape) -> np.ndarray:
+    """How far apart in the row-major order neighbours along each dimension are: position = coordinates . strides."""
+    return np.cumprod([1, *check_grid(grid_shape)[:0:-1]])[::-1]
+
+
 def relative_offsets(grid_shape: Shape) -> Offsets:
     """Every offset key - query of the grid: [*R, p] integers, from -(S - 1) to S - 1 in each dimension."""
     axes = [np.arange(-(size - 1), size) for size in check_grid(grid_shape)]

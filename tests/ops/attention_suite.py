@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
-from posattn_jax.ops.span import span_size
+from posattn_jax.ops.span import half_span, span_size
 from tests import oracle
 
 B, H, D = 2, 2, 2
@@ -56,6 +56,10 @@ class AttentionSuite:
         sigma = {"sigma": inputs.pop("sigma")} if "sigma" in inputs else {}
         return jax.jit(lambda x: relative_attention(**x, **sigma, **static, **options))(inputs)
 
+    def bounded(self, options, inputs, grid_shape):
+        """The options to give where the sigma of `inputs` is traced."""
+        return options
+
     def check_against_oracle(self, inputs, grid_shape, **options):
         """Values and gradients of every input within 1e-10 of the oracle's."""
         weights = np.random.default_rng(1).normal(size=inputs["value"].shape)
@@ -63,12 +67,13 @@ class AttentionSuite:
         def weighted(x):
             return weights[..., None] * oracle.attention(x, grid_shape, **options)
 
+        bounded = self.bounded(options, inputs, grid_shape)
         expected, expected_gradients = oracle.value_and_gradients(weighted, inputs)
 
         @jax.jit
         def differentiate(x):
             def loss(x):
-                weighted = weights * self.attend(x, grid_shape, **options)
+                weighted = weights * self.attend(x, grid_shape, **bounded)
                 return weighted.sum(), weighted
 
             return jax.grad(loss, has_aux=True)(x)
@@ -152,8 +157,9 @@ class AttentionSuite:
     def test_a_query_without_keys_gives_zero(self):
         inputs = jax.tree.map(jnp.asarray, make_inputs((5,), dtype=np.float32))
         mask = jnp.zeros((B, 5), bool).at[0].set(True)
-        gradients = jax.grad(lambda x: self.attend(x, (5,), key_mask=mask)[1].sum())(inputs)
-        np.testing.assert_array_equal(self.attend(inputs, (5,), key_mask=mask)[1], 0)
+        options = self.bounded({"key_mask": mask}, inputs, (5,))
+        gradients = jax.grad(lambda x: self.attend(x, (5,), **options)[1].sum())(inputs)
+        np.testing.assert_array_equal(self.attend(inputs, (5,), **options)[1], 0)
         for gradient in jax.tree.leaves(gradients):
             np.testing.assert_array_equal(gradient, 0)
 
@@ -230,3 +236,62 @@ class LocalSuite(AttentionSuite):
         message = f'implementation="{self.implementation}" does not support {named}'
         with pytest.raises(ValueError, match=message):
             self.attend(make_inputs((4,), dtype=np.float32), (4,), **options)
+
+
+class StaticSpanSuite(LocalSuite):
+    """For the local layouts whose shapes depend on the span: where sigma is traced, its bound is as tight as can be."""
+
+    def bounded(self, options, inputs, grid_shape):
+        if "sigma" not in inputs:
+            return options
+        threshold, reference_shape = options.get("threshold", 0.1), options.get("reference_shape")
+        half = half_span(jnp.asarray(inputs["sigma"]), threshold, grid_shape, reference_shape)
+        bound = np.asarray(half).reshape(-1, len(grid_shape)).max(0)
+        return {"span_bound": tuple(int(reach) for reach in bound)} | options
+
+    @pytest.mark.parametrize(
+        "grid_shape, sigma, half",
+        [
+            ((5,), [0.2], (2,)),
+            ((4,), [0.4], (3,)),
+            ((5, 3), [0.2, 0.2], (2, 1)),
+            ((3, 2, 1), [0.2, 0.2, 0.1], (1, 1, 0)),
+        ],
+        ids=str,
+    )
+    def test_a_patch_as_large_as_the_grid(self, float64, grid_shape, sigma, half):
+        inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": np.array(sigma)}
+        assert self.bounded({}, inputs, grid_shape)["span_bound"] == half
+        self.check_against_oracle(inputs, grid_shape, is_causal=True)
+
+    def test_a_traced_sigma_without_bound(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((4,), dtype=np.float32))
+        message = f'implementation="{self.implementation}" needs span_bound where sigma is traced'
+        with pytest.raises(ValueError, match=message):
+            jax.jit(lambda x: self.attend(x, (4,)))(inputs)
+
+    @pytest.mark.parametrize("bound", [(3, 2), (5, 1), (9, 9)], ids=str)
+    def test_a_bound_larger_than_the_span_changes_nothing(self, float64, bound):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((6, 4), span=False) | {"sigma": np.array([0.15, 0.1])})
+        traced = jax.jit(lambda x: self.attend(x, (6, 4), span_bound=bound))
+        np.testing.assert_allclose(traced(inputs), self.attend(inputs, (6, 4)), rtol=1e-10, atol=1e-10)
+
+    @pytest.mark.parametrize("per_head", [False, True])
+    def test_equals_the_reference(self, per_head):
+        grid_shape = (7, 2, 5)
+        inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, per_head=per_head, dtype=np.float32))
+        mask = np.random.default_rng(2).random((B, 70)) < 0.8
+        options = self.bounded({"key_mask": jnp.asarray(mask)}, inputs, grid_shape)
+        weights = np.random.default_rng(1).normal(size=inputs["value"].shape).astype(np.float32)
+
+        def differentiate(implementation):
+            def loss(x):
+                outputs = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
+                return (weights * outputs).sum(), outputs
+
+            return jax.jit(jax.grad(loss, has_aux=True))(inputs)
+
+        def check(actual, expected):
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+        jax.tree.map(check, differentiate(self.implementation), differentiate("reference"))

@@ -16,13 +16,21 @@ from posattn_jax.axes import (
 )
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
+from posattn_jax.ops.attention.window import window_attention
 from posattn_jax.ops.span import SpanMode
 
-Implementation = Literal["auto", "reference", "dense"]
+Implementation = Literal["auto", "reference", "patch", "window", "dense"]
 
-LAYOUTS = {"auto": dense_attention, "dense": dense_attention, "reference": reference_attention}
+LAYOUTS = {
+    "auto": dense_attention,
+    "dense": dense_attention,
+    "patch": patch_attention,
+    "reference": reference_attention,
+    "window": window_attention,
+}
 
 
 def relative_attention(
@@ -75,7 +83,8 @@ def relative_attention(
       is_causal: query t attends to keys s <= t in row-major order.
       scale: default 1 / sqrt(d).
       dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
-      implementation: "reference" (N x N x d positions, Appendix A.1), "dense" (looped over query rows) or "auto".
+      implementation: "reference" (N x N x d positions, Appendix A.1), "patch" or "window" (only the keys near each
+        query, Appendices A.2 and A.3), "dense" (looped over query rows) or "auto".
       return_weights: whether to return the weights too.
 
     Returns:
@@ -85,7 +94,7 @@ def relative_attention(
     Raises:
       ValueError: arguments that do not fit together, named in the message.
 
-    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A.1.
+    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A.
     """
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')

@@ -46,7 +46,6 @@ def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
     padding = runs * run - last
     key_positions = grid.positions(shape)
     starts = grid.positions((*lead, runs)) * np.array([*(1 for _ in lead), run])  # [rows, p]
-    strides = np.cumprod([1, *shape[:0:-1]])[::-1]
     if problem.relative_encoding is not None:
         encoding = jnp.pad(problem.relative_encoding, [(0, 0)] * len(lead) + [(padding, 0), (0, 0), (0, 0)])
         first = np.array([*(size - 1 for size in lead), (runs - 1) * run])
@@ -70,7 +69,8 @@ def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
             coordinates = grid.normalise(offsets, shape, problem.reference_shape)
             log_gaussian = span.log_gaussian(coordinates, problem.sigma)
             inside = span.inside_span(offsets, half)
-        return problem.attend(terms, jnp.sum(query_positions * strides, -1), log_gaussian, inside)
+        query_indices = jnp.sum(query_positions * grid.strides(shape), -1)
+        return problem.attend(terms, query_indices, log_gaussian, inside)
 
     queries = jnp.pad(problem.query.reshape(b, n // last, last, h, d), [(0, 0)] * 2 + [(0, padding)] + [(0, 0)] * 2)
     queries = jnp.moveaxis(queries.reshape(b, len(starts), run, h, d), 1, 0)

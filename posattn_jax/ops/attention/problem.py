@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +120,14 @@ class Problem:
     @property
     def static_half(self) -> tuple[int, ...] | None:
         """What no half-span exceeds, where that is known while tracing: the span itself, or else `span_bound`."""
-        return self.span_bound if self.concrete_half is None else self.concrete_half
+        half = self.span_bound if self.concrete_half is None else self.concrete_half
+        return half and tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
+
+    def local_half(self, implementation: str) -> tuple[int, ...]:
+        """`static_half`, or ValueError where it is not known."""
+        if self.static_half is None:
+            raise ValueError(f'implementation="{implementation}" needs span_bound where sigma is traced')
+        return self.static_half
 
     def within_bound(self) -> "Problem":
         """The same problem, with sigma NaN where it is traced and its span turns out to exceed `span_bound`."""
@@ -134,16 +142,30 @@ class Problem:
         arrays = (self.query, self.key, self.value, self.relative_encoding, self.sigma)
         return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
 
+    def content_queries(self, queries: Query) -> Query:
+        """q + u."""
+        return queries if self.content_bias is None else queries + self.content_bias
+
     def content_scores(self, queries: Query) -> Weights | float:
         """(q + u) . k of some queries with every key."""
         if self.key is None:
             return 0.0
-        queries = queries if self.content_bias is None else queries + self.content_bias
+        queries = self.content_queries(queries)
         return jnp.einsum("bthd,bshd->bhts", queries, self.key, preferred_element_type=self.dtype)
 
     def position_queries(self, queries: Query) -> Query:
         """q + v."""
         return queries if self.position_bias is None else queries + self.position_bias
+
+    def weigh(
+        self, terms: Weights, log_gaussian: Float[Array, "..."] | None, masks: Sequence[Bool[Array, "..."]]
+    ) -> Weights:
+        """From the summed terms to the weights, before dropout; ln G and masks are broadcast against [b h t s]."""
+        scale = 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
+        logits = scale * terms
+        if log_gaussian is not None:
+            logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
+        return scores.masked_softmax(logits, masks)
 
     def attend(
         self,
@@ -156,16 +178,12 @@ class Problem:
 
         `log_gaussian` and `inside` the span are [t s], or [h t s] with a span a head.
         """
-        scale = 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
-        logits = scale * terms
-        if log_gaussian is not None:
-            logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
         masks = [] if inside is None else [inside]
         if self.is_causal:
             masks.append(scores.causal_mask(query_indices, jnp.arange(self.value.shape[1])))
         if self.key_mask is not None:
             masks.append(self.key_mask[:, None, None, :])
-        weights = scores.masked_softmax(logits, masks)
+        weights = self.weigh(terms, log_gaussian, masks)
         if self.dropout_rate > 0:
             weights = scores.dropout(weights, query_indices, self.dropout_rate, self.dropout_rng)
         outputs = jnp.einsum(

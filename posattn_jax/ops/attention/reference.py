@@ -1,12 +1,11 @@
 """Layout V1 (Alfons 2022, Appendix A.1): every tensor laid out [N, N]. Plain, large, and the oracle of the others."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from posattn_jax.axes import Array, Query, Shape, Weights
 from posattn_jax.ops import grid, span
+from posattn_jax.ops.attention.patches import take_patches
 from posattn_jax.ops.attention.problem import Problem
 
 
@@ -17,10 +16,7 @@ def unfold(values: Array, grid_shape: Shape) -> Array:
     would leave the range.
     """
     shape = grid.check_grid(grid_shape)
-    rest = values.shape[len(shape) :]
-    starts = jnp.asarray(np.asarray(shape) - 1 - grid.positions(shape))  # [N, p]
-    patches = jax.vmap(lambda start: lax.dynamic_slice(values, (*start, *(0 for _ in rest)), (*shape, *rest)))(starts)
-    return patches.reshape(len(starts), len(starts), *rest)
+    return take_patches(values, np.asarray(shape) - 1 - grid.positions(shape), shape)
 
 
 def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
@@ -41,5 +37,5 @@ def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
         else:
             log_g_star = unfold(log_g, shape)
         half = problem.half
-        span_mask = span.inside_span(jnp.asarray(positions - positions[:, None]), half)
+        span_mask = span.inside_span(jnp.asarray(positions) - positions[:, None], half)
     return problem.attend(terms, jnp.arange(len(positions)), log_g_star, span_mask)
