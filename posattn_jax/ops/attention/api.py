@@ -19,17 +19,19 @@ from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
+from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.attention.window import window_attention
 from posattn_jax.ops.span import SpanMode
 
-Implementation = Literal["auto", "reference", "patch", "window", "dense"]
+Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled"]
 
 LAYOUTS = {
     "auto": dense_attention,
     "dense": dense_attention,
-    "patch": patch_attention,
     "reference": reference_attention,
+    "patch": patch_attention,
     "window": window_attention,
+    "tiled": tiled_attention,
 }
 
 

@@ -1,0 +1,5 @@
+from tests.ops.attention_suite import LocalSuite
+
+
+class TestTiled(LocalSuite):
+    implementation = "tiled"
