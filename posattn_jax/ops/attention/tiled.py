@@ -135,19 +135,23 @@ class _Loop:
                 preferred_element_type=self.dtype,
             )
         if "p" in shared:
-            terms += jnp.einsum(
-                "bhitd,htsd->bhits", queries["position_query"], shared["p"], preferred_element_type=self.dtype
+            by_query = lax.dot_general(  # [h t b i s]: for every query of a tile one product over all tiles
+                queries["position_query"],
+                shared["p"],
+                (((4,), (3,)), ((1, 3), (0, 1))),
+                preferred_element_type=self.dtype,
             )
+            terms += by_query.transpose(2, 0, 3, 1, 4)
         return terms * shared.get("gain", self.scale) + shared.get("addend", 0.0)
 
-    def attended(self, arrays, mask, base, origin, start):
-        """Which keys the queries of a group attend to, to be broadcast to [b h tiles queries keys]."""
+    def masked(self, arrays, mask, base, origin, start):
+        """0 where the queries of a group attend to a key, and far below it elsewhere: two addends."""
         tiling = self.tiling
         shape = tiling.grid_shape
         offsets = self.offsets(base)
-        inside = jnp.ones((1, 1, *offsets.shape[:2]), bool)
+        inside = jnp.ones((1, 1, 1, *offsets.shape[:2]), bool)
         if "sigma" in arrays:
-            inside = span.inside_span(offsets, self.half(arrays["sigma"]))[:, None]
+            inside = span.inside_span(offsets, self.half(arrays["sigma"]))[:, None, None]
         if self.problem.is_causal:
             inside &= _not_after(offsets)
         p = len(shape)
@@ -158,7 +162,9 @@ class _Loop:
             on_grid &= on_axis.reshape(-1, *(1,) * (p - axis))
         if mask is not None:
             on_grid &= lax.dynamic_slice(mask, start, (mask.shape[0], 1, *tiling.slab, 1))
-        return inside & tiling.windows(on_grid)[..., None, :, 0]
+        hidden = jnp.where(inside, 0, scores.MASKED).astype(self.dtype)
+        off = jnp.where(on_grid, 0, scores.MASKED).astype(self.dtype)
+        return hidden + tiling.windows(off)[..., None, :, 0]
 
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
@@ -214,8 +220,8 @@ class _Loop:
                 origin, queries, (largest, total, outputs) = xs
                 start = self.start(origin, base)
                 slab = self.slab(ready, start)
-                attended = self.attended(ready, mask, base, origin, start)
-                logits = jnp.where(attended, self.logits(queries, slab, shared), scores.MASKED)
+                logits = self.logits(queries, slab, shared) + self.masked(ready, mask, base, origin, start)
+                logits = lax.optimization_barrier(logits)
                 new = jnp.maximum(largest, logits.max(-1))
                 weights = jnp.exp(logits - new[..., None])
                 decay = jnp.exp(largest - new)
@@ -264,8 +270,8 @@ class _Loop:
                 start = self.start(origin, base)
                 slab = self.slab(ready, start)
                 logits, to_terms = jax.vjp(self.logits, queries, slab, shared)
-                attended = self.attended(ready, mask, base, origin, start)
-                weights = jnp.exp(jnp.where(attended, logits, scores.MASKED) - log_total[..., None])
+                masked = self.masked(ready, mask, base, origin, start)
+                weights = lax.optimization_barrier(jnp.exp(logits + masked - log_total[..., None]))
                 values, to_value = jax.vjp(tiling.windows, slab["value"])
                 d_weights = jnp.einsum("bhitd,bhisd->bhits", cotangent, values, preferred_element_type=self.dtype)
                 added, d_slab, d_more = to_terms(weights * (d_weights - removed[..., None]))
