@@ -153,10 +153,6 @@ class Problem:
         queries = self.content_queries(queries)
         return jnp.einsum("bthd,bshd->bhts", queries, self.key, preferred_element_type=self.dtype)
 
-    def content_queries(self, queries: Query) -> Query:
-        """q + u."""
-        return queries if self.content_bias is None else queries + self.content_bias
-
     def position_queries(self, queries: Query) -> Query:
         """q + v."""
         return queries if self.position_bias is None else queries + self.position_bias

@@ -106,65 +106,59 @@ class _Loop:
             return trip(jnp.asarray(-reach), carry)
         return lax.fori_loop(0, total, body, carry)
 
-    def offsets(self, base):
-        """Key minus query, for the queries of a tile and the keys of its window: [queries, keys, p]."""
-        return base + jnp.asarray(self.tiling.relative)
-
-    def shared(self, learned, base):
-        """What all tiles share in a trip: P [h, queries, keys, d], and the gain and addend of the scores."""
+    def positional(self, learned, base):
+        """What positions alone make of a trip: P [h, queries, keys, d] and ln G [h|1, queries, keys]."""
         made = {}
-        if "encoding_window" in learned:
-            made["p"] = self.tiling.pairs(learned["encoding_window"])
+        if "encoding" in learned:
+            made["p"] = self.tiling.pairs(learned["encoding"])
         if "sigma" in learned:
-            coordinates = grid.normalise(self.offsets(base), self.problem.grid_shape, self.problem.reference_shape)
-            log_gaussian = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)[:, None]
-            if self.problem.span_mode == "multiply":
-                made["gain"] = self.scale * jnp.exp(log_gaussian)
-            else:
-                made["addend"] = log_gaussian
+            offsets = base + jnp.asarray(self.tiling.relative)  # [queries, keys, p]
+            coordinates = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
+            made["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
         return made
 
-    def logits(self, queries, slab, shared):
-        """[b h tiles queries keys]."""
-        terms = 0.0
-        if "key" in slab:
-            terms += jnp.einsum(
-                "bhitd,bhisd->bhits",
-                queries["content_query"],
-                self.tiling.windows(slab["key"]),
-                preferred_element_type=self.dtype,
-            )
-        if "p" in shared:
-            by_query = lax.dot_general(  # [h t b i s]: for every query of a tile one product over all tiles
-                queries["position_query"],
-                shared["p"],
-                (((4,), (3,)), ((1, 3), (0, 1))),
-                preferred_element_type=self.dtype,
-            )
-            terms += by_query.transpose(2, 0, 3, 1, 4)
-        return terms * shared.get("gain", self.scale) + shared.get("addend", 0.0)
-
-    def masked(self, arrays, mask, base, origin, start):
-        """0 where the queries of a group attend to a key, and far below it elsewhere: two addends."""
-        tiling = self.tiling
-        shape = tiling.grid_shape
-        offsets = self.offsets(base)
-        inside = jnp.ones((1, 1, 1, *offsets.shape[:2]), bool)
-        if "sigma" in arrays:
-            inside = span.inside_span(offsets, self.half(arrays["sigma"]))[:, None, None]
+    def modulation(self, positional, sigma, base):
+        """The factor and the addend that make logits of terms, with the masks that all tiles share."""
+        offsets = base + jnp.asarray(self.tiling.relative)
+        inside = jnp.ones((1, *offsets.shape[:2]), bool)
         if self.problem.is_causal:
             inside &= _not_after(offsets)
-        p = len(shape)
-        on_grid = jnp.ones((1, 1, *tiling.slab, 1), bool)
-        for axis in range(p):
-            position = origin[axis] + base[axis] + np.arange(tiling.slab[axis])
-            on_axis = (position >= 0) & (position < shape[axis])
-            on_grid &= on_axis.reshape(-1, *(1,) * (p - axis))
+        if sigma is not None:
+            inside &= span.inside_span(offsets, self.half(sigma))
+        factor, addend = self.scale, jnp.where(inside, 0, scores.MASKED).astype(self.dtype)
+        if sigma is not None and self.problem.span_mode == "multiply":
+            factor = self.scale * jnp.exp(positional["log_gaussian"][:, None])
+        elif sigma is not None:
+            addend += positional["log_gaussian"]
+        return factor, addend[:, None]
+
+    def logits(self, queries, keys, p, modulation):
+        """[b h tiles queries keys]."""
+        terms = 0.0
+        if keys is not None:
+            terms += jnp.einsum(
+                "bhitd,bhisd->bhits", queries["content_query"], keys, preferred_element_type=self.dtype
+            )
+        if p is not None:  # for every query of a tile one product over all tiles: [h t b i s]
+            by_query = lax.dot_general(
+                queries["position_query"], p, (((4,), (3,)), ((1, 3), (0, 1))), preferred_element_type=self.dtype
+            )
+            terms += by_query.transpose(2, 0, 3, 1, 4)
+        factor, addend = modulation
+        return terms * factor + addend
+
+    def off_grid(self, mask, first):
+        """An addend far below any score where a tile's window holds no key: [b|1, 1, tiles, 1, keys]."""
+        tiling = self.tiling
+        on_grid = 1
+        for axis, (size, window) in enumerate(zip(tiling.grid_shape, tiling.window, strict=True)):
+            position = first[axis] + tiling.starts[:, axis, None] + np.arange(window)  # [tiles, window]
+            on_axis = (position >= 0) & (position < size)
+            on_grid = on_grid & jnp.expand_dims(on_axis, [1 + i for i in range(len(tiling.window)) if i != axis])
+        on_grid = on_grid.reshape(1, 1, len(tiling.starts), -1)
         if mask is not None:
-            on_grid &= lax.dynamic_slice(mask, start, (mask.shape[0], 1, *tiling.slab, 1))
-        hidden = jnp.where(inside, 0, scores.MASKED).astype(self.dtype)
-        off = jnp.where(on_grid, 0, scores.MASKED).astype(self.dtype)
-        return hidden + tiling.windows(off)[..., None, :, 0]
+            on_grid &= tiling.windows(mask, first)[..., 0]
+        return jnp.where(on_grid, 0, scores.MASKED).astype(self.dtype)[..., None, :]
 
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
@@ -190,21 +184,11 @@ class _Loop:
         made = {}
         if "encoding" in ready:
             start, size = self.window_of_encoding(base)
-            made["encoding_window"] = lax.dynamic_slice(ready["encoding"], start, (*size, *ready["encoding"].shape[-2:]))
+            size = (*size, *ready["encoding"].shape[-2:])
+            made["encoding"] = lax.dynamic_slice(ready["encoding"], start, size)
         if "sigma" in ready:
             made["sigma"] = ready["sigma"]
         return made
-
-    def slab(self, ready, start):
-        return {
-            name: lax.dynamic_slice(ready[name], start, (*ready[name].shape[:2], *self.tiling.slab, ready[name].shape[-1]))
-            for name in ("key", "value")
-            if name in ready
-        }
-
-    def start(self, origin, base):
-        where = (origin + base) % np.array(self.tiling.grid_shape)
-        return (0, 0, *where, 0)
 
     def forward(self, arrays):
         ready, mask = self.prepared(arrays)
@@ -214,19 +198,19 @@ class _Loop:
         value = ready["value"]
 
         def trip(base, carry):
-            shared = self.shared(self.learned(ready, base), base)
+            positional = self.positional(self.learned(ready, base), base)
+            modulation = self.modulation(positional, ready.get("sigma"), base)
 
             def group(_, xs):
                 origin, queries, (largest, total, outputs) = xs
-                start = self.start(origin, base)
-                slab = self.slab(ready, start)
-                logits = self.logits(queries, slab, shared) + self.masked(ready, mask, base, origin, start)
-                logits = lax.optimization_barrier(logits)
+                first = origin + base
+                keys = tiling.windows(ready["key"], first) if "key" in ready else None
+                logits = self.logits(queries, keys, positional.get("p"), modulation) + self.off_grid(mask, first)
                 new = jnp.maximum(largest, logits.max(-1))
                 weights = jnp.exp(logits - new[..., None])
                 decay = jnp.exp(largest - new)
                 total = total * decay + weights.sum(-1)
-                values = tiling.windows(slab["value"])
+                values = tiling.windows(ready["value"], first)
                 added = jnp.einsum(
                     "bhits,bhisd->bhitd", weights.astype(values.dtype), values, preferred_element_type=self.dtype
                 )
@@ -260,55 +244,70 @@ class _Loop:
         zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.result_type(x, self.dtype)))
 
         def trip(base, carry):
-            d_queries, d_slabs, d_learned = carry
+            d_queries, d_sides, d_learned = carry
             learned = self.learned(ready, base)
-            shared, to_learned = jax.vjp(lambda learned: self.shared(learned, base), learned)
+            positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
+            p, modulation = positional.get("p"), self.modulation(positional, ready.get("sigma"), base)
 
             def group(carry, xs):
-                d_slabs, d_shared = carry
+                d_sides, d_positional = carry
                 origin, queries, cotangent, removed, log_total, d_queries = xs
-                start = self.start(origin, base)
-                slab = self.slab(ready, start)
-                logits, to_terms = jax.vjp(self.logits, queries, slab, shared)
-                masked = self.masked(ready, mask, base, origin, start)
-                weights = lax.optimization_barrier(jnp.exp(logits + masked - log_total[..., None]))
-                values, to_value = jax.vjp(tiling.windows, slab["value"])
-                d_weights = jnp.einsum("bhitd,bhisd->bhits", cotangent, values, preferred_element_type=self.dtype)
-                added, d_slab, d_more = to_terms(weights * (d_weights - removed[..., None]))
-                d_values = jnp.einsum("bhits,bhitd->bhisd", weights, cotangent)
-                d_slab["value"] = to_value(d_values.astype(values.dtype))[0]
-                d_slabs = {
-                    name: lax.dynamic_update_slice(
-                        total, lax.dynamic_slice(total, start, d_slab[name].shape) + d_slab[name], start
-                    )
-                    for name, total in d_slabs.items()
-                }
+                first = origin + base
+                windows, to_sides = jax.vjp(
+                    lambda sides: {name: tiling.windows(side, first) for name, side in sides.items()},
+                    {name: ready[name] for name in d_sides},
+                )
+                logits = self.logits(queries, windows.get("key"), p, modulation)
+                weights = jnp.exp(logits + self.off_grid(mask, first) - log_total[..., None])
+                d_weights = jnp.einsum(
+                    "bhitd,bhisd->bhits", cotangent, windows["value"], preferred_element_type=self.dtype
+                )
+                d_logits = weights * (d_weights - removed[..., None])
+                d_terms = d_logits * modulation[0]
+                # Products with the queries first: the large factor is then read as it lies.
+                d_windows = {"value": jnp.einsum("bhitd,bhits->bhids", cotangent, weights)}
+                added, d_made = {}, {}
+                if "key" in windows:
+                    added["content_query"] = jnp.einsum("bhits,bhisd->bhitd", d_terms, windows["key"])
+                    d_windows["key"] = jnp.einsum("bhitd,bhits->bhids", queries["content_query"], d_terms)
+                if p is not None:
+                    by_query = d_terms.transpose(1, 3, 0, 2, 4)  # [h t b i s]
+                    d_query = lax.dot_general(by_query, p, (((4,), (2,)), ((0, 1), (0, 1))))
+                    added["position_query"] = d_query.transpose(2, 0, 3, 1, 4)
+                    query = queries["position_query"].transpose(1, 3, 0, 2, 4)
+                    d_made["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
+                if "log_gaussian" in positional:
+                    d_log = d_logits * logits if self.problem.span_mode == "multiply" else d_logits
+                    d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
+                    d_made["log_gaussian"] = d_log if d_log.shape == positional["log_gaussian"].shape else d_log.sum(0, keepdims=True)
+                d_windows = {name: d.swapaxes(-1, -2).astype(windows[name].dtype) for name, d in d_windows.items()}
+                d_sides = jax.tree.map(jnp.add, d_sides, to_sides(d_windows)[0])
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
-                return (d_slabs, jax.tree.map(jnp.add, d_shared, d_more)), d_queries
+                return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
 
             xs = (jnp.asarray(tiling.origins), queries, cotangent, removed, log_total, d_queries)
-            (d_slabs, d_shared), d_queries = self.scan(group, (d_slabs, zeros(shared)), xs)
-            (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_shared, shared))
+            (d_sides, d_positional), d_queries = self.scan(group, (d_sides, zeros(positional)), xs)
+            (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
             if "encoding" in d_learned:
                 start, _ = self.window_of_encoding(base)
-                added_window = added["encoding_window"]
+                added_window = added["encoding"]
                 total = d_learned["encoding"]
                 d_learned["encoding"] = lax.dynamic_update_slice(
                     total, lax.dynamic_slice(total, start, added_window.shape) + added_window, start
                 )
             if "sigma" in d_learned:
                 d_learned["sigma"] += added["sigma"]
-            return d_queries, d_slabs, d_learned
+            return d_queries, d_sides, d_learned
 
         carry = (
             zeros(queries),
             zeros({name: ready[name] for name in ("key", "value") if name in ready}),
             zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
         )
-        d_queries, d_slabs, d_learned = self.run(ready.get("sigma"), trip, carry)
+        d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
         _, unprepare = jax.vjp(lambda arrays: self.prepared(arrays)[0], arrays)
-        made = d_queries | d_slabs | d_learned
+        made = d_queries | d_sides | d_learned
         return unprepare({name: made[name].astype(ready[name].dtype) for name in ready})
 
 

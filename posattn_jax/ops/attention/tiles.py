@@ -6,8 +6,8 @@ that its transpose is again slices and sums.
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -50,9 +50,10 @@ class Tiling:
         return where * np.multiply(self.tile, self.group)
 
     @property
-    def slab(self) -> Sizes:
-        """The keys that a group meets at once."""
-        return tuple((g - 1) * t + w for g, t, w in zip(self.group, self.tile, self.window, strict=True))
+    def starts(self) -> np.ndarray:
+        """The position of the first query of each tile of a group, from that of the group: [tiles, p]."""
+        where = np.stack(np.unravel_index(np.arange(math.prod(self.group)), self.group), -1)
+        return where * np.array(self.tile)
 
     @property
     def relative(self) -> np.ndarray:
@@ -82,17 +83,17 @@ class Tiling:
         return x[(slice(None), slice(None), *(slice(size) for size in self.grid_shape))]
 
     def wrap(self, x: Array) -> Array:
-        """[b h *S d] with its beginning repeated behind its end, so that a slab may start at any position modulo S."""
-        return jnp.pad(x, [(0, 0)] * 2 + [(0, size - 1) for size in self.slab] + [(0, 0)], mode="wrap")
+        """[b h *S d] with its beginning repeated behind its end: a window may start at any position modulo S."""
+        return jnp.pad(x, [(0, 0)] * 2 + [(0, size - 1) for size in self.window] + [(0, 0)], mode="wrap")
 
-    def windows(self, slab: Array) -> Array:
-        """The window of each tile of a group: [b h *slab d] -> [b, h, tiles, keys, d]."""
-        b, h, *_, d = slab.shape
-        for axis, (g, t, w) in enumerate(zip(self.group, self.tile, self.window, strict=True), start=2):
-            slab = strided_windows(slab, 2 * axis - 2, g, t, w)
-        p = len(self.tile)
-        slab = slab.transpose(*_gathered(2, p), 2 + 2 * p)
-        return slab.reshape(b, h, math.prod(self.group), math.prod(self.window), d)
+    def windows(self, wrapped: Array, first: Array) -> Array:
+        """The window of each tile of a group, the first tile's starting at `first`: [b, h, tiles, keys, d]."""
+        b, h, *_, d = wrapped.shape
+        starts = (first + self.starts) % np.array(self.grid_shape)
+        take = jax.vmap(
+            lambda start: lax.dynamic_slice(wrapped, (0, 0, *start, 0), (b, h, *self.window, d)), out_axes=2
+        )
+        return take(starts).reshape(b, h, len(starts), math.prod(self.window), d)
 
     def pairs(self, offsets: Array) -> Array:
         """From offsets to pairs of a tile and its window: [*(t + w - 1) h d] -> [h, queries, keys, d]."""
@@ -102,18 +103,6 @@ class Tiling:
             offsets = toeplitz(offsets, 2 * axis, t, w)
         offsets = offsets.transpose(2 * p, *_gathered(0, p), 2 * p + 1)
         return offsets.reshape(h, math.prod(self.tile), math.prod(self.window), d)
-
-
-def strided_windows(x: Array, axis: int, count: int, stride: int, size: int) -> Array:
-    """out[..., i, j, ...] = x[..., i stride + j, ...] for i < count and j < size."""
-    pieces = -(-size // stride)
-    length = (count - 1 + pieces) * stride
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (0, length - x.shape[axis])
-    x = jnp.pad(x, padding)
-    x = x.reshape(*x.shape[:axis], count - 1 + pieces, stride, *x.shape[axis + 1 :])
-    x = jnp.concatenate([lax.slice_in_dim(x, i, i + count, axis=axis) for i in range(pieces)], axis=axis + 1)
-    return lax.slice_in_dim(x, 0, size, axis=axis + 1)
 
 
 def toeplitz(x: Array, axis: int, rows: int, columns: int) -> Array:
