@@ -148,16 +148,19 @@ class _Loop:
         return terms * factor + addend
 
     def off_grid(self, mask, first):
-        """An addend far below any score where a tile's window holds no key: [b|1, 1, tiles, 1, keys]."""
+        """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
+
+        Made before the loop over groups, which would otherwise compute it again for every score.
+        """
         tiling = self.tiling
-        on_grid = 1
+        on_grid = jnp.ones((len(first), len(tiling.starts), *(1 for _ in tiling.window)), bool)
         for axis, (size, window) in enumerate(zip(tiling.grid_shape, tiling.window, strict=True)):
-            position = first[axis] + tiling.starts[:, axis, None] + np.arange(window)  # [tiles, window]
+            position = first[:, None, axis, None] + tiling.starts[:, axis, None] + np.arange(window)
             on_axis = (position >= 0) & (position < size)
-            on_grid = on_grid & jnp.expand_dims(on_axis, [1 + i for i in range(len(tiling.window)) if i != axis])
-        on_grid = on_grid.reshape(1, 1, len(tiling.starts), -1)
+            on_grid &= jnp.expand_dims(on_axis, [2 + i for i in range(len(tiling.window)) if i != axis])
+        on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), -1)
         if mask is not None:
-            on_grid &= tiling.windows(mask, first)[..., 0]
+            on_grid &= jax.vmap(functools.partial(tiling.windows, mask))(first)[..., 0]
         return jnp.where(on_grid, 0, scores.MASKED).astype(self.dtype)[..., None, :]
 
     def prepared(self, arrays):
@@ -200,12 +203,12 @@ class _Loop:
         def trip(base, carry):
             positional = self.positional(self.learned(ready, base), base)
             modulation = self.modulation(positional, ready.get("sigma"), base)
+            first = base + tiling.origins
 
             def group(_, xs):
-                origin, queries, (largest, total, outputs) = xs
-                first = origin + base
+                first, off_grid, queries, (largest, total, outputs) = xs
                 keys = tiling.windows(ready["key"], first) if "key" in ready else None
-                logits = self.logits(queries, keys, positional.get("p"), modulation) + self.off_grid(mask, first)
+                logits = self.logits(queries, keys, positional.get("p"), modulation) + off_grid
                 new = jnp.maximum(largest, logits.max(-1))
                 weights = jnp.exp(logits - new[..., None])
                 decay = jnp.exp(largest - new)
@@ -216,7 +219,7 @@ class _Loop:
                 )
                 return None, (new, total, outputs * decay[..., None] + added)
 
-            return self.scan(group, None, (jnp.asarray(tiling.origins), queries, carry))[1]
+            return self.scan(group, None, (first, self.off_grid(mask, first), queries, carry))[1]
 
         start = jnp.full(like.shape[:-1], LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], value.shape[-1]), self.dtype))
@@ -248,17 +251,17 @@ class _Loop:
             learned = self.learned(ready, base)
             positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
             p, modulation = positional.get("p"), self.modulation(positional, ready.get("sigma"), base)
+            first = base + tiling.origins
 
             def group(carry, xs):
                 d_sides, d_positional = carry
-                origin, queries, cotangent, removed, log_total, d_queries = xs
-                first = origin + base
+                first, off_grid, queries, cotangent, removed, log_total, d_queries = xs
                 windows, to_sides = jax.vjp(
                     lambda sides: {name: tiling.windows(side, first) for name, side in sides.items()},
                     {name: ready[name] for name in d_sides},
                 )
                 logits = self.logits(queries, windows.get("key"), p, modulation)
-                weights = jnp.exp(logits + self.off_grid(mask, first) - log_total[..., None])
+                weights = jnp.exp(logits + off_grid - log_total[..., None])
                 d_weights = jnp.einsum(
                     "bhitd,bhisd->bhits", cotangent, windows["value"], preferred_element_type=self.dtype
                 )
@@ -285,7 +288,7 @@ class _Loop:
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
                 return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
 
-            xs = (jnp.asarray(tiling.origins), queries, cotangent, removed, log_total, d_queries)
+            xs = (first, self.off_grid(mask, first), queries, cotangent, removed, log_total, d_queries)
             (d_sides, d_positional), d_queries = self.scan(group, (d_sides, zeros(positional)), xs)
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
