@@ -1,0 +1,91 @@
+"""The roofline: how fast attention within a span could be, at the rates this machine reaches at simpler things.
+
+With P pairs inside the spans, b batch, h heads, d features a head, N positions, R offsets and W of them in a span:
+
+  seconds = b h P flops / (flops a second) + b h P exps / (exps a second) + bytes / (bytes a second)
+
+  forward             flops = 6 d: content, position and value products, 2 d each
+                      exps  = 1
+                      bytes = query, key, value, outputs [b N h d] and the encoding [W h d]
+  forward + backward  flops = 22 d: the forward's 6 d; content and position scores again 4 d, dP and d value 2 d each,
+                              d query 4 d (by content and by position), d key and d encoding 2 d each
+                      exps  = 2, the forward's and one of the recomputed softmax
+                      bytes = the forward's; query, key, value, d outputs and the encoding once more; d query, d key,
+                              d value [b N h d] and d encoding [R h d]
+
+The three add up: nothing overlaps. Biases, sigma and the statistics of the softmax are left out.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from posattn_jax.axes import Array
+from posattn_jax.benchmarks.shapes import Point
+from posattn_jax.benchmarks.timing import seconds
+from posattn_jax.ops import grid
+
+# The side of the matrices, and the elements that exp and copy pass over: a few megabytes stay in a CPU's cache, while
+# an accelerator needs more to be filled at all.
+SIZES = {"cpu": (512, 2**20, 2**24)}
+ACCELERATOR_SIZES = (4096, 2**24, 2**28)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What the machine reaches: products by dtype, float32 exponentials, and bytes read plus bytes written."""
+
+    flops_per_second: dict[str, float]
+    exps_per_second: float
+    bytes_per_second: float
+
+
+def measure_rates(dtype: str) -> Rates:
+    """A square matrix product in float32 and in `dtype`, exp of an array in cache, and a pass over one that is not."""
+    side, exp_size, copy_size = SIZES.get(jax.default_backend(), ACCELERATOR_SIZES)
+    flops = {}
+    for name in dict.fromkeys(("float32", dtype)):
+        ones = jnp.full((side, side), 1 / side, name)
+        flops[name] = 2 * side**3 / _seconds_a_step(lambda x, ones=ones: x @ ones, ones)
+    return Rates(
+        flops_per_second=flops,
+        exps_per_second=exp_size / _seconds_a_step(lambda x: jnp.exp(-x), jnp.ones(exp_size)),
+        bytes_per_second=2 * 4 * copy_size / _seconds_a_step(lambda x: -x, jnp.ones(copy_size)),
+    )
+
+
+def _seconds_a_step(step, x: Array, at_least: float = 0.1, trials: int = 5) -> float:
+    """The fastest of some trials, each a loop long enough that starting it does not count."""
+    loop = jax.jit(lambda x, steps: lax.fori_loop(0, steps, lambda _, x: step(x), x), donate_argnums=0)
+    x = jnp.array(x)  # the loop works in place
+
+    def run():
+        nonlocal x
+        x = loop(x, steps).block_until_ready()
+
+    steps = 1
+    run()  # compiles
+    while seconds(run) < at_least:
+        steps *= 2
+    return min(seconds(run) for _ in range(trials)) / steps
+
+
+def limit_seconds(
+    point: Point, batch: int, heads: int, head_dim: int, itemsize: int, rates: Rates, backward: bool
+) -> float:
+    """The roofline's time of the forward pass, or of forward and backward: see the module's formula."""
+    pairs = batch * heads * point.pairs
+    features = batch * point.num_positions * heads * head_dim
+    window = point.window * heads * head_dim
+    offsets = math.prod(grid.relative_shape(point.grid_shape)) * heads * head_dim
+    flops, exps, elements = 6 * head_dim, 1, 4 * features + window
+    if backward:
+        flops, exps, elements = 22 * head_dim, 2, 2 * elements + 3 * features + offsets
+    return (
+        pairs * flops / max(rates.flops_per_second.values())
+        + pairs * exps / rates.exps_per_second
+        + elements * itemsize / rates.bytes_per_second
+    )

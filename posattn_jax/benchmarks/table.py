@@ -1,0 +1,84 @@
+"""From times to what they mean, and the table on screen."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from posattn_jax.benchmarks.shapes import Point
+from posattn_jax.benchmarks.timing import Program
+
+# What is timed, as the results name it and as people read it.
+PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
+
+# The layouts that visit every pair: the best of them is what the others are compared with.
+BASELINES = ("dense", "reference")
+
+COLUMNS = {
+    "median_ms": "ms",
+    "temp_mib": "temp MiB",
+    "compile_seconds": "compile s",
+    "speed_up": "speed-up",
+    "efficiency": "efficiency",
+    "ns_per_pair": "ns/pair",
+}
+
+
+def measurement(program: Program, times: list[float]) -> dict[str, Any]:
+    """What was measured of one program."""
+    lower, median, upper = np.percentile(times, [25, 50, 75]) * 1e3
+    return {
+        "median_ms": float(median),
+        "quartiles_ms": [float(lower), float(upper)],
+        "repeats": len(times),
+        "temp_mib": program.temp_bytes / 2**20,
+        "compile_seconds": program.compile_seconds,
+    }
+
+
+def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int, heads: int) -> None:
+    """Adds to what was measured of every layout in one pass what can be compared between points.
+
+      speed_up    = time of the better of dense and reference / time
+      efficiency  = speed_up / pair_ratio: 1 where the time fell as much as the pairs to visit
+      ns_per_pair = time / (b h pairs inside the spans)
+
+    The first two are None where neither dense nor reference was timed.
+    """
+    measured = {layout: values for layout, values in layouts.items() if "median_ms" in values}
+    baseline = min((measured[layout]["median_ms"] for layout in BASELINES if layout in measured), default=None)
+    for values in measured.values():
+        speed_up = None if baseline is None else baseline / values["median_ms"]
+        values["speed_up"] = speed_up
+        values["efficiency"] = None if speed_up is None else speed_up / point.pair_ratio
+        values["ns_per_pair"] = values["median_ms"] * 1e6 / (batch * heads * point.pairs)
+
+
+def format_point(result: dict[str, Any]) -> str:
+    """The table of one point: a block of rows a pass, with the reasons of what is missing below."""
+    half, positions = (" x ".join(str(size) for size in result[name]) for name in ("half", "grid_shape"))
+    lines = [
+        f"{result['shape']}: {positions} positions, half-span {half}: {result['pairs']:,} pairs inside the spans, "
+        f"{number(result['pair_ratio'])} times as many in all"
+    ]
+    for name, passed in result["passes"].items():
+        rows = [[PASSES[name], *COLUMNS.values()]]
+        rows += [
+            [layout, *(number(values.get(key)) for key in COLUMNS)] for layout, values in passed["layouts"].items()
+        ]
+        rows.append(["roofline", number(passed["roofline_ms"])])
+        for first, *rest in rows:
+            lines.append(f"  {first:<20}" + "".join(f"{cell:>12}" for cell in rest))
+        for layout, values in passed["layouts"].items():
+            if "skipped" in values:
+                lines.append(f"  {layout} skipped: {values['skipped']}")
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | None) -> str:
+    """Three digits, without an exponent; a dash where there is nothing."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    return f"{value:,.{min(6, max(0, 2 - math.floor(math.log10(abs(value)))))}f}"
