@@ -17,10 +17,12 @@ from jax import lax
 from posattn_jax.axes import Array, Query
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.tiles import Tiling, choose_tiling
+from posattn_jax.ops.attention.tiles import Tiling, tilings
 
 # Above every masked score and below every other: where the largest score of a query starts.
 LOWEST = scores.MASKED / 10
+# What a trip costs beside its scores, in pairs a tile.
+TRIP_COST = 32
 
 
 def tiled_attention(problem: Problem) -> tuple[Query, None]:
@@ -28,7 +30,8 @@ def tiled_attention(problem: Problem) -> tuple[Query, None]:
     problem.check_local("tiled")
     b, n, h, d = problem.query.shape
     shape = problem.grid_shape
-    tiling, heads = choose_tiling(problem)
+    choices = tilings(shape, b, h, problem.dtype.itemsize, problem.static_half)
+    heads = min(heads for _, heads in choices)
 
     def by_head(x, axis):
         """Splits the axis of heads into [groups of heads, ..., heads of a group, ...]."""
@@ -49,7 +52,7 @@ def tiled_attention(problem: Problem) -> tuple[Query, None]:
     if problem.sigma is not None:
         sigma = problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma))
         arrays["sigma"] = by_head(sigma, 0) if sigma.ndim == 2 else jnp.broadcast_to(sigma, (h // heads, 1, len(shape)))
-    attend = functools.partial(_attend, problem, tiling)
+    attend = functools.partial(_attend, problem, [tiling for tiling, _ in choices])
     if heads == h:
         outputs = attend({name: array[0] for name, array in arrays.items()})[None]
     else:
@@ -58,15 +61,29 @@ def tiled_attention(problem: Problem) -> tuple[Query, None]:
     return jnp.moveaxis(outputs, 0, 2).reshape(n, b, h, d).swapaxes(0, 1).astype(problem.value.dtype), None
 
 
-def _attend(problem: Problem, tiling: Tiling, arrays: dict[str, Array]) -> Array:
-    """Outputs [b h *S d] of some heads, whose arrays are features [b h *S d], encoding [*R h d] and sigma [h|1 p]."""
-    loop = _Loop(problem, tiling)
+def _attend(problem: Problem, choices: list[Tiling], arrays: dict[str, Array]) -> Array:
+    """Outputs [b h *S d] of some heads, whose arrays are features [b h *S d], encoding [*R h d] and sigma [h|1 p].
+
+    Which of the tilings the loop uses is chosen at run time, by the pairs that it would compute for this span.
+    """
+    loops = [_Loop(problem, tiling) for tiling in choices]
+
+    def run(name, arrays, *rest):
+        branches = [getattr(loop, name) for loop in loops]
+        if len(branches) == 1:
+            return branches[0](arrays, *rest)
+        costs = jnp.stack([loop.cost(arrays["sigma"]) for loop in loops])
+        return lax.switch(jnp.argmin(costs), branches, arrays, *rest)
+
+    def forward(arrays):
+        outputs, log_total = run("forward", arrays)
+        return outputs, (arrays, outputs, log_total)
 
     @jax.custom_vjp
     def attend(arrays):
-        return loop.forward(arrays)[0]
+        return forward(arrays)[0]
 
-    attend.defvjp(loop.forward, loop.backward)
+    attend.defvjp(forward, lambda residuals, cotangent: (run("backward", *residuals, cotangent),))
     return attend(arrays)
 
 
@@ -90,6 +107,11 @@ class _Loop:
         reach = jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
         counts = -(-(t + 2 * reach) // w)
         return reach, counts, jnp.prod(counts)
+
+    def cost(self, sigma):
+        """The pairs of a tile that the loop computes, and what a trip costs beside them."""
+        _, counts, _ = self.trips(sigma)
+        return jnp.prod(counts.astype(self.dtype)) * (math.prod(self.tiling.window) + TRIP_COST)
 
     def half(self, sigma):
         return span.half_span(sigma, self.problem.threshold, self.problem.grid_shape, self.problem.reference_shape)
@@ -226,7 +248,7 @@ class _Loop:
         largest, total, outputs = self.run(ready.get("sigma"), trip, carry)
         total = jnp.where(total == 0, 1, total)
         outputs = tiling.grid(outputs / total[..., None])
-        return outputs, (arrays, outputs, largest + jnp.log(total))
+        return outputs, tiling.grid((largest + jnp.log(total))[..., None])[..., 0]
 
     def scan(self, body, carry, xs):
         """As lax.scan over the groups; a single group needs no loop."""
@@ -235,8 +257,7 @@ class _Loop:
         carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
         return carry, jax.tree.map(lambda y: y[None], ys)
 
-    def backward(self, residuals, cotangent):
-        arrays, outputs, log_total = residuals
+    def backward(self, arrays, outputs, log_total, cotangent):
         ready, mask = self.prepared(arrays)
         tiling = self.tiling
         names = [name for name in ("content_query", "position_query") if name in ready]
@@ -244,6 +265,7 @@ class _Loop:
         cotangent = cotangent.astype(self.dtype)
         removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
         cotangent = tiling.queries(cotangent)
+        log_total = tiling.queries(log_total[..., None])[..., 0]
         zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.result_type(x, self.dtype)))
 
         def trip(base, carry):
@@ -256,10 +278,7 @@ class _Loop:
             def group(carry, xs):
                 d_sides, d_positional = carry
                 first, off_grid, queries, cotangent, removed, log_total, d_queries = xs
-                windows, to_sides = jax.vjp(
-                    lambda sides: {name: tiling.windows(side, first) for name, side in sides.items()},
-                    {name: ready[name] for name in d_sides},
-                )
+                windows = {name: tiling.windows(ready[name], first) for name in d_sides}
                 logits = self.logits(queries, windows.get("key"), p, modulation)
                 weights = jnp.exp(logits + off_grid - log_total[..., None])
                 d_weights = jnp.einsum(
@@ -283,8 +302,10 @@ class _Loop:
                     d_log = d_logits * logits if self.problem.span_mode == "multiply" else d_logits
                     d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
                     d_made["log_gaussian"] = d_log if d_log.shape == positional["log_gaussian"].shape else d_log.sum(0, keepdims=True)
-                d_windows = {name: d.swapaxes(-1, -2).astype(windows[name].dtype) for name, d in d_windows.items()}
-                d_sides = jax.tree.map(jnp.add, d_sides, to_sides(d_windows)[0])
+                d_sides = {
+                    name: tiling.add_windows(total, d_windows[name].swapaxes(-1, -2), first)
+                    for name, total in d_sides.items()
+                }
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
                 return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
 
@@ -311,7 +332,7 @@ class _Loop:
         d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
         _, unprepare = jax.vjp(lambda arrays: self.prepared(arrays)[0], arrays)
         made = d_queries | d_sides | d_learned
-        return unprepare({name: made[name].astype(ready[name].dtype) for name in ready})
+        return unprepare({name: made[name].astype(ready[name].dtype) for name in ready})[0]
 
 
 def _not_after(offsets):

@@ -95,6 +95,19 @@ class Tiling:
         )
         return take(starts).reshape(b, h, len(starts), math.prod(self.window), d)
 
+    def add_windows(self, wrapped: Array, windows: Array, first: Array) -> Array:
+        """The transpose of `windows`: adds every tile's window to where it was taken from."""
+        b, h, *_, d = wrapped.shape
+        p = len(self.tile)
+        starts = (first + self.starts) % np.array(self.grid_shape)
+        dimensions = lax.ScatterDimensionNumbers(
+            update_window_dims=(0, 1, *range(3, 4 + p)),
+            inserted_window_dims=(),
+            scatter_dims_to_operand_dims=tuple(range(2, 2 + p)),
+        )
+        windows = windows.reshape(b, h, len(starts), *self.window, d)
+        return lax.scatter_add(wrapped, starts, windows, dimensions, mode="promise_in_bounds")
+
     def pairs(self, offsets: Array) -> Array:
         """From offsets to pairs of a tile and its window: [*(t + w - 1) h d] -> [h, queries, keys, d]."""
         *_, h, d = offsets.shape
@@ -122,30 +135,63 @@ def toeplitz(x: Array, axis: int, rows: int, columns: int) -> Array:
     return lax.slice_in_dim(folded, 0, columns, axis=axis + 1)
 
 
-def choose_tiling(problem) -> tuple[Tiling, int]:
-    """TEMP"""
-    import os
-    cfg = os.environ.get("TILING")
-    shape = problem.grid_shape
-    b, n, h, d = problem.query.shape
-    tile = {1: (16,), 2: (4, 4), 3: (2, 2, 4)}[len(shape)]
-    if cfg:
-        tile = eval(cfg)[0]
-    if problem.static_half is not None:
-        window = tuple(t + 2 * r for t, r in zip(tile, problem.static_half))
+# Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
+TILE_QUERIES = 16
+# Half-spans whose keys a tile can meet in one trip, by the number of dimensions, when the span is known at run time.
+WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
+# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
+SCORE_BYTES = {"cpu": 2**20}
+ACCELERATOR_SCORE_BYTES = 2**28
+
+
+def tile_sizes(grid_shape: Sizes) -> Sizes:
+    """A tile of about `TILE_QUERIES` queries, as cubic as the grid allows and longer in the last dimensions."""
+    tile = [1] * len(grid_shape)
+    while math.prod(tile) < TILE_QUERIES:
+        growing = [i for i, size in enumerate(grid_shape) if tile[i] < size]
+        if not growing:
+            break
+        axis = min(growing, key=lambda i: (tile[i], -i))
+        tile[axis] *= 2
+    return tuple(tile)
+
+
+def tilings(
+    grid_shape: Sizes, batch: int, num_heads: int, itemsize: int, static_half: Sizes | None
+) -> list[tuple[Tiling, int]]:
+    """The tilings to choose from, each with the heads to compute at once: one where the half-span is known.
+
+    A window holds the keys that one tile meets within a half-span: the known one, cut into pieces where its scores
+    are too many, or each of `WINDOW_HALVES` that the grid has.
+    """
+    budget = SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
+    tile = tile_sizes(grid_shape)
+
+    def reached(half):
+        return tuple(t + 2 * min(h, s - 1) for t, h, s in zip(tile, half, grid_shape, strict=True))
+
+    if static_half is None:
+        largest = max(grid_shape) - 1
+        halves = WINDOW_HALVES[len(grid_shape)]
+        halves = [half for i, half in enumerate(halves) if i == 0 or halves[i - 1] < largest]
+        windows = [reached([half] * len(tile)) for half in halves]
     else:
-        window = eval(cfg)[1] if cfg else {1: (64,), 2: (12, 12), 3: (4, 4, 8)}[len(shape)]
-    budget = int(os.environ.get("BUDGET", 2**20))
-    tiles = [-(-s // t) for s, t in zip(shape, tile)]
-    per_tile = b * math.prod(tile) * math.prod(window) * problem.dtype.itemsize
-    room = max(1, budget // per_tile)
-    group = []
-    for count in reversed(tiles):
-        parts = -(-count // min(room, count))
-        g = -(-count // parts)
-        group.insert(0, g)
-        room = max(1, room // g)
-    heads = 1
-    while heads * 2 <= room and h % (heads * 2) == 0:
-        heads *= 2
-    return Tiling(shape, tile, window, tuple(group)), heads
+        windows = [list(reached(static_half))]
+        while batch * math.prod(tile) * math.prod(windows[0]) * itemsize > max(budget, 2**20):
+            axis = int(np.argmax(windows[0]))
+            windows[0][axis] = -(-windows[0][axis] // 2)
+        windows = [tuple(windows[0])]
+
+    chosen = []
+    for window in windows:
+        room = max(1, budget // (batch * math.prod(tile) * math.prod(window) * itemsize))
+        group = []
+        for size, t in zip(reversed(grid_shape), reversed(tile), strict=True):
+            tiles = -(-size // t)
+            parts = -(-tiles // min(room, tiles))
+            group.insert(0, -(-tiles // parts))
+            room //= group[0]
+            room = max(1, room)
+        heads = max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= room)
+        chosen.append((Tiling(grid_shape, tile, window, tuple(group)), heads))
+    return chosen
