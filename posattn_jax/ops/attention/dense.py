@@ -13,13 +13,13 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array, Float, Query, Weights
-from posattn_jax.ops import grid, span
-from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops import grid, scores
+from posattn_jax.ops.attention.problem import Problem, map_heads
 
-# The longest run of queries in a row, and the bytes of scores that one trip of the loop may hold: a trip's scores
-# should stay in a CPU's cache, while on an accelerator they must be enough to fill it.
-MAX_RUN = 64
-SCORE_BYTES = {"cpu": 2**20}
+# Queries of a row, and the bytes of scores that one trip of the loop may hold: a trip's scores should stay in a CPU's
+# cache, while on an accelerator they must be enough to fill it.
+MIN_RUN, MAX_RUN = 8, 64
+SCORE_BYTES = {"cpu": 2**22}
 ACCELERATOR_SCORE_BYTES = 2**28
 
 
@@ -39,43 +39,74 @@ def shift(scores: Float[Array, "... t x r"]) -> Float[Array, "... t x s"]:
 
 def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """Outputs [b t h d], and the weights [b h t s] where asked for."""
+    b, n, h, _ = problem.query.shape
+    budget = SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES) // (b * n * problem.dtype.itemsize)
+    last = problem.grid_shape[-1]
+    run = min(last, max(MIN_RUN, min(MAX_RUN, budget)))
+    run = -(-last // -(-last // run))  # rows of equal length
+    if problem.return_weights or problem.dropout_rate > 0:
+        return _attend(problem, run, max(1, budget // (h * run)))
+    heads = max(count for count in range(1, h + 1) if h % count == 0 and count <= max(1, budget // run))
+    at_once = max(1, budget // (heads * run))
+    return map_heads(lambda some: _attend(some, run, at_once)[0], problem, heads), None
+
+
+def _attend(problem: Problem, run: int, at_once: int) -> tuple[Query, Weights | None]:
+    """The same in rows of `run` queries, `at_once` rows in a trip."""
     b, n, h, d = problem.query.shape
     *lead, last = shape = problem.grid_shape
-    run = min(last, MAX_RUN)
     runs = -(-last // run)
     padding = runs * run - last
-    key_positions = grid.positions(shape)
     starts = grid.positions((*lead, runs)) * np.array([*(1 for _ in lead), run])  # [rows, p]
-    if problem.relative_encoding is not None:
-        encoding = jnp.pad(problem.relative_encoding, [(0, 0)] * len(lead) + [(padding, 0), (0, 0), (0, 0)])
-        first = np.array([*(size - 1 for size in lead), (runs - 1) * run])
-    if problem.sigma is not None:
-        half = problem.half
+    first = np.array([*(size - 1 for size in lead), (runs - 1) * run])
+
+    def offsets_of_row(table: Array, start: Array) -> Array:
+        """[*R, ...] -> [X, r, ...]: the entries at the offsets that the row at `start` meets."""
+        rest = table.shape[len(shape) :]
+        table = lax.dynamic_slice(table, (*(first - start), *(0 for _ in rest)), (*lead, last + run - 1, *rest))
+        return table.reshape(n // last, last + run - 1, *rest)
+
+    def padded(table: Array) -> Array:
+        ends = [(0, 0)] * len(lead) + [(padding, 0)]
+        return jnp.pad(table, ends + [(0, 0)] * (table.ndim - len(ends)))
+
+    tables = {} if problem.relative_encoding is None else {"encoding": padded(problem.relative_encoding)}
+    factor, addend = problem.modulation(grid.relative_offsets(shape))
+    if problem.sigma is not None:  # [h|1, *R] -> [*R, h|1]
+        tables |= {name: padded(jnp.moveaxis(x, 0, -1)) for name, x in (("factor", factor), ("addend", addend))}
 
     def row(queries: Query, start: Array) -> tuple[Query, Weights | None]:
         """Attention of the queries at `start`, `start` + 1, ... along the last dimension."""
-        query_positions = start + np.array([[*(0 for _ in lead), i] for i in range(run)])
-        terms = problem.content_scores(queries)
-        if problem.relative_encoding is not None:
-            e = lax.dynamic_slice(encoding, (*(first - start), 0, 0), (*lead, last + run - 1, h, d))
-            e = e.reshape(n // last, last + run - 1, h, d)
-            by_offset = jnp.einsum(
-                "bthd,xrhd->bhtxr", problem.position_queries(queries), e, preferred_element_type=problem.dtype
+        met = {name: offsets_of_row(table, start) for name, table in tables.items()}
+        logits = problem.content_scores(queries)
+        if "encoding" in met:
+            by_offset = lax.dot_general(  # [h b t (x r)]
+                problem.position_queries(queries),
+                met["encoding"].reshape(-1, h, d),
+                (((3,), (2,)), ((2,), (1,))),
+                preferred_element_type=problem.dtype,
             )
-            terms += shift(by_offset).reshape(b, h, run, n)
-        log_gaussian = inside = None
-        if problem.sigma is not None:
-            offsets = key_positions - query_positions[:, None]
-            coordinates = grid.normalise(offsets, shape, problem.reference_shape)
-            log_gaussian = span.log_gaussian(coordinates, problem.sigma)
-            inside = span.inside_span(offsets, half)
-        query_indices = jnp.sum(query_positions * grid.strides(shape), -1)
-        return problem.attend(terms, query_indices, log_gaussian, inside)
+            by_key = shift(by_offset.reshape(h, b, run, n // last, last + run - 1))
+            logits += by_key.reshape(h, b, run, n).swapaxes(0, 1)
+        if "factor" in met:
+
+            def by_key(x):
+                x = jnp.moveaxis(x, -1, 0)[:, None]
+                return shift(jnp.broadcast_to(x, (x.shape[0], run, *x.shape[2:]))).reshape(-1, run, n)
+
+            logits = logits * by_key(met["factor"]) + by_key(met["addend"])
+        else:
+            logits *= factor
+        indices = jnp.sum((start + np.array([[*(0 for _ in lead), i] for i in range(run)])) * grid.strides(shape), -1)
+        if problem.is_causal:
+            logits += scores.masked_out(scores.causal_mask(indices, jnp.arange(n)), problem.dtype)
+        if problem.key_mask is not None:
+            logits += scores.masked_out(problem.key_mask[:, None, None], problem.dtype)
+        return problem.average(logits, indices)
 
     queries = jnp.pad(problem.query.reshape(b, n // last, last, h, d), [(0, 0)] * 2 + [(0, padding)] + [(0, 0)] * 2)
     queries = jnp.moveaxis(queries.reshape(b, len(starts), run, h, d), 1, 0)
-    score_bytes = b * h * run * n * problem.dtype.itemsize
-    outputs, weights = map_rows(row, queries, jnp.asarray(starts), score_bytes)
+    outputs, weights = map_rows(row, queries, jnp.asarray(starts), at_once)
     outputs = jnp.moveaxis(outputs, 0, 1).reshape(b, n // last, runs * run, h, d)[:, :, :last].reshape(b, n, h, d)
     if weights is not None:
         weights = jnp.moveaxis(weights, 0, 2).reshape(b, h, n // last, runs * run, n)[:, :, :, :last]
@@ -83,10 +114,8 @@ def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
     return outputs, weights
 
 
-def map_rows(row: Callable, queries: Array, starts: Array, score_bytes: int):
-    """Maps `row` over the rows, as many at once as the budget holds; recomputed backward unless all fit at once."""
-    budget = SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
-    at_once = max(1, budget // score_bytes)
+def map_rows(row: Callable, queries: Array, starts: Array, at_once: int):
+    """Maps `row` over the rows, `at_once` in a trip; recomputed backward unless all fit at once."""
     if at_once >= len(starts):
         return jax.vmap(row)(queries, starts)
     recomputed = jax.checkpoint(row, prevent_cse=False)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Query
+from posattn_jax.axes import Query
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.problem import Problem, map_heads
 from posattn_jax.ops.attention.tiles import Tiling, tilings
 
 # Above every masked score and below every other: where the largest score of a query starts.
@@ -30,43 +30,35 @@ def tiled_attention(problem: Problem) -> tuple[Query, None]:
     problem.check_local("tiled")
     b, n, h, d = problem.query.shape
     shape = problem.grid_shape
-    choices = tilings(shape, b, h, problem.dtype.itemsize, problem.static_half)
+    b, _, h, _ = problem.query.shape
+    choices = tilings(problem.grid_shape, b, h, problem.dtype.itemsize, problem.static_half)
     heads = min(heads for _, heads in choices)
+    return map_heads(functools.partial(_attend, [tiling for tiling, _ in choices]), problem, heads), None
 
-    def by_head(x, axis):
-        """Splits the axis of heads into [groups of heads, ..., heads of a group, ...]."""
-        x = x.reshape(*x.shape[:axis], h // heads, heads, *x.shape[axis + 1 :])
-        return jnp.moveaxis(x, axis, 0)
+
+def _attend(choices: list[Tiling], problem: Problem) -> Query:
+    """Outputs [b t h d] of some heads.
+
+    Which of the tilings the loop uses is chosen at run time, by the pairs that it would compute for this span.
+    """
+    shape = problem.grid_shape
+    loops = [_Loop(problem, tiling) for tiling in choices]
 
     def features(x):
-        """[b n h d] -> [groups of heads, b, heads, *S, d]."""
-        return by_head(jnp.moveaxis(x, 2, 1).reshape(b, h, *shape, d), 1)
+        """[b t h d] -> [b h *S d]."""
+        b, _, h, d = x.shape
+        return jnp.moveaxis(x, 2, 1).reshape(b, h, *shape, d)
 
     arrays = {"value": features(problem.value)}
     if problem.key is not None:
         arrays["key"] = features(problem.key)
         arrays["content_query"] = features(problem.content_queries(problem.query))
     if problem.relative_encoding is not None:
-        arrays["encoding"] = by_head(problem.relative_encoding, len(shape))
+        arrays["encoding"] = problem.relative_encoding
         arrays["position_query"] = features(problem.position_queries(problem.query))
     if problem.sigma is not None:
         sigma = problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma))
-        arrays["sigma"] = by_head(sigma, 0) if sigma.ndim == 2 else jnp.broadcast_to(sigma, (h // heads, 1, len(shape)))
-    attend = functools.partial(_attend, problem, [tiling for tiling, _ in choices])
-    if heads == h:
-        outputs = attend({name: array[0] for name, array in arrays.items()})[None]
-    else:
-        outputs = lax.map(attend, arrays)
-    outputs = jnp.moveaxis(outputs.reshape(h // heads, b, heads, n, d), 3, 1)  # [groups, n, b, heads, d]
-    return jnp.moveaxis(outputs, 0, 2).reshape(n, b, h, d).swapaxes(0, 1).astype(problem.value.dtype), None
-
-
-def _attend(problem: Problem, choices: list[Tiling], arrays: dict[str, Array]) -> Array:
-    """Outputs [b h *S d] of some heads, whose arrays are features [b h *S d], encoding [*R h d] and sigma [h|1 p].
-
-    Which of the tilings the loop uses is chosen at run time, by the pairs that it would compute for this span.
-    """
-    loops = [_Loop(problem, tiling) for tiling in choices]
+        arrays["sigma"] = jnp.atleast_2d(sigma)
 
     def run(name, arrays, *rest):
         branches = [getattr(loop, name) for loop in loops]
@@ -84,7 +76,9 @@ def _attend(problem: Problem, choices: list[Tiling], arrays: dict[str, Array]) -
         return forward(arrays)[0]
 
     attend.defvjp(forward, lambda residuals, cotangent: (run("backward", *residuals, cotangent),))
-    return attend(arrays)
+    outputs = attend(arrays)
+    b, h, *_, d = outputs.shape
+    return jnp.moveaxis(outputs.reshape(b, h, -1, d), 1, 2).astype(problem.value.dtype)
 
 
 class _Loop:
