@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Float, Int
 
@@ -35,7 +36,7 @@ def modulation(
     return jnp.full_like(log_gaussian, scale), log_gaussian + addend
 
 
-def masked_out(attended: Bool[Array, "..."], dtype) -> Float[Array, "..."]:
+def masked_out(attended: Bool[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
     """What to add to logits: 0 where attended, far below any other elsewhere."""
     return jnp.where(attended, 0, MASKED).astype(dtype)
 

@@ -15,6 +15,7 @@ from posattn_jax.axes import (
     Weights,
 )
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
@@ -26,7 +27,7 @@ from posattn_jax.ops.span import SpanMode
 Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled"]
 
 LAYOUTS = {
-    "auto": dense_attention,
+    "auto": auto_attention,
     "dense": dense_attention,
     "reference": reference_attention,
     "patch": patch_attention,

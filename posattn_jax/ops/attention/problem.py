@@ -143,6 +143,11 @@ class Problem:
         arrays = (self.query, self.key, self.value, self.relative_encoding, self.sigma)
         return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
 
+    @property
+    def scaling(self) -> float:
+        """`scale`, by default 1 / sqrt(d)."""
+        return 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
+
     def content_queries(self, queries: Query) -> Query:
         """q + u."""
         return queries if self.content_bias is None else queries + self.content_bias
@@ -160,14 +165,13 @@ class Problem:
 
     def modulation(self, offsets: Int[Array, "... p"]) -> tuple[Array | float, Array | float]:
         """The factor and the addend, [h|1, ...] with a span, of logits = terms * factor + addend, at some offsets."""
-        scale = 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
         if self.sigma is None:
-            return scale, 0.0
+            return self.scaling, 0.0
         sigma = jnp.atleast_2d(self.sigma)
         coordinates = grid.normalise(offsets, self.grid_shape, self.reference_shape)
         log_gaussian = span.log_gaussian(coordinates, sigma).astype(self.dtype)
         inside = span.inside_span(offsets, jnp.atleast_2d(self.half))
-        return scores.modulation(log_gaussian, inside, scale, self.span_mode)
+        return scores.modulation(log_gaussian, inside, self.scaling, self.span_mode)
 
     def average(self, logits: Weights, query_indices: Int[Array, "t"]) -> tuple[Query, Weights | None]:
         """From logits, far below any other where masked, to outputs [b t h d], and weights where asked for."""
@@ -184,8 +188,7 @@ class Problem:
         self, terms: Weights, log_gaussian: Float[Array, "..."] | None, masks: Sequence[Bool[Array, "..."]]
     ) -> Weights:
         """From the summed terms to the weights, before dropout; ln G and masks are broadcast against [b h t s]."""
-        scale = 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
-        logits = scale * terms
+        logits = self.scaling * terms
         if log_gaussian is not None:
             logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
         return scores.masked_softmax(logits, masks)
@@ -226,9 +229,10 @@ def map_heads(attend: Callable, problem: Problem, heads: int) -> Query:
     axes = {"query": 2, "key": 2, "value": 2, "relative_encoding": -2, "content_bias": 0, "position_bias": 0}
     if problem.sigma is not None and problem.sigma.ndim == 2:
         axes["sigma"] = 0
-    axes = {name: axis % getattr(problem, name).ndim for name, axis in axes.items() if getattr(problem, name) is not None}
+    axes = {name: axis for name, axis in axes.items() if getattr(problem, name) is not None}
 
     def split(x, axis):
+        axis %= x.ndim
         return jnp.moveaxis(x.reshape(*x.shape[:axis], h // heads, heads, *x.shape[axis + 1 :]), axis, 0)
 
     bound = None if problem.sigma is None else problem.static_half  # sigma may be traced in the loop

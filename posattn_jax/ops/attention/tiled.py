@@ -19,17 +19,10 @@ from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem, map_heads
 from posattn_jax.ops.attention.tiles import Tiling, tilings
 
-# Above every masked score and below every other: where the largest score of a query starts.
-LOWEST = scores.MASKED / 10
-# What a trip costs beside its scores, in pairs a tile.
-TRIP_COST = 32
-
 
 def tiled_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d]."""
     problem.check_local("tiled")
-    b, n, h, d = problem.query.shape
-    shape = problem.grid_shape
     b, _, h, _ = problem.query.shape
     choices = tilings(problem.grid_shape, b, h, problem.dtype.itemsize, problem.static_half)
     heads = min(heads for _, heads in choices)
@@ -64,7 +57,7 @@ def _attend(choices: list[Tiling], problem: Problem) -> Query:
         branches = [getattr(loop, name) for loop in loops]
         if len(branches) == 1:
             return branches[0](arrays, *rest)
-        costs = jnp.stack([loop.cost(arrays["sigma"]) for loop in loops])
+        costs = jnp.stack([loop.tiling.cost(loop.reach(arrays["sigma"])) for loop in loops])
         return lax.switch(jnp.argmin(costs), branches, arrays, *rest)
 
     def forward(arrays):
@@ -87,74 +80,60 @@ class _Loop:
     def __init__(self, problem: Problem, tiling: Tiling):
         self.problem = problem
         self.tiling = tiling
-        self.scale = 1 / math.sqrt(problem.query.shape[-1]) if problem.scale is None else problem.scale
         self.dtype = problem.dtype
 
-    def trips(self, sigma):
-        """The reach of the loop and the number of its trips: integers where the span is static."""
-        t, w = np.array(self.tiling.tile), np.array(self.tiling.window)
+    def reach(self, sigma):
+        """The half-span in each dimension, the largest of all heads: known, or from sigma at run time."""
         if self.problem.static_half is not None:
-            reach = np.array(self.problem.static_half)
-            counts = -(-(t + 2 * reach) // w)
-            return reach, counts, int(np.prod(counts))
+            return self.problem.static_half
         half = self.half(sigma)
-        reach = jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
-        counts = -(-(t + 2 * reach) // w)
-        return reach, counts, jnp.prod(counts)
-
-    def cost(self, sigma):
-        """The pairs of a tile that the loop computes, and what a trip costs beside them."""
-        _, counts, _ = self.trips(sigma)
-        return jnp.prod(counts.astype(self.dtype)) * (math.prod(self.tiling.window) + TRIP_COST)
+        return jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
 
     def half(self, sigma):
         return span.half_span(sigma, self.problem.threshold, self.problem.grid_shape, self.problem.reference_shape)
 
     def run(self, sigma, trip, carry):
         """carry = trip(base, carry) for the offset `base` of every window from its tile."""
-        reach, counts, total = self.trips(sigma)
+        reach = self.reach(sigma)
+        counts = self.tiling.trips(reach)
+        total = math.prod(counts)
 
         def body(index, carry):
-            where = jnp.stack(jnp.unravel_index(index, counts)) if len(counts) > 1 else jnp.stack([index])
-            return trip(where * np.array(self.tiling.window) - reach, carry)
+            where = jnp.stack(jnp.unravel_index(index, counts))
+            return trip(where * np.array(self.tiling.window) - jnp.asarray(reach), carry)
 
         if isinstance(total, int) and total == 1:
-            return trip(jnp.asarray(-reach), carry)
+            return body(0, carry)
         return lax.fori_loop(0, total, body, carry)
 
     def positional(self, learned, base):
         """What positions alone make of a trip: P [h, queries, keys, d] and ln G [h|1, queries, keys]."""
         made = {}
         if "encoding" in learned:
-            made["p"] = self.tiling.pairs(learned["encoding"])
+            made["p"] = self.tiling.unfold(learned["encoding"])
         if "sigma" in learned:
             offsets = base + jnp.asarray(self.tiling.relative)  # [queries, keys, p]
             coordinates = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
             made["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
         return made
 
-    def modulation(self, positional, sigma, base):
+    def modulation(self, log_gaussian, sigma, base):
         """The factor and the addend that make logits of terms, with the masks that all tiles share."""
         offsets = base + jnp.asarray(self.tiling.relative)
-        inside = jnp.ones((1, *offsets.shape[:2]), bool)
-        if self.problem.is_causal:
-            inside &= _not_after(offsets)
+        factor, addend = self.problem.scaling, 0.0
         if sigma is not None:
-            inside &= span.inside_span(offsets, self.half(sigma))
-        factor, addend = self.scale, jnp.where(inside, 0, scores.MASKED).astype(self.dtype)
-        if sigma is not None and self.problem.span_mode == "multiply":
-            factor = self.scale * jnp.exp(positional["log_gaussian"][:, None])
-        elif sigma is not None:
-            addend += positional["log_gaussian"]
-        return factor, addend[:, None]
+            inside = span.inside_span(offsets, self.half(sigma))
+            factor, addend = scores.modulation(log_gaussian, inside, factor, self.problem.span_mode)
+            factor, addend = factor[:, None], addend[:, None]
+        if self.problem.is_causal:
+            addend += scores.masked_out(_not_after(offsets), self.dtype)
+        return factor, addend
 
     def logits(self, queries, keys, p, modulation):
         """[b h tiles queries keys]."""
         terms = 0.0
         if keys is not None:
-            terms += jnp.einsum(
-                "bhitd,bhisd->bhits", queries["content_query"], keys, preferred_element_type=self.dtype
-            )
+            terms += jnp.einsum("bhitd,bhisd->bhits", queries["content_query"], keys, preferred_element_type=self.dtype)
         if p is not None:  # for every query of a tile one product over all tiles: [h t b i s]
             by_query = lax.dot_general(
                 queries["position_query"], p, (((4,), (3,)), ((1, 3), (0, 1))), preferred_element_type=self.dtype
@@ -177,7 +156,7 @@ class _Loop:
         on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), -1)
         if mask is not None:
             on_grid &= jax.vmap(functools.partial(tiling.windows, mask))(first)[..., 0]
-        return jnp.where(on_grid, 0, scores.MASKED).astype(self.dtype)[..., None, :]
+        return scores.masked_out(on_grid, self.dtype)[..., None, :]
 
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
@@ -218,7 +197,7 @@ class _Loop:
 
         def trip(base, carry):
             positional = self.positional(self.learned(ready, base), base)
-            modulation = self.modulation(positional, ready.get("sigma"), base)
+            modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
             first = base + tiling.origins
 
             def group(_, xs):
@@ -237,7 +216,7 @@ class _Loop:
 
             return self.scan(group, None, (first, self.off_grid(mask, first), queries, carry))[1]
 
-        start = jnp.full(like.shape[:-1], LOWEST, self.dtype)
+        start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], value.shape[-1]), self.dtype))
         largest, total, outputs = self.run(ready.get("sigma"), trip, carry)
         total = jnp.where(total == 0, 1, total)
@@ -266,7 +245,10 @@ class _Loop:
             d_queries, d_sides, d_learned = carry
             learned = self.learned(ready, base)
             positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
-            p, modulation = positional.get("p"), self.modulation(positional, ready.get("sigma"), base)
+            p, modulation = (
+                positional.get("p"),
+                self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base),
+            )
             first = base + tiling.origins
 
             def group(carry, xs):
@@ -295,7 +277,8 @@ class _Loop:
                 if "log_gaussian" in positional:
                     d_log = d_logits * logits if self.problem.span_mode == "multiply" else d_logits
                     d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
-                    d_made["log_gaussian"] = d_log if d_log.shape == positional["log_gaussian"].shape else d_log.sum(0, keepdims=True)
+                    each_head = len(positional["log_gaussian"]) > 1
+                    d_made["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
                 d_sides = {
                     name: tiling.add_windows(total, d_windows[name].swapaxes(-1, -2), first)
                     for name, total in d_sides.items()

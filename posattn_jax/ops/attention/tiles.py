@@ -6,6 +6,7 @@ that its transpose is again slices and sums.
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,17 @@ Sizes = tuple[int, ...]
 def _gathered(lead: int, p: int) -> list[int]:
     """The order of axes that brings [..., a_1, b_1, ..., a_p, b_p] to [..., a_1 ... a_p, b_1 ... b_p]."""
     return [*range(lead), *range(lead, lead + 2 * p, 2), *range(lead + 1, lead + 2 * p, 2)]
+
+
+# Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
+TILE_QUERIES = 16
+# Half-spans whose keys a tile can meet in one trip, by the number of dimensions, when the span is known at run time.
+WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
+# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
+SCORE_BYTES = {"cpu": 2**20}
+ACCELERATOR_SCORE_BYTES = 2**28
+# What a trip costs beside its scores, in pairs a query.
+TRIP_COST = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +49,19 @@ class Tiling:
     tile: Sizes
     window: Sizes
     group: Sizes
+
+    def trips(self, reach: Any) -> list:
+        """The windows, in each dimension, that cover what a tile meets within `reach` positions."""
+        return [-(-(t + 2 * r) // w) for t, r, w in zip(self.tile, reach, self.window, strict=True)]
+
+    def pairs(self, reach: Any):
+        """The pairs of query and key that are computed for a half-span of `reach`, off the grid too."""
+        queries = math.prod(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True))
+        return float(queries * math.prod(self.window)) * math.prod(self.trips(reach))
+
+    def cost(self, reach: Any):
+        """The time that a half-span of `reach` takes, in pairs: those computed, and what a trip costs beside them."""
+        return self.pairs(reach) * (1 + TRIP_COST / math.prod(self.window))
 
     @property
     def groups(self) -> Sizes:
@@ -108,7 +133,7 @@ class Tiling:
         windows = windows.reshape(b, h, len(starts), *self.window, d)
         return lax.scatter_add(wrapped, starts, windows, dimensions, mode="promise_in_bounds")
 
-    def pairs(self, offsets: Array) -> Array:
+    def unfold(self, offsets: Array) -> Array:
         """From offsets to pairs of a tile and its window: [*(t + w - 1) h d] -> [h, queries, keys, d]."""
         *_, h, d = offsets.shape
         p = len(self.tile)
@@ -133,15 +158,6 @@ def toeplitz(x: Array, axis: int, rows: int, columns: int) -> Array:
     flat = lax.slice_in_dim(flat, rows - 1, rows - 1 + rows * (length - 1), axis=axis)
     folded = flat.reshape(*before, rows, length - 1, *after)
     return lax.slice_in_dim(folded, 0, columns, axis=axis + 1)
-
-
-# Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
-TILE_QUERIES = 16
-# Half-spans whose keys a tile can meet in one trip, by the number of dimensions, when the span is known at run time.
-WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
-# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
-SCORE_BYTES = {"cpu": 2**20}
-ACCELERATOR_SCORE_BYTES = 2**28
 
 
 def tile_sizes(grid_shape: Sizes) -> Sizes:
