@@ -1,6 +1,7 @@
 """The Transformer-based classifier."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -49,6 +50,7 @@ class Classifier(nn.Module):
         *,
         key_mask: KeyMask | None = None,
         reference_shape: Shape | None = None,
+        span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
     ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
         """Classifies what lies on a grid.
@@ -58,6 +60,8 @@ class Classifier(nn.Module):
           grid_shape: S, one to three sizes whose product is t.
           key_mask: [b t], True = keep; the readout ignores the rest ("last": the last position kept).
           reference_shape: the grid the model was trained on, where `grid_shape` is another.
+          span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; blocks of
+            one loop are given the largest.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
 
         Returns:
@@ -68,17 +72,26 @@ class Classifier(nn.Module):
         x = nn.Dropout(self.dropout_rate)(inputs, deterministic=deterministic)
         x = linear(self.width, inputs.shape[-1], name="embed", **dtypes)(x)
 
-        def run(block: EncoderBlock, x: Features) -> tuple[Features, dict[str, Array]]:
-            return block(x, grid_shape, key_mask=key_mask, reference_shape=reference_shape, deterministic=deterministic)
+        def run_within(span_bound: Shape | None):
+            def run(block: EncoderBlock, x: Features) -> tuple[Features, dict[str, Array]]:
+                return block(
+                    x,
+                    grid_shape,
+                    key_mask=key_mask,
+                    reference_shape=reference_shape,
+                    span_bound=span_bound,
+                    deterministic=deterministic,
+                )
 
-        if self.remat:
-            run = nn.remat(run, prevent_cse=not self.scan_layers)
+            return nn.remat(run, prevent_cse=not self.scan_layers) if self.remat else run
+
         if self.scan_layers:
-            x, made = self._scan(run, x)
+            largest = None if span_bounds is None else tuple(max(bounds) for bounds in zip(*span_bounds, strict=True))
+            x, made = self._scan(run_within(largest), x)
         else:
             made = []
-            for block in self.blocks:
-                x, out = run(block, x)
+            for block, span_bound in zip(self.blocks, span_bounds or [None] * len(self.blocks), strict=True):
+                x, out = run_within(span_bound)(block, x)
                 made.append(out)
 
         x = self._read(x, key_mask)

@@ -5,14 +5,17 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Features, KeyMask, Shape
 from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.nn.reach import Reach
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content
 from posattn_jax.ops.attention import Implementation, relative_attention
+from posattn_jax.ops.span import half_span
 
 
 class PositionalSelfAttention(nn.Module):
@@ -69,6 +72,7 @@ class PositionalSelfAttention(nn.Module):
         key_mask: KeyMask | None = None,
         is_causal: bool = False,
         reference_shape: Shape | None = None,
+        span_bound: Shape | None = None,
         deterministic: bool = True,
         return_weights: bool = False,
     ) -> tuple[Features, dict[str, Any]]:
@@ -81,12 +85,13 @@ class PositionalSelfAttention(nn.Module):
           is_causal: query t attends to keys s <= t in row-major order.
           reference_shape: the grid that distances are measured in, where it is not `grid_shape`: a model trained on
             it keeps its meaning of distance on a larger grid.
+          span_bound: half-spans that the span does not exceed, for layouts of a static size; see `relative_attention`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_weights: whether the second result has the attention weights too.
 
         Returns:
           The outputs [b t c] and a dict of what the layer made on the way, as far as its parts make it:
-          "relative_encoding" [*R, h, d], "sigma" [p] or [h p], "weights" [b h t s].
+          "relative_encoding" [*R, h, d] (0 where the span does not reach), "sigma" [p] or [h p], "weights" [b h t s].
 
         Raises:
           ValueError: a number of heads that does not divide the width, or a grid that does not match the inputs.
@@ -100,9 +105,11 @@ class PositionalSelfAttention(nn.Module):
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
         query, key, value = projections(inputs, self.num_heads, head_dim)
 
+        span = {} if self.span is None else self.span(self.num_heads, len(grid_shape))
+        reach = _reach(span, grid_shape, reference_shape, span_bound)
         arguments = {}
         for term in self.terms:
-            added = term(key, grid_shape, reference_shape)
+            added = term(key, grid_shape, reference_shape, reach)
             if arguments.keys() & added.keys():
                 raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
             arguments |= added
@@ -110,7 +117,7 @@ class PositionalSelfAttention(nn.Module):
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:
-            arguments |= self.span(self.num_heads, len(grid_shape))
+            arguments |= span | {"span_bound": span_bound}
             made["sigma"] = arguments["sigma"]
         drops = self.dropout_rate > 0 and not deterministic
         attended = relative_attention(
@@ -143,3 +150,12 @@ class PositionalSelfAttention(nn.Module):
             name="output",
         )(outputs)
         return outputs, made
+
+
+def _reach(span: dict[str, Any], grid_shape: Shape, reference_shape: Shape | None, span_bound: Shape | None) -> Reach:
+    """How far any query sees: `span_bound` where it is given, else the span's size at run time."""
+    if not span or span_bound is not None:
+        return span_bound
+    half = half_span(span["sigma"], span["threshold"], grid_shape, reference_shape)
+    half = half.reshape(-1, len(grid_shape)).max(0)
+    return jnp.where(jnp.isnan(half), np.subtract(grid_shape, 1), half).astype(jnp.int32)

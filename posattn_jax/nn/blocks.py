@@ -73,6 +73,7 @@ class EncoderBlock(nn.Module):
         key_mask: KeyMask | None = None,
         is_causal: bool = False,
         reference_shape: Shape | None = None,
+        span_bound: Shape | None = None,
         deterministic: bool = True,
     ) -> tuple[Features, dict[str, Any]]:
         """Arguments and results as `PositionalSelfAttention`."""
@@ -88,6 +89,7 @@ class EncoderBlock(nn.Module):
                 key_mask=key_mask,
                 is_causal=is_causal,
                 reference_shape=reference_shape,
+                span_bound=span_bound,
                 deterministic=deterministic,
             )
             made.update(out)

@@ -9,16 +9,22 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import RelativeEncoding, Shape
 from posattn_jax.nn.linear import linear
+from posattn_jax.nn.reach import Reach, within_reach
 from posattn_jax.ops import grid
 from posattn_jax.ops.encodings import relative_sinusoids
 
 
 @runtime_checkable
 class Encoding(Protocol):
-    """What the positional terms ask of an encoding: E [*R, h, d] of a grid."""
+    """What the positional terms ask of an encoding: E [*R, h, d] of a grid, of any value beyond `reach`."""
 
     def __call__(
-        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_shape: Shape,
+        reference_shape: Shape | None = None,
+        reach: Reach = None,
     ) -> RelativeEncoding: ...
 
 
@@ -35,12 +41,18 @@ class SinusoidalEncoding(nn.Module):
 
     @nn.compact
     def __call__(
-        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_shape: Shape,
+        reference_shape: Shape | None = None,
+        reach: Reach = None,
     ) -> RelativeEncoding:
-        """E [*R, h, d] for a grid; with `reference_shape` an offset keeps the features it has on that grid."""
+        """E [*R, h, d] for a grid, 0 where no query reaches; with `reference_shape` an offset keeps its features."""
         width = num_heads * head_dim
         sinusoids = relative_sinusoids(grid_shape, width, self.combine, reference_shape)
-        encoding = linear(width, width, param_dtype=self.param_dtype, name="linear")(sinusoids)
+        project = linear(width, width, param_dtype=self.param_dtype, name="linear")
+        encoding = within_reach(project, sinusoids, grid_shape, reach)
         return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)
 
 
@@ -57,7 +69,12 @@ class LearnedEncoding(nn.Module):
 
     @nn.compact
     def __call__(
-        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_shape: Shape,
+        reference_shape: Shape | None = None,
+        reach: Reach = None,
     ) -> RelativeEncoding:
         """E [*R, h, d]: the centre of the table, which has the offsets of `reference_shape`.
 

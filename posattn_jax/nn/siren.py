@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, RelativeEncoding, Shape
 from posattn_jax.nn.linear import uniform
+from posattn_jax.nn.reach import Reach, within_reach
 from posattn_jax.ops import grid
 
 
@@ -90,9 +91,14 @@ class SirenEncoding(nn.Module):
 
     @nn.compact
     def __call__(
-        self, num_heads: int, head_dim: int, grid_shape: Shape, reference_shape: Shape | None = None
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_shape: Shape,
+        reference_shape: Shape | None = None,
+        reach: Reach = None,
     ) -> RelativeEncoding:
-        """E [*R, h, d] for a grid; with `reference_shape` distances keep the unit of that grid."""
+        """E [*R, h, d] for a grid, 0 where no query reaches; with `reference_shape` distances keep its unit."""
         coordinates = grid.relative_coordinates(grid_shape, reference_shape)
         siren = Siren(
             num_heads * head_dim,
@@ -105,5 +111,5 @@ class SirenEncoding(nn.Module):
             param_dtype=self.param_dtype,
             name="siren",
         )
-        encoding = siren(coordinates)
+        encoding = within_reach(siren, coordinates, grid_shape, reach)
         return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)

@@ -1,6 +1,6 @@
 """The score terms of attention, each a slot of `PositionalSelfAttention`.
 
-A term adds what it stands for to the arguments of `relative_attention`:
+A term adds what it stands for to the arguments of `relative_attention`; `reach` tells it how far any query sees:
 
   Content          q_t . k_s
   Positional       q_t . E_{s-t}
@@ -17,12 +17,15 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Key, Shape
 from posattn_jax.nn.encodings import Encoding
+from posattn_jax.nn.reach import Reach
 
 
 class Content(nn.Module):
     """q_t . k_s."""
 
-    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+    def __call__(
+        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
+    ) -> dict[str, Array]:
         return {"key": key}
 
 
@@ -35,8 +38,10 @@ class Positional(nn.Module):
 
     encoding: Encoding
 
-    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
-        return {"relative_encoding": self.encoding(*key.shape[2:], grid_shape, reference_shape)}
+    def __call__(
+        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
+    ) -> dict[str, Array]:
+        return {"relative_encoding": self.encoding(*key.shape[2:], grid_shape, reference_shape, reach)}
 
 
 class ContentBias(nn.Module):
@@ -51,7 +56,9 @@ class ContentBias(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+    def __call__(
+        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
+    ) -> dict[str, Array]:
         return {"content_bias": self.param("u", self.bias_init, key.shape[2:], self.param_dtype)}
 
 
@@ -67,5 +74,7 @@ class PositionalBias(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, key: Key, grid_shape: Shape, reference_shape: Shape | None) -> dict[str, Array]:
+    def __call__(
+        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
+    ) -> dict[str, Array]:
         return {"position_bias": self.param("v", self.bias_init, key.shape[2:], self.param_dtype)}

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from posattn_jax.axes import Array, Shape
 from posattn_jax.models.classifier import Classifier
+from posattn_jax.ops.attention import score_share
 from posattn_jax.ops.span import span_share, span_size
 
 Params = Any
@@ -28,6 +30,8 @@ class Classification:
       num_channels: the features of a position.
       reference_shape: the grid the model was trained on, where `grid_shape` is another.
       span_penalty: the price of spans that cover everything; the paper has none.
+      span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
+        follows the span at run time.
     """
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
@@ -37,6 +41,7 @@ class Classification:
     num_channels: int
     reference_shape: Shape | None = None
     span_penalty: float = 0.0
+    span_bounds: tuple[Shape, ...] | None = None
 
     def init(self, rng: Array) -> Params:
         """The parameters of a fresh model."""
@@ -54,6 +59,7 @@ class Classification:
             batch["inputs"],
             self.grid_shape,
             reference_shape=self.reference_shape,
+            span_bounds=self.span_bounds,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
         )
@@ -91,12 +97,27 @@ class Classification:
         _, made = self.model.apply({"params": params}, inputs, self.grid_shape, reference_shape=self.reference_shape)
         return made
 
-    def spans(self, made: dict[str, dict[str, Any]]) -> dict[str, dict[str, list]]:
-        """Per block with a span: "sigma" and "size", the positions it covers, as lists."""
+    def spans(self, made: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
+        """Per block with a span, as lists: "sigma", "size" (the positions it covers) and "score_share".
+
+        The last is the share of all scores that the block computes, one a head where each has its own span.
+        """
         spans = {}
         for i, block in enumerate(self.model.blocks):
             if "sigma" in made[f"block_{i}"]:
                 sigma = jnp.asarray(made[f"block_{i}"]["sigma"])
                 size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_shape)
-                spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist()}
+                bound = None if self.span_bounds is None else self.span_bounds[i]
+                shares = [
+                    score_share(
+                        self.grid_shape,
+                        tuple((extent - 1) // 2 for extent in each),
+                        span_bound=bound,
+                        batch_size=batch_size,
+                        num_heads=block.attention.num_heads,
+                        implementation=block.attention.implementation,
+                    )
+                    for each in np.atleast_2d(size).tolist()
+                ]
+                spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist(), "score_share": shares}
         return spans

@@ -1,10 +1,13 @@
 """Which layout is used where none is asked for."""
 
-import jax
+import functools
+import math
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 
-from posattn_jax.axes import Query, Weights
+from posattn_jax.axes import Array, Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.problem import Problem
@@ -36,14 +39,45 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
     return outputs, None
 
 
-def tiled_pays(problem: Problem, reach) -> jax.Array | bool:
+def tiled_pays(problem: Problem, reach: Any) -> Array | bool:
     """Whether the pairs that "tiled" computes for a half-span of `reach` take less time than all pairs in "dense"."""
-    n = grid.num_positions(problem.grid_shape)
-    return _cheapest(problem, reach, Tiling.cost) * PAIR_COST[len(problem.grid_shape)] < n * n
-
-
-def _cheapest(problem: Problem, reach, measure):
     b, _, h, _ = problem.query.shape
     choices = tilings(problem.grid_shape, b, h, problem.dtype.itemsize, problem.static_half)
-    costs = [measure(tiling, reach) for tiling, _ in choices]
-    return costs[0] if len(costs) == 1 else jnp.stack(costs).min()
+    return _cheapest(choices, reach) * PAIR_COST[len(problem.grid_shape)] < grid.num_positions(problem.grid_shape) ** 2
+
+
+def _cheapest(choices: list[tuple[Tiling, int]], reach: Any):
+    return functools.reduce(jnp.minimum, [tiling.cost(reach) for tiling, _ in choices])
+
+
+def score_share(
+    grid_shape: Shape,
+    half: Shape | None,
+    *,
+    span_bound: Shape | None = None,
+    batch_size: int = 1,
+    num_heads: int = 1,
+    implementation: str = "auto",
+) -> float:
+    """The scores that a layout computes, as a share of all N x N: more than 1 where it computes some in vain.
+
+    Args:
+      grid_shape: S.
+      half: the half-span in positions; None without a span.
+      span_bound: the static bound that the layout was given.
+      batch_size: b; like the heads it decides how many tiles are computed at once, and so where they are padded.
+      num_heads: h.
+      implementation: the layout; what "auto" chooses follows from the rest.
+    """
+    n = grid.num_positions(grid_shape)
+    if implementation in ("dense", "reference") or half is None:
+        return 1.0
+    reach = half if span_bound is None else span_bound
+    if implementation == "patch":
+        return math.prod(min(2 * h + 1, s) for h, s in zip(reach, grid_shape, strict=True)) / n
+    if implementation == "window":
+        return math.prod(2 * h + 1 for h in reach) / n
+    choices = tilings(tuple(grid_shape), batch_size, num_heads, 4, span_bound)
+    best = min((tiling for tiling, _ in choices), key=lambda tiling: tiling.cost(reach))
+    pays = n >= LEAST_POSITIONS and best.cost(reach) * PAIR_COST[len(grid_shape)] < n * n
+    return best.pairs(reach) / (n * n) if pays or implementation == "tiled" else 1.0

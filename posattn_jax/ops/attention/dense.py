@@ -86,8 +86,8 @@ def _attend(problem: Problem, run: int, at_once: int) -> tuple[Query, Weights | 
                 (((3,), (2,)), ((2,), (1,))),
                 preferred_element_type=problem.dtype,
             )
-            by_key = shift(by_offset.reshape(h, b, run, n // last, last + run - 1))
-            logits += by_key.reshape(h, b, run, n).swapaxes(0, 1)
+            by_offset = by_offset.reshape(h, b, run, n // last, last + run - 1)
+            logits += shift(by_offset).reshape(h, b, run, n).swapaxes(0, 1)
         if "factor" in met:
 
             def by_key(x):
