@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
     config.model.norm = "post"  # or pre
     config.model.readout = "last"  # or mean, max
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
-    config.model.implementation = "auto"  # or dense, reference
+    config.model.implementation = "auto"  # or tiled, dense, patch, window, reference
     config.model.remat = False
     config.model.scan_layers = False
     config.model.dtype = "float32"  # of the computation; or bfloat16
@@ -50,6 +50,7 @@ def get_config() -> ConfigDict:
     config.model.span.mode = "multiply"  # or log_add
     config.model.span.initial_sigma = 0.3
     config.model.span.per_head = False
+    config.model.span.bounded = "auto"  # static bounds of the spans, recompiled as they change: auto: on GPUs; yes, no
     config.model.span.penalty = 0.0  # added to the loss, times the span's share of the grid
 
     config.train = ConfigDict()

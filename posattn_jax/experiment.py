@@ -190,7 +190,17 @@ def make_settings(config: ConfigDict, num_examples: int) -> Settings:
         eval_batch_size=train.eval_batch_size,
         log_steps=train.log_steps,
         checkpoint_steps=train.checkpoint_steps,
+        bounded_spans=bounded_spans(config),
     )
+
+
+def bounded_spans(config: ConfigDict) -> bool:
+    """Whether training compiles its layouts for static bounds of the spans."""
+    bounded = config.model.span.bounded
+    if bounded not in ("auto", "yes", "no"):
+        raise InputError(f'model.span.bounded="{bounded}": expected "auto", "yes" or "no"')
+    needed = bounded == "yes" or config.model.implementation in ("patch", "window")
+    return config.model.span.enabled and (needed or (bounded == "auto" and jax.default_backend() == "gpu"))
 
 
 def make_optimizer(config: ConfigDict, settings: Settings, num_examples: int) -> optax.GradientTransformation:

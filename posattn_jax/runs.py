@@ -25,7 +25,7 @@ from posattn_jax.train.sharding import make_mesh
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # Fields that may change while a run goes on: where the data lies, and which devices are there; ...
-MAY_CHANGE = ("data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model")
+MAY_CHANGE = ("data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
@@ -110,6 +110,7 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
         "final": epochs[max(epochs)],
         "num_parameters": trainer.num_parameters,
         "grid_shape": list(trainer.task.grid_shape),
+        "score_share": _score_shares(workdir, best["step"]),
         "threshold": config.model.span.threshold if config.model.span.enabled else None,
         "seconds": trainer.seconds,
         "peak_memory_bytes": _peak_memory_bytes(),
@@ -119,6 +120,15 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
     }
     write_json(workdir / "summary.json", summary)
     return summary
+
+
+def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:
+    """The share of all scores that each block with a span computed after `step`, the mean of its heads."""
+    shares: dict[str, list[float]] = {}
+    for row in read_metrics(workdir / "metrics.jsonl"):
+        if row["step"] == step and row["split"] == "span" and "/score_share_" in row["name"]:
+            shares.setdefault(row["name"].split("/")[0], []).append(row["value"])
+    return {block: float(np.mean(values)) for block, values in shares.items()}
 
 
 @contextlib.contextmanager

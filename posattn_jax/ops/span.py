@@ -3,6 +3,7 @@
 Alfons 2022, section 3.6, equation 2 and Algorithms 6, 7, 10. Distances are normalised: x_i = offset_i / (S_i - 1).
 """
 
+import bisect
 import math
 from typing import Literal
 
@@ -100,3 +101,22 @@ def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
     """
     reach = math.sqrt(-2 * math.log(threshold)) if threshold > 0 else 1.0
     return jnp.mean(jnp.prod(jnp.minimum(1.0, reach * jnp.abs(sigma)), axis=-1))
+
+
+def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:
+    """Static half-spans with room for `half` to grow: the next of 1, 2, 3, 4, 6, 8, 12, 16, ... above it, a dimension.
+
+    `previous` is kept for as long as it leaves a position of room and is not more than one size too large, so that a
+    span that trembles at a border does not change it back and forth. Integers on the host: what they decide is
+    compiled.
+    """
+    bounds = [None] * len(half) if previous is None else previous
+    return tuple(_bound_for(h, bound) for h, bound in zip(half, bounds, strict=True))
+
+
+def _bound_for(half: int, previous: int | None) -> int:
+    sizes = sorted([2**i for i in range(31)] + [3 * 2**i for i in range(30)])
+    wanted = bisect.bisect_left(sizes, half + 1)
+    if previous is not None and half + 1 <= previous <= sizes[wanted + 1]:
+        return previous
+    return sizes[wanted]

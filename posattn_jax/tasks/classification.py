@@ -12,7 +12,7 @@ import optax
 from posattn_jax.axes import Array, Shape
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.ops.attention import score_share
-from posattn_jax.ops.span import span_share, span_size
+from posattn_jax.ops.span import half_span, span_share, span_size
 
 Params = Any
 Totals = dict[str, Array]
@@ -96,6 +96,21 @@ class Classification:
         inputs = jnp.zeros((1, math.prod(self.grid_shape), self.num_channels))
         _, made = self.model.apply({"params": params}, inputs, self.grid_shape, reference_shape=self.reference_shape)
         return made
+
+    def within(self, span_bounds: tuple[Shape, ...]) -> "Classification":
+        """The same task, its layouts made for spans that do not exceed the bounds."""
+        return dataclasses.replace(self, span_bounds=span_bounds)
+
+    def half_spans(self, params: Params) -> list[Array]:
+        """How far each block's queries see: [p] a block, the largest of its heads."""
+        made, everything = self.describe(params), jnp.subtract(jnp.asarray(self.grid_shape), 1.0)
+        halves = []
+        for block, out in zip(self.model.blocks, made.values(), strict=True):
+            half = everything
+            if "sigma" in out:
+                half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self.reference_shape)
+            halves.append(half.reshape(-1, len(self.grid_shape)).max(0))
+        return halves
 
     def spans(self, made: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
         """Per block with a span, as lists: "sigma", "size" (the positions it covers) and "score_share".

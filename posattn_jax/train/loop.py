@@ -6,6 +6,7 @@ machine, bit for bit what it would have been without the interruption.
 """
 
 import dataclasses
+import functools
 import pathlib
 import time
 from typing import Any
@@ -18,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, epoch_order, evaluation_batches, training_batches
 from posattn_jax.errors import InputError, RunError
+from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.sharding import num_shards, put_batch, state_sharding
@@ -37,6 +39,8 @@ class Settings:
       eval_batch_size: the examples of a batch of evaluation.
       log_steps: the updates between two looks at the loss.
       checkpoint_steps: the updates between two checkpoints, besides the one of every epoch; 0: none besides.
+      bounded_spans: whether layouts are compiled for static bounds of the spans (see `train.bounds`); otherwise their
+        cost follows the spans at run time.
     """
 
     seed: int
@@ -46,6 +50,7 @@ class Settings:
     eval_batch_size: int
     log_steps: int
     checkpoint_steps: int = 0
+    bounded_spans: bool = False
 
     def __post_init__(self):
         for name in ("total_steps", "eval_batch_size", "log_steps"):
@@ -94,13 +99,23 @@ class Trainer:
         self.abstract = abstract_state(task, optimizer, settings.seed, mesh)
         shardings = jax.tree.map(lambda array: array.sharding, self.abstract)
         self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
-        self._train_step = jax.jit(
-            make_train_step(task, optimizer, settings.accumulation_steps),
-            out_shardings=(shardings, None),
-            donate_argnums=0,
+        self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
+        self._train_step_within = functools.cache(
+            lambda bounds: jax.jit(
+                make_train_step(self._task_within(bounds), optimizer, settings.accumulation_steps),
+                out_shardings=(shardings, None),
+                donate_argnums=0,
+            )
         )
-        self._evaluator = Evaluator(task, mesh, settings.eval_batch_size)
-        self._describe = jax.jit(task.describe)
+        self._evaluator_within = functools.cache(
+            lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size)
+        )
+        self._sigmas = jax.jit(  # of what `describe` makes the rest is not computed
+            lambda params: {
+                block: {name: array for name, array in out.items() if name == "sigma"}
+                for block, out in task.describe(params).items()
+            }
+        )
 
         order = epoch_order(
             len(train_source),
@@ -130,11 +145,16 @@ class Trainer:
             self._batches.set_state(progress["data"])
             self.seconds = progress["seconds"]
         self.step = int(self.state.step)
+        self._bounds = SpanBounds(self.task, self.state.params) if self.settings.bounded_spans else None
         if self.step > self.settings.total_steps:
             raise InputError(
                 f"train.total_steps={self.settings.total_steps}: the run has already done {self.step} steps"
             )
         self._writer = MetricWriter(workdir, self.step)
+
+    @property
+    def _span_bounds(self) -> Bounds | None:
+        return None if self._bounds is None else self._bounds.value
 
     @property
     def epoch(self) -> float:
@@ -160,11 +180,10 @@ class Trainer:
                     ends_epoch = self.step % self.steps_per_epoch == 0 or self.step == settings.total_steps
                     if ends_epoch or self.step % settings.log_steps == 0:
                         self._check()
+                        self._log(clock)
                         bar.show(self.step, self.epoch, self._shown)
                     if ends_epoch:
-                        rate = clock.steps_per_second(self.step) * settings.examples_per_step
-                        line = self._end_epoch(rate, clock)
-                        bar.line(line)
+                        bar.line(self._end_epoch(clock))
                         clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
                         self._save(clock.seconds)
@@ -187,7 +206,10 @@ class Trainer:
             name: array.reshape(num, size // jax.process_count(), *array.shape[1:])
             for name, array in next(self._batches).items()
         }
-        self.state, metrics = self._train_step(self.state, put_batch(batch, self.mesh, axis=1))
+        train_step = self._train_step_within(self._span_bounds)
+        self.state, metrics = train_step(self.state, put_batch(batch, self.mesh, axis=1))
+        if self._bounds is not None:
+            self._bounds.follow(self.state.params)
         self.step += 1
         self._pending.append((self.step, metrics))
 
@@ -204,33 +226,45 @@ class Trainer:
         saved = self.checkpoints.latest_step()
         return "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
 
-    def _end_epoch(self, examples_per_second: float, clock: "Clock") -> str:
+    def _log(self, clock: "Clock") -> None:
+        """Writes the speed since the last time, and the spans."""
+        rate = clock.steps_per_second(self.step) * self.settings.examples_per_step
+        clock.start_rate(self.step)
+        self._writer.write(self.step, self.epoch, "speed", {"images_per_second": rate, "seconds": clock.seconds})
+        task = self._task_within(self._span_bounds)
+        spans = task.spans(jax.device_get(self._sigmas(self.state.params)), batch_size=self.micro_batches[1])
+        for block, span in spans.items():
+            for name, values in span.items():
+                flat = np.ravel(values).tolist()
+                figures = {f"{block}/{name}_{i}": value for i, value in enumerate(flat)}
+                self._writer.write(self.step, self.epoch, "span", figures)
+        if spans:
+            self._shown["scores"] = float(np.mean([share for span in spans.values() for share in span["score_share"]]))
+        self._shown["images/s"] = rate
+
+    def _end_epoch(self, clock: "Clock") -> str:
         """Evaluates, writes what the epoch brought, and saves; returns a line about it."""
         train = self.task.summarise(jax.device_get(self.state.totals))
         if self.step % self.steps_per_epoch == 0:  # not where the run ends within an epoch: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
-        validation = self._evaluator(self.state.params, self.validation_source)
+        evaluate = self._evaluator_within(self._span_bounds)
+        validation = evaluate(self.state.params, self.validation_source)
         for name, value in validation.items():
             if not np.isfinite(value):
                 raise RunError(f"validation {name} is {value} at step {self.step}: stopped; {self._kept()}")
-        spans = self.task.spans(jax.device_get(self._describe(self.state.params)))
         score = self.task.score
         self._shown[score] = validation[score]
 
         write = self._writer.write
         write(self.step, self.epoch, "train", train)
         write(self.step, self.epoch, "validation", validation)
-        for block, span in spans.items():
-            for name, values in span.items():
-                flat = np.ravel(values).tolist()
-                write(self.step, self.epoch, "span", {f"{block}/{name}_{i}": v for i, v in enumerate(flat)})
-        write(self.step, self.epoch, "speed", {"images_per_second": examples_per_second, "seconds": clock.seconds})
         self._save(clock.seconds, validation[score])
         figures = "  ".join(
             f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
             for split, metrics in (("train", train), ("validation", validation))
         )
-        return f"epoch {self.epoch:.2f}  {figures}  {examples_per_second:.0f} images/s"
+        computed = f"  scores computed {self._shown['scores']:.0%}" if "scores" in self._shown else ""
+        return f"epoch {self.epoch:.2f}  {figures}{computed}  {self._shown['images/s']:.3g} images/s"
 
     def _save(self, seconds: float, score: float | None = None) -> None:
         self._check()

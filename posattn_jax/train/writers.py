@@ -54,7 +54,7 @@ class Progress:
 
     def show(self, step: int, epoch: float, metrics: dict[str, float]) -> None:
         self._bar.set_description(f"epoch {math.ceil(epoch)}", refresh=False)
-        self._bar.set_postfix({name: f"{value:.4f}" for name, value in metrics.items()}, refresh=False)
+        self._bar.set_postfix({name: f"{value:.4g}" for name, value in metrics.items()}, refresh=False)
         self._bar.update(step * self._examples_per_step - self._bar.n)
 
     def line(self, text: str) -> None:
