@@ -19,6 +19,7 @@ from posattn_jax.analysis import figures
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import read_metrics, write_atomically, write_json
+from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Evaluator, Trainer, abstract_state
 from posattn_jax.train.sharding import make_mesh
@@ -79,6 +80,8 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     if restored is None:
         raise InputError(f"--workdir={workdir}: the run has no checkpoint yet")
     state, _ = restored
+    if experiment.bounded_spans(config):
+        task = task.within(SpanBounds(task, state.params).value)
     evaluator = Evaluator(task, mesh, config.train.eval_batch_size)
     results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape)}
     for name in ("validation", "test"):

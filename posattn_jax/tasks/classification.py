@@ -47,7 +47,11 @@ class Classification:
         """The parameters of a fresh model."""
         grid_shape = self.reference_shape or self.grid_shape
         inputs = jnp.zeros((1, math.prod(grid_shape), self.num_channels))
-        return self.model.init(rng, inputs, grid_shape)["params"]
+        return self.model.init(rng, inputs, grid_shape, span_bounds=self._whole(grid_shape))["params"]
+
+    def _whole(self, grid_shape: Shape) -> tuple[Shape, ...]:
+        """Bounds that no span exceeds."""
+        return (tuple(size - 1 for size in grid_shape),) * len(self.model.blocks)
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
@@ -94,7 +98,13 @@ class Classification:
     def describe(self, params: Params) -> Any:
         """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
         inputs = jnp.zeros((1, math.prod(self.grid_shape), self.num_channels))
-        _, made = self.model.apply({"params": params}, inputs, self.grid_shape, reference_shape=self.reference_shape)
+        _, made = self.model.apply(
+            {"params": params},
+            inputs,
+            self.grid_shape,
+            reference_shape=self.reference_shape,
+            span_bounds=self._whole(self.grid_shape),  # the encodings also where no span reaches
+        )
         return made
 
     def within(self, span_bounds: tuple[Shape, ...]) -> "Classification":

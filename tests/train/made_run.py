@@ -25,12 +25,12 @@ def make_images(num_images=96):
     return GridImages(ImageSet(images.astype(np.uint8), labels, num_classes=4))
 
 
-def make_task(dropout_rate=0.1):
+def make_task(dropout_rate=0.1, implementation="auto", **fields):
     terms = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
-    attention = PositionalSelfAttention(2, terms=terms, span=GaussianSpan())
+    attention = PositionalSelfAttention(2, terms=terms, span=GaussianSpan(), implementation=implementation)
     block = EncoderBlock(attention, mlp_dim=16, dropout_rate=dropout_rate)
     model = Classifier(num_classes=4, width=8, blocks=(block,), dropout_rate=dropout_rate)
-    return Classification(model, (4, 4), num_channels=1)
+    return Classification(model, (4, 4), num_channels=1, **fields)
 
 
 def one_device():

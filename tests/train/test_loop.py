@@ -159,11 +159,11 @@ def test_the_best_outlives_restarts(tmp_path):
     """The scores are on disk: a new process knows which checkpoint is the best, and keeps it."""
     trainer = make_trainer(tmp_path, total_steps=30)
     scores = iter([0.2, 0.9, 0.3, 0.4, 0.5])
-    trainer._evaluator = lambda *_: {"loss": 1.0, "accuracy": next(scores)}
+    trainer._evaluator_within = lambda _: lambda *_: {"loss": 1.0, "accuracy": next(scores)}
     trainer.run()
     trainer.close()
     resumed = make_trainer(tmp_path, total_steps=36)
-    resumed._evaluator = lambda *_: {"loss": 1.0, "accuracy": 0.1}
+    resumed._evaluator_within = lambda _: lambda *_: {"loss": 1.0, "accuracy": 0.1}
     resumed.run()
     resumed.close()
     checkpoints = Checkpoints(tmp_path, read_only=True)
