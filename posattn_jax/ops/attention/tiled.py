@@ -49,6 +49,9 @@ def _attend(choices: list[Tiling], problem: Problem) -> Query:
     if problem.relative_encoding is not None:
         arrays["encoding"] = problem.relative_encoding
         arrays["position_query"] = features(problem.position_queries(problem.query))
+    if problem.key_mask is not None:
+        masked = scores.masked_out(problem.key_mask, problem.dtype)
+        arrays["key_addend"] = masked.reshape(len(masked), 1, *shape, 1)
     if problem.sigma is not None:
         sigma = problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma))
         arrays["sigma"] = jnp.atleast_2d(sigma)
@@ -142,7 +145,7 @@ class _Loop:
         factor, addend = modulation
         return terms * factor + addend
 
-    def off_grid(self, mask, first):
+    def off_grid(self, key_addend, first):
         """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
 
         Made before the loop over groups, which would otherwise compute it again for every score.
@@ -154,24 +157,22 @@ class _Loop:
             on_axis = (position >= 0) & (position < size)
             on_grid &= jnp.expand_dims(on_axis, [2 + i for i in range(len(tiling.window)) if i != axis])
         on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), -1)
-        if mask is not None:
-            on_grid &= jax.vmap(functools.partial(tiling.windows, mask))(first)[..., 0]
-        return scores.masked_out(on_grid, self.dtype)[..., None, :]
+        addend = scores.masked_out(on_grid, self.dtype)
+        if key_addend is not None:
+            addend += jax.vmap(functools.partial(tiling.windows, key_addend))(first)[..., 0]
+        return addend[..., None, :]
 
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
         tiling = self.tiling
         ready = {name: tiling.queries(arrays[name]) for name in ("content_query", "position_query") if name in arrays}
-        ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value") if name in arrays}
+        ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value", "key_addend") if name in arrays}
         if "encoding" in arrays:
             padding = [(t - 1, t + w) for t, w in zip(tiling.tile, tiling.window, strict=True)]
             ready["encoding"] = jnp.pad(arrays["encoding"], [*padding, (0, 0), (0, 0)])
         if "sigma" in arrays:
             ready["sigma"] = arrays["sigma"]
-        mask = self.problem.key_mask
-        if mask is not None:
-            mask = tiling.wrap(mask.reshape(mask.shape[0], 1, *tiling.grid_shape, 1))
-        return ready, mask
+        return ready
 
     def window_of_encoding(self, base):
         """Where the offsets of a trip start in the padded encoding, and how many there are."""
@@ -189,7 +190,7 @@ class _Loop:
         return made
 
     def forward(self, arrays):
-        ready, mask = self.prepared(arrays)
+        ready = self.prepared(arrays)
         tiling = self.tiling
         queries = {name: ready[name] for name in ("content_query", "position_query") if name in ready}
         like = next(iter(queries.values()))
@@ -214,7 +215,7 @@ class _Loop:
                 )
                 return None, (new, total, outputs * decay[..., None] + added)
 
-            return self.scan(group, None, (first, self.off_grid(mask, first), queries, carry))[1]
+            return self.scan(group, None, (first, self.off_grid(ready.get("key_addend"), first), queries, carry))[1]
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], value.shape[-1]), self.dtype))
@@ -231,7 +232,7 @@ class _Loop:
         return carry, jax.tree.map(lambda y: y[None], ys)
 
     def backward(self, arrays, outputs, log_total, cotangent):
-        ready, mask = self.prepared(arrays)
+        ready = self.prepared(arrays)
         tiling = self.tiling
         names = [name for name in ("content_query", "position_query") if name in ready]
         queries = {name: ready[name] for name in names}
@@ -286,7 +287,8 @@ class _Loop:
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
                 return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
 
-            xs = (first, self.off_grid(mask, first), queries, cotangent, removed, log_total, d_queries)
+            off_grid = self.off_grid(ready.get("key_addend"), first)
+            xs = (first, off_grid, queries, cotangent, removed, log_total, d_queries)
             (d_sides, d_positional), d_queries = self.scan(group, (d_sides, zeros(positional)), xs)
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
@@ -307,8 +309,10 @@ class _Loop:
             zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
         )
         d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
-        _, unprepare = jax.vjp(lambda arrays: self.prepared(arrays)[0], arrays)
+        _, unprepare = jax.vjp(self.prepared, arrays)
         made = d_queries | d_sides | d_learned
+        if "key_addend" in ready:  # a mask has no gradient
+            made["key_addend"] = jnp.zeros_like(ready["key_addend"])
         return unprepare({name: made[name].astype(ready[name].dtype) for name in ready})[0]
 
 

@@ -1,0 +1,110 @@
+"""Every layout against the reference on random problems: values and gradients of all inputs."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from posattn_jax.ops.attention import auto, relative_attention, tiles
+from posattn_jax.ops.span import span_size
+
+LAYOUTS = ("auto", "dense", "patch", "window", "tiled")
+
+
+@st.composite
+def problems(draw):
+    dims = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(1, (40, 9, 5)[dims - 1])) for _ in range(dims))
+    h = draw(st.integers(1, 3))
+    sigma_shape = draw(st.sampled_from([(dims,), (h, dims)]))
+    return {
+        "shape": shape,
+        "sizes": (draw(st.integers(1, 2)), h, draw(st.integers(1, 5))),
+        "seed": draw(st.integers(0, 2**16)),
+        "sigma": np.array(
+            draw(st.lists(st.floats(0.02, 1.2), min_size=math.prod(sigma_shape), max_size=math.prod(sigma_shape)))
+        ).reshape(sigma_shape),
+        "options": {
+            "threshold": draw(st.sampled_from([0.0, 0.1, 0.5])),
+            "span_mode": draw(st.sampled_from(["multiply", "log_add"])),
+            "is_causal": draw(st.booleans()),
+        },
+        "masked": draw(st.booleans()),
+        "left_out": draw(
+            st.sampled_from([(), ("key", "content_bias"), ("relative_encoding", "position_bias"), ("sigma",)])
+        ),
+        "implementation": draw(st.sampled_from(LAYOUTS)),
+        "dtype": draw(st.sampled_from([np.float32, np.float64])),
+    }
+
+
+def check(problem):
+    shape, (b, h, d) = problem["shape"], problem["sizes"]
+    rng = np.random.default_rng(problem["seed"])
+    n = math.prod(shape)
+    shapes = dict.fromkeys(("query", "key", "value"), (b, n, h, d))
+    shapes |= {
+        "relative_encoding": (*(2 * s - 1 for s in shape), h, d),
+        "content_bias": (h, d),
+        "position_bias": (h, d),
+    }
+    inputs = {name: rng.normal(size=size) for name, size in shapes.items()} | {"sigma": problem["sigma"]}
+    inputs = {name: x.astype(problem["dtype"]) for name, x in inputs.items() if name not in problem["left_out"]}
+    options = dict(problem["options"])
+    if "sigma" in inputs:
+        size = np.asarray(span_size(jnp.asarray(inputs["sigma"]), options["threshold"], shape))
+        options["span_bound"] = tuple(((size.reshape(-1, len(shape)).max(0) - 1) // 2).tolist())
+    if problem["masked"]:
+        options["key_mask"] = jnp.asarray(rng.random((b, n)) < 0.7)
+    cotangent = rng.normal(size=(b, n, h, d)).astype(problem["dtype"])
+
+    def evaluate(implementation):
+        def attend(x):
+            x = {"key": None} | x
+            given = options if implementation in ("patch", "window") else {**options, "span_bound": None}
+            return relative_attention(**x, grid_shape=shape, implementation=implementation, **given)
+
+        @jax.jit
+        def both(x):
+            outputs, pull = jax.vjp(attend, x)
+            return outputs, pull(cotangent)[0]
+
+        return both(jax.tree.map(jnp.asarray, inputs))
+
+    outputs, gradients = evaluate(problem["implementation"])
+    expected, expected_gradients = evaluate("reference")
+    exact = problem["dtype"] is np.float64
+    scale = max(1.0, *(float(jnp.abs(g).max()) for g in jax.tree.leaves(expected_gradients)))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10 if exact else 1e-4, atol=1e-10 if exact else 1e-4)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(
+            gradient, expected_gradients[name], rtol=0, atol=(1e-10 if exact else 1e-4) * scale, err_msg=name
+        )
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Several groups, trips and rows also on small grids."""
+    monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
+    monkeypatch.setattr(tiles, "SCORE_BYTES", {"cpu": 2**14})
+    monkeypatch.setattr(tiles, "WINDOW_HALVES", {1: (1, 4), 2: (1, 2), 3: (1,)})
+
+
+RANDOM = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture], "print_blob": True}
+
+
+@given(problem=problems())
+@settings(max_examples=12, derandomize=True, **RANDOM)
+def test_random_problems(float64, small_pieces, problem):
+    check(problem)
+
+
+@pytest.mark.slow
+@given(problem=problems())
+@settings(max_examples=200, **RANDOM)
+def test_200_random_problems(float64, small_pieces, problem):
+    check(problem)
