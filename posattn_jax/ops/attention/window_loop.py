@@ -1,0 +1,271 @@
+"""The loop of layout "tiled" over windows of keys, forward and backward.
+
+In a trip each tile of queries meets the window of keys at one offset, `base`, from the tile's first query. What only
+positions decide, P and ln G, is then the same for all tiles. A trip runs over groups of tiles whose scores fit a cache.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.tiles import Tiling
+
+
+class WindowLoop:
+    """The loop for one tiling and what `problem` asks: which terms, masks and span.
+
+    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] and key_addend [b 1 *S 1], by name, as far as
+    the problem has them; they are arguments, and never read from `problem`, so that they can be differentiated.
+    """
+
+    def __init__(self, problem: Problem, tiling: Tiling):
+        self.problem = problem
+        self.tiling = tiling
+        self.dtype = problem.dtype
+
+    def reach(self, sigma):
+        """The half-span in each dimension, the largest of all heads: known, or from sigma at run time."""
+        if self.problem.static_half is not None:
+            return self.problem.static_half
+        half = self.half(sigma)
+        return jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
+
+    def half(self, sigma):
+        return span.half_span(sigma, self.problem.threshold, self.problem.grid_shape, self.problem.reference_shape)
+
+    def run(self, sigma, trip, carry):
+        """carry = trip(base, carry) for the offset `base` of every window from its tile."""
+        reach = self.reach(sigma)
+        counts = self.tiling.trips(reach)
+        total = math.prod(counts)
+
+        def body(index, carry):
+            where = jnp.stack(jnp.unravel_index(index, counts))
+            return trip(where * np.array(self.tiling.window) - jnp.asarray(reach), carry)
+
+        if isinstance(total, int) and total == 1:
+            return body(0, carry)
+        return lax.fori_loop(0, total, body, carry)
+
+    def positional(self, learned, base):
+        """What positions alone make of a trip: P [h, queries, keys, d] and ln G [h|1, queries, keys]."""
+        made = {}
+        if "encoding" in learned:
+            made["p"] = self.tiling.unfold(learned["encoding"])
+        if "sigma" in learned:
+            offsets = base + jnp.asarray(self.tiling.relative)  # [queries, keys, p]
+            coordinates = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
+            made["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
+        return made
+
+    def modulation(self, log_gaussian, sigma, base):
+        """The factor and the addend that make logits of terms, with the masks that all tiles share."""
+        offsets = base + jnp.asarray(self.tiling.relative)
+        factor, addend = self.problem.scaling, 0.0
+        if sigma is not None:
+            inside = span.inside_span(offsets, self.half(sigma))
+            factor, addend = scores.modulation(log_gaussian, inside, factor, self.problem.span_mode)
+            factor, addend = factor[:, None], addend[:, None]
+        if self.problem.is_causal:
+            addend += scores.masked_out(_not_after(offsets), self.dtype)
+        return factor, addend
+
+    def logits(self, queries, keys, p, modulation):
+        """[b h tiles queries keys]."""
+        terms = 0.0
+        if keys is not None:
+            terms += jnp.einsum("bhitd,bhisd->bhits", queries["content_query"], keys, preferred_element_type=self.dtype)
+        if p is not None:  # for every query of a tile one product over all tiles: [h t b i s]
+            by_query = lax.dot_general(
+                queries["position_query"], p, (((4,), (3,)), ((1, 3), (0, 1))), preferred_element_type=self.dtype
+            )
+            terms += by_query.transpose(2, 0, 3, 1, 4)
+        factor, addend = modulation
+        return terms * factor + addend
+
+    def off_grid(self, key_addend, first):
+        """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
+
+        Made before the loop over groups, which would otherwise compute it again for every score.
+        """
+        tiling = self.tiling
+        on_grid = jnp.ones((len(first), len(tiling.starts), *(1 for _ in tiling.window)), bool)
+        for axis, (size, window) in enumerate(zip(tiling.grid_shape, tiling.window, strict=True)):
+            position = first[:, None, axis, None] + tiling.starts[:, axis, None] + np.arange(window)
+            on_axis = (position >= 0) & (position < size)
+            on_grid &= jnp.expand_dims(on_axis, [2 + i for i in range(len(tiling.window)) if i != axis])
+        on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), -1)
+        addend = scores.masked_out(on_grid, self.dtype)
+        if key_addend is not None:
+            addend += jax.vmap(functools.partial(tiling.windows, key_addend))(first)[..., 0]
+        return addend[..., None, :]
+
+    def prepared(self, arrays):
+        """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
+        tiling = self.tiling
+        ready = {name: tiling.queries(arrays[name]) for name in ("content_query", "position_query") if name in arrays}
+        ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value", "key_addend") if name in arrays}
+        if "encoding" in arrays:
+            padding = [(t - 1, t + w) for t, w in zip(tiling.tile, tiling.window, strict=True)]
+            ready["encoding"] = jnp.pad(arrays["encoding"], [*padding, (0, 0), (0, 0)])
+        if "sigma" in arrays:
+            ready["sigma"] = arrays["sigma"]
+        return ready
+
+    def window_of_encoding(self, base):
+        """Where the offsets of a trip start in the padded encoding, and how many there are."""
+        size = [t + w - 1 for t, w in zip(self.tiling.tile, self.tiling.window, strict=True)]
+        return (*(base + np.array(self.tiling.grid_shape) - 1), 0, 0), size
+
+    def learned(self, ready, base):
+        made = {}
+        if "encoding" in ready:
+            start, size = self.window_of_encoding(base)
+            size = (*size, *ready["encoding"].shape[-2:])
+            made["encoding"] = lax.dynamic_slice(ready["encoding"], start, size)
+        if "sigma" in ready:
+            made["sigma"] = ready["sigma"]
+        return made
+
+    def forward(self, arrays):
+        """Outputs [b h *S d] and ln of the softmax's denominators [b h *S], accumulated over the trips."""
+        ready = self.prepared(arrays)
+        tiling = self.tiling
+        queries = {name: ready[name] for name in ("content_query", "position_query") if name in ready}
+        like = next(iter(queries.values()))
+        value = ready["value"]
+
+        def trip(base, carry):
+            positional = self.positional(self.learned(ready, base), base)
+            modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
+            first = base + tiling.origins
+
+            def group(_, xs):
+                first, off_grid, queries, (largest, total, outputs) = xs
+                keys = tiling.windows(ready["key"], first) if "key" in ready else None
+                logits = self.logits(queries, keys, positional.get("p"), modulation) + off_grid
+                new = jnp.maximum(largest, logits.max(-1))
+                weights = jnp.exp(logits - new[..., None])
+                decay = jnp.exp(largest - new)
+                total = total * decay + weights.sum(-1)
+                values = tiling.windows(ready["value"], first)
+                added = jnp.einsum(
+                    "bhits,bhisd->bhitd", weights.astype(values.dtype), values, preferred_element_type=self.dtype
+                )
+                return None, (new, total, outputs * decay[..., None] + added)
+
+            return self.scan(group, None, (first, self.off_grid(ready.get("key_addend"), first), queries, carry))[1]
+
+        start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
+        carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], value.shape[-1]), self.dtype))
+        largest, total, outputs = self.run(ready.get("sigma"), trip, carry)
+        total = jnp.where(total == 0, 1, total)
+        outputs = tiling.grid(outputs / total[..., None])
+        return outputs, tiling.grid((largest + jnp.log(total))[..., None])[..., 0]
+
+    def scan(self, body, carry, xs):
+        """As lax.scan over the groups; a single group needs no loop."""
+        if len(self.tiling.origins) > 1:
+            return lax.scan(body, carry, xs)
+        carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
+        return carry, jax.tree.map(lambda y: y[None], ys)
+
+    def backward(self, arrays, outputs, log_total, cotangent):
+        """The cotangents of `arrays`, with A the weights, which are computed again, and L the logits.
+
+        dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dterms = factor dL
+        """
+        ready = self.prepared(arrays)
+        tiling = self.tiling
+        names = [name for name in ("content_query", "position_query") if name in ready]
+        queries = {name: ready[name] for name in names}
+        cotangent = cotangent.astype(self.dtype)
+        removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
+        cotangent = tiling.queries(cotangent)
+        log_total = tiling.queries(log_total[..., None])[..., 0]
+        zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.result_type(x, self.dtype)))
+
+        def trip(base, carry):
+            d_queries, d_sides, d_learned = carry
+            learned = self.learned(ready, base)
+            positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
+            p = positional.get("p")
+            modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
+            first = base + tiling.origins
+
+            def group(carry, xs):
+                d_sides, d_positional = carry
+                first, off_grid, queries, cotangent, removed, log_total, d_queries = xs
+                windows = {name: tiling.windows(ready[name], first) for name in d_sides}
+                logits = self.logits(queries, windows.get("key"), p, modulation)
+                weights = jnp.exp(logits + off_grid - log_total[..., None])
+                d_weights = jnp.einsum(
+                    "bhitd,bhisd->bhits", cotangent, windows["value"], preferred_element_type=self.dtype
+                )
+                d_logits = weights * (d_weights - removed[..., None])
+                d_terms = d_logits * modulation[0]
+                # Products with the queries first: the large factor is then read as it lies.
+                d_windows = {"value": jnp.einsum("bhitd,bhits->bhids", cotangent, weights)}
+                added, d_made = {}, {}
+                if "key" in windows:
+                    added["content_query"] = jnp.einsum("bhits,bhisd->bhitd", d_terms, windows["key"])
+                    d_windows["key"] = jnp.einsum("bhitd,bhits->bhids", queries["content_query"], d_terms)
+                if p is not None:
+                    by_query = d_terms.transpose(1, 3, 0, 2, 4)  # [h t b i s]
+                    d_query = lax.dot_general(by_query, p, (((4,), (2,)), ((0, 1), (0, 1))))
+                    added["position_query"] = d_query.transpose(2, 0, 3, 1, 4)
+                    query = queries["position_query"].transpose(1, 3, 0, 2, 4)
+                    d_made["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
+                if "log_gaussian" in positional:
+                    d_log = d_logits * logits if self.problem.span_mode == "multiply" else d_logits
+                    d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
+                    each_head = len(positional["log_gaussian"]) > 1
+                    d_made["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
+                d_sides = {
+                    name: tiling.add_windows(total, d_windows[name].swapaxes(-1, -2), first)
+                    for name, total in d_sides.items()
+                }
+                d_queries = jax.tree.map(jnp.add, d_queries, added)
+                return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
+
+            off_grid = self.off_grid(ready.get("key_addend"), first)
+            xs = (first, off_grid, queries, cotangent, removed, log_total, d_queries)
+            (d_sides, d_positional), d_queries = self.scan(group, (d_sides, zeros(positional)), xs)
+            (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
+            d_learned = dict(d_learned)
+            if "encoding" in d_learned:
+                start, _ = self.window_of_encoding(base)
+                added_window = added["encoding"]
+                total = d_learned["encoding"]
+                d_learned["encoding"] = lax.dynamic_update_slice(
+                    total, lax.dynamic_slice(total, start, added_window.shape) + added_window, start
+                )
+            if "sigma" in d_learned:
+                d_learned["sigma"] += added["sigma"]
+            return d_queries, d_sides, d_learned
+
+        carry = (
+            zeros(queries),
+            zeros({name: ready[name] for name in ("key", "value") if name in ready}),
+            zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
+        )
+        d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
+        _, unprepare = jax.vjp(self.prepared, arrays)
+        made = d_queries | d_sides | d_learned
+        if "key_addend" in ready:  # a mask has no gradient
+            made["key_addend"] = jnp.zeros_like(ready["key_addend"])
+        return unprepare({name: made[name].astype(ready[name].dtype) for name in ready})[0]
+
+
+def _not_after(offsets):
+    """Row-major s <= t: the first of the offsets that is not 0 is negative, or all are 0."""
+    after = jnp.zeros(offsets.shape[:-1], bool)
+    for axis in reversed(range(offsets.shape[-1])):
+        after = jnp.where(offsets[..., axis] == 0, after, offsets[..., axis] > 0)
+    return ~after

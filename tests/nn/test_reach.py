@@ -1,0 +1,66 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.encodings import SinusoidalEncoding
+from posattn_jax.nn.siren import SirenEncoding
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.terms import Content, Positional
+
+GRID = (33, 9)
+
+
+def extent(encoding):
+    """The half-spans outside which E is 0."""
+    used = np.abs(np.asarray(encoding)).sum((-2, -1)) > 0
+    return tuple(np.abs(np.nonzero(used)[axis] - (GRID[axis] - 1)).max() for axis in range(2))
+
+
+@pytest.mark.parametrize("encoding", [SirenEncoding(), SinusoidalEncoding()], ids=["siren", "sinusoidal"])
+def test_evaluated_only_within_reach(encoding):
+    """As the whole encoding within the reach, 0 beyond the share of the grid that holds it; gradients alike."""
+    variables = encoding.init(jax.random.key(0), 2, 4, GRID)
+    whole = encoding.apply(variables, 2, 4, GRID)
+    at_run_time = jax.jit(lambda v, reach: encoding.apply(v, 2, 4, GRID, None, reach))
+    for reach, evaluated in (
+        ((1, 0), (2, 1)),
+        ((2, 1), (2, 1)),
+        ((3, 1), (4, 1)),
+        ((9, 2), (16, 4)),
+        ((2, 8), (32, 8)),
+    ):
+        for within in (
+            at_run_time(variables, jnp.array(reach)),
+            encoding.apply(variables, 2, 4, GRID, None, evaluated),
+        ):
+            assert extent(within) == evaluated
+            box = tuple(slice(s - 1 - r, s + r) for s, r in zip(GRID, evaluated, strict=True))
+            np.testing.assert_allclose(within[box], whole[box], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("span_bound", [None, (3, 3)])
+def test_the_layer_is_the_same(span_bound):
+    """Its outputs and gradients do not know that E was evaluated only where the span reaches."""
+    inputs = jax.random.normal(jax.random.key(1), (2, 12 * 11, 8))
+
+    def gradients(threshold, implementation, span_bound):
+        layer = PositionalSelfAttention(
+            2,
+            terms=(Content(), Positional(SirenEncoding())),
+            span=GaussianSpan(threshold=threshold, initial_sigma=0.1),
+            implementation=implementation,
+        )
+        variables = jax.jit(lambda rng: layer.init(rng, inputs, (12, 11)))(jax.random.key(0))
+
+        def loss(variables):
+            outputs, made = layer.apply(variables, inputs, (12, 11), span_bound=span_bound)
+            return jnp.sum(outputs**2), made["relative_encoding"]
+
+        return jax.jit(jax.grad(loss, has_aux=True))(variables)
+
+    expected, _ = gradients(0.1, "reference", (11, 10))
+    given, encoding = gradients(0.1, "tiled", span_bound)
+    assert (np.asarray(encoding) == 0).mean() > 0.5
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), given, expected)
