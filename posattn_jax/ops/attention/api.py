@@ -86,8 +86,10 @@ def relative_attention(
       is_causal: query t attends to keys s <= t in row-major order.
       scale: default 1 / sqrt(d).
       dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
-      implementation: "reference" (N x N x d positions, Appendix A.1), "patch" or "window" (only the keys near each
-        query, Appendices A.2 and A.3), "dense" (looped over query rows) or "auto".
+      implementation: "reference" (V1, Appendix A.1: N x N x d positions), "dense" (looped over rows of queries),
+        "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
+        sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), or "auto": the
+        one that is expected to be the fastest. Weights and dropout are for "reference", "dense" and "auto".
       return_weights: whether to return the weights too.
 
     Returns:
