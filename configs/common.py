@@ -29,7 +29,9 @@ def get_config() -> ConfigDict:
     config.model.norm = "post"  # or pre
     config.model.readout = "last"  # or mean, max
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
-    config.model.implementation = "auto"  # or dense, reference
+    config.model.implementation = (
+        "auto"  # or dense, tiled, reference; without a span patch, window; sinusoidal: factorised
+    )
     config.model.remat = False
     config.model.scan_layers = False
     config.model.dtype = "float32"  # of the computation; or bfloat16
