@@ -20,6 +20,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from posattn_jax import command_line
 from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
@@ -30,8 +31,7 @@ flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 def main(argv: list[str]) -> int:
     """Runs the mode asked for; returns the exit code."""
-    if len(argv) > 1:
-        raise InputError(f'unexpected argument "{argv[1]}": options are written --name=value')
+    command_line.check_no_more(argv[1:])
     config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
 
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
@@ -46,24 +46,7 @@ def main(argv: list[str]) -> int:
 
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
-    for argument in argv:
-        path = argument.removeprefix("--config=").split(":")[0]
-        if argument.startswith("--config=") and not pathlib.Path(path).is_file():
-            raise InputError(f"{argument}: no such file")
-    try:
-        rest = flags.FLAGS(argv)
-        config = _CONFIG.value
-    except (AttributeError, KeyError) as error:
-        text = str(error.args[0])
-        near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
-        hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else text
-        raise InputError(f"--config: no field {hint}") from error
-    except Exception as error:  # flags.Error, or whatever a config file raises, with its traceback as the message
-        text = str(error).strip().splitlines()[-1]
-        hint = " (run from the folder that holds configs/)" if "No module named 'configs'" in text else ""
-        raise InputError(text + hint) from error
-    if config is None:
-        raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
+    rest = command_line.parse_with_config(flags.FLAGS, argv)
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
     return rest

@@ -10,21 +10,18 @@ Prints a table for every point, a shape with a span; with --out also `results.js
 """
 
 import dataclasses
-import os
-import pathlib
-import platform
-import signal
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from absl import flags
 
+from posattn_jax import command_line
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks import figures, table
+from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.roofline import Rates, limit_seconds, measure_rates
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, THRESHOLD, Point, make_inputs, parse_points
 from posattn_jax.benchmarks.timing import Skipped, interleave, prepare
@@ -35,9 +32,6 @@ from posattn_jax.ops.attention.api import LAYOUTS
 
 # The layouts whose arrays have the size of the span: while sigma is traced they need its bound.
 BOUNDED_LAYOUTS = ("patch", "window")
-
-# The environment variables that change speed: the compiler's, and the allocator's of a CPU.
-ENVIRONMENT = ("XLA_FLAGS", "GLIBC_TUNABLES", "MALLOC_")
 
 
 def define_flags() -> flags.FlagValues:
@@ -68,8 +62,7 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
         rest = options(argv)[1:]
     except flags.Error as error:
         raise InputError(str(error)) from error
-    if rest:
-        raise InputError(f'unexpected argument "{rest[0]}": options are written --name=value')
+    command_line.check_no_more(rest)
     for layout in options.layouts:
         if layout not in LAYOUTS:
             raise InputError(f"--layouts={layout}: expected some of {', '.join(LAYOUTS)}")
@@ -126,30 +119,13 @@ def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict
     return {"shape": point.name, **dataclasses.asdict(point), **described, "sigma": point.sigma, "passes": passes}
 
 
-def describe_machine() -> dict[str, Any]:
-    """What the figures depend on beside the code."""
-    return {
-        "device": {"kind": jax.devices()[0].device_kind, "platform": jax.default_backend()},
-        "cpu_count": os.cpu_count(),
-        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(ENVIRONMENT)},
-        "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
-        | {"python": platform.python_version()},
-    }
-
-
 def main(argv: list[str]) -> int:
     """Measures every point; returns the exit code."""
     options, points = parse_flags(argv)
     if options.help:
         print(f"{__doc__}\n{options.get_help()}")
         return 0
-    out = None if options.out is None else pathlib.Path(options.out)
-    if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"--out={out}: {error.strerror}") from error
+    out = command_line.make_folder(options.out)
     rates = measure_rates(options.dtype)
     asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
     results = {"options": asked, **describe_machine(), "rates": dataclasses.asdict(rates), "points": []}
@@ -166,14 +142,7 @@ def main(argv: list[str]) -> int:
 
 def run(argv: list[str]) -> int:
     """`main`, with wrong input told in one line; returns the exit code."""
-    try:
-        return main(argv)
-    except InputError as error:
-        print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("posattn_jax: stopped by SIGINT", file=sys.stderr)
-        return 128 + signal.SIGINT
+    return command_line.run(main, argv)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Compile time, memory and run time of programs, each measured apart, the run times interleaved."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -28,27 +29,60 @@ class Program:
     warm_up_seconds: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A compiled function, what a `Program` makes its runs of."""
+
+    call: Callable[..., Any]
+    compile_seconds: float
+    temp_bytes: int
+
+    def program(self, call: Callable[[], Any]) -> Program:
+        """A program whose runs wait for the results of `call`, run once.
+
+        Raises:
+          Skipped: it failed.
+        """
+
+        def run():
+            return jax.block_until_ready(call())
+
+        with _failures_told():
+            return Program(run, self.compile_seconds, self.temp_bytes, seconds(run))
+
+
+def compile_ahead(function: Callable, arguments: tuple, memory_limit_gib: float) -> Compiled:
+    """Compiles `function` for arguments such as these.
+
+    Raises:
+      Skipped: it would need more temporary memory than the limit, or it failed.
+    """
+    with _failures_told():
+        started = time.perf_counter()
+        compiled = jax.jit(function).lower(*arguments).compile()
+        compile_seconds = time.perf_counter() - started
+        temp_bytes = compiled.memory_analysis().temp_size_in_bytes
+    if temp_bytes > memory_limit_gib * 2**30:
+        raise Skipped(f"needs {temp_bytes / 2**30:.3g} GiB, more than --memory_limit_gib={memory_limit_gib:g}")
+    return Compiled(compiled, compile_seconds, temp_bytes)
+
+
 def prepare(function: Callable, arguments: tuple, memory_limit_gib: float) -> Program:
     """Compiles `function` and runs it once, unless it would need more temporary memory than the limit.
 
     Raises:
       Skipped: it needs more memory, or it failed.
     """
+    compiled = compile_ahead(function, arguments, memory_limit_gib)
+    return compiled.program(lambda: compiled.call(*arguments))
+
+
+@contextlib.contextmanager
+def _failures_told() -> Iterator[None]:
+    """Skipped, with the reason, in the place of any failure: it leaves the others' figures."""
     try:
-        started = time.perf_counter()
-        compiled = jax.jit(function).lower(*arguments).compile()
-        compile_seconds = time.perf_counter() - started
-        temp_bytes = compiled.memory_analysis().temp_size_in_bytes
-        if temp_bytes > memory_limit_gib * 2**30:
-            raise Skipped(f"needs {temp_bytes / 2**30:.3g} GiB, more than --memory_limit_gib={memory_limit_gib:g}")
-
-        def run():
-            return jax.block_until_ready(compiled(*arguments))
-
-        return Program(run, compile_seconds, temp_bytes, seconds(run))
-    except Skipped:
-        raise
-    except Exception as error:  # one layout that fails leaves the others' figures
+        yield
+    except Exception as error:
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise Skipped(reason if isinstance(error, ValueError) else f"{type(error).__name__}: {reason}") from error
 
