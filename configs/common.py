@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     config.model.norm = "post"  # or pre
     config.model.readout = "last"  # or mean, max
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
-    config.model.implementation = "auto"  # or dense, reference
+    # or dense, tiled, reference; without a span also patch, window and, of sinusoids, factorised
+    config.model.implementation = "auto"
     config.model.remat = False
     config.model.scan_layers = False
     config.model.dtype = "float32"  # of the computation; or bfloat16

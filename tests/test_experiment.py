@@ -19,7 +19,7 @@ from posattn_jax.errors import InputError
         ("model.readout", "first", 'readout="first": expected "last", "mean" or "max"'),
         ("model.norm", "middle", 'norm="middle": expected "post" or "pre"'),
         ("model.terms", ("content", "rotary"), "model.terms=.*: expected some of"),
-        ("model.implementation", "fast", 'implementation="fast": expected one of auto, dense, reference'),
+        ("model.implementation", "fast", 'implementation="fast": expected one of auto, dense, factorised'),
         ("model.encoding.kind", "rope", 'model.encoding.kind="rope": expected'),
         ("model.encoding.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
         ("model.span.threshold", 1.5, "threshold=1.5: expected less than 1"),

@@ -1,7 +1,7 @@
 """The attention layer: one operation with replaceable parts."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -9,12 +9,18 @@ import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, KeyMask, Shape
+from posattn_jax.axes import Features, KeyMask, Query, Shape
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.reach import Reach
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content
-from posattn_jax.ops.attention import Implementation, relative_attention
+from posattn_jax.ops.attention import (
+    LAYOUTS,
+    Implementation,
+    factorised_pays,
+    relative_attention,
+    sinusoidal_attention,
+)
 from posattn_jax.ops.span import half_span
 
 
@@ -41,7 +47,8 @@ class PositionalSelfAttention(nn.Module):
       projections: a module (x, h, d) -> query, key, value; None: `LinearProjections`.
       dropout_rate: of the attention weights (the paper has none).
       scale: of the terms; None: 1 / sqrt(d).
-      implementation: the layout of `relative_attention`.
+      implementation: the layout of `relative_attention`; or "factorised", `sinusoidal_attention`, for sinusoids without
+        a span, which "auto" chooses where it pays.
       kernel_init: of the output projection, as a matrix [h d, c].
       bias_init: of the output projection.
       dtype: of the computation; None follows the inputs. Positions and the span are computed in float32 or better.
@@ -57,7 +64,7 @@ class PositionalSelfAttention(nn.Module):
     projections: nn.Module | None = None
     dropout_rate: float = 0.0
     scale: float | None = None
-    implementation: Implementation = "auto"
+    implementation: Implementation | Literal["factorised"] = "auto"
     kernel_init: Initializer = nn.initializers.xavier_uniform()
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
@@ -94,7 +101,8 @@ class PositionalSelfAttention(nn.Module):
           "relative_encoding" [*R, h, d] (0 where the span does not reach), "sigma" [p] or [h p], "weights" [b h t s].
 
         Raises:
-          ValueError: a number of heads that does not divide the width, or a grid that does not match the inputs.
+          ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
+            implementation that there is not, or not for this layer.
         """
         width = inputs.shape[-1]
         if self.head_dim is None and width % self.num_heads:
@@ -114,26 +122,34 @@ class PositionalSelfAttention(nn.Module):
                 raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
             arguments |= added
         arguments.setdefault("key", None)
+        factors = arguments.pop("factors", None)
+        factorised = self._is_factorised(query, factors, return_weights)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:
             arguments |= span | {"span_bound": span_bound}
             made["sigma"] = arguments["sigma"]
         drops = self.dropout_rate > 0 and not deterministic
-        attended = relative_attention(
-            query,
-            value=value if self.values is None else self.values(value),
-            grid_shape=grid_shape,
-            reference_shape=reference_shape,
-            key_mask=key_mask,
-            is_causal=is_causal,
-            scale=self.scale,
-            dropout_rate=self.dropout_rate if drops else 0.0,
-            dropout_rng=self.make_rng("dropout") if drops else None,
-            implementation=self.implementation,
-            return_weights=return_weights,
-            **arguments,
-        )
+        arguments |= {
+            "value": value if self.values is None else self.values(value),
+            "grid_shape": grid_shape,
+            "reference_shape": reference_shape,
+            "key_mask": key_mask,
+            "is_causal": is_causal,
+            "scale": self.scale,
+        }
+        if factorised:
+            del arguments["relative_encoding"]
+            attended = sinusoidal_attention(query, **arguments, **factors)
+        else:
+            attended = relative_attention(
+                query,
+                **arguments,
+                dropout_rate=self.dropout_rate if drops else 0.0,
+                dropout_rng=self.make_rng("dropout") if drops else None,
+                implementation=self.implementation,
+                return_weights=return_weights,
+            )
         if return_weights:
             outputs, made["weights"] = attended
         else:
@@ -150,6 +166,24 @@ class PositionalSelfAttention(nn.Module):
             name="output",
         )(outputs)
         return outputs, made
+
+    def _is_factorised(self, query: Query, factors: dict[str, Any] | None, return_weights: bool) -> bool:
+        """Whether E is left to the sinusoids it is made of; ValueError where that is asked for and cannot be."""
+        if self.implementation not in (*LAYOUTS, "factorised"):
+            known = ", ".join(sorted((*LAYOUTS, "factorised")))
+            raise ValueError(f'implementation="{self.implementation}": expected one of {known}')
+        obstacles = {
+            "a span": self.span is not None,
+            "terms without a sinusoidal encoding": factors is None,
+            "return_weights": return_weights,
+            "attention dropout": self.dropout_rate > 0,
+        }
+        obstacle = next((name for name, found in obstacles.items() if found), None)
+        if self.implementation == "factorised" and obstacle is not None:
+            raise ValueError(f'implementation="factorised" does not support {obstacle}: "auto" does')
+        return obstacle is None and (
+            self.implementation == "factorised" or (self.implementation == "auto" and factorised_pays(query))
+        )
 
 
 def _reach(span: dict[str, Any], grid_shape: Shape, reference_shape: Shape | None, span_bound: Shape | None) -> Reach:

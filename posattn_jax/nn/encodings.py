@@ -1,6 +1,6 @@
 """Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,12 +11,15 @@ from posattn_jax.axes import RelativeEncoding, Shape
 from posattn_jax.nn.linear import linear
 from posattn_jax.nn.reach import Reach, within_reach
 from posattn_jax.ops import grid
-from posattn_jax.ops.encodings import relative_sinusoids
+from posattn_jax.ops.encodings import Combine, relative_sinusoids
 
 
 @runtime_checkable
 class Encoding(Protocol):
-    """What the positional terms ask of an encoding: E [*R, h, d] of a grid, of any value beyond `reach`."""
+    """What the positional terms ask of an encoding: E [*R, h, d] of a grid, of any value beyond `reach`.
+
+    One made of sinusoids has also `factors(num_heads, head_dim)`: see `SinusoidalEncoding`.
+    """
 
     def __call__(
         self,
@@ -36,7 +39,7 @@ class SinusoidalEncoding(nn.Module):
       param_dtype: of W and b.
     """
 
-    combine: Literal["sum", "concat"] = "concat"
+    combine: Combine = "concat"
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -54,6 +57,11 @@ class SinusoidalEncoding(nn.Module):
         project = linear(width, width, param_dtype=self.param_dtype, name="linear")
         encoding = within_reach(project, sinusoids, grid_shape, reach)
         return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)
+
+    def factors(self, num_heads: int, head_dim: int) -> dict[str, Any]:
+        """W [c h d] and `combine`, once E was made: what `sinusoidal_attention` is given in the place of E."""
+        kernel = self.variables["params"]["linear"]["kernel"]
+        return {"kernel": kernel.reshape(-1, num_heads, head_dim), "combine": self.combine}
 
 
 class LearnedEncoding(nn.Module):

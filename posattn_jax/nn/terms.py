@@ -10,6 +10,8 @@ A term adds what it stands for to the arguments of `relative_attention`; `reach`
 Their sum is formula 1 of Alfons 2022 (after Transformer-XL).
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
@@ -30,7 +32,7 @@ class Content(nn.Module):
 
 
 class Positional(nn.Module):
-    """q_t . E_{s-t}, E given by the encoding.
+    """q_t . E_{s-t}, E given by the encoding; with it what E is made of, "factors", where the encoding tells.
 
     Attributes:
       encoding: a module that returns E [*R, h, d], such as `SirenEncoding()`.
@@ -40,8 +42,10 @@ class Positional(nn.Module):
 
     def __call__(
         self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
-    ) -> dict[str, Array]:
-        return {"relative_encoding": self.encoding(*key.shape[2:], grid_shape, reference_shape, reach)}
+    ) -> dict[str, Any]:
+        made = {"relative_encoding": self.encoding(*key.shape[2:], grid_shape, reference_shape, reach)}
+        factors = getattr(self.encoding, "factors", None)
+        return made if factors is None else made | {"factors": factors(*key.shape[2:])}
 
 
 class ContentBias(nn.Module):

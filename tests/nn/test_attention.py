@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from posattn_jax.nn import attention
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
@@ -181,3 +183,63 @@ def test_initialisation_is_the_papers():
         largest = float(jnp.abs(params[path[0]][path[1]]).max())
         assert 0.9 * bound < largest <= bound + 1e-5, path
     assert not params["projections"]["bias"].any() and not params["output"]["bias"].any()
+
+
+def sinusoidal_layer(**fields):
+    terms = (Content(), Positional(SinusoidalEncoding()), ContentBias(), PositionalBias())
+    return PositionalSelfAttention(**({"num_heads": 2, "terms": terms} | fields))
+
+
+def test_factorised_has_the_parameters_and_outputs_of_the_others():
+    inputs, variables, (expected, expected_made) = apply(sinusoidal_layer(implementation="dense"), (2, 3))
+    layer = sinusoidal_layer(implementation="factorised")
+    assert jax.tree.map(jnp.shape, apply(layer, (2, 3))[1]) == jax.tree.map(jnp.shape, variables)
+
+    def gradients(layer):
+        return jax.grad(lambda variables: (layer.apply(variables, inputs, (2, 3))[0] ** 2).sum())(variables)
+
+    outputs, made = layer.apply(variables, inputs, (2, 3))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(made["relative_encoding"], expected_made["relative_encoding"])
+    jax.tree.map(
+        lambda actual, expected: np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4),
+        gradients(layer),
+        gradients(sinusoidal_layer(implementation="dense")),
+    )
+
+
+def test_auto_factorises_where_it_pays(monkeypatch):
+    def used(layer, pays):
+        inputs, variables, _ = apply(layer)
+        monkeypatch.setattr(attention, "factorised_pays", lambda query: pays)
+        monkeypatch.setattr(attention, "sinusoidal_attention", lambda query, **_: jnp.full_like(query, jnp.nan))
+        outputs, _ = layer.apply(variables, inputs, (4,))
+        monkeypatch.undo()
+        return bool(jnp.isnan(outputs).all())
+
+    assert used(sinusoidal_layer(), pays=True)
+    assert not used(sinusoidal_layer(), pays=False)
+    assert not used(sinusoidal_layer(implementation="dense"), pays=True)
+    assert not used(sinusoidal_layer(span=GaussianSpan()), pays=True)
+    assert not used(make_layer(head_dim=4), pays=True)
+
+
+@pytest.mark.parametrize(
+    "layer, options, message",
+    [
+        (sinusoidal_layer(span=GaussianSpan()), {}, "a span"),
+        (make_layer(head_dim=4), {}, "terms without a sinusoidal encoding"),
+        (PositionalSelfAttention(num_heads=2), {}, "terms without a sinusoidal encoding"),
+        (sinusoidal_layer(), {"return_weights": True}, "return_weights"),
+        (sinusoidal_layer(dropout_rate=0.5), {}, "attention dropout"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_factorised_is_refused(layer, options, message):
+    with pytest.raises(ValueError, match=f'implementation="factorised" does not support {message}: "auto" does'):
+        apply(layer.clone(implementation="factorised"), **options)
+
+
+def test_unknown_implementation(unchecked):
+    with pytest.raises(ValueError, match='implementation="fast": expected one of auto, dense, factorised, patch'):
+        apply(PositionalSelfAttention(num_heads=2, implementation="fast"))
