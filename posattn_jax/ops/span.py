@@ -22,8 +22,7 @@ SIGMA_FLOOR = 1e-6
 
 def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, num_dims: int) -> None:
     """ValueError for a span that means nothing; values of sigma are checked only where they are concrete."""
-    if threshold >= 1 or math.isnan(threshold):
-        raise ValueError(f"threshold={threshold}: expected less than 1 (0 or less: no mask)")
+    check_threshold(threshold)
     if span_mode not in ("multiply", "log_add"):
         raise ValueError(f'span_mode="{span_mode}": expected "multiply" or "log_add"')
     if sigma.shape not in ((num_dims,), (num_heads, num_dims)):
@@ -32,6 +31,12 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
         values = np.asarray(sigma)
         if not np.all(np.isfinite(values)) or np.any(values == 0):
             raise ValueError(f"sigma={values.tolist()}: expected finite values other than 0")
+
+
+def check_threshold(threshold: float) -> None:
+    """ValueError for a threshold that G never reaches."""
+    if threshold >= 1 or math.isnan(threshold):
+        raise ValueError(f"threshold={threshold}: expected less than 1 (0 or less: no mask)")
 
 
 def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Array, "..."]:
@@ -64,6 +69,7 @@ def half_span(
 
     A float, so that NaN survives. No gradient: the size is a step function of sigma, which learns through G.
     """
+    check_threshold(threshold)
     reach = np.asarray(grid.check_grid(grid_shape)) - 1.0
     sigma = _float32_or_better(jax.lax.stop_gradient(sigma))
     if threshold <= 0:
