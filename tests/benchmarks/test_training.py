@@ -73,7 +73,6 @@ def test_what_is_skipped_is_told_and_no_step_changes_a_span(monkeypatch):
         (["--config=configs/digits.py:small"], 'digits variant "small"'),
         (["--config=configs/digits.py", "--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
         (["--config=configs/digits.py", "--implementations=fast"], 'implementation="fast": expected one of auto'),
-        (["--config=configs/digits.py", "--implementations=patch"], 'implementation="patch" needs span_bound'),
         (["--config=configs/digits.py", "--implementations="], "--implementations is empty"),
         (["--config=configs/digits.py", "--sigmas=wide"], "--sigmas=wide: expected numbers"),
         (["--config=configs/digits.py", "--sigmas=nan"], "--sigmas=nan: expected at least one, each finite"),
