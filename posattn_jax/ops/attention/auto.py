@@ -14,9 +14,10 @@ from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.attention.tiles import Tiling, tilings
 
-# The time of a pair that "tiled" computes, in those of a pair of "dense", by the number of dimensions. Source: README,
-# "A learned span that pays"; measured by `python -m posattn_jax.benchmarks.attention --backward` on 2 CPU cores.
-PAIR_COST = {1: 1.2, 2: 0.75, 3: 0.75}
+# The time of a pair that "tiled" computes, in those of a pair of "dense", by the number of dimensions: between the
+# forward pass (2-D: .7) and forward and backward (2-D: .36). Source: `benchmarks/results/cpu/attention/`, made by
+# `python -m posattn_jax.benchmarks.attention --backward` on 2 CPU cores; 3-D is assumed to be as 2-D.
+PAIR_COST = {1: 1.0, 2: 0.55, 3: 0.55}
 # On grids of fewer positions "dense" has nothing to lose.
 LEAST_POSITIONS = 200
 
