@@ -52,3 +52,23 @@ def test_share_of_the_scores():
     assert score_share((64, 64), (5, 5), span_bound=(6, 6)) == pytest.approx((4 + 12) ** 2 / 64**2)
     assert score_share((5, 4), (1, 2), implementation="patch") == 3 * 4 / 20
     assert score_share((5, 4), (1, 2), implementation="window") == 3 * 5 / 20
+
+
+def test_a_batch_over_many_devices():
+    """Every device computes its examples, with either layout, and the result is that of one device."""
+    shape = (16, 16)
+    inputs = jax.tree.map(jnp.asarray, make_inputs(shape, batch=8, dtype=np.float32))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    sharded = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shardings = {name: sharded if name in ("query", "key", "value") else replicated for name in inputs}
+
+    def loss(x):
+        return (relative_attention(**x, grid_shape=shape) ** 2).sum()
+
+    for sigma in (0.05, 1.0):
+        x = inputs | {"sigma": jnp.full(2, sigma)}
+        expected = jax.jit(jax.grad(loss))(x)
+        gradients = jax.jit(jax.grad(loss), in_shardings=(shardings,))(jax.device_put(x, shardings))
+        for name in expected:
+            np.testing.assert_allclose(gradients[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
