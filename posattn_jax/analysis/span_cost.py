@@ -53,7 +53,8 @@ def draw(workdirs: list[pathlib.Path], out: pathlib.Path) -> None:
             steps, values = series[name]
             style = {"linestyle": STYLES[i % len(STYLES)], "marker": MARKERS[i % len(MARKERS)]}
             axis.plot(steps, values, markevery=0.1, label=label, **style)
-        axis.set(xlabel="updates", ylabel=name, ylim=(0, None))
+        top = 1.2 * np.percentile(np.concatenate([series[name][1] for _, series in runs]), 95)  # a pause is no update
+        axis.set(xlabel="updates", ylabel=name, ylim=(0, top))
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
     figure.savefig(out, dpi=150)
