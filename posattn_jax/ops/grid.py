@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Coordinates, Float, Offsets, Shape
+from posattn_jax.axes import Array, Bool, Coordinates, Float, Int, Offsets, Shape
 
 MAX_DIMS = 3
 
@@ -77,3 +77,11 @@ def relative_coordinates(grid_shape: Shape, reference_shape: Shape | None = None
     distance on a larger one, where coordinates then reach beyond [-1, 1].
     """
     return normalise(relative_offsets(grid_shape), grid_shape, reference_shape)
+
+
+def not_after(offsets: Int[Array, "... p"]) -> Bool[Array, "..."]:
+    """Row-major s <= t, for offsets s - t: the first that is not 0 is negative, or all are 0."""
+    after = jnp.zeros(offsets.shape[:-1], bool)
+    for axis in reversed(range(offsets.shape[-1])):
+        after = jnp.where(offsets[..., axis] == 0, after, offsets[..., axis] > 0)
+    return ~after

@@ -26,27 +26,19 @@ def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], spa
     return scores * jnp.exp(log_gaussian) if span_mode == "multiply" else scores + log_gaussian
 
 
-def modulation(
-    log_gaussian: Float[Array, "..."], inside: Bool[Array, "..."], scale: float, span_mode: str
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The factor and the addend of logits = terms * factor + addend: scale, Gaussian and box at once."""
-    addend = masked_out(inside, log_gaussian.dtype)
-    if span_mode == "multiply":
-        return scale * jnp.exp(log_gaussian), addend
-    return jnp.full_like(log_gaussian, scale), log_gaussian + addend
-
-
 def masked_out(attended: Bool[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
     """What to add to logits: 0 where attended, far below any other elsewhere."""
     return jnp.where(attended, 0, MASKED).astype(dtype)
 
 
-def exponentials(logits: Float[Array, "... s"]) -> tuple[Float[Array, "... s"], Float[Array, "... 1"]]:
-    """The numerators and the denominators of a softmax over keys; 0 and 1 for a row that attends to nothing."""
-    largest = jnp.maximum(jax.lax.stop_gradient(logits.max(-1, keepdims=True)), LOWEST)
+def exponentials(
+    logits: Float[Array, "... s"],
+) -> tuple[Float[Array, "... s"], Float[Array, "... 1"], Float[Array, "... 1"]]:
+    """exp(logits - largest), largest, and their sum over keys; 0 and 1 for a row that attends to nothing."""
+    largest = jnp.maximum(logits.max(-1, keepdims=True), LOWEST)
     numerators = jnp.exp(logits - largest)
     total = numerators.sum(-1, keepdims=True)
-    return numerators, jnp.where(total == 0, 1, total)
+    return numerators, largest, jnp.where(total == 0, 1, total)
 
 
 def causal_mask(queries: Int[Array, "t"], keys: Int[Array, "s"]) -> Bool[Array, "t s"]:

@@ -4,7 +4,9 @@ Alfons 2022, section 3.6, equation 2 and Algorithms 6, 7, 10. Distances are norm
 """
 
 import bisect
+import functools
 import math
+import operator
 from typing import Literal
 
 import jax
@@ -41,11 +43,17 @@ def check_threshold(threshold: float) -> None:
 
 def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Array, "..."]:
     """ln G = -1/2 sum_i x_i^2 / sigma_i^2, for x [... p] and sigma [p]; [h, ...] for sigma [h p]."""
-    sigma = _float32_or_better(sigma)
-    precision = 1 / jnp.maximum(jnp.square(sigma), SIGMA_FLOOR**2)
+    inverse = precision(sigma)
     if sigma.ndim == 2:
-        precision = precision.reshape(sigma.shape[0], *(1,) * (coordinates.ndim - 1), sigma.shape[1])
-    return -0.5 * jnp.sum(jnp.square(coordinates) * precision, axis=-1)
+        inverse = inverse.reshape(sigma.shape[0], *(1,) * (coordinates.ndim - 1), sigma.shape[1])
+    # Not a sum over the last axis, which is too short to be fast.
+    squares = (jnp.square(coordinates[..., i]) * inverse[..., i] for i in range(coordinates.shape[-1]))
+    return -0.5 * functools.reduce(operator.add, squares)
+
+
+def precision(sigma: Sigma) -> Sigma:
+    """1 / sigma^2."""
+    return 1 / jnp.maximum(jnp.square(_float32_or_better(sigma)), SIGMA_FLOOR**2)
 
 
 def _float32_or_better(sigma: Sigma) -> Sigma:

@@ -3,12 +3,11 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from posattn_jax.axes import (
     Array,
@@ -163,26 +162,11 @@ class Problem:
         """q + v."""
         return queries if self.position_bias is None else queries + self.position_bias
 
-    def modulation(self, offsets: Int[Array, "... p"]) -> tuple[Array | float, Array | float]:
-        """The factor and the addend, [h|1, ...] with a span, of logits = terms * factor + addend, at some offsets."""
-        if self.sigma is None:
-            return self.scaling, 0.0
-        sigma = jnp.atleast_2d(self.sigma)
+    def span_at(self, offsets: Int[Array, "... p"], sigma: Float[Array, "h p"]) -> tuple[Array, Array]:
+        """ln G, and whether they are inside the span, at some offsets: [h ...]."""
         coordinates = grid.normalise(offsets, self.grid_shape, self.reference_shape)
-        log_gaussian = span.log_gaussian(coordinates, sigma).astype(self.dtype)
-        inside = span.inside_span(offsets, jnp.atleast_2d(self.half))
-        return scores.modulation(log_gaussian, inside, self.scaling, self.span_mode)
-
-    def average(self, logits: Weights, query_indices: Int[Array, "t"]) -> tuple[Query, Weights | None]:
-        """From logits, far below any other where masked, to outputs [b t h d], and weights where asked for."""
-        unnormalised, total = scores.exponentials(logits)
-        if self.dropout_rate > 0:
-            unnormalised = scores.dropout(unnormalised, query_indices, self.dropout_rate, self.dropout_rng)
-        outputs = jnp.einsum(
-            "bhts,bshd->bhtd", unnormalised.astype(self.value.dtype), self.value, preferred_element_type=self.dtype
-        )
-        outputs = (outputs / total).swapaxes(1, 2).astype(self.value.dtype)
-        return outputs, unnormalised / total if self.return_weights else None
+        half = span.half_span(sigma, self.threshold, self.grid_shape, self.reference_shape)
+        return span.log_gaussian(coordinates, sigma).astype(self.dtype), span.inside_span(offsets, half)
 
     def weigh(
         self, terms: Weights, log_gaussian: Float[Array, "..."] | None, masks: Sequence[Bool[Array, "..."]]
@@ -216,26 +200,3 @@ class Problem:
             "bhts,bshd->bthd", weights.astype(self.value.dtype), self.value, preferred_element_type=self.dtype
         )
         return outputs.astype(self.value.dtype), weights if self.return_weights else None
-
-
-def map_heads(attend: Callable, problem: Problem, heads: int) -> Query:
-    """Outputs [b t h d] of `attend`, a function of problems, applied to `heads` heads at a time.
-
-    What one application holds then fits into a cache.
-    """
-    h = problem.query.shape[2]
-    if heads == h:
-        return attend(problem)
-    axes = {"query": 2, "key": 2, "value": 2, "relative_encoding": -2, "content_bias": 0, "position_bias": 0}
-    if problem.sigma is not None and problem.sigma.ndim == 2:
-        axes["sigma"] = 0
-    axes = {name: axis for name, axis in axes.items() if getattr(problem, name) is not None}
-
-    def split(x, axis):
-        axis %= x.ndim
-        return jnp.moveaxis(x.reshape(*x.shape[:axis], h // heads, heads, *x.shape[axis + 1 :]), axis, 0)
-
-    bound = None if problem.sigma is None else problem.static_half  # sigma may be traced in the loop
-    parts = {name: split(getattr(problem, name), axis) for name, axis in axes.items()}
-    outputs = lax.map(lambda parts: attend(dataclasses.replace(problem, span_bound=bound, **parts)), parts)
-    return jnp.moveaxis(outputs, 0, 2).reshape(problem.query.shape)

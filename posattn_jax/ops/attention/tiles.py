@@ -28,10 +28,12 @@ TILE_QUERIES = 16
 # Half-spans whose keys a tile can meet in one trip, by the number of dimensions, when the span is known at run time.
 WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
 # The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
-SCORE_BYTES = {"cpu": 2**20}
+SCORE_BYTES = {"cpu": 2**21}
 ACCELERATOR_SCORE_BYTES = 2**28
 # What a trip costs beside its scores, in pairs a query.
 TRIP_COST = 32
+# The time of a pair, in those of a pair of "dense", by the number of dimensions.
+PAIR_COST = {1: 1.0, 2: 1.0, 3: 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Tiling:
 
     def cost(self, reach: Any):
         """The time that a half-span of `reach` takes, in pairs: those computed, and what a trip costs beside them."""
-        return self.pairs(reach) * (1 + TRIP_COST / math.prod(self.window))
+        return PAIR_COST[len(self.tile)] * self.pairs(reach) * (1 + TRIP_COST / math.prod(self.window))
 
     @property
     def groups(self) -> Sizes:
@@ -108,29 +110,30 @@ class Tiling:
         return x[(slice(None), slice(None), *(slice(size) for size in self.grid_shape))]
 
     def wrap(self, x: Array) -> Array:
-        """[b h *S d] with its beginning repeated behind its end: a window may start at any position modulo S."""
-        return jnp.pad(x, [(0, 0)] * 2 + [(0, size - 1) for size in self.window] + [(0, 0)], mode="wrap")
+        """[b h *S d] -> [b h d *S], its beginning repeated behind its end: a window may start anywhere modulo S."""
+        x = jnp.moveaxis(x, -1, 2)
+        return jnp.pad(x, [(0, 0)] * 3 + [(0, size - 1) for size in self.window], mode="wrap")
 
     def windows(self, wrapped: Array, first: Array) -> Array:
-        """The window of each tile of a group, the first tile's starting at `first`: [b, h, tiles, keys, d]."""
-        b, h, *_, d = wrapped.shape
+        """The window of each tile of a group, the first tile's starting at `first`: [b, h, tiles, d, keys]."""
+        b, h, d, *_ = wrapped.shape
         starts = (first + self.starts) % np.array(self.grid_shape)
         take = jax.vmap(
-            lambda start: lax.dynamic_slice(wrapped, (0, 0, *start, 0), (b, h, *self.window, d)), out_axes=2
+            lambda start: lax.dynamic_slice(wrapped, (0, 0, 0, *start), (b, h, d, *self.window)), out_axes=2
         )
-        return take(starts).reshape(b, h, len(starts), math.prod(self.window), d)
+        return take(starts).reshape(b, h, len(starts), d, math.prod(self.window))
 
     def add_windows(self, wrapped: Array, windows: Array, first: Array) -> Array:
         """The transpose of `windows`: adds every tile's window to where it was taken from."""
-        b, h, *_, d = wrapped.shape
+        b, h, d, *_ = wrapped.shape
         p = len(self.tile)
         starts = (first + self.starts) % np.array(self.grid_shape)
         dimensions = lax.ScatterDimensionNumbers(
             update_window_dims=(0, 1, *range(3, 4 + p)),
             inserted_window_dims=(),
-            scatter_dims_to_operand_dims=tuple(range(2, 2 + p)),
+            scatter_dims_to_operand_dims=tuple(range(3, 3 + p)),
         )
-        windows = windows.reshape(b, h, len(starts), *self.window, d)
+        windows = windows.reshape(b, h, len(starts), d, *self.window)
         return lax.scatter_add(wrapped, starts, windows, dimensions, mode="promise_in_bounds")
 
     def unfold(self, offsets: Array) -> Array:

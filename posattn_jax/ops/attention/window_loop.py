@@ -13,21 +13,20 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiles import Tiling
 
 
-class WindowLoop:
-    """The loop for one tiling and what `problem` asks: which terms, masks and span.
+class WindowLoop(Loop):
+    """The loop for one tiling."""
 
-    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] and key_addend [b 1 *S 1], by name, as far as
-    the problem has them; they are arguments, and never read from `problem`, so that they can be differentiated.
-    """
-
-    def __init__(self, problem: Problem, tiling: Tiling):
-        self.problem = problem
+    def __init__(self, problem: Problem, tiling: Tiling, heads: int):
+        super().__init__(problem, heads)
         self.tiling = tiling
-        self.dtype = problem.dtype
+
+    def cost(self, sigma):
+        return self.tiling.cost(self.reach(sigma))
 
     def reach(self, sigma):
         """The half-span in each dimension, the largest of all heads: known, or from sigma at run time."""
@@ -69,25 +68,30 @@ class WindowLoop:
         offsets = base + jnp.asarray(self.tiling.relative)
         factor, addend = self.problem.scaling, 0.0
         if sigma is not None:
-            inside = span.inside_span(offsets, self.half(sigma))
-            factor, addend = scores.modulation(log_gaussian, inside, factor, self.problem.span_mode)
-            factor, addend = factor[:, None], addend[:, None]
+            addend = scores.masked_out(span.inside_span(offsets, self.half(sigma)), self.dtype)[:, None]
+            if self.multiply:
+                factor *= jnp.exp(log_gaussian)[:, None]
+            else:
+                addend += log_gaussian[:, None]
         if self.problem.is_causal:
-            addend += scores.masked_out(_not_after(offsets), self.dtype)
+            addend += scores.masked_out(grid.not_after(offsets), self.dtype)
         return factor, addend
 
-    def logits(self, queries, keys, p, modulation):
-        """[b h tiles queries keys]."""
-        terms = 0.0
-        if keys is not None:
-            terms += jnp.einsum("bhitd,bhisd->bhits", queries["content_query"], keys, preferred_element_type=self.dtype)
+    def logits(self, queries, keys, p, modulation, off_grid):
+        """[b h tiles queries keys]. Each term is modulated before they are added: the compiler of the CPU would
+        otherwise add them up anew in whatever reads the logits."""
+        factor, addend = modulation
+        logits = addend + off_grid
         if p is not None:  # for every query of a tile one product over all tiles: [h t b i s]
             by_query = lax.dot_general(
                 queries["position_query"], p, (((4,), (3,)), ((1, 3), (0, 1))), preferred_element_type=self.dtype
             )
-            terms += by_query.transpose(2, 0, 3, 1, 4)
-        factor, addend = modulation
-        return terms * factor + addend
+            logits += factor * by_query.transpose(2, 0, 3, 1, 4)
+        if keys is not None:
+            logits += factor * jnp.einsum(
+                "bhitd,bhids->bhits", queries["content_query"], keys, preferred_element_type=self.dtype
+            )
+        return logits
 
     def off_grid(self, key_addend, first):
         """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
@@ -100,11 +104,11 @@ class WindowLoop:
             position = first[:, None, axis, None] + tiling.starts[:, axis, None] + np.arange(window)
             on_axis = (position >= 0) & (position < size)
             on_grid &= jnp.expand_dims(on_axis, [2 + i for i in range(len(tiling.window)) if i != axis])
-        on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), -1)
+        on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), 1, -1)
         addend = scores.masked_out(on_grid, self.dtype)
         if key_addend is not None:
-            addend += jax.vmap(functools.partial(tiling.windows, key_addend))(first)[..., 0]
-        return addend[..., None, :]
+            addend += jax.vmap(functools.partial(tiling.windows, key_addend))(first)
+        return addend
 
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
@@ -133,13 +137,12 @@ class WindowLoop:
             made["sigma"] = ready["sigma"]
         return made
 
-    def forward(self, arrays):
-        """Outputs [b h *S d] and ln of the softmax's denominators [b h *S], accumulated over the trips."""
+    def some_forward(self, arrays):
+        """As in `Loop`, accumulated over the trips."""
         ready = self.prepared(arrays)
         tiling = self.tiling
         queries = {name: ready[name] for name in ("content_query", "position_query") if name in ready}
         like = next(iter(queries.values()))
-        value = ready["value"]
 
         def trip(base, carry):
             positional = self.positional(self.learned(ready, base), base)
@@ -149,25 +152,25 @@ class WindowLoop:
             def group(_, xs):
                 first, off_grid, queries, (largest, total, outputs) = xs
                 keys = tiling.windows(ready["key"], first) if "key" in ready else None
-                logits = self.logits(queries, keys, positional.get("p"), modulation) + off_grid
+                logits = self.logits(queries, keys, positional.get("p"), modulation, off_grid)
                 new = jnp.maximum(largest, logits.max(-1))
                 weights = jnp.exp(logits - new[..., None])
                 decay = jnp.exp(largest - new)
                 total = total * decay + weights.sum(-1)
                 values = tiling.windows(ready["value"], first)
                 added = jnp.einsum(
-                    "bhits,bhisd->bhitd", weights.astype(values.dtype), values, preferred_element_type=self.dtype
+                    "bhits,bhids->bhitd", weights.astype(values.dtype), values, preferred_element_type=self.dtype
                 )
                 return None, (new, total, outputs * decay[..., None] + added)
 
             return self.scan(group, None, (first, self.off_grid(ready.get("key_addend"), first), queries, carry))[1]
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
-        carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], value.shape[-1]), self.dtype))
+        carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], arrays["value"].shape[-1]), self.dtype))
         largest, total, outputs = self.run(ready.get("sigma"), trip, carry)
         total = jnp.where(total == 0, 1, total)
-        outputs = tiling.grid(outputs / total[..., None])
-        return outputs, tiling.grid((largest + jnp.log(total))[..., None])[..., 0]
+        statistics = jnp.stack([largest, 1 / total], -1)
+        return tiling.grid(outputs / total[..., None]), None, tiling.grid(statistics)
 
     def scan(self, body, carry, xs):
         """As lax.scan over the groups; a single group needs no loop."""
@@ -176,7 +179,7 @@ class WindowLoop:
         carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
         return carry, jax.tree.map(lambda y: y[None], ys)
 
-    def backward(self, arrays, outputs, log_total, cotangent):
+    def some_backward(self, arrays, outputs, statistics, cotangent, _):
         """The cotangents of `arrays`, with A the weights, which are computed again, and L the logits.
 
         dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dterms = factor dL
@@ -188,7 +191,7 @@ class WindowLoop:
         cotangent = cotangent.astype(self.dtype)
         removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
         cotangent = tiling.queries(cotangent)
-        log_total = tiling.queries(log_total[..., None])[..., 0]
+        statistics = tiling.queries(statistics)
         zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.result_type(x, self.dtype)))
 
         def trip(base, carry):
@@ -201,12 +204,13 @@ class WindowLoop:
 
             def group(carry, xs):
                 d_sides, d_positional = carry
-                first, off_grid, queries, cotangent, removed, log_total, d_queries = xs
+                first, off_grid, queries, cotangent, removed, statistics, d_queries = xs
+                largest, inverse_total = statistics[..., :1], statistics[..., 1:]
                 windows = {name: tiling.windows(ready[name], first) for name in d_sides}
-                logits = self.logits(queries, windows.get("key"), p, modulation)
-                weights = jnp.exp(logits + off_grid - log_total[..., None])
+                logits = self.logits(queries, windows.get("key"), p, modulation, off_grid)
+                weights = jnp.exp(logits - largest) * inverse_total
                 d_weights = jnp.einsum(
-                    "bhitd,bhisd->bhits", cotangent, windows["value"], preferred_element_type=self.dtype
+                    "bhitd,bhids->bhits", cotangent, windows["value"], preferred_element_type=self.dtype
                 )
                 d_logits = weights * (d_weights - removed[..., None])
                 d_terms = d_logits * modulation[0]
@@ -214,7 +218,7 @@ class WindowLoop:
                 d_windows = {"value": jnp.einsum("bhitd,bhits->bhids", cotangent, weights)}
                 added, d_made = {}, {}
                 if "key" in windows:
-                    added["content_query"] = jnp.einsum("bhits,bhisd->bhitd", d_terms, windows["key"])
+                    added["content_query"] = jnp.einsum("bhits,bhids->bhitd", d_terms, windows["key"])
                     d_windows["key"] = jnp.einsum("bhitd,bhits->bhids", queries["content_query"], d_terms)
                 if p is not None:
                     by_query = d_terms.transpose(1, 3, 0, 2, 4)  # [h t b i s]
@@ -223,19 +227,16 @@ class WindowLoop:
                     query = queries["position_query"].transpose(1, 3, 0, 2, 4)
                     d_made["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
                 if "log_gaussian" in positional:
-                    d_log = d_logits * logits if self.problem.span_mode == "multiply" else d_logits
+                    d_log = d_logits * logits if self.multiply else d_logits
                     d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
                     each_head = len(positional["log_gaussian"]) > 1
                     d_made["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
-                d_sides = {
-                    name: tiling.add_windows(total, d_windows[name].swapaxes(-1, -2), first)
-                    for name, total in d_sides.items()
-                }
+                d_sides = {name: tiling.add_windows(total, d_windows[name], first) for name, total in d_sides.items()}
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
                 return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
 
             off_grid = self.off_grid(ready.get("key_addend"), first)
-            xs = (first, off_grid, queries, cotangent, removed, log_total, d_queries)
+            xs = (first, off_grid, queries, cotangent, removed, statistics, d_queries)
             (d_sides, d_positional), d_queries = self.scan(group, (d_sides, zeros(positional)), xs)
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
@@ -256,16 +257,7 @@ class WindowLoop:
             zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
         )
         d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
-        _, unprepare = jax.vjp(self.prepared, arrays)
+        learned = {name: x for name, x in arrays.items() if name != "key_addend"}
+        prepared, unprepare = jax.vjp(self.prepared, learned)
         made = d_queries | d_sides | d_learned
-        if "key_addend" in ready:  # a mask has no gradient
-            made["key_addend"] = jnp.zeros_like(ready["key_addend"])
-        return unprepare({name: made[name].astype(ready[name].dtype) for name in ready})[0]
-
-
-def _not_after(offsets):
-    """Row-major s <= t: the first of the offsets that is not 0 is negative, or all are 0."""
-    after = jnp.zeros(offsets.shape[:-1], bool)
-    for axis in reversed(range(offsets.shape[-1])):
-        after = jnp.where(offsets[..., axis] == 0, after, offsets[..., axis] > 0)
-    return ~after
+        return unprepare({name: made[name].astype(x.dtype) for name, x in prepared.items()})[0]

@@ -1,0 +1,142 @@
+"""What the loops over rows and over windows have in common: their arrays, groups of heads, gradients made by hand."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from posattn_jax.axes import Array, Query, Weights
+from posattn_jax.ops import scores
+from posattn_jax.ops.attention.problem import Problem
+
+# The axis of heads in the arrays that have one.
+HEAD_AXES = {"value": 1, "key": 1, "content_query": 1, "position_query": 1, "encoding": -2, "sigma": 0}
+
+
+class Loop:
+    """A way to compute attention piece by piece, for what `problem` asks.
+
+    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] and key_addend [b 1 *S 1], by name, as far as
+    the problem has them; they are arguments, and never read from `problem`, so that they can be differentiated.
+
+    A subclass computes `some_forward` and `some_backward` for a group of `heads` heads.
+    """
+
+    def __init__(self, problem: Problem, heads: int):
+        self.problem = problem
+        self.heads = heads
+        self.dtype = problem.dtype
+        self.multiply = problem.span_mode == "multiply"
+
+    def cost(self, sigma: Array | None) -> Any:
+        """The time expected, in pairs of a query and a key: a number, or an array where sigma decides at run time."""
+        raise NotImplementedError
+
+    def some_forward(self, arrays: dict[str, Array]) -> tuple[Array, Array | None, Array]:
+        """Outputs [b h *S d], weights [b h t s] where asked for, and statistics [b h *S 2].
+
+        The statistics are the largest logit of a query and 1 / sum of exp(logit - largest): weights are exp(logit -
+        largest) times that. The logarithm of the softmax's denominator, one number, would be rounded off too much.
+        """
+        raise NotImplementedError
+
+    def some_backward(
+        self, arrays: dict[str, Array], outputs: Array, statistics: Array, d_outputs: Array, d_weights: Array | None
+    ) -> dict[str, Array]:
+        """The cotangents of the arrays that have one."""
+        raise NotImplementedError
+
+    def forward(self, arrays: dict[str, Array]):
+        """`some_forward` of all heads."""
+        made = self._map_heads(self.some_forward, arrays)
+        return jax.tree.map(lambda x: _join(x, 1), made) if self._in_groups(arrays) else made
+
+    def backward(self, arrays: dict[str, Array], *features: Array | None):
+        """`some_backward` of all heads, and None for what has no gradient."""
+        made = self._map_heads(self.some_backward, arrays, *features)
+        if self._in_groups(arrays):
+            axes = self._head_axes(arrays)
+            made = {name: _join(x, axes[name]) if name in axes else x.sum(0) for name, x in made.items()}
+        return {name: made[name].astype(x.dtype) if name in made else None for name, x in arrays.items()}
+
+    def _in_groups(self, arrays):
+        return self.heads < arrays["value"].shape[1]
+
+    def _head_axes(self, arrays):
+        """Of the arrays to be split: not of one sigma for all heads."""
+        h = arrays["value"].shape[1]
+        return {name: axis for name, axis in HEAD_AXES.items() if name in arrays and arrays[name].shape[axis] == h}
+
+    def _map_heads(self, function: Callable, arrays, *features):
+        if not self._in_groups(arrays):
+            return function(arrays, *features)
+        axes = self._head_axes(arrays)
+        parts = {name: _split(arrays[name], axis, self.heads) for name, axis in axes.items()}
+        features = [None if x is None else _split(x, 1, self.heads) for x in features]
+        return lax.map(lambda xs: function(arrays | xs[0], *xs[1]), (parts, features))
+
+
+def _split(x: Array, axis: int, heads: int) -> Array:
+    """[... h ...] -> [groups, ... heads ...]."""
+    axis %= x.ndim
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, heads, *x.shape[axis + 1 :]), axis, 0)
+
+
+def _join(x: Array, axis: int) -> Array:
+    """The inverse of `_split`."""
+    axis %= x.ndim - 1
+    x = jnp.moveaxis(x, 0, axis)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def attend(problem: Problem, loops: Sequence[Loop]) -> tuple[Query, Weights | None]:
+    """Outputs [b t h d], and weights where asked for, by the loop that costs least: one program that holds them all."""
+    arrays = _arrays(problem)
+    costs = [loop.cost(arrays.get("sigma")) for loop in loops]
+    if all(isinstance(cost, float) for cost in costs):
+        loops = [loops[costs.index(min(costs))]]
+
+    def run(name, arrays, *rest):
+        branches = [getattr(loop, name) for loop in loops]
+        if len(branches) == 1:
+            return branches[0](arrays, *rest)
+        costs = jnp.stack([loop.cost(arrays["sigma"]) for loop in loops])
+        return lax.switch(jnp.argmin(costs), branches, arrays, *rest)
+
+    def forward(arrays):
+        outputs, weights, statistics = run("forward", arrays)
+        return (outputs, weights), (arrays, outputs, statistics)
+
+    @jax.custom_vjp
+    def attended(arrays):
+        return forward(arrays)[0]
+
+    attended.defvjp(forward, lambda residuals, cotangents: (run("backward", *residuals, *cotangents),))
+    outputs, weights = attended(arrays)
+    b, h, *_, d = outputs.shape
+    return jnp.moveaxis(outputs.reshape(b, h, -1, d), 1, 2).astype(problem.value.dtype), weights
+
+
+def _arrays(problem: Problem) -> dict[str, Array]:
+    def features(x):
+        """[b t h d] -> [b h *S d]."""
+        b, _, h, d = x.shape
+        return jnp.moveaxis(x, 2, 1).reshape(b, h, *problem.grid_shape, d)
+
+    arrays = {"value": features(problem.value)}
+    if problem.key is not None:
+        arrays["key"] = features(problem.key)
+        arrays["content_query"] = features(problem.content_queries(problem.query))
+    if problem.relative_encoding is not None:
+        arrays["encoding"] = problem.relative_encoding
+        arrays["position_query"] = features(problem.position_queries(problem.query))
+    if problem.key_mask is not None:
+        masked = scores.masked_out(problem.key_mask, problem.dtype)
+        arrays["key_addend"] = masked.reshape(len(masked), 1, *problem.grid_shape, 1)
+    if problem.sigma is not None:
+        arrays["sigma"] = jnp.atleast_2d(problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma)))
+    if problem.dropout_rate > 0:
+        arrays["dropout_rng"] = problem.dropout_rng
+    return arrays

@@ -1,0 +1,217 @@
+"""The loop of layout "dense" over rows of queries, forward and backward.
+
+Axes stand as the products read them, heads first and features before positions: queries [h b i t d] of i rows that are
+computed at once, keys [h b d s], scores [h b i t s], by offset [h b i t r].
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.loop import Loop
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.rows import Rows
+
+QUERIES = ("content_query", "position_query")
+# What the trips of the backward pass add to.
+SUMMED = ("key", "value", "encoding")
+
+
+class RowLoop(Loop):
+    """The loop for one way to cut the grid into rows."""
+
+    def __init__(self, problem: Problem, rows: Rows, heads: int):
+        super().__init__(problem, heads)
+        self.rows = rows
+
+    def cost(self, sigma):
+        return self.rows.cost
+
+    def prepared(self, arrays):
+        """The arrays as the trips read them: rows of queries, features before keys, padded tables of offsets."""
+        rows = self.rows
+        ready = {name: rows.queries(arrays[name]) for name in QUERIES if name in arrays}
+        for name in ("key", "value"):
+            if name in arrays:
+                b, h, *_, d = arrays[name].shape
+                ready[name] = arrays[name].reshape(b, h, -1, d).transpose(1, 0, 3, 2)
+        if "encoding" in arrays:
+            ready["encoding"] = rows.pad(jnp.moveaxis(arrays["encoding"], (-2, -1), (0, 1)))  # [h d *R]
+        return ready
+
+    def tables(self, arrays):
+        """What has no gradient of its own: ln G and masks by offset [h|1 *R], x^2 by offset [p *R], masks by key."""
+        rows, problem = self.rows, self.problem
+        offsets = grid.relative_offsets(problem.grid_shape)
+        made = {}
+        if "sigma" in arrays:
+            x = grid.normalise(offsets, problem.grid_shape, problem.reference_shape).astype(self.dtype)
+            made["squares"] = rows.pad(jnp.moveaxis(jnp.square(x), -1, 0))
+            log_gaussian, inside = problem.span_at(offsets, arrays["sigma"])
+            made["log_gaussian"] = rows.pad(log_gaussian)
+            made["outside"] = rows.pad(scores.masked_out(inside, self.dtype))
+        if problem.is_causal:
+            after = rows.pad(scores.masked_out(grid.not_after(offsets), self.dtype)[None])
+            made["outside"] = made.get("outside", 0.0) + after
+        made = {name: lax.stop_gradient(table) for name, table in made.items()}
+        if "key_addend" in arrays:
+            made["key_addend"] = arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
+        return made
+
+    def modulation(self, tables, starts):
+        """The factor and the addend that make logits of terms."""
+        factor, addend = self.problem.scaling, tables.get("key_addend", 0.0)
+        if "outside" in tables:
+            addend += self.by_key(tables["outside"], starts)
+        if "log_gaussian" in tables:
+            log_gaussian = self.rows.windows(tables["log_gaussian"], starts)
+            if self.multiply:
+                factor = self.rows.unfold(factor * jnp.exp(log_gaussian)[:, None])
+            else:
+                addend += self.rows.unfold(log_gaussian[:, None])
+        return factor, addend
+
+    def by_key(self, table, starts):
+        """A table by offset, at the offsets between the queries of the rows and every key: [h|p 1 i t s]."""
+        return self.rows.unfold(self.rows.windows(table, starts)[:, None])
+
+    def logits(self, queries, ready, encoding, factor, addend):
+        """Each term is modulated before they are added: the compiler of the CPU would otherwise add them up anew in
+        whatever reads the logits."""
+        logits = addend
+        if encoding is not None:
+            by_offset = jnp.einsum(
+                "hbitd,hdir->hbitr", queries["position_query"], encoding, preferred_element_type=self.dtype
+            )
+            logits += factor * self.rows.shift(by_offset)
+        if "key" in ready:
+            logits += factor * jnp.einsum(
+                "hbitd,hbds->hbits", queries["content_query"], ready["key"], preferred_element_type=self.dtype
+            )
+        return logits
+
+    def dropped(self, weights, starts, arrays):
+        """Dropout of [h b i t s]; linear, and its own transpose."""
+        if "dropout_rng" not in arrays:
+            return weights
+        h, b, i, t, s = weights.shape
+        strides = grid.strides(self.problem.grid_shape)
+        queries = (starts @ strides)[:, None] + np.arange(t) * strides[0]
+        flat = weights.swapaxes(0, 1).reshape(b, h, i * t, s)
+        flat = scores.dropout(flat, queries.reshape(-1), self.problem.dropout_rate, arrays["dropout_rng"])
+        return flat.reshape(b, h, i, t, s).swapaxes(0, 1)
+
+    def met_encoding(self, ready, starts):
+        """The encodings of the offsets that the rows meet: [h d i r]."""
+        return self.rows.windows(ready["encoding"], starts) if "encoding" in ready else None
+
+    def some_forward(self, arrays):
+        ready, tables = self.prepared(arrays), self.tables(arrays)
+        queries = {name: ready[name] for name in QUERIES if name in ready}
+        value = ready["value"]
+
+        def trip(xs):
+            starts, queries = xs
+            encoding = self.met_encoding(ready, starts)
+            numerators, largest, total = scores.exponentials(
+                self.logits(queries, ready, encoding, *self.modulation(tables, starts))
+            )
+            numerators = self.dropped(numerators, starts, arrays)
+            outputs = jnp.einsum(
+                "hbits,hbds->hbitd", numerators.astype(value.dtype), value, preferred_element_type=self.dtype
+            )
+            weights = numerators / total if self.problem.return_weights else None
+            return outputs / total, weights, jnp.concatenate([largest, 1 / total], -1)
+
+        outputs, weights, statistics = self.map((jnp.asarray(self.rows.starts), queries), trip)
+        if weights is not None:
+            b, h, *_ = arrays["value"].shape
+            weights = self.rows.grid(weights).reshape(b, h, self.rows.num_positions, self.rows.num_positions)
+        return self.rows.grid(outputs), weights, self.rows.grid(statistics)
+
+    def map(self, xs, trip):
+        return self.scan(lambda _, xs: (None, trip(xs)), None, xs)[1]
+
+    def scan(self, trip, carry, xs):
+        """As lax.scan over the trips; a single trip needs no loop."""
+        if self.rows.trips > 1:
+            return lax.scan(trip, carry, xs)
+        carry, ys = trip(carry, jax.tree.map(lambda x: x[0], xs))
+        return carry, jax.tree.map(lambda y: y[None], ys)
+
+    def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
+        """With A the weights, which are computed again, and L the logits:
+
+        dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dA_ts - sum_s A_ts dA_ts)        dA_ts = dO_t . V_s
+        """
+        rows = self.rows
+        (ready, unprepare), tables = jax.vjp(self.prepared, arrays), self.tables(arrays)
+        queries = {name: ready[name] for name in QUERIES if name in ready}
+        h = self.heads
+
+        def trip(carry, xs):
+            starts, queries, statistics, d_outputs, d_kept = xs
+            largest, inverse_total = statistics[..., :1], statistics[..., 1:]
+            encoding, (factor, addend) = self.met_encoding(ready, starts), self.modulation(tables, starts)
+            logits = self.logits(queries, ready, encoding, factor, addend)
+            weights = jnp.exp(logits - largest) * inverse_total
+            d_weights = jnp.einsum("hbitd,hbds->hbits", d_outputs, ready["value"], preferred_element_type=self.dtype)
+            if d_kept is not None:
+                d_weights += d_kept
+            d_weights = self.dropped(d_weights, starts, arrays)
+            d_logits = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+            d_terms = d_logits * factor
+            added = {"value": _over_queries(d_outputs, self.dropped(weights, starts, arrays))}
+            d_queries = {}
+            if "key" in ready:
+                d_queries["content_query"] = jnp.einsum("hbits,hbds->hbitd", d_terms, ready["key"])
+                added["key"] = _over_queries(queries["content_query"], d_terms)
+            carry = carry | {name: carry[name] + added[name] for name in added}
+            if encoding is not None:
+                d_by_offset = rows.unshift(d_terms)
+                d_queries["position_query"] = jnp.einsum("hbitr,hdir->hbitd", d_by_offset, encoding)
+                d_encoding = _over_batch(queries["position_query"], d_by_offset)
+                carry["encoding"] = rows.add_windows(carry["encoding"], d_encoding, starts)
+            if "sigma" in arrays:
+                d_log = d_logits * logits if self.multiply else d_logits
+                squares = self.by_key(tables["squares"], starts)[:, 0]
+                d_log = _sum_leading(d_log if len(arrays["sigma"]) > 1 else d_log.reshape(1, -1, *d_log.shape[2:]))
+                carry["precision"] -= 0.5 * jnp.einsum("hits,pits->hp", d_log, squares)
+            return carry, d_queries
+
+        carry = {name: jnp.zeros(ready[name].shape, self.dtype) for name in SUMMED if name in ready}
+        if "sigma" in arrays:
+            carry["precision"] = jnp.zeros(arrays["sigma"].shape, self.dtype)
+        if d_weights is not None:
+            d_weights = rows.queries(d_weights.reshape(-1, h, *rows.grid_shape, rows.num_positions))
+        d_outputs = rows.queries(d_outputs.astype(self.dtype))
+        xs = (jnp.asarray(rows.starts), queries, rows.queries(statistics), d_outputs, d_weights)
+        carry, d_queries = self.scan(trip, carry, xs)
+        made = carry | d_queries
+        (cotangents,) = unprepare({name: made[name].astype(x.dtype) for name, x in ready.items()})
+        cotangents = {name: cotangents[name] for name in arrays if name in ready}
+        if "sigma" in arrays:
+            _, to_sigma = jax.vjp(span.precision, arrays["sigma"])
+            (cotangents["sigma"],) = to_sigma(made["precision"].astype(arrays["sigma"].dtype))
+        return cotangents
+
+
+def _over_queries(features, x):
+    """sum_it features[h b i t d] x[h b i t s]: [h b d s]."""
+    return jnp.einsum("hbidt,hbits->hbds", features.swapaxes(-1, -2), x)
+
+
+def _over_batch(features, x):
+    """sum_bt features[h b i t d] x[h b i t r]: [h d i r]. Written out: the compiler would transpose x for an einsum."""
+    h, b, i, t, d = features.shape
+    features = features.transpose(0, 2, 4, 1, 3).reshape(h, i, d, b * t)
+    x = x.swapaxes(1, 2).reshape(h, i, b * t, -1)
+    return lax.dot_general(features, x, (((3,), (2,)), ((0, 1), (0, 1)))).swapaxes(1, 2)
+
+
+def _sum_leading(x):
+    """sum_b x[h b ...], as a product with ones: on a CPU several times as fast as the sum."""
+    h, b, *rest = x.shape
+    return jnp.einsum("b,hbx->hx", jnp.ones(b, x.dtype), x.reshape(h, b, -1)).reshape(h, *rest)

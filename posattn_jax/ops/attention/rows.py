@@ -1,0 +1,163 @@
+"""Cutting a grid into rows of queries along its first dimension, and the offsets that each row meets. No gather.
+
+The keys of a row are all N positions. Of the offsets that a row meets, in their order, each query meets N consecutive
+ones; those of the next query start one line, prod(S[1:]) offsets, before.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from posattn_jax.axes import Array
+
+Sizes = tuple[int, ...]
+
+# Queries of a row: more make larger products, but also more offsets that only some of them meet.
+ROW_QUERIES = 16
+# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
+SCORE_BYTES = {"cpu": 2**21}
+ACCELERATOR_SCORE_BYTES = 2**28
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A grid S cut into rows of queries.
+
+    Attributes:
+      grid_shape: S.
+      run: queries of a row, all along the first dimension.
+      at_once: rows that are computed at once.
+    """
+
+    grid_shape: Sizes
+    run: int
+    at_once: int
+
+    @property
+    def num_positions(self) -> int:
+        """N."""
+        return math.prod(self.grid_shape)
+
+    @property
+    def line(self) -> int:
+        """How far apart two neighbours along the first dimension are in the order of positions."""
+        return math.prod(self.grid_shape[1:])
+
+    @property
+    def runs(self) -> int:
+        """The rows that cover the first dimension."""
+        return -(-self.grid_shape[0] // self.run)
+
+    @property
+    def trips(self) -> int:
+        """The groups of `at_once` rows that cover the grid."""
+        return -(-self.runs * self.line // self.at_once)
+
+    @property
+    def cost(self) -> float:
+        """The time that all pairs take, in pairs."""
+        return float(self.num_positions) ** 2
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The position of the first query of each row: [trips, i, p]. Rows that only fill the last trip repeat."""
+        row = np.arange(self.trips * self.at_once) % (self.runs * self.line)
+        where = np.stack(np.unravel_index(row, (self.runs, *self.grid_shape[1:])), -1)
+        return (where * np.array([self.run, *(1 for _ in self.grid_shape[1:])])).reshape(self.trips, self.at_once, -1)
+
+    def queries(self, x: Array) -> Array:
+        """[b h *S d] -> [trips, h, b, i, t, d], the padding 0."""
+        b, h, *_, d = x.shape
+        rows = self.runs * self.line
+        x = x.reshape(b, h, self.grid_shape[0], self.line, d)
+        x = jnp.pad(x, [(0, 0), (0, 0), (0, self.runs * self.run - self.grid_shape[0]), (0, 0), (0, 0)])
+        x = x.reshape(b, h, self.runs, self.run, self.line, d).transpose(2, 4, 1, 0, 3, 5).reshape(rows, h, b, -1, d)
+        x = jnp.pad(x, [(0, self.trips * self.at_once - rows)] + [(0, 0)] * 4)
+        return x.reshape(self.trips, self.at_once, h, b, self.run, d).transpose(0, 2, 3, 1, 4, 5)
+
+    def grid(self, x: Array) -> Array:
+        """The inverse of `queries`: [trips, h, b, i, t, d] -> [b h *S d]."""
+        _, h, b, _, _, d = x.shape
+        x = x.transpose(0, 3, 1, 2, 4, 5).reshape(-1, h, b, self.run, d)[: self.runs * self.line]
+        x = x.reshape(self.runs, self.line, h, b, self.run, d).transpose(3, 2, 0, 4, 1, 5)
+        x = x.reshape(b, h, self.runs * self.run, self.line, d)[:, :, : self.grid_shape[0]]
+        return x.reshape(b, h, *self.grid_shape, d)
+
+    def pad(self, table: Array) -> Array:
+        """[... *R] with room for what the padded queries of a row would meet."""
+        p = len(self.grid_shape)
+        ends = [(self.runs * self.run - self.grid_shape[0], 0), *((0, 0) for _ in range(p - 1))]
+        return jnp.pad(table, [(0, 0)] * (table.ndim - p) + ends)
+
+    def first_offsets(self, starts: Array) -> Array:
+        """Where in a padded table the window of each row starts."""
+        last = jnp.array([(self.runs - 1) * self.run, *(size - 1 for size in self.grid_shape[1:])])
+        return last - starts
+
+    def windows(self, table: Array, starts: Array) -> Array:
+        """The entries that each row meets, lines along the first dimension joined: [... *R] -> [... i r]."""
+        p = len(self.grid_shape)
+        lead = table.shape[:-p]
+        sizes = (*lead, self.grid_shape[0] + self.run - 1, *self.grid_shape[1:])
+
+        def take(start):
+            return lax.dynamic_slice(table, (*(0 for _ in lead), *start), sizes)
+
+        taken = jax.vmap(take, out_axes=len(lead))(self.first_offsets(starts))
+        return taken.reshape(*lead, len(starts), -1)
+
+    def add_windows(self, table: Array, windows: Array, starts: Array) -> Array:
+        """The transpose of `windows`: adds every row's window to where it was taken from."""
+        p = len(self.grid_shape)
+        lead = table.shape[:-p]
+        dimensions = lax.ScatterDimensionNumbers(
+            update_window_dims=(*range(len(lead)), *range(len(lead) + 1, len(lead) + 1 + p)),
+            inserted_window_dims=(),
+            scatter_dims_to_operand_dims=tuple(range(len(lead), len(lead) + p)),
+        )
+        windows = windows.reshape(*lead, len(starts), -1, *self.grid_shape[1:])
+        first = self.first_offsets(starts)
+        return lax.scatter_add(table, first, windows, dimensions, mode="promise_in_bounds")
+
+    def shift(self, x: Array) -> Array:
+        """From offsets to keys: out[..., t, s] = x[..., t, (T - 1 - t) L + s], with T queries and lines of L.
+
+        Flattened, that is position t (r - L) + (T - 1) L + s: drop (T - 1) L entries, fold into rows L shorter.
+        """
+        t, r = x.shape[-2:]
+        if t == 1:
+            return x
+        flat = x.reshape(*x.shape[:-2], t * r)
+        flat = lax.slice_in_dim(flat, (t - 1) * self.line, t * r - self.line, axis=-1)
+        return flat.reshape(*x.shape[:-2], t, r - self.line)[..., : r - (t - 1) * self.line]
+
+    def unshift(self, x: Array) -> Array:
+        """The transpose of `shift`, [... t s] -> [... t r]: 0 at the offsets that a query does not meet."""
+        t = x.shape[-2]
+        rows = [
+            jnp.pad(x[..., i, :], [(0, 0)] * (x.ndim - 2) + [((t - 1 - i) * self.line, i * self.line)])
+            for i in range(t)
+        ]
+        return jnp.stack(rows, -2)
+
+    def unfold(self, x: Array) -> Array:
+        """`shift` of what all queries share: [... r] -> [... t s]."""
+        keys = x.shape[-1] - (self.run - 1) * self.line
+        firsts = [(self.run - 1 - t) * self.line for t in range(self.run)]
+        return jnp.stack([lax.slice_in_dim(x, first, first + keys, axis=-1) for first in firsts], -2)
+
+
+def choose_rows(grid_shape: Sizes, batch: int, num_heads: int, itemsize: int) -> tuple[Rows, int]:
+    """The rows, and the heads to compute at once."""
+    budget = SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
+    first, line = grid_shape[0], math.prod(grid_shape[1:])
+    run = -(-first // -(-first // ROW_QUERIES))  # rows of equal length
+    room = max(1, budget // (batch * run * first * line * itemsize))
+    heads = max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= room)
+    rows = -(-first // run) * line
+    trips = -(-rows // max(1, room // heads))
+    return Rows(grid_shape, run, -(-rows // trips)), heads
