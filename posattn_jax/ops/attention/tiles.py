@@ -32,8 +32,10 @@ SCORE_BYTES = {"cpu": 2**21}
 ACCELERATOR_SCORE_BYTES = 2**28
 # What a trip costs beside its scores, in pairs a query.
 TRIP_COST = 32
-# The time of a pair, in those of a pair of "dense", by the number of dimensions.
-PAIR_COST = {1: 1.0, 2: 1.0, 3: 1.0}
+# The time of a pair that "tiled" computes, in those of a pair of "dense", by the number of dimensions; forward, and
+# forward and backward, are alike. Source: `benchmarks/results/cpu/attention/`, made on 2 CPU cores by
+# `python -m posattn_jax.benchmarks.attention --backward`.
+PAIR_COST = {1: 0.65, 2: 1.0, 3: 0.8}
 
 
 @dataclasses.dataclass(frozen=True)
