@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posattn_jax.ops.attention import relative_attention, rows
+from posattn_jax.ops.attention import budget, relative_attention, rows
 from posattn_jax.ops.grid import relative_offsets
 from tests.ops.attention_suite import AllPairsSuite, B, H, make_inputs
 
@@ -18,13 +18,15 @@ class TestDense(AllPairsSuite):
     implementation = "dense"
 
 
+@pytest.mark.parametrize("span_mode, per_head", [("multiply", True), ("log_add", False)])
 @pytest.mark.parametrize("grid_shape", [(5,), (3, 2), (2, 1, 3)], ids=str)
-def test_looped_over_short_rows(float64, monkeypatch, grid_shape):
+def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per_head):
     """One row of two queries of one head a trip, the last of the first dimension padded."""
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
-    monkeypatch.setattr(rows, "SCORE_BYTES", {"cpu": 1})
+    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
-    TestDense().check_against_oracle(make_inputs(grid_shape, per_head=True), grid_shape, is_causal=True, key_mask=mask)
+    inputs = make_inputs(grid_shape, per_head=per_head)
+    TestDense().check_against_oracle(inputs, grid_shape, is_causal=True, key_mask=mask, span_mode=span_mode)
 
 
 @given(run=st.integers(1, 6), line=st.integers(1, 4), first=st.integers(1, 6))
@@ -68,7 +70,7 @@ def test_rows_cover_the_grid(grid_shape, run, at_once):
 def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, trips):
     if trips > 1:
         monkeypatch.setattr(rows, "ROW_QUERIES", 3)
-        monkeypatch.setattr(rows, "SCORE_BYTES", {"cpu": 1})
+        monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
     grid_shape, rng = (5, 4), np.random.default_rng(1)
     inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, per_head=True))
     n = math.prod(grid_shape)
@@ -95,7 +97,7 @@ def test_rows_in_groups_equal_rows_at_once(monkeypatch):
 
     at_once = attend()
     row_bytes = B * H * 7 * 35 * 4
-    monkeypatch.setattr(rows, "SCORE_BYTES", {"cpu": 2 * row_bytes})
+    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 2 * row_bytes})
     np.testing.assert_allclose(attend(), at_once, rtol=1e-5, atol=1e-6)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import factorised_pays, relative_attention, sinusoidal_attention
-from posattn_jax.ops.attention.rows import ACCELERATOR_SCORE_BYTES
+from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import relative_sinusoids
 
 B, H, D = 2, 2, 3

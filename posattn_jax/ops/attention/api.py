@@ -89,7 +89,8 @@ def relative_attention(
       implementation: "reference" (V1, Appendix A.1: N x N x d positions), "dense" (looped over rows of queries),
         "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
         sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), or "auto": the
-        one that is expected to be the fastest. Weights and dropout are for "reference", "dense" and "auto".
+        one that is expected to be the fastest. Weights and dropout are for "reference", "dense" and "auto". "dense",
+        "tiled" and "auto" have gradients of first order, in reverse mode; the others can be differentiated in any way.
       return_weights: whether to return the weights too.
 
     Returns:

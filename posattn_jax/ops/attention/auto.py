@@ -17,7 +17,7 @@ LEAST_POSITIONS = 200
 def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """The layout that is expected to be the fastest; "dense" for what no other can do.
 
-    Where the span is known only at run time, so is the choice: one program holds both layouts.
+    Where the span is known only at run time, so is the choice: one program holds "dense" and every tiling.
     """
     n = grid.num_positions(problem.grid_shape)
     if problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or n < LEAST_POSITIONS:

@@ -1,8 +1,8 @@
 """Layout "dense": the sums of the reference, looped over rows of queries. No N x N x d tensor, and little memory.
 
 A row is a run of queries along the first dimension. Its positional scores are (q + v) E^T over the offsets the row
-meets, one matrix product, then shifted so that column s holds offset s - t. Nothing of a row but its output and the
-logarithm of its softmax's denominator is kept: the backward pass computes the weights again.
+meets, one matrix product, then shifted so that column s holds offset s - t. Of a row only its outputs and two
+statistics of its softmax are kept: the backward pass computes the weights again.
 """
 
 from posattn_jax.axes import Query, Weights
@@ -20,6 +20,6 @@ def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
 def row_loop(problem: Problem) -> RowLoop:
     """The loop for the rows and heads that are best computed at once."""
     b, _, h, _ = problem.query.shape
-    rows, heads = choose_rows(problem.grid_shape, b, h, problem.dtype.itemsize)
-    whole = problem.return_weights or problem.dropout_rate > 0  # both are of all heads
-    return RowLoop(problem, rows, h if whole else heads)
+    all_heads = problem.return_weights or problem.dropout_rate > 0
+    rows, heads = choose_rows(problem.grid_shape, b, h, problem.dtype.itemsize, all_heads)
+    return RowLoop(problem, rows, heads)

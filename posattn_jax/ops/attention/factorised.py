@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Float, HeadVector, Key, KeyMask, Query, Shape, Value
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.api import relative_attention
-from posattn_jax.ops.attention.rows import ACCELERATOR_SCORE_BYTES
+from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import Combine, features_per_dimension, frequencies
 
 

@@ -18,8 +18,8 @@ HEAD_AXES = {"value": 1, "key": 1, "content_query": 1, "position_query": 1, "enc
 class Loop:
     """A way to compute attention piece by piece, for what `problem` asks.
 
-    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] and key_addend [b 1 *S 1], by name, as far as
-    the problem has them; they are arguments, and never read from `problem`, so that they can be differentiated.
+    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p], key_addend [b 1 *S 1] and dropout_rng, by
+    name, as far as the problem has them; they are arguments, and never read from `problem`, to be differentiated.
 
     A subclass computes `some_forward` and `some_backward` for a group of `heads` heads.
     """
@@ -31,7 +31,7 @@ class Loop:
         self.multiply = problem.span_mode == "multiply"
 
     def cost(self, sigma: Array | None) -> Any:
-        """The time expected, in pairs of a query and a key: a number, or an array where sigma decides at run time."""
+        """The time expected, in pairs of a query and a key: an array where sigma decides at run time."""
         raise NotImplementedError
 
     def some_forward(self, arrays: dict[str, Array]) -> tuple[Array, Array | None, Array]:
@@ -47,6 +47,11 @@ class Loop:
     ) -> dict[str, Array]:
         """The cotangents of the arrays that have one."""
         raise NotImplementedError
+
+    @staticmethod
+    def queries(arrays: dict[str, Array]) -> dict[str, Array]:
+        """Of the arrays those of the queries."""
+        return {name: arrays[name] for name in ("content_query", "position_query") if name in arrays}
 
     def forward(self, arrays: dict[str, Array]):
         """`some_forward` of all heads."""
@@ -78,6 +83,14 @@ class Loop:
         return lax.map(lambda xs: function(arrays | xs[0], *xs[1]), (parts, features))
 
 
+def scan(body: Callable, carry: Any, xs: Any) -> tuple[Any, Any]:
+    """As lax.scan; a single step needs no loop."""
+    if len(jax.tree.leaves(xs)[0]) > 1:
+        return lax.scan(body, carry, xs)
+    carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
+    return carry, jax.tree.map(lambda y: y[None], ys)
+
+
 def _split(x: Array, axis: int, heads: int) -> Array:
     """[... h ...] -> [groups, ... heads ...]."""
     axis %= x.ndim
@@ -95,7 +108,7 @@ def attend(problem: Problem, loops: Sequence[Loop]) -> tuple[Query, Weights | No
     """Outputs [b t h d], and weights where asked for, by the loop that costs least: one program that holds them all."""
     arrays = _arrays(problem)
     costs = [loop.cost(arrays.get("sigma")) for loop in loops]
-    if all(isinstance(cost, float) for cost in costs):
+    if not any(isinstance(cost, jax.Array) for cost in costs):
         loops = [loops[costs.index(min(costs))]]
 
     def run(name, arrays, *rest):

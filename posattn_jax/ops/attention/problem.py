@@ -101,10 +101,13 @@ class Problem:
 
     @property
     def half(self) -> Float[Array, "... p"]:
-        """The half-span, [p] or [h p]; the grid's S - 1 without a span."""
-        if self.sigma is None:
-            return jnp.asarray(self.grid_shape, self.dtype) - 1
-        return span.half_span(self.sigma, self.threshold, self.grid_shape, self.reference_shape)
+        """The half-span of `sigma`, [p] or [h p]."""
+        assert self.sigma is not None
+        return self.half_of(self.sigma)
+
+    def half_of(self, sigma: Float[Array, "... p"]) -> Float[Array, "... p"]:
+        """The half-span of any sigma on this grid."""
+        return span.half_span(sigma, self.threshold, self.grid_shape, self.reference_shape)
 
     @functools.cached_property
     def concrete_half(self) -> tuple[int, ...] | None:
@@ -114,7 +117,7 @@ class Problem:
         if isinstance(self.sigma, jax.core.Tracer):
             return None
         with jax.ensure_compile_time_eval():
-            half = span.half_span(self.sigma, self.threshold, self.grid_shape, self.reference_shape)
+            half = self.half_of(self.sigma)
         return tuple(int(reach) for reach in np.asarray(half).reshape(-1, len(self.grid_shape)).max(0))
 
     @property
@@ -165,8 +168,8 @@ class Problem:
     def span_at(self, offsets: Int[Array, "... p"], sigma: Float[Array, "h p"]) -> tuple[Array, Array]:
         """ln G, and whether they are inside the span, at some offsets: [h ...]."""
         coordinates = grid.normalise(offsets, self.grid_shape, self.reference_shape)
-        half = span.half_span(sigma, self.threshold, self.grid_shape, self.reference_shape)
-        return span.log_gaussian(coordinates, sigma).astype(self.dtype), span.inside_span(offsets, half)
+        inside = span.inside_span(offsets, self.half_of(sigma))
+        return span.log_gaussian(coordinates, sigma).astype(self.dtype), inside
 
     def weigh(
         self, terms: Weights, log_gaussian: Float[Array, "..."] | None, masks: Sequence[Bool[Array, "..."]]

@@ -10,11 +10,10 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.loop import Loop
+from posattn_jax.ops.attention.loop import Loop, scan
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.rows import Rows
 
-QUERIES = ("content_query", "position_query")
 # What the trips of the backward pass add to.
 SUMMED = ("key", "value", "encoding")
 
@@ -27,12 +26,12 @@ class RowLoop(Loop):
         self.rows = rows
 
     def cost(self, sigma):
-        return self.rows.cost
+        return float(self.rows.num_positions) ** 2
 
     def prepared(self, arrays):
         """The arrays as the trips read them: rows of queries, features before keys, padded tables of offsets."""
         rows = self.rows
-        ready = {name: rows.queries(arrays[name]) for name in QUERIES if name in arrays}
+        ready = {name: rows.queries(x) for name, x in self.queries(arrays).items()}
         for name in ("key", "value"):
             if name in arrays:
                 b, h, *_, d = arrays[name].shape
@@ -42,35 +41,26 @@ class RowLoop(Loop):
         return ready
 
     def tables(self, arrays):
-        """What has no gradient of its own: ln G and masks by offset [h|1 *R], x^2 by offset [p *R], masks by key."""
-        rows, problem = self.rows, self.problem
-        offsets = grid.relative_offsets(problem.grid_shape)
+        """What makes logits of terms, by offset: factor and addend [h|1 *R]."""
+        problem, offsets = self.problem, grid.relative_offsets(self.problem.grid_shape)
         made = {}
         if "sigma" in arrays:
-            x = grid.normalise(offsets, problem.grid_shape, problem.reference_shape).astype(self.dtype)
-            made["squares"] = rows.pad(jnp.moveaxis(jnp.square(x), -1, 0))
             log_gaussian, inside = problem.span_at(offsets, arrays["sigma"])
-            made["log_gaussian"] = rows.pad(log_gaussian)
-            made["outside"] = rows.pad(scores.masked_out(inside, self.dtype))
-        if problem.is_causal:
-            after = rows.pad(scores.masked_out(grid.not_after(offsets), self.dtype)[None])
-            made["outside"] = made.get("outside", 0.0) + after
-        made = {name: lax.stop_gradient(table) for name, table in made.items()}
-        if "key_addend" in arrays:
-            made["key_addend"] = arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
-        return made
-
-    def modulation(self, tables, starts):
-        """The factor and the addend that make logits of terms."""
-        factor, addend = self.problem.scaling, tables.get("key_addend", 0.0)
-        if "outside" in tables:
-            addend += self.by_key(tables["outside"], starts)
-        if "log_gaussian" in tables:
-            log_gaussian = self.rows.windows(tables["log_gaussian"], starts)
+            made["addend"] = scores.masked_out(inside, self.dtype)
             if self.multiply:
-                factor = self.rows.unfold(factor * jnp.exp(log_gaussian)[:, None])
+                made["factor"] = problem.scaling * jnp.exp(log_gaussian)
             else:
-                addend += self.rows.unfold(log_gaussian[:, None])
+                made["addend"] += log_gaussian
+        if problem.is_causal:
+            made["addend"] = made.get("addend", 0.0) + scores.masked_out(grid.not_after(offsets), self.dtype)[None]
+        return {name: self.rows.pad(table) for name, table in made.items()}
+
+    def modulation(self, arrays, tables, starts):
+        """Factor and addend of the rows at `starts`: numbers, or broadcast against [h b i t s]."""
+        factor = self.by_key(tables["factor"], starts) if "factor" in tables else self.problem.scaling
+        addend = self.by_key(tables["addend"], starts) if "addend" in tables else 0.0
+        if "key_addend" in arrays:
+            addend += arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
         return factor, addend
 
     def by_key(self, table, starts):
@@ -109,37 +99,27 @@ class RowLoop(Loop):
 
     def some_forward(self, arrays):
         ready, tables = self.prepared(arrays), self.tables(arrays)
-        queries = {name: ready[name] for name in QUERIES if name in ready}
+        queries = self.queries(ready)
         value = ready["value"]
 
-        def trip(xs):
+        def trip(_, xs):
             starts, queries = xs
             encoding = self.met_encoding(ready, starts)
             numerators, largest, total = scores.exponentials(
-                self.logits(queries, ready, encoding, *self.modulation(tables, starts))
+                self.logits(queries, ready, encoding, *self.modulation(arrays, tables, starts))
             )
             numerators = self.dropped(numerators, starts, arrays)
             outputs = jnp.einsum(
                 "hbits,hbds->hbitd", numerators.astype(value.dtype), value, preferred_element_type=self.dtype
             )
             weights = numerators / total if self.problem.return_weights else None
-            return outputs / total, weights, jnp.concatenate([largest, 1 / total], -1)
+            return None, (outputs / total, weights, jnp.concatenate([largest, 1 / total], -1))
 
-        outputs, weights, statistics = self.map((jnp.asarray(self.rows.starts), queries), trip)
+        outputs, weights, statistics = scan(trip, None, (jnp.asarray(self.rows.starts), queries))[1]
         if weights is not None:
             b, h, *_ = arrays["value"].shape
             weights = self.rows.grid(weights).reshape(b, h, self.rows.num_positions, self.rows.num_positions)
         return self.rows.grid(outputs), weights, self.rows.grid(statistics)
-
-    def map(self, xs, trip):
-        return self.scan(lambda _, xs: (None, trip(xs)), None, xs)[1]
-
-    def scan(self, trip, carry, xs):
-        """As lax.scan over the trips; a single trip needs no loop."""
-        if self.rows.trips > 1:
-            return lax.scan(trip, carry, xs)
-        carry, ys = trip(carry, jax.tree.map(lambda x: x[0], xs))
-        return carry, jax.tree.map(lambda y: y[None], ys)
 
     def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
         """With A the weights, which are computed again, and L the logits:
@@ -148,13 +128,15 @@ class RowLoop(Loop):
         """
         rows = self.rows
         (ready, unprepare), tables = jax.vjp(self.prepared, arrays), self.tables(arrays)
-        queries = {name: ready[name] for name in QUERIES if name in ready}
-        h = self.heads
+        queries = self.queries(ready)
+        offsets = grid.relative_offsets(self.problem.grid_shape)
+        x = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
+        squares = rows.pad(jnp.moveaxis(jnp.square(x), -1, 0).astype(self.dtype))  # [p *R]
 
         def trip(carry, xs):
             starts, queries, statistics, d_outputs, d_kept = xs
             largest, inverse_total = statistics[..., :1], statistics[..., 1:]
-            encoding, (factor, addend) = self.met_encoding(ready, starts), self.modulation(tables, starts)
+            encoding, (factor, addend) = self.met_encoding(ready, starts), self.modulation(arrays, tables, starts)
             logits = self.logits(queries, ready, encoding, factor, addend)
             weights = jnp.exp(logits - largest) * inverse_total
             d_weights = jnp.einsum("hbitd,hbds->hbits", d_outputs, ready["value"], preferred_element_type=self.dtype)
@@ -176,19 +158,18 @@ class RowLoop(Loop):
                 carry["encoding"] = rows.add_windows(carry["encoding"], d_encoding, starts)
             if "sigma" in arrays:
                 d_log = d_logits * logits if self.multiply else d_logits
-                squares = self.by_key(tables["squares"], starts)[:, 0]
                 d_log = _sum_leading(d_log if len(arrays["sigma"]) > 1 else d_log.reshape(1, -1, *d_log.shape[2:]))
-                carry["precision"] -= 0.5 * jnp.einsum("hits,pits->hp", d_log, squares)
+                carry["precision"] -= 0.5 * jnp.einsum("hits,pits->hp", d_log, self.by_key(squares, starts)[:, 0])
             return carry, d_queries
 
         carry = {name: jnp.zeros(ready[name].shape, self.dtype) for name in SUMMED if name in ready}
         if "sigma" in arrays:
             carry["precision"] = jnp.zeros(arrays["sigma"].shape, self.dtype)
         if d_weights is not None:
-            d_weights = rows.queries(d_weights.reshape(-1, h, *rows.grid_shape, rows.num_positions))
+            d_weights = rows.queries(d_weights.reshape(-1, self.heads, *rows.grid_shape, rows.num_positions))
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
         xs = (jnp.asarray(rows.starts), queries, rows.queries(statistics), d_outputs, d_weights)
-        carry, d_queries = self.scan(trip, carry, xs)
+        carry, d_queries = scan(trip, carry, xs)
         made = carry | d_queries
         (cotangents,) = unprepare({name: made[name].astype(x.dtype) for name, x in ready.items()})
         cotangents = {name: cotangents[name] for name in arrays if name in ready}

@@ -1,4 +1,4 @@
-"""Cutting a grid into rows of queries along its first dimension, and the offsets that each row meets. No gather.
+"""Cutting a grid into rows of queries along its first dimension, and the offsets that each row meets.
 
 The keys of a row are all N positions. Of the offsets that a row meets, in their order, each query meets N consecutive
 ones; those of the next query start one line, prod(S[1:]) offsets, before.
@@ -13,14 +13,12 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array
+from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 
 Sizes = tuple[int, ...]
 
 # Queries of a row: more make larger products, but also more offsets that only some of them meet.
 ROW_QUERIES = 16
-# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
-SCORE_BYTES = {"cpu": 2**21}
-ACCELERATOR_SCORE_BYTES = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +54,6 @@ class Rows:
     def trips(self) -> int:
         """The groups of `at_once` rows that cover the grid."""
         return -(-self.runs * self.line // self.at_once)
-
-    @property
-    def cost(self) -> float:
-        """The time that all pairs take, in pairs."""
-        return float(self.num_positions) ** 2
 
     @property
     def starts(self) -> np.ndarray:
@@ -151,13 +144,12 @@ class Rows:
         return jnp.stack([lax.slice_in_dim(x, first, first + keys, axis=-1) for first in firsts], -2)
 
 
-def choose_rows(grid_shape: Sizes, batch: int, num_heads: int, itemsize: int) -> tuple[Rows, int]:
-    """The rows, and the heads to compute at once."""
-    budget = SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
+def choose_rows(grid_shape: Sizes, batch: int, num_heads: int, itemsize: int, all_heads: bool) -> tuple[Rows, int]:
+    """The rows, and the heads to compute at once: few enough for a cache, unless they have to be all."""
     first, line = grid_shape[0], math.prod(grid_shape[1:])
     run = -(-first // -(-first // ROW_QUERIES))  # rows of equal length
-    room = max(1, budget // (batch * run * first * line * itemsize))
-    heads = max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= room)
+    room = score_bytes() // (batch * run * first * line * itemsize)
+    heads = num_heads if all_heads else heads_at_once(num_heads, room)
     rows = -(-first // run) * line
     trips = -(-rows // max(1, room // heads))
     return Rows(grid_shape, run, -(-rows // trips)), heads

@@ -1,8 +1,4 @@
-"""Cutting a grid into tiles of queries, and the keys and offsets that each tile meets. Slices and reshapes, no gather.
-
-Every function works on the p positional axes that follow `lead` other axes, and is linear where it moves features, so
-that its transpose is again slices and sums.
-"""
+"""Cutting a grid into tiles of queries, and the keys and offsets that each tile meets."""
 
 import dataclasses
 import math
@@ -14,22 +10,15 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array
+from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 
 Sizes = tuple[int, ...]
-
-
-def _gathered(lead: int, p: int) -> list[int]:
-    """The order of axes that brings [..., a_1, b_1, ..., a_p, b_p] to [..., a_1 ... a_p, b_1 ... b_p]."""
-    return [*range(lead), *range(lead, lead + 2 * p, 2), *range(lead + 1, lead + 2 * p, 2)]
 
 
 # Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
 TILE_QUERIES = 16
 # Half-spans whose keys a tile can meet in one trip, by the number of dimensions, when the span is known at run time.
 WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
-# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
-SCORE_BYTES = {"cpu": 2**21}
-ACCELERATOR_SCORE_BYTES = 2**28
 # What a trip costs beside its scores, in pairs a query.
 TRIP_COST = 32
 # The time of a pair that "tiled" computes, in those of a pair of "dense", by the number of dimensions; forward, and
@@ -144,7 +133,7 @@ class Tiling:
         p = len(self.tile)
         for axis, (t, w) in enumerate(zip(self.tile, self.window, strict=True)):
             offsets = toeplitz(offsets, 2 * axis, t, w)
-        offsets = offsets.transpose(2 * p, *_gathered(0, p), 2 * p + 1)
+        offsets = offsets.transpose(2 * p, *range(0, 2 * p, 2), *range(1, 2 * p, 2), 2 * p + 1)
         return offsets.reshape(h, math.prod(self.tile), math.prod(self.window), d)
 
 
@@ -185,7 +174,7 @@ def tilings(
     A window holds the keys that one tile meets within a half-span: the known one, cut into pieces where its scores
     are too many, or each of `WINDOW_HALVES` that the grid has.
     """
-    budget = SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
+    budget = score_bytes()
     tile = tile_sizes(grid_shape)
 
     def reached(half):
@@ -213,6 +202,5 @@ def tilings(
             group.insert(0, -(-tiles // parts))
             room //= group[0]
             room = max(1, room)
-        heads = max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= room)
-        chosen.append((Tiling(grid_shape, tile, window, tuple(group)), heads))
+        chosen.append((Tiling(grid_shape, tile, window, tuple(group)), heads_at_once(num_heads, room)))
     return chosen

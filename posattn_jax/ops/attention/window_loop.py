@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.loop import Loop
+from posattn_jax.ops.attention.loop import Loop, scan
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiles import Tiling
 
@@ -32,11 +32,8 @@ class WindowLoop(Loop):
         """The half-span in each dimension, the largest of all heads: known, or from sigma at run time."""
         if self.problem.static_half is not None:
             return self.problem.static_half
-        half = self.half(sigma)
+        half = self.problem.half_of(sigma)
         return jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
-
-    def half(self, sigma):
-        return span.half_span(sigma, self.problem.threshold, self.problem.grid_shape, self.problem.reference_shape)
 
     def run(self, sigma, trip, carry):
         """carry = trip(base, carry) for the offset `base` of every window from its tile."""
@@ -68,7 +65,7 @@ class WindowLoop(Loop):
         offsets = base + jnp.asarray(self.tiling.relative)
         factor, addend = self.problem.scaling, 0.0
         if sigma is not None:
-            addend = scores.masked_out(span.inside_span(offsets, self.half(sigma)), self.dtype)[:, None]
+            addend = scores.masked_out(span.inside_span(offsets, self.problem.half_of(sigma)), self.dtype)[:, None]
             if self.multiply:
                 factor *= jnp.exp(log_gaussian)[:, None]
             else:
@@ -113,7 +110,7 @@ class WindowLoop(Loop):
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
         tiling = self.tiling
-        ready = {name: tiling.queries(arrays[name]) for name in ("content_query", "position_query") if name in arrays}
+        ready = {name: tiling.queries(x) for name, x in self.queries(arrays).items()}
         ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value", "key_addend") if name in arrays}
         if "encoding" in arrays:
             padding = [(t - 1, t + w) for t, w in zip(tiling.tile, tiling.window, strict=True)]
@@ -141,7 +138,7 @@ class WindowLoop(Loop):
         """As in `Loop`, accumulated over the trips."""
         ready = self.prepared(arrays)
         tiling = self.tiling
-        queries = {name: ready[name] for name in ("content_query", "position_query") if name in ready}
+        queries = self.queries(ready)
         like = next(iter(queries.values()))
 
         def trip(base, carry):
@@ -163,7 +160,7 @@ class WindowLoop(Loop):
                 )
                 return None, (new, total, outputs * decay[..., None] + added)
 
-            return self.scan(group, None, (first, self.off_grid(ready.get("key_addend"), first), queries, carry))[1]
+            return scan(group, None, (first, self.off_grid(ready.get("key_addend"), first), queries, carry))[1]
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], arrays["value"].shape[-1]), self.dtype))
@@ -172,13 +169,6 @@ class WindowLoop(Loop):
         statistics = jnp.stack([largest, 1 / total], -1)
         return tiling.grid(outputs / total[..., None]), None, tiling.grid(statistics)
 
-    def scan(self, body, carry, xs):
-        """As lax.scan over the groups; a single group needs no loop."""
-        if len(self.tiling.origins) > 1:
-            return lax.scan(body, carry, xs)
-        carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
-        return carry, jax.tree.map(lambda y: y[None], ys)
-
     def some_backward(self, arrays, outputs, statistics, cotangent, _):
         """The cotangents of `arrays`, with A the weights, which are computed again, and L the logits.
 
@@ -186,8 +176,7 @@ class WindowLoop(Loop):
         """
         ready = self.prepared(arrays)
         tiling = self.tiling
-        names = [name for name in ("content_query", "position_query") if name in ready]
-        queries = {name: ready[name] for name in names}
+        queries = self.queries(ready)
         cotangent = cotangent.astype(self.dtype)
         removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
         cotangent = tiling.queries(cotangent)
@@ -237,7 +226,7 @@ class WindowLoop(Loop):
 
             off_grid = self.off_grid(ready.get("key_addend"), first)
             xs = (first, off_grid, queries, cotangent, removed, statistics, d_queries)
-            (d_sides, d_positional), d_queries = self.scan(group, (d_sides, zeros(positional)), xs)
+            (d_sides, d_positional), d_queries = scan(group, (d_sides, zeros(positional)), xs)
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
             if "encoding" in d_learned:

@@ -1,0 +1,17 @@
+"""How much is computed at once."""
+
+import jax
+
+# The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
+SCORE_BYTES = {"cpu": 2**21}
+ACCELERATOR_SCORE_BYTES = 2**28
+
+
+def score_bytes() -> int:
+    """For the device at hand."""
+    return SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
+
+
+def heads_at_once(num_heads: int, room: int) -> int:
+    """The most heads, at most `room`, that `num_heads` is a multiple of."""
+    return max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= max(1, room))
