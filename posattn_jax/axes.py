@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from jaxtyping import Array, Bool, Float, Int
 
 Shape = Sequence[int]
+Sizes = tuple[int, ...]  # a Shape that was checked
 
 Features = Float[Array, "b t c"]
 Query = Float[Array, "b t h d"]
@@ -41,6 +42,7 @@ __all__ = [
     "RelativeEncoding",
     "Shape",
     "Sigma",
+    "Sizes",
     "Value",
     "Weights",
 ]

@@ -21,7 +21,8 @@ from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import read_metrics, write_atomically, write_json
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.loop import Evaluator, Trainer, abstract_state
+from posattn_jax.train.evaluator import Evaluator
+from posattn_jax.train.loop import Trainer, abstract_state
 from posattn_jax.train.sharding import make_mesh
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")

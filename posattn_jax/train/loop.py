@@ -9,21 +9,21 @@ import dataclasses
 import functools
 import pathlib
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from posattn_jax.data.batches import Source, epoch_order, evaluation_batches, training_batches
+from posattn_jax.data.batches import Source, epoch_order, training_batches
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.sharding import num_shards, put_batch, state_sharding
-from posattn_jax.train.step import Task, TrainState, init_state, make_eval_step, make_train_step, plan_micro_batches
+from posattn_jax.train.step import Task, TrainState, init_state, make_train_step, plan_micro_batches
 from posattn_jax.train.writers import MetricWriter, Progress
 
 
@@ -290,19 +290,3 @@ class Clock:
 
     def steps_per_second(self, step: int) -> float:
         return (step - self._rate_step) / (time.perf_counter() - self._rate_started)
-
-
-class Evaluator:
-    """Means over a whole source, without dropout."""
-
-    def __init__(self, task: Task, mesh: Mesh, batch_size: int):
-        self.task, self.mesh = task, mesh
-        self.batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
-        self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._step = jax.jit(make_eval_step(task), out_shardings=self._replicated)
-
-    def __call__(self, params: Any, source: Source) -> dict[str, float]:
-        totals = jax.device_put(self.task.zero_totals(), self._replicated)
-        for batch in evaluation_batches(source, self.batch_size, jax.process_index(), jax.process_count()):
-            totals = self._step(params, put_batch(batch, self.mesh), totals)
-        return self.task.summarise(jax.device_get(totals))

@@ -77,13 +77,15 @@ def check(problem):
 
     outputs, gradients = evaluate(problem["implementation"])
     expected, expected_gradients = evaluate("reference")
-    exact = problem["dtype"] is np.float64
+    tolerance = 1e-10 if problem["dtype"] is np.float64 else 1e-4
     scale = max(1.0, *(float(jnp.abs(g).max()) for g in jax.tree.leaves(expected_gradients)))
-    np.testing.assert_allclose(outputs, expected, rtol=1e-10 if exact else 1e-4, atol=1e-10 if exact else 1e-4)
+    np.testing.assert_allclose(outputs, expected, rtol=tolerance, atol=tolerance)
     for name, gradient in gradients.items():
-        np.testing.assert_allclose(
-            gradient, expected_gradients[name], rtol=0, atol=(1e-10 if exact else 1e-4) * scale, err_msg=name
-        )
+        atol = tolerance * scale
+        if name == "sigma" and options["span_mode"] == "log_add":
+            # d ln G / d sigma = x^2 / sigma^3 multiplies the rounding of a logit's gradient: 1e-4 at sigma .1 already.
+            atol += np.finfo(problem["dtype"]).eps / np.abs(problem["sigma"]).min() ** 3
+        np.testing.assert_allclose(gradient, expected_gradients[name], rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.fixture

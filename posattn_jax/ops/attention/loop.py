@@ -49,8 +49,8 @@ class Loop:
         raise NotImplementedError
 
     @staticmethod
-    def queries(arrays: dict[str, Array]) -> dict[str, Array]:
-        """Of the arrays those of the queries."""
+    def of_queries(arrays: dict[str, Array]) -> dict[str, Array]:
+        """The arrays that have a row for every query."""
         return {name: arrays[name] for name in ("content_query", "position_query") if name in arrays}
 
     def forward(self, arrays: dict[str, Array]):

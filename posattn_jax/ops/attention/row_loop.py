@@ -31,7 +31,7 @@ class RowLoop(Loop):
     def prepared(self, arrays):
         """The arrays as the trips read them: rows of queries, features before keys, padded tables of offsets."""
         rows = self.rows
-        ready = {name: rows.queries(x) for name, x in self.queries(arrays).items()}
+        ready = {name: rows.queries(x) for name, x in self.of_queries(arrays).items()}
         for name in ("key", "value"):
             if name in arrays:
                 b, h, *_, d = arrays[name].shape
@@ -99,7 +99,7 @@ class RowLoop(Loop):
 
     def some_forward(self, arrays):
         ready, tables = self.prepared(arrays), self.tables(arrays)
-        queries = self.queries(ready)
+        queries = self.of_queries(ready)
         value = ready["value"]
 
         def trip(_, xs):
@@ -128,7 +128,7 @@ class RowLoop(Loop):
         """
         rows = self.rows
         (ready, unprepare), tables = jax.vjp(self.prepared, arrays), self.tables(arrays)
-        queries = self.queries(ready)
+        queries = self.of_queries(ready)
         offsets = grid.relative_offsets(self.problem.grid_shape)
         x = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
         squares = rows.pad(jnp.moveaxis(jnp.square(x), -1, 0).astype(self.dtype))  # [p *R]

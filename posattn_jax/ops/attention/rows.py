@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
-
-Sizes = tuple[int, ...]
 
 # Queries of a row: more make larger products, but also more offsets that only some of them meet.
 ROW_QUERIES = 16

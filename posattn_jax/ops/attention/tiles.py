@@ -9,11 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
-
-Sizes = tuple[int, ...]
-
 
 # Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
 TILE_QUERIES = 16

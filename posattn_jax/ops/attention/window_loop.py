@@ -110,7 +110,7 @@ class WindowLoop(Loop):
     def prepared(self, arrays):
         """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
         tiling = self.tiling
-        ready = {name: tiling.queries(x) for name, x in self.queries(arrays).items()}
+        ready = {name: tiling.queries(x) for name, x in self.of_queries(arrays).items()}
         ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value", "key_addend") if name in arrays}
         if "encoding" in arrays:
             padding = [(t - 1, t + w) for t, w in zip(tiling.tile, tiling.window, strict=True)]
@@ -138,7 +138,7 @@ class WindowLoop(Loop):
         """As in `Loop`, accumulated over the trips."""
         ready = self.prepared(arrays)
         tiling = self.tiling
-        queries = self.queries(ready)
+        queries = self.of_queries(ready)
         like = next(iter(queries.values()))
 
         def trip(base, carry):
@@ -176,7 +176,7 @@ class WindowLoop(Loop):
         """
         ready = self.prepared(arrays)
         tiling = self.tiling
-        queries = self.queries(ready)
+        queries = self.of_queries(ready)
         cotangent = cotangent.astype(self.dtype)
         removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
         cotangent = tiling.queries(cotangent)
