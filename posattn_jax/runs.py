@@ -94,7 +94,10 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
 
 
 def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """Writes what the best epoch knows of positions (`positions.npz`) and `summary.json`; returns the summary."""
+    """Writes `positions.npz` and `summary.json`; returns the summary.
+
+    The first has what the best epoch knows of positions, and an image to draw it on.
+    """
     epochs: dict[int, dict[str, Any]] = {}
     for row in read_metrics(workdir / "metrics.jsonl"):
         if row["split"] == "validation":
@@ -107,6 +110,8 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
         raise RunError(f"{workdir}: the checkpoints are gone")
     made = jax.device_get(trainer.task.describe(restored[0].params))
     arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
+    if isinstance(trainer.validation_source, GridImages):
+        arrays["image"] = trainer.validation_source.pixels(np.arange(1))[0]
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
     summary = {

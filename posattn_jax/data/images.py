@@ -68,13 +68,17 @@ class GridImages:
         """The features of a position."""
         return self.images.images.shape[-1]
 
-    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""
+    def pixels(self, ids: np.ndarray) -> np.ndarray:
+        """[b, height, width, channels] float32 in [0, 1], pooled."""
         pixels = self.images.images[ids].astype(np.float32) / self.images.max_value
         b, height, width, channels = pixels.shape
         pooled = pixels.reshape(b, height // self.pool, self.pool, width // self.pool, self.pool, channels)
-        inputs = (pooled.mean((2, 4), dtype=np.float32) - 0.5) / 0.5
+        return pooled.mean((2, 4), dtype=np.float32)
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""
+        inputs = (self.pixels(ids) - 0.5) / 0.5
         return {
-            "inputs": inputs.reshape(b, math.prod(self.grid_shape), channels),
+            "inputs": inputs.reshape(len(inputs), math.prod(self.grid_shape), self.num_channels),
             "labels": self.images.labels[ids].astype(np.int32),
         }
