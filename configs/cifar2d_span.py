@@ -9,7 +9,12 @@ paper's mean and standard deviation of five seeds: .810 +- .004. Not yet reprodu
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
     return common.apply_variant(common.get_config(), variant)
+
+
+def sweep() -> Plan:
+    return common.span_paper_sweep()

@@ -5,6 +5,8 @@ Durations carry their unit; where steps and epochs are both there, steps win if 
 
 from ml_collections import ConfigDict
 
+from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment
+
 
 def get_config() -> ConfigDict:
     """CIFAR-10 in two dimensions with SIREN encoding and a learned span: the paper's model and training."""
@@ -103,3 +105,31 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
         case _:
             raise ValueError(f'config variant "{variant}": expected none, "quick", "half" or "tiny"')
     return config
+
+
+def span_paper_sweep() -> Plan:
+    """Alfons 2022: the seven treatments and the hypotheses of section 4.2, as changes of `get_config`."""
+    sequence = {"data.layout": "1d"}
+    no_span, no_mask = {"model.span.enabled": False}, {"model.span.threshold": 0.0}
+    sinusoids = {"model.encoding.kind": "sinusoidal", **no_span}
+    treatments = (
+        Treatment("baseline_1d", "1-D sinusoids (baseline)", sequence | sinusoids, Printed(0.7624, 0.7493, 0.01065)),
+        Treatment("siren_1d", "1-D SIREN", sequence | no_span, Printed(0.7562, 0.7269, 0.02311)),
+        Treatment("gaussian_1d", "1-D SIREN, span without mask", sequence | no_mask, Printed(0.7325, 0.7094, 0.02158)),
+        Treatment("span_1d", "1-D SIREN, span", sequence, Printed(0.7352, 0.7168, 0.01776)),
+        Treatment("siren_2d", "2-D SIREN", no_span, Printed(0.8134, 0.7991, 0.008688)),
+        Treatment("gaussian_2d", "2-D SIREN, span without mask", no_mask, Printed(0.8130, 0.8026, 0.01579)),
+        Treatment("span_2d", "2-D SIREN, span", {}, Printed(0.8130, 0.8095, 0.003782)),
+    )
+    higher = "{}: SIREN encodings give a higher accuracy than sinusoids"
+    lower = "{}: modulating the scores by a learned Gaussian lowers the accuracy"
+    masked = "{}: leaving out what lies outside the learned span gives a higher accuracy than only modulating it"
+    hypotheses = (
+        Hypothesis(higher.format("1-D"), "siren_1d", "baseline_1d", "greater", 0.0995),
+        Hypothesis(lower.format("1-D"), "gaussian_1d", "siren_1d", "less", 0.2511),
+        Hypothesis(lower.format("2-D"), "gaussian_2d", "siren_2d", "less", 0.6823),
+        Hypothesis(masked.format("1-D"), "span_1d", "gaussian_1d", "greater", 0.5697),
+        Hypothesis(masked.format("2-D"), "span_2d", "gaussian_2d", "greater", 0.3882),
+    )
+    question = "What do SIREN encodings and a learned span do to the accuracy, in one and in two dimensions?"
+    return Plan(question, treatments, hypotheses, source="Alfons 2022, CIFAR-10 at 32 x 32")

@@ -7,6 +7,7 @@ Hardware and time: 2 CPU cores, about 1.5 minutes. Expected: best-epoch validati
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -20,3 +21,7 @@ def get_config(variant: str = "") -> ConfigDict:
     elif variant:
         raise ValueError(f'digits variant "{variant}": expected none or "tiny"')
     return config
+
+
+def sweep() -> Plan:
+    return common.span_paper_sweep()

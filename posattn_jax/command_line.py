@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -15,7 +16,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     """Parses flags of which one, "config", is a config file; returns what is left of the command line.
 
     Raises:
-      InputError: anything wrong with it, the config's fields included, or no config.
+      InputError: anything wrong with it, the config's fields included.
     """
     for argument in argv:
         path = argument.removeprefix("--config=").split(":")[0]
@@ -23,7 +24,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
             raise InputError(f"{argument}: no such file")
     try:
         rest = values(argv)
-        config = values["config"].value
+        _ = values["config"].value  # read only now
     except (AttributeError, KeyError) as error:
         text = str(error.args[0])
         near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
@@ -33,9 +34,13 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
         text = str(error).strip().splitlines()[-1]
         hint = " (run from the folder that holds configs/)" if "No module named 'configs'" in text else ""
         raise InputError(text + hint) from error
+    return rest
+
+
+def check_config_given(config: Any) -> None:
+    """InputError without a config."""
     if config is None:
         raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
-    return rest
 
 
 def check_no_more(rest: list[str]) -> None:

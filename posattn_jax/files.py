@@ -44,3 +44,11 @@ def read_metrics(path: pathlib.Path) -> list[dict]:
             if number < len(lines):
                 raise RunError(f"{path}: line {number} cannot be read ({error})") from error
     return rows
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of a config by their dotted names: {"a": {"b": 1}} -> {"a.b": 1}."""
+    flat = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

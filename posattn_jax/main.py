@@ -1,10 +1,14 @@
-"""Trains and evaluates.
+"""Trains and evaluates, one run or a sweep of them, and reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--config.train.total_epochs=2 ...]
+  python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
+                             [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
+                             [--treatments=siren_2d,span_2d] [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
+  python -m posattn_jax.main --mode=report --workdir=runs/sweep
 
-The same command continues a run that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while running,
-130 and 143 stopped by Ctrl-C and SIGTERM after saving.
+The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
+running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
 
 import errno
@@ -25,30 +29,54 @@ from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate"], "What to do.")
+_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "sweep", "report"], "What to do.")
+# Of a sweep alone.
+flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
+flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one.")
+flags.DEFINE_integer("timeout_minutes", 24 * 60, "Of a SLURM job, which is then submitted anew.")
+flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me.")
+flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
+flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
+SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 
 def main(argv: list[str]) -> int:
     """Runs the mode asked for; returns the exit code."""
     command_line.check_no_more(argv[1:])
-    config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+    workdir = pathlib.Path(_WORKDIR.value)
 
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
-    from posattn_jax import runs
+    match _MODE.value:
+        case "train":
+            from posattn_jax import runs
 
-    if _MODE.value == "train":
-        runs.train(config, workdir)
-    else:
-        runs.evaluate(config, workdir)
+            runs.train(_CONFIG.value, workdir)
+        case "evaluate":
+            from posattn_jax import runs
+
+            runs.evaluate(_CONFIG.value, workdir)
+        case "sweep":
+            from posattn_jax.sweeps import command
+
+            command.sweep(flags.FLAGS, workdir)
+        case "report":
+            from posattn_jax.analysis import report
+
+            report.write(workdir)
     return 0
 
 
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
     rest = command_line.parse_with_config(flags.FLAGS, argv)
+    if _MODE.value != "report":
+        command_line.check_config_given(_CONFIG.value)
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
+    for name in SWEEP_FLAGS if _MODE.value != "sweep" else ():
+        if flags.FLAGS[name].present:
+            raise InputError(f"--{name} is for --mode=sweep, and --mode is {_MODE.value}")
     return rest
 
 

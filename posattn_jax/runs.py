@@ -18,7 +18,7 @@ from posattn_jax import experiment
 from posattn_jax.analysis import figures
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
-from posattn_jax.files import read_metrics, write_atomically, write_json
+from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator
@@ -36,9 +36,7 @@ MAY_DIFFER = ("data.pool", "data.validation_limit", "train.eval_batch_size", "mo
 
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
-    saved = _read_config(workdir)
-    if saved is not None:
-        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule == "constant" else ()))
+    check_config(config, workdir)
     sources = experiment.load_sources(config)
     num_examples = len(sources["train"])
     settings = experiment.make_settings(config, num_examples)
@@ -49,6 +47,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     write_json(workdir / "config.json", config.to_dict())
     with _alone_in(workdir):
         trainer.open(workdir)
+        (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:
             trainer.run()
             summary = _finish(trainer, config, workdir)
@@ -58,6 +57,13 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     best = summary["best"]
     print(f"best validation {task.score} {best[task.score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
     print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
+
+
+def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """InputError where the folder holds something else than a run that this config continues."""
+    saved = _read_config(workdir)
+    if saved is not None:
+        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule == "constant" else ()))
 
 
 def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -166,18 +172,11 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
     """InputError where the config differs from the run folder's in a field that may not change."""
-    now, then = _flatten(json.loads(json.dumps(config.to_dict()))), _flatten(saved)
+    now, then = flatten(json.loads(json.dumps(config.to_dict()))), flatten(saved)
     differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
     if differing:
         listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)
         raise InputError(f"--workdir={workdir} belongs to another config: {listed}; choose another folder")
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _peak_memory_bytes() -> dict[str, int]:

@@ -64,6 +64,7 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, ConfigDict, Sequence
     """The flags, the config and the initial sigmas, [None] without a span; InputError for anything wrong with them."""
     options = define_flags(argv)
     command_line.check_no_more(command_line.parse_with_config(options, argv)[1:])
+    command_line.check_config_given(options.config)
     if not options.implementations:
         raise InputError("--implementations is empty: expected at least one")
     config = options.config

@@ -1,0 +1,160 @@
+"""What a sweep asks: treatments, the seeds of each, and hypotheses about them, with what a paper printed."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any, Literal
+
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_json
+
+Alternative = Literal["greater", "less", "two-sided"]
+ALTERNATIVES = ("greater", "less", "two-sided")
+
+# The random states of Alfons 2022 (Table 4).
+PAPER_SEEDS = (9188, 2755, 361, 1321, 833)
+
+
+@dataclasses.dataclass(frozen=True)
+class Printed:
+    """Figures of a treatment as a paper prints them: the largest, the mean and the standard deviation of n runs."""
+
+    max: float
+    mean: float
+    std: float
+    n: int = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Treatment:
+    """One way to train.
+
+    Attributes:
+      name: of its folder: letters, digits, "_", "-" and ".".
+      label: what tables and figures call it.
+      fields: the config's fields that set it apart, such as {"model.span.threshold": 0.0}.
+      paper: what the paper printed of it.
+    """
+
+    name: str
+    label: str
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    paper: Printed | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """H1: the mean of `treatment` is greater than, less than, or different from the mean of `control`.
+
+    Attributes:
+      claim: H1 in words.
+      treatment, control: names of treatments.
+      alternative: the direction that the claim states.
+      paper_p: the p-value that the paper printed, two-sided.
+    """
+
+    claim: str
+    treatment: str
+    control: str
+    alternative: Alternative = "two-sided"
+    paper_p: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A sweep: every treatment with every seed.
+
+    Attributes:
+      question: what it is to answer.
+      treatments: in the order of tables and figures.
+      hypotheses: those stated before the runs; their p-values are corrected together (Holm).
+      seeds: of the split, the initialisation, dropout and the order of the data.
+      evaluate: fields under which every run is evaluated once more after training, such as {"data.pool": 1} for a
+        larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
+      response: the validation metric that the sweep judges by.
+      source: the paper that the printed figures are from, and its data.
+
+    Raises:
+      InputError: names that are not unique, not known or no folder's, or no treatment or seed at all.
+    """
+
+    question: str
+    treatments: tuple[Treatment, ...]
+    hypotheses: tuple[Hypothesis, ...] = ()
+    seeds: tuple[int, ...] = PAPER_SEEDS
+    evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
+    response: str = "accuracy"
+    source: str | None = None
+
+    def __post_init__(self):
+        names = [treatment.name for treatment in self.treatments]
+        if not names or not self.seeds:
+            raise InputError("a sweep needs at least one treatment and one seed")
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+                raise InputError(f'treatment "{name}": expected letters, digits, "_", "-" and "." (it names a folder)')
+        for what, values in (("treatment", names), ("seed", self.seeds)):
+            twice = next((value for value in values if list(values).count(value) > 1), None)
+            if twice is not None:
+                raise InputError(f"{what} {twice} is there twice")
+        for hypothesis in self.hypotheses:
+            for name in (hypothesis.treatment, hypothesis.control):
+                if name not in names:
+                    raise InputError(f'hypothesis "{hypothesis.claim}": no treatment "{name}" ({", ".join(names)})')
+            if hypothesis.alternative not in ALTERNATIVES:
+                raise InputError(
+                    f'hypothesis "{hypothesis.claim}": alternative="{hypothesis.alternative}": expected one of '
+                    f"{', '.join(ALTERNATIVES)}"
+                )
+
+    def treatment(self, name: str) -> Treatment:
+        """The treatment of this name."""
+        return next(treatment for treatment in self.treatments if treatment.name == name)
+
+    def select(self, treatments: list[str] | None, seeds: list[int] | None) -> "Plan":
+        """The part with these treatments and seeds, and the hypotheses between them; None: all.
+
+        Raises:
+          InputError: an unknown treatment, or nothing left.
+        """
+        known = [treatment.name for treatment in self.treatments]
+        chosen = known if treatments is None else treatments
+        for name in chosen:
+            if name not in known:
+                raise InputError(f"--treatments={name}: expected some of {', '.join(known)}")
+        return dataclasses.replace(
+            self,
+            treatments=tuple(treatment for treatment in self.treatments if treatment.name in chosen),
+            hypotheses=tuple(h for h in self.hypotheses if h.treatment in chosen and h.control in chosen),
+            seeds=self.seeds if seeds is None else tuple(seeds),
+        )
+
+
+def write_plan(path: pathlib.Path, plan: Plan, commands: dict[str, Any]) -> None:
+    """Writes the plan and how it was run."""
+    write_json(path, {"plan": dataclasses.asdict(plan), **commands})
+
+
+def read_plan(path: pathlib.Path) -> tuple[Plan, dict[str, Any]]:
+    """What `write_plan` wrote: the plan, and how it was run.
+
+    Raises:
+      InputError: the file is not one of its.
+    """
+    try:
+        commands = json.loads(path.read_text(encoding="utf-8"))
+        fields = commands.pop("plan")
+        treatments = [
+            Treatment(**(treatment | {"paper": treatment["paper"] and Printed(**treatment["paper"])}))
+            for treatment in fields["treatments"]
+        ]
+        hypotheses = [Hypothesis(**hypothesis) for hypothesis in fields["hypotheses"]]
+        fields |= {
+            "treatments": tuple(treatments),
+            "hypotheses": tuple(hypotheses),
+            "seeds": tuple(fields["seeds"]),
+        }
+        return Plan(**fields), commands
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error

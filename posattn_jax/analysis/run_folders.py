@@ -1,0 +1,191 @@
+"""What the run folders of a sweep have to say: finished runs by treatment, and what had to be left out."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
+from posattn_jax.errors import InputError
+from posattn_jax.files import flatten, read_metrics
+
+# Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
+MAY_DIFFER = ("seed", "data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+      treatment, seed: which.
+      workdir: its folder.
+      config, summary: its files.
+      response: what the sweep judges it by.
+    """
+
+    treatment: str
+    seed: int
+    workdir: pathlib.Path
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    response: float
+
+    @functools.cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of `metrics.jsonl`; none where it is not there."""
+        path = self.workdir / "metrics.jsonl"
+        return read_metrics(path) if path.exists() else []
+
+    @functools.cached_property
+    def positions(self) -> dict[str, np.ndarray]:
+        """The arrays of `positions.npz`; none where it is not there."""
+        path = self.workdir / "positions.npz"
+        if not path.exists():
+            return {}
+        with np.load(path) as file:
+            return dict(file)
+
+    def series(self, split: str, name: str) -> list[tuple[int, float, float]]:
+        """(step, epoch, value) of one metric."""
+        rows = (row for row in self.metrics if row["split"] == split and row["name"] == name)
+        return [(row["step"], row["epoch"], row["value"]) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """A sweep's finished runs.
+
+    Attributes:
+      plan: what was asked; treatments without a finished run, and hypotheses about them, are no longer in it.
+      runs: by treatment, in the plan's order, each ordered by seed as in the plan.
+      left_out: a line for everything that is missing or was not used.
+      command: that started the sweep, where it is known.
+    """
+
+    plan: Plan
+    runs: dict[str, list[Run]]
+    left_out: list[str]
+    command: str | None
+
+    def responses(self, treatment: str) -> list[float]:
+        """Of all runs of a treatment."""
+        return [run.response for run in self.runs[treatment]]
+
+    @property
+    def all(self) -> list[Run]:
+        """Every run."""
+        return [run for runs in self.runs.values() for run in runs]
+
+
+def read_runs(workdir: pathlib.Path) -> Runs:
+    """Reads `WORKDIR/TREATMENT/SEED`.
+
+    Without `sweep.json` every folder with runs is a treatment, and each is compared with every other.
+
+    Raises:
+      InputError: no finished run at all, or runs that cannot be compared: another seed than their folder says, or
+        configs that differ in more than the treatments do.
+    """
+    plan, command = None, None
+    if (workdir / "sweep.json").exists():
+        plan, how = read_plan(workdir / "sweep.json")
+        command = how.get("command")
+    folders = sorted(path.parent for path in workdir.glob("*/*/config.json"))
+    if not folders:
+        raise InputError(f"--workdir={workdir}: no runs there (it has no TREATMENT/SEED/config.json)")
+    if plan is None:
+        plan = _plan_of(folders)
+    known = [treatment.name for treatment in plan.treatments]
+    left_out = [
+        f"{name}: is no treatment of this sweep"
+        for name in sorted({folder.parent.name for folder in folders} - set(known))
+    ]
+    runs: dict[str, list[Run]] = {}
+    for treatment in known:
+        runs[treatment] = []
+        for seed in plan.seeds:
+            run = _read_run(workdir / treatment / str(seed), treatment, seed, plan)
+            if isinstance(run, Run):
+                runs[treatment].append(run)
+            else:
+                left_out.append(f"{treatment}/{seed}: {run}")
+    for folder in folders:
+        if folder.parent.name in known and folder.name not in map(str, plan.seeds):
+            left_out.append(f"{folder.parent.name}/{folder.name}: is no seed of this sweep")
+    runs = {treatment: finished for treatment, finished in runs.items() if finished}
+    if not runs:
+        raise InputError(f"--workdir={workdir}: no run is finished ({'; '.join(left_out)})")
+    left_out += [f"{treatment}: no run is finished" for treatment in known if treatment not in runs]
+    left_out += [
+        f"not tested: {hypothesis.claim}"
+        for hypothesis in plan.hypotheses
+        if hypothesis.treatment not in runs or hypothesis.control not in runs
+    ]
+    _check_configs(runs, plan)
+    return Runs(plan.select(list(runs), None), runs, left_out, command)
+
+
+def _plan_of(folders: list[pathlib.Path]) -> Plan:
+    names = list(dict.fromkeys(folder.parent.name for folder in folders))
+    for folder in folders:
+        if not folder.name.isdigit():
+            raise InputError(f"{folder}: expected a folder named by its seed")
+    pairs = [(b, a) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return Plan(
+        "Do these treatments differ?",
+        tuple(Treatment(name, name) for name in names),
+        tuple(Hypothesis(f"{b} and {a} differ", b, a) for b, a in pairs),
+        tuple(dict.fromkeys(int(folder.name) for folder in folders)),
+    )
+
+
+def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> Run | str:
+    """The run, or why there is none."""
+    if not (workdir / "config.json").exists():
+        return "was not started"
+    config, summary, evaluation = (_read(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
+    assert config is not None
+    if config["seed"] != seed:
+        raise InputError(f"{workdir}: its config has seed={config['seed']}, its folder is named {seed}")
+    if summary is None:
+        return "is not finished"
+    if plan.evaluate and evaluation is None:
+        return "was not evaluated"
+    figures = evaluation["validation"] if plan.evaluate and evaluation else summary["best"]
+    if plan.response not in figures:
+        raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
+    return Run(treatment, seed, workdir, config, summary, figures[plan.response])
+
+
+def _read(path: pathlib.Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def _check_configs(runs: dict[str, list[Run]], plan: Plan) -> None:
+    """InputError where runs differ in more than their seed, or treatments in more than their fields."""
+    fields = {name for treatment in plan.treatments for name in treatment.fields}
+    planned = any(treatment.fields for treatment in plan.treatments)
+    first = next(iter(runs.values()))[0]
+    for of_one in runs.values():
+        for run in of_one:
+            _check_same(of_one[0], run, set(MAY_DIFFER))
+            if planned:
+                _check_same(first, run, fields | set(MAY_DIFFER))
+
+
+def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
+    one, other = flatten(a.config), flatten(b.config)
+    for name in sorted((one.keys() | other.keys()) - may_differ):
+        if one.get(name) != other.get(name):
+            raise InputError(
+                f"{a.workdir} and {b.workdir} cannot be compared: {name} is {one.get(name)!r} and {other.get(name)!r}"
+            )

@@ -1,0 +1,181 @@
+"""Statistics of a few runs a treatment: scipy's distributions, and no others.
+
+Everything is computed from n, mean and standard deviation where that suffices, so that printed tables can be checked.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from posattn_jax.analysis.plan import Alternative
+
+LEVEL = 0.05
+# scipy's own advice: below it the Jarque-Bera statistic is far from chi-squared.
+LEAST_FOR_NORMALITY = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """What the tests know of a treatment: n, mean, and standard deviation (n - 1)."""
+
+    n: int
+    mean: float
+    std: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two treatments against each other.
+
+    Attributes:
+      effect: mean of the treatment - mean of the control.
+      interval: 95%, Welch.
+      t, df: Welch's statistic and its degrees of freedom.
+      p_two_sided, p_stated: two-sided, and in the direction that the hypothesis states.
+      effect_size: Cohen's d, the effect in pooled standard deviations.
+      power: the probability that a two-sided test at `LEVEL` with these n finds an effect of this size.
+      runs_needed: the runs of each treatment at which that is 80%.
+    """
+
+    effect: float
+    interval: Interval
+    t: float
+    df: float
+    p_two_sided: float
+    p_stated: float
+    effect_size: float
+    power: float
+    runs_needed: float
+
+
+def sample(values: Sequence[float]) -> Sample:
+    """n, mean and standard deviation; NaN for that of a single value."""
+    return Sample(len(values), float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+
+
+def mean_interval(of: Sample) -> Interval:
+    """The 95% interval of a mean, mean +- t(n - 1) std / sqrt(n); NaN for n = 1."""
+    if of.n < 2:
+        return Interval(math.nan, math.nan)
+    reach = float(stats.t.ppf(1 - LEVEL / 2, of.n - 1)) * of.std / math.sqrt(of.n)
+    return Interval(of.mean - reach, of.mean + reach)
+
+
+def compare(treatment: Sample, control: Sample, alternative: Alternative) -> Comparison:
+    """Welch's test, which does not assume equal variances, with effect size and power.
+
+      t = (m1 - m2) / sqrt(s1^2 / n1 + s2^2 / n2)
+
+    NaN where it is undefined: a treatment with a single run, or two without any variation.
+    """
+    effect = treatment.mean - control.mean
+    variances = [each.std**2 / each.n for each in (treatment, control)]
+    if not sum(variances) > 0:  # 0 or NaN
+        nan = math.nan
+        return Comparison(effect, Interval(nan, nan), nan, nan, nan, nan, nan, nan, nan)
+    df = sum(variances) ** 2 / sum(v**2 / (s.n - 1) for v, s in zip(variances, (treatment, control), strict=True))
+    reach = float(stats.t.ppf(1 - LEVEL / 2, df)) * math.sqrt(sum(variances))
+    p = {
+        side: stats.ttest_ind_from_stats(
+            treatment.mean,
+            treatment.std,
+            treatment.n,
+            control.mean,
+            control.std,
+            control.n,
+            equal_var=False,
+            alternative=side,
+        )
+        for side in ("two-sided", alternative)
+    }
+    size = effect_size(treatment, control)
+    return Comparison(
+        effect=effect,
+        interval=Interval(effect - reach, effect + reach),
+        t=float(p["two-sided"].statistic),
+        df=df,
+        p_two_sided=float(p["two-sided"].pvalue),
+        p_stated=float(p[alternative].pvalue),
+        effect_size=size,
+        power=power(size, treatment.n, control.n),
+        runs_needed=runs_needed(size),
+    )
+
+
+def effect_size(treatment: Sample, control: Sample) -> float:
+    """Cohen's d = (m1 - m2) / s, with s^2 = ((n1 - 1) s1^2 + (n2 - 1) s2^2) / (n1 + n2 - 2)."""
+    df = treatment.n + control.n - 2
+    pooled = ((treatment.n - 1) * treatment.std**2 + (control.n - 1) * control.std**2) / df
+    return (treatment.mean - control.mean) / math.sqrt(pooled)
+
+
+def power(size: float, n1: int, n2: int) -> float:
+    """P(|T| > t_crit) of a two-sided t-test at `LEVEL`, T noncentral: df = n1 + n2 - 2, nc = d sqrt(n1 n2 / (n1 + n2)).
+
+    NaN where df is 0.
+    """
+    df = n1 + n2 - 2
+    if df < 1 or math.isnan(size):
+        return math.nan
+    critical = float(stats.t.ppf(1 - LEVEL / 2, df))
+    noncentrality = abs(size) * math.sqrt(n1 * n2 / (n1 + n2))
+    found = stats.nct.sf(critical, df, noncentrality) + stats.nct.cdf(-critical, df, noncentrality)
+    # Of large noncentralities scipy's tail may be NaN: it is 1.
+    return 1.0 if math.isnan(found) and noncentrality > critical else float(found)
+
+
+def runs_needed(size: float, wanted: float = 0.8, limit: int = 1_000_000) -> float:
+    """The runs of each treatment at which `power` reaches `wanted`: infinite where they exceed the limit."""
+    if math.isnan(size):
+        return math.nan
+    low, high = 1, 2  # power(low) < wanted
+    while high <= limit and power(size, high, high) < wanted:
+        low, high = high, 2 * high
+    if high > limit:
+        return math.inf
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(size, middle, middle) >= wanted else (middle, high)
+    return float(high)
+
+
+def paired(differences: Sequence[float], alternative: Alternative) -> tuple[float, float]:
+    """(two-sided, as stated) p-values of the paired t-test, by seed; NaN for fewer than two pairs or no variation."""
+    if len(differences) < 2 or np.ptp(differences) == 0:
+        return math.nan, math.nan
+    sides: tuple[Alternative, Alternative] = ("two-sided", alternative)
+    p = [float(stats.ttest_1samp(differences, 0.0, alternative=side).pvalue) for side in sides]
+    return p[0], p[1]
+
+
+def jarque_bera(values: Sequence[float]) -> float:
+    """The p-value of the Jarque-Bera test of normality; NaN where it is undefined.
+
+    Its distribution holds for large samples: see `LEAST_FOR_NORMALITY`.
+    """
+    if len(values) < 2 or np.ptp(values) == 0:
+        return math.nan
+    return float(stats.jarque_bera(values).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for being several (Holm 1979): p_(i) -> max over j <= i of min(1, (m - j + 1) p_(j)).
+
+    NaN stays NaN and does not count.
+    """
+    corrected = [math.nan] * len(p_values)
+    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    largest = 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected

@@ -1,0 +1,57 @@
+"""`--mode=sweep`: from the command line to run folders and a report."""
+
+import pathlib
+import shlex
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+from posattn_jax.analysis import report
+from posattn_jax.analysis.plan import Plan, read_plan, write_plan
+from posattn_jax.errors import InputError
+from posattn_jax.sweeps.prepare import load_plan, make_jobs
+from posattn_jax.sweeps.sweep import Executor, run
+
+
+def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
+    """Runs the sweep of a config file, or goes on with it, and writes the report."""
+    config_file = config_flags.get_config_filename(options["config"])  # with its variant
+    changed = config_flags.get_override_values(options["config"])
+    executor = Executor(options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm))
+    plan = load_plan(config_file.split(":")[0])
+    chosen = plan.select(options.treatments, _numbers(options.seeds))
+    together = _with_earlier(chosen, plan, workdir)
+    jobs = make_jobs(chosen, options.config, config_file, changed, workdir)
+    command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
+    write_plan(workdir / "sweep.json", together, {"command": command})
+    run(jobs, workdir, executor)
+    report.write(workdir)
+
+
+def _with_earlier(chosen: Plan, plan: Plan, workdir: pathlib.Path) -> Plan:
+    """What was chosen, with the treatments and seeds that the folder has from earlier calls."""
+    path = workdir / "sweep.json"
+    if not path.exists():
+        return chosen
+    earlier, _ = read_plan(path)
+    if earlier.question != plan.question:
+        raise InputError(f'--workdir={workdir} has another sweep, "{earlier.question}": choose another folder')
+    names = {treatment.name for treatment in (*earlier.treatments, *chosen.treatments)}
+    treatments = [treatment.name for treatment in plan.treatments if treatment.name in names]
+    return plan.select(treatments, list(dict.fromkeys((*earlier.seeds, *chosen.seeds))))
+
+
+def _numbers(seeds: list[str] | None) -> list[int] | None:
+    try:
+        return None if seeds is None else [int(seed) for seed in seeds]
+    except ValueError as error:
+        raise InputError(f"--seeds={','.join(seeds or [])}: expected whole numbers") from error
+
+
+def _pairs(parameters: list[str]) -> dict[str, str]:
+    pairs = [parameter.partition("=") for parameter in parameters]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise InputError(f"--slurm={','.join(parameters)}: expected NAME=VALUE,NAME=VALUE")
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,125 @@
+"""The runs of a sweep as jobs: the commands of each, and how far it is. What is known of a job lies in files."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import pathlib
+import re
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+from posattn_jax.files import read_metrics
+
+# What a run exits with after it was asked to stop and has saved.
+STOPPED = (130, 143)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run: a treatment with a seed.
+
+    Attributes:
+      treatment, seed: which.
+      workdir: the run folder.
+      log: what its commands print, between lines of `Worker`; whoever holds its lock is at work on the run.
+      commands: the training and, where the sweep asks for it, the evaluation.
+      total_steps, total_epochs: the config's; the first decides where it is not 0.
+    """
+
+    treatment: str
+    seed: int
+    workdir: pathlib.Path
+    log: pathlib.Path
+    commands: tuple[tuple[str, ...], ...]
+    total_steps: int
+    total_epochs: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.treatment}/{self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training has come to its end, and its best epoch was evaluated where that is asked for."""
+        summary = _read(self.workdir / "summary.json")
+        if summary is None:
+            return False
+        final = summary["final"]
+        total_steps = self.total_steps or self.total_epochs * final["step"] / final["epoch"]
+        if final["step"] <= total_steps - 1:
+            return False  # it was shorter
+        evaluation = _read(self.workdir / "evaluation.json")
+        return len(self.commands) == 1 or (evaluation is not None and evaluation["step"] == summary["best"]["step"])
+
+    @property
+    def running(self) -> bool:
+        """Whether anyone is at work on it, this sweep or an earlier one."""
+        return is_claimed(self.log)
+
+    @property
+    def progress(self) -> float:
+        """The share of the training that is done."""
+        path = self.workdir / "metrics.jsonl"
+        rows = read_metrics(path) if path.exists() else []
+        if not rows:
+            return 0.0
+        last = rows[-1]
+        done = last["step"] / self.total_steps if self.total_steps else last["epoch"] / self.total_epochs
+        return min(1.0, done)
+
+    @property
+    def score(self) -> float | None:
+        """Of the best epoch, once the training is over."""
+        summary = _read(self.workdir / "summary.json")
+        if summary is None:
+            return None
+        return next(value for name, value in summary["best"].items() if name not in ("step", "epoch", "loss"))
+
+    def failure(self, call: str | None = None) -> str | None:
+        """What the run said before it failed, the last time it ended; None where it did not, or not in this `call`."""
+        if not self.log.exists():
+            return None
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        notes = [i for i, line in enumerate(lines) if line.startswith("[sweep ")]
+        ended = re.fullmatch(r"\[sweep (.*)\] exit code (-?\d+)", lines[notes[-1]]) if notes else None
+        if ended is None or int(ended[2]) in (0, *STOPPED) or call not in (None, ended[1]):
+            return None
+        said = [line for line in lines[: notes[-1]] if line.strip() and not line.startswith("[sweep ")]
+        return said[-1] if said else f"exit code {ended[2]}"
+
+
+def _read(path: pathlib.Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+@contextlib.contextmanager
+def claim(path: pathlib.Path) -> Iterator[IO[str] | None]:
+    """A file opened for appending and locked, or None where another process holds it.
+
+    The lock belongs to the open file: a child process that has inherited it keeps it, should this one be killed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for _ in range(10):  # `is_claimed` holds it for a moment
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.02)
+            else:
+                yield file
+                return
+        yield None
+
+
+def is_claimed(path: pathlib.Path) -> bool:
+    """Whether a process holds the lock of `claim`."""
+    if not path.exists():
+        return False
+    with path.open(encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

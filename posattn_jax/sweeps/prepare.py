@@ -1,0 +1,79 @@
+"""From a config file and its `sweep()` to the jobs of a sweep."""
+
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from posattn_jax import experiment, runs
+from posattn_jax.analysis.plan import Plan
+from posattn_jax.errors import InputError
+from posattn_jax.sweeps.jobs import Job
+
+
+def load_plan(path: str) -> Plan:
+    """What the `sweep()` of a config file returns.
+
+    Raises:
+      InputError: it has none.
+    """
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "sweep"):
+        raise InputError(f"--config={path}: has no sweep() beside get_config()")
+    return module.sweep()
+
+
+def make_jobs(
+    plan: Plan, config: ConfigDict, config_file: str, changed: Mapping[str, Any], folder: pathlib.Path
+) -> list[Job]:
+    """The jobs, all treatments with the first seed before the second: a sweep that is stopped is comparable.
+
+    Args:
+      config: what the treatments are changes of.
+      config_file: the file and variant that it is from, for the command line.
+      changed: the fields that the user has set, which are in `config` already.
+
+    Raises:
+      InputError: fields that the treatments do not share or that the config does not have, or run folders that belong
+        to another config.
+    """
+    for name in changed:
+        if name in ("seed", *plan.evaluate) or any(name in treatment.fields for treatment in plan.treatments):
+            raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
+    jobs = []
+    for seed in plan.seeds:
+        for treatment in plan.treatments:
+            fields = {**treatment.fields, "seed": seed}
+            own = config.copy_and_resolve_references()
+            try:
+                own.update_from_flattened_dict(fields)
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(f'treatment "{treatment.name}": {error}') from error
+            workdir = folder / treatment.name / str(seed)
+            runs.check_config(own, workdir)
+            command = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}", f"--workdir={workdir}")
+            command += tuple(_flag(name, value) for name, value in {**changed, **fields}.items())
+            evaluation = (*command, "--mode=evaluate", *(_flag(name, value) for name, value in plan.evaluate.items()))
+            jobs.append(
+                Job(
+                    treatment=treatment.name,
+                    seed=seed,
+                    workdir=workdir,
+                    log=folder / "logs" / treatment.name / f"{seed}.txt",
+                    commands=(command, evaluation) if plan.evaluate else (command,),
+                    total_steps=own.train.total_steps,
+                    total_epochs=own.train.total_epochs,
+                )
+            )
+    experiment.load_sources(config)  # data that is missing is told once, not by every run
+    return jobs
+
+
+def _flag(name: str, value: Any) -> str:
+    return f"--config.{name}={value}"

@@ -1,0 +1,80 @@
+"""What a submitted job does: it takes one run after the other that nobody else is at work on."""
+
+import dataclasses
+import os
+import pathlib
+import shlex
+import subprocess
+from typing import IO
+
+from submitit.helpers import DelayedSubmission
+
+from posattn_jax.sweeps.jobs import Job, claim
+
+
+@dataclasses.dataclass
+class Worker:
+    """Called by submitit, in a process of its own.
+
+    Attributes:
+      slot: a file; who holds its lock is the worker of this number. A run that outlives its worker keeps it too, so
+        there are never more runs at a time than slots.
+      call: names the call of the sweep: a run that failed in it is not tried again.
+      jobs: all runs of the sweep.
+      cores: the CPU cores to stay on; empty: any.
+      environment: for the runs, beside this process's.
+    """
+
+    slot: pathlib.Path
+    call: str
+    jobs: tuple[Job, ...]
+    cores: tuple[int, ...] = ()
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    process: subprocess.Popen | None = None
+
+    def __call__(self) -> None:
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)
+        with claim(self.slot) as slot:
+            if slot is None:
+                return
+            for job in self.jobs:
+                with claim(job.log) as log:
+                    if log is not None and not job.finished and job.failure(self.call) is None:
+                        self._run(job, log, slot)
+
+    def _run(self, job: Job, log: IO[str], slot: IO[str]) -> None:
+        for command in job.commands:
+            log.write(f"[sweep {self.call}] {shlex.join(command)}\n")
+            log.flush()
+            self.process = subprocess.Popen(
+                command,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches it once, through `_stop`
+                pass_fds=(slot.fileno(),),
+            )
+            try:
+                exit_code = self.process.wait()
+            except BaseException:
+                self._stop()
+                raise
+            finally:
+                log.write(f"[sweep {self.call}] exit code {self.process.poll()}\n")
+                log.flush()
+            if exit_code != 0:
+                return
+
+    def _stop(self) -> None:
+        """Lets the run save, and end."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Called by submitit before a time limit or a preemption: the job is submitted anew."""
+        self._stop()
+        self.process = None
+        return DelayedSubmission(self)

@@ -1,0 +1,118 @@
+"""Statistics against scipy on the runs themselves, published examples, and the span paper's own tables."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from posattn_jax.analysis import statistics
+from posattn_jax.analysis.plan import ALTERNATIVES
+from posattn_jax.analysis.statistics import Sample, compare, holm, power, runs_needed, sample
+
+# Student's sleep data (Student 1908), the example of R's t.test.
+SLEEP = ([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0], [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
+
+# Tables 5, 6 and 7 of Alfons 2022: control, treatment (mean, std), the printed p, and SPEC's power and runs.
+BASELINE, SIREN_1D, GAUSSIAN_1D, SPAN_1D = (0.7493, 0.01065), (0.7269, 0.02311), (0.7094, 0.02158), (0.7168, 0.01776)
+SIREN_2D, GAUSSIAN_2D, SPAN_2D = (0.7991, 0.008688), (0.8026, 0.01579), (0.8095, 0.003782)
+PRINTED = [
+    (BASELINE, SIREN_1D, 0.0995, 0.41, 12),
+    (SIREN_1D, GAUSSIAN_1D, 0.2511, 0.19, 27),
+    (SIREN_2D, GAUSSIAN_2D, 0.6823, 0.07, 210),
+    (GAUSSIAN_1D, SPAN_1D, 0.5697, 0.08, 113),
+    (GAUSSIAN_2D, SPAN_2D, 0.3882, 0.13, 45),
+]
+
+
+@pytest.mark.parametrize("control, treatment, p, power_at_5, runs", PRINTED)
+def test_the_papers_tables(control, treatment, p, power_at_5, runs):
+    """Its p-values within .004; its power (50.25% for every comparison) was not computed from pooled deviations."""
+    result = compare(Sample(5, *treatment), Sample(5, *control), "greater")
+    assert result.p_two_sided == pytest.approx(p, abs=0.004)
+    assert result.power == pytest.approx(power_at_5, abs=0.006)
+    assert result.runs_needed == runs
+
+
+def test_the_papers_power_follows_from_an_effect_size_of_root_two():
+    """|m1 - m2| / sd(m1, m2) is sqrt(2) whatever the means are."""
+    assert power(math.sqrt(2), 5, 5) == pytest.approx(0.5025, abs=5e-4)
+    assert power(math.sqrt(2), 9, 9) == pytest.approx(0.804, abs=5e-4)
+
+
+def test_student_sleep():
+    """R: t.test(extra ~ group): t = -1.8608, df = 17.776, p = .07939, -3.3654832 to .2054832; paired p = .002833."""
+    result = compare(sample(SLEEP[0]), sample(SLEEP[1]), "less")
+    assert (result.t, result.df) == (pytest.approx(-1.8608, abs=5e-5), pytest.approx(17.776, abs=5e-4))
+    assert result.p_two_sided == pytest.approx(0.07939, abs=5e-6)
+    assert (result.interval.low, result.interval.high) == pytest.approx((-3.3654832, 0.2054832), abs=5e-7)
+    both, less = statistics.paired(np.subtract(*SLEEP).tolist(), "less")
+    assert (both, less) == (pytest.approx(0.002833, abs=5e-7), pytest.approx(0.002833 / 2, abs=5e-7))
+
+
+def test_power_as_in_r():
+    """R: power.t.test(n = 20, delta = 1): .8689528; (delta = .5, power = .8): n = 63.77; (delta = 1): n = 16.71."""
+    assert power(1.0, 20, 20) == pytest.approx(0.8689528, abs=1e-5)
+    assert [runs_needed(0.5), runs_needed(-1.0)] == [64, 17]
+
+
+@pytest.mark.parametrize("alternative", ALTERNATIVES)
+@pytest.mark.parametrize("n1, n2", [(2, 2), (2, 7), (5, 3), (40, 11)])
+def test_welch_against_scipy(n1, n2, alternative):
+    rng = np.random.default_rng([n1, n2])
+    a, b = rng.normal(1.0, 2.0, n1), rng.normal(0.5, 0.3, n2)
+    result = compare(sample(a.tolist()), sample(b.tolist()), alternative)
+    two_sided = stats.ttest_ind(a, b, equal_var=False)
+    interval = two_sided.confidence_interval()
+    assert result.effect == pytest.approx(a.mean() - b.mean())
+    assert (result.t, result.df) == pytest.approx((two_sided.statistic, two_sided.df))
+    assert (result.interval.low, result.interval.high) == pytest.approx((interval.low, interval.high))
+    assert result.p_two_sided == pytest.approx(two_sided.pvalue)
+    assert result.p_stated == pytest.approx(stats.ttest_ind(a, b, equal_var=False, alternative=alternative).pvalue)
+
+
+@pytest.mark.parametrize("n1, n2, size", [(5, 5, 0.8), (3, 9, 1.5)])
+def test_power_is_the_share_of_tests_that_find_the_effect(n1, n2, size):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size, 1, (20_000, n1)), rng.normal(0, 1, (20_000, n2))
+    found = np.mean(stats.ttest_ind(a, b, axis=1).pvalue < 0.05)
+    assert power(size, n1, n2) == pytest.approx(found, abs=0.01)
+
+
+def test_power_grows_with_runs_and_effect_and_is_the_level_at_none():
+    assert power(0.0, 5, 5) == pytest.approx(0.05)
+    assert power(30.0, 5, 5) == 1 and power(200.0, 500, 500) == 1
+    assert np.all(np.diff([power(0.7, n, n) for n in range(2, 40)]) > 0)
+    needed = int(runs_needed(0.7))
+    assert power(0.7, needed, needed) >= 0.8 > power(0.7, needed - 1, needed - 1)
+    assert runs_needed(20.0) == 2 and runs_needed(0.0) == math.inf
+
+
+def test_without_variation_or_with_one_run_nothing_is_claimed():
+    flat = sample([0.5, 0.5, 0.5])
+    for other in (flat, sample([0.4, 0.4]), sample([0.4])):
+        result = compare(flat, other, "greater")
+        assert result.effect == pytest.approx(0.5 - other.mean)
+        assert all(map(math.isnan, (result.t, result.p_two_sided, result.p_stated, result.power, result.runs_needed)))
+    assert math.isnan(compare(sample([0.4]), sample([0.1, 0.3]), "less").p_stated)
+    assert all(map(math.isnan, statistics.paired([0.1], "less") + statistics.paired([0.1, 0.1], "greater")))
+    assert math.isnan(statistics.jarque_bera([0.5, 0.5])) and math.isnan(sample([0.5]).std)
+    assert math.isnan(statistics.mean_interval(sample([0.5])).low)
+    # Variation in one of the two is enough.
+    assert compare(flat, sample([0.1, 0.3]), "greater").p_stated < 0.15
+
+
+def test_mean_interval_and_normality_against_scipy():
+    values = np.random.default_rng(0).normal(size=7)
+    interval = statistics.mean_interval(sample(values.tolist()))
+    expected = stats.t.interval(0.95, 6, values.mean(), stats.sem(values))
+    assert (interval.low, interval.high) == pytest.approx(expected)
+    assert statistics.jarque_bera(values.tolist()) == stats.jarque_bera(values).pvalue
+
+
+def test_holm_as_in_r():
+    """R: p.adjust(c(.01, .02, .03, .04, .05), "holm"): .05 .08 .09 .09 .09; any order, what is undefined left out."""
+    corrected = holm([0.03, 0.01, math.nan, 0.05, 0.02, 0.04])
+    assert corrected[:2] + corrected[3:] == pytest.approx([0.09, 0.05, 0.09, 0.08, 0.09])
+    assert math.isnan(corrected[2])
+    assert holm([0.7, 0.8]) == [1.0, 1.0] and holm([]) == []
