@@ -132,4 +132,9 @@ def span_paper_sweep() -> Plan:
         Hypothesis(masked.format("2-D"), "span_2d", "gaussian_2d", "greater", 0.3882),
     )
     question = "What do SIREN encodings and a learned span do to the accuracy, in one and in two dimensions?"
-    return Plan(question, treatments, hypotheses, source="Alfons 2022, CIFAR-10 at 32 x 32")
+    paper_note = (
+        "The paper states a power of 50.25% with 5 runs of each treatment, and 80.4% with 9, for all comparisons. Both "
+        "follow from an effect size |m1 - m2| / std(m1, m2), which is the square root of 2 for any two means. With the "
+        "pooled standard deviation of the runs every comparison has a power of its own, mostly far lower."
+    )
+    return Plan(question, treatments, hypotheses, source="Alfons 2022, CIFAR-10 at 32 x 32", paper_note=paper_note)

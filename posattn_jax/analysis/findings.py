@@ -105,8 +105,8 @@ def verdict(hypothesis: Hypothesis, comparison: Comparison, holm_p: float, sampl
         reason = f"corrected p = {number(holm_p)}"
     needed = "more than a million" if math.isinf(c.runs_needed) else f"{c.runs_needed:.0f}"
     return (
-        f"Not shown. {measured} {reason[0].upper()}{reason[1:]}. That does not show equality: were the difference "
-        f"as large as measured, {c.power:.0%} of such sweeps would find it (two-sided), and 80% with {needed} runs of each."
+        f"Not shown. {measured} {reason[0].upper()}{reason[1:]}. That does not show equality: were the difference as "
+        f"large as measured, {c.power:.0%} of such sweeps would find it (two-sided); with {needed} runs of each, 80%."
     )
 
 

@@ -74,6 +74,7 @@ class Plan:
         larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
       response: the validation metric that the sweep judges by.
       source: the paper that the printed figures are from, and its data.
+      paper_note: what a reader of its statistics should know.
 
     Raises:
       InputError: names that are not unique, not known or no folder's, or no treatment or seed at all.
@@ -86,6 +87,7 @@ class Plan:
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     response: str = "accuracy"
     source: str | None = None
+    paper_note: str | None = None
 
     def __post_init__(self):
         names = [treatment.name for treatment in self.treatments]

@@ -1,14 +1,221 @@
-"""A sweep's report."""
+"""`--mode=report`: what a sweep found, as one HTML page that needs no other file, and the same as Markdown.
 
+WORKDIR/report/index.html  report.md  results.json  figures/*.png *.svg
+"""
+
+import base64
+import dataclasses
+import math
 import pathlib
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from posattn_jax.analysis.findings import findings, outcomes
-from posattn_jax.analysis.run_folders import read_runs
+import markdown
+
+from posattn_jax.analysis import paper_power
+from posattn_jax.analysis.findings import Finding, Outcome, findings, number, outcomes
+from posattn_jax.analysis.markdown_table import table
+from posattn_jax.analysis.plan import Treatment
+from posattn_jax.analysis.run_folders import Runs, read_runs
+from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Interval
+from posattn_jax.analysis.sweep_figures import draw_sweep
+from posattn_jax.files import write_atomically, write_json
+
+STYLE = """
+body { font: 16px/1.5 Georgia, serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #111; }
+h1, h2 { line-height: 1.2; }
+table { border-collapse: collapse; font-size: .85rem; margin: 1rem 0; display: block; overflow-x: auto; }
+th, td { border-bottom: 1px solid #ccc; padding: .3rem .6rem; text-align: right; vertical-align: top; }
+th:first-child, td:first-child { text-align: left; }
+th { border-bottom: 2px solid #111; }
+img { max-width: 100%; }
+code { font-size: .85rem; overflow-wrap: anywhere; }
+"""
 
 
 def write(workdir: pathlib.Path) -> None:
+    """Reads the runs, writes the report, and says where it is.
+
+    Raises:
+      InputError: runs that cannot be reported on: see `read_runs`.
+    """
     runs = read_runs(workdir)
-    for outcome in outcomes(runs):
-        print(outcome)
-    for finding in findings(runs):
-        print(finding)
+    found, tested = outcomes(runs), findings(runs)
+    folder = workdir / "report"
+    captions = draw_sweep(runs, folder / "figures")
+    text = compose(runs, found, tested, captions)
+    write_atomically(folder / "report.md", lambda file: file.write(text.encode()))
+    page = to_html(text, folder, runs.plan.question)
+    write_atomically(folder / "index.html", lambda file: file.write(page.encode()))
+    write_json(folder / "results.json", _results(runs, found, tested))
+    for line in runs.left_out:
+        print(f"left out: {line}")
+    print(f"report {folder / 'index.html'}: {len(runs.all)} runs")
+
+
+def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], captions: dict[str, str]) -> str:
+    """The report as Markdown."""
+    plan = runs.plan
+    parts = [f"# {plan.question}"]
+    if tested:
+        parts.append("\n".join(f"- **{finding.hypothesis.claim}.** {finding.verdict}" for finding in tested))
+    parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
+    if tested:
+        parts += ["## Hypotheses", _finding_table(tested), _explanation(tested)]
+    parts += [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
+    if any(outcome.treatment.paper for outcome in found) and tested:
+        parts += ["## The paper's own tests, again", paper_power.compose(plan)]
+    parts += ["## How it was made", _how(runs)]
+    if runs.left_out:
+        parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_html(text: str, folder: pathlib.Path, title: str) -> str:
+    """The Markdown as one page, its pictures inside it."""
+
+    def embed(match: re.Match) -> str:
+        data = base64.b64encode((folder / match[1]).read_bytes()).decode()
+        return f'src="data:image/svg+xml;base64,{data}"'
+
+    body = re.sub(r'src="(figures/[^"]*)"', embed, markdown.markdown(text, extensions=["tables"]))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
+    header = ["treatment", "n", "max", "mean", "std", "95% interval of the mean", "parameters", "hours"]
+    with_paper = any(outcome.treatment.paper for outcome in found)
+    if with_paper:
+        header += ["paper: max", "mean", "std (n)"]
+    rows = []
+    for outcome in found:
+        s, interval = outcome.sample, outcome.interval
+        row = [outcome.treatment.label, str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", _figure(s.std)]
+        row += [_interval(interval, "{:.4f}"), f"{outcome.parameters:,}", f"{outcome.hours:.2f}"]
+        rows.append(row + (_printed(outcome.treatment) if with_paper else []))
+    what = f"Validation {runs.plan.response} of the best epoch"
+    if runs.plan.evaluate:
+        changes = ", ".join(f"{name} = {value}" for name, value in runs.plan.evaluate.items())
+        what = f"Validation {runs.plan.response} under {changes}, after the best epoch of the training"
+    paper = f" The paper's columns: {runs.plan.source}." if with_paper and runs.plan.source else ""
+    return f"{what}; hours are those of all runs together.{paper}\n\n{table(header, rows)}"
+
+
+def _printed(treatment: Treatment) -> list[str]:
+    p = treatment.paper
+    return ["-", "-", "-"] if p is None else [f"{p.max:.4f}", f"{p.mean:.4f}", f"{p.std:.4f} ({p.n})"]
+
+
+def _normality(found: Sequence[Outcome]) -> str:
+    p_values = ", ".join(f"{outcome.treatment.label} {number(outcome.normality_p)}" for outcome in found)
+    text = f"Normality (Jarque-Bera, p): {p_values}."
+    if min(outcome.sample.n for outcome in found) < LEAST_FOR_NORMALITY:
+        text += (
+            f" **These mean little**: the test's distribution holds for samples of {LEAST_FOR_NORMALITY:,} and more; "
+            "of a few runs it hardly ever rejects."
+        )
+    return text
+
+
+def _finding_table(tested: Sequence[Finding]) -> str:
+    header = ["hypothesis", "effect", "95% interval", "d", "t (df)", "p two-sided", "p as stated", "Holm", "paired p"]
+    header += ["power", "runs for 80%"]
+    with_paper = any(finding.hypothesis.paper_p is not None for finding in tested)
+    header += ["paper: p"] if with_paper else []
+    rows = []
+    for finding in tested:
+        c = finding.comparison
+        side = {"greater": ">", "less": "<", "two-sided": "≠"}[finding.hypothesis.alternative]
+        row = [f"{finding.hypothesis.treatment} {side} {finding.hypothesis.control}", f"{c.effect:+.4f}"]
+        row += [_interval(c.interval, "{:+.4f}"), _figure(c.effect_size, "{:+.2f}")]
+        row += [f"{_figure(c.t, '{:.2f}')} ({_figure(c.df, '{:.1f}')})", number(c.p_two_sided), number(c.p_stated)]
+        row += [number(finding.holm_p), f"{number(finding.paired_p_stated)} ({finding.pairs})"]
+        row += [_figure(c.power, "{:.2f}"), _figure(c.runs_needed, "{:.0f}")]
+        if with_paper:
+            row.append("-" if finding.hypothesis.paper_p is None else number(finding.hypothesis.paper_p))
+        rows.append(row)
+    return table(header, rows)
+
+
+def _explanation(tested: Sequence[Finding]) -> str:
+    several = f" for {len(tested)} hypotheses" if len(tested) > 1 else ""
+    return (
+        "Effect: mean of the first minus mean of the second. Tests: Welch's t; *as stated* is one-sided where the "
+        f"hypothesis has a direction; *Holm* is that p corrected{several}, and decides; *paired* is the t-test of the "
+        "differences by seed (number of pairs), as stated. d: effect in pooled standard deviations. Power: of a "
+        "two-sided test at .05 with these n, if the effect were as measured."
+    )
+
+
+def _how(runs: Runs) -> str:
+    summaries = [run.summary for run in runs.all]
+
+    def all_of(values: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(values))
+
+    versions = all_of(", ".join(f"{name} {v}" for name, v in summary["versions"].items()) for summary in summaries)
+    hours = sum(summary["seconds"] for summary in summaries) / 3600
+    grids = all_of(" x ".join(map(str, summary["grid_shape"])) for summary in summaries)
+    lines = [
+        f"- Command: `{runs.command}`" if runs.command else "- Command: not known (there is no sweep.json).",
+        f"- Hardware: {all_of(summary['device'] for summary in summaries)}; {hours:.2f} hours of runs in all.",
+        f"- Data: {all_of(run.config['data']['name'] for run in runs.all)}, grids {grids}, seeds "
+        f"{', '.join(dict.fromkeys(str(run.seed) for run in runs.all))}.",
+        f"- Training: {all_of(_duration(run.config['train']) for run in runs.all)}.",
+        f"- Versions: {versions}; commit {all_of(str(summary['git_commit']) for summary in summaries)}.",
+    ]
+    lines += ["", "Treatments, as changes of the config:", ""]
+    for treatment in runs.plan.treatments:
+        flags = shlex.join(f"--config.{name}={value}" for name, value in treatment.fields.items())
+        lines.append(f"- {treatment.label}: `{flags}`" if flags else f"- {treatment.label}: as it is")
+    return "\n".join(lines)
+
+
+def _duration(train: dict[str, Any]) -> str:
+    length = f"{train['total_steps']} updates" if train["total_steps"] else f"{train['total_epochs']:g} epochs"
+    return f"{length} of {train['accumulation_steps']} x {train['batch_size']} examples an update"
+
+
+def _results(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding]) -> dict[str, Any]:
+    """Every figure of the report, and every run's; what is undefined is null."""
+    return _plain(
+        {
+            "question": runs.plan.question,
+            "response": runs.plan.response,
+            "treatments": [dataclasses.asdict(outcome) for outcome in found],
+            "hypotheses": [dataclasses.asdict(finding) for finding in tested],
+            "runs": [
+                {
+                    "treatment": run.treatment,
+                    "seed": run.seed,
+                    "response": run.response,
+                    "best_epoch": run.summary["best"]["epoch"],
+                    "seconds": run.summary["seconds"],
+                }
+                for run in runs.all
+            ],
+            "left_out": runs.left_out,
+            "command": runs.command,
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _figure(value: float, form: str = "{:.4f}") -> str:
+    return "-" if math.isnan(value) else "∞" if math.isinf(value) else form.format(value)
+
+
+def _interval(interval: Interval, form: str) -> str:
+    return "-" if math.isnan(interval.low) else f"{form.format(interval.low)} to {form.format(interval.high)}"

@@ -52,7 +52,7 @@ class Run:
     def series(self, split: str, name: str) -> list[tuple[int, float, float]]:
         """(step, epoch, value) of one metric."""
         rows = (row for row in self.metrics if row["split"] == split and row["name"] == name)
-        return [(row["step"], row["epoch"], row["value"]) for row in rows]
+        return [(row["step"], float(row["epoch"]), float(row["value"])) for row in rows]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,8 @@ class Job:
         ended = re.fullmatch(r"\[sweep (.*)\] exit code (-?\d+)", lines[notes[-1]]) if notes else None
         if ended is None or int(ended[2]) in (0, *STOPPED) or call not in (None, ended[1]):
             return None
-        said = [line for line in lines[: notes[-1]] if line.strip() and not line.startswith("[sweep ")]
+        since = notes[-2] if len(notes) > 1 else 0
+        said = [line for line in lines[since + 1 : notes[-1]] if line.strip()]
         return said[-1] if said else f"exit code {ended[2]}"
 
 

@@ -1,0 +1,82 @@
+"""Learned spans drawn on an image, for grids of one and two dimensions (Alfons 2022, Figure 7)."""
+
+import math
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from posattn_jax.analysis.run_folders import Run, Runs
+
+
+def draw_spans(runs: Runs) -> Figure | None:
+    """A row for every treatment with a span, a column for every layer; None where there is neither span nor image."""
+    rows = {name: of_one for name, of_one in runs.runs.items() if _layers(of_one[0]) and "image" in of_one[0].positions}
+    rows = {name: of_one for name, of_one in rows.items() if len(of_one[0].summary["grid_shape"]) < 3}
+    if not rows:
+        return None
+    columns = max(len(_layers(of_one[0])) for of_one in rows.values())
+    figure, panels = plt.subplots(
+        len(rows), columns, figsize=(2.3 * columns + 0.6, 2.6 * len(rows)), layout="constrained", squeeze=False
+    )
+    for panel_row, (name, of_one) in zip(panels, rows.items(), strict=True):
+        for axis in panel_row:
+            axis.set(xticks=[], yticks=[], frame_on=False)
+        for axis, layer in zip(panel_row, _layers(of_one[0]), strict=False):
+            _draw_layer(axis, of_one, layer)
+        panel_row[0].set_ylabel(f"{runs.plan.treatment(name).label}\n(n = {len(of_one)})", fontsize="small")
+    return figure
+
+
+def _layers(run: Run) -> list[str]:
+    layers = [name.split("/")[0] for name in run.positions if name.endswith("/sigma")]
+    return sorted(layers, key=lambda layer: int(layer.split("_")[1]))
+
+
+def _draw_layer(axis, of_one: list[Run], layer: str) -> None:
+    image, summary = of_one[0].positions["image"], of_one[0].summary
+    covariance = np.mean([covariance_of(run.positions[f"{layer}/sigma"]) for run in of_one], axis=0)
+    gaussian, inside = on_image(covariance, summary["threshold"], tuple(summary["grid_shape"]), image.shape[:2])
+    axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
+    fade = np.ones((*gaussian.shape, 4))
+    fade[..., 3] = 0.85 * (1 - gaussian * inside)
+    axis.imshow(fade)
+    if not inside.all():
+        edges = np.kron(inside, np.ones((8, 8)))  # the border follows the pixels
+        extent = (-0.5, image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5)
+        axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
+    axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
+    deviations = ", ".join(f"{s:.2f}" for s in np.sqrt(np.diag(covariance)))
+    axis.set_title(f"layer {int(layer.split('_')[1]) + 1}: σ = {deviations}", fontsize="small")
+
+
+def covariance_of(sigma: np.ndarray) -> np.ndarray:
+    """[p p] of a span's sigma [p] or [h p], or its Cholesky factor [h p p]; the mean over heads."""
+    if sigma.ndim == 3:
+        factor = np.tril(sigma)
+        return (factor @ factor.swapaxes(-1, -2)).mean(0)
+    return np.diag(np.square(np.atleast_2d(sigma)).mean(0))
+
+
+def on_image(
+    covariance: np.ndarray, threshold: float, grid_shape: tuple[int, ...], image_shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """G, and whether it is inside the span, of every pixel around the central one: two [height, width].
+
+    In one dimension the pixels are a row-major sequence, so a span covers whole rows.
+    """
+    pixels = np.stack(np.indices(image_shape), -1)
+    offsets = pixels - np.array(image_shape) // 2
+    if len(grid_shape) == 1:
+        offsets = (offsets @ [image_shape[1], 1])[..., None]
+    unit = np.maximum(np.array(grid_shape) - 1, 1)
+    x = offsets / unit
+    gaussian = np.exp(-0.5 * np.einsum("...i,ij,...j->...", x, np.linalg.inv(covariance), x))
+    if threshold <= 0:
+        return gaussian, np.ones(image_shape, bool)
+    half = np.ceil(math.sqrt(-2 * math.log(threshold)) * np.sqrt(np.diag(covariance)) * unit)
+    return gaussian, np.all(np.abs(offsets) <= half, axis=-1)

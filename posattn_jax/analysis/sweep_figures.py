@@ -1,0 +1,197 @@
+"""Pictures of a sweep, from its run folders alone: every run is a point or counted in an interval.
+
+Treatments are told apart by line, marker and place, not by colour.
+"""
+
+import math
+import pathlib
+from collections.abc import Callable
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from posattn_jax.analysis import statistics
+from posattn_jax.analysis.figures import MARKERS, STYLES
+from posattn_jax.analysis.run_folders import Run, Runs
+from posattn_jax.analysis.span_pictures import draw_spans
+from posattn_jax.files import write_atomically
+
+SHADES = ("black", "0.55")
+COLUMNS = 3
+
+
+def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
+    """Draws what the runs have, each as .svg and .png; returns the captions by name."""
+    drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
+        "box_plots": (
+            f"Best-epoch validation {runs.plan.response}: every point is a run; boxes are quartiles, whiskers reach to "
+            "the extremes, a diamond is the mean.",
+            _box_plots,
+        ),
+        "learning_curves": (
+            f"Validation {runs.plan.response} over epochs: means, and 95% intervals of the mean (t).",
+            _learning_curves,
+        ),
+        "spans": (
+            "What the central pixel attends to after the best epoch, on an image: pixels fade out as the learned "
+            "Gaussian falls, the line is the border of the span. Means over seeds.",
+            draw_spans,
+        ),
+        "span_sizes": ("Learned spans over epochs: means over seeds, and their range.", _span_sizes),
+        "seconds": (
+            f"Validation {runs.plan.response} against seconds of training, evaluation included: means over seeds.",
+            _against_seconds,
+        ),
+    }
+    captions = {}
+    for name, (caption, draw) in drawings.items():
+        figure = draw(runs)
+        if figure is None:
+            continue
+        for suffix in ("png", "svg"):
+            write_atomically(
+                folder / f"{name}.{suffix}", lambda file, s=suffix, f=figure: f.savefig(file, format=s, dpi=150)
+            )
+        plt.close(figure)
+        captions[name] = caption
+    return captions
+
+
+def _label(runs: Runs, name: str) -> str:
+    return f"{runs.plan.treatment(name).label} (n = {len(runs.runs[name])})"
+
+
+def _box_plots(runs: Runs) -> Figure:
+    """The paper's Figures 5 and 6."""
+    names = list(runs.runs)
+    figure, axis = plt.subplots(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
+    responses = [runs.responses(name) for name in names]
+    places = np.arange(len(names), 0, -1)
+    axis.boxplot(
+        responses,
+        positions=places,
+        orientation="horizontal",
+        widths=0.6,
+        whis=(0, 100),
+        showmeans=True,
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
+        medianprops={"color": "black"},
+    )
+    for place, values in zip(places, responses, strict=True):
+        spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(1)
+        axis.plot(values, place + spread, "o", color="0.35", markersize=4)
+    axis.set_yticks(places, [_label(runs, name) for name in names])
+    axis.set_xlabel(f"best-epoch validation {runs.plan.response}")
+    axis.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def _curve(of_one: list[Run], response: str) -> tuple[np.ndarray, np.ndarray]:
+    """Epochs that all runs have reached, and the response of each run at them: [runs, epochs]."""
+    series = [run.series("validation", response) for run in of_one]
+    count = min(len(one) for one in series)
+    return np.array([epoch for _, epoch, _ in series[0][:count]]), np.array(
+        [[v for *_, v in one[:count]] for one in series]
+    )
+
+
+def _has_curves(runs: Runs, names) -> bool:
+    return all(run.series("validation", runs.plan.response) for name in names for run in runs.runs[name])
+
+
+def _learning_curves(runs: Runs) -> Figure | None:
+    """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
+    groups = [(h.treatment, h.control) for h in runs.plan.hypotheses] or [tuple(runs.runs)]
+    if not _has_curves(runs, runs.runs):
+        return None
+    figure, panels = _panels(len(groups))
+    for axis, names in zip(panels, groups, strict=True):
+        for i, name in enumerate(names):
+            epochs, values = _curve(runs.runs[name], runs.plan.response)
+            style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
+            every = _every(len(epochs), i)
+            axis.plot(epochs, values.mean(0), label=_label(runs, name), markersize=4, markevery=every, **style)
+            intervals = [statistics.mean_interval(statistics.sample(column.tolist())) for column in values.T]
+            low, high = ([getattr(interval, end) for interval in intervals] for end in ("low", "high"))
+            axis.fill_between(epochs, low, high, color=SHADES[i % 2], alpha=0.15, linewidth=0)
+        axis.set(xlabel="epoch", ylabel=f"validation {runs.plan.response}")
+        axis.legend(frameon=False, fontsize="x-small", loc="lower right")
+    return figure
+
+
+def _span_sizes(runs: Runs) -> Figure | None:
+    """A panel for every treatment with a span and dimension, a line for every layer."""
+    panels_of = []
+    for name, of_one in runs.runs.items():
+        grid = of_one[0].summary["grid_shape"]
+        names = {row["name"] for row in of_one[0].metrics if row["split"] == "span" and "/size_" in row["name"]}
+        panels_of += [(name, grid, dim, names) for dim in range(len(grid)) if names]
+    if not panels_of:
+        return None
+    figure, panels = _panels(len(panels_of))
+    for axis, (name, grid, dim, names) in zip(panels, panels_of, strict=True):
+        layers = sorted({metric.split("/")[0] for metric in names}, key=lambda layer: int(layer.split("_")[1]))
+        for i, layer in enumerate(layers):
+            # One size a dimension, or one a head and dimension: then their mean.
+            own = [m for m in names if m.startswith(f"{layer}/") and int(m.split("_")[-1]) % len(grid) == dim]
+            sizes = [[run.series("span", metric) for metric in own] for run in runs.runs[name]]
+            count = min(len(series) for of_run in sizes for series in of_run)
+            values = np.array([np.mean([[v for *_, v in s[:count]] for s in of_run], axis=0) for of_run in sizes])
+            epochs = [epoch for _, epoch, _ in sizes[0][0][:count]]
+            axis.plot(epochs, values.mean(0), color="black", linestyle=STYLES[i % 4], label=f"layer {i + 1}")
+            axis.fill_between(epochs, values.min(0), values.max(0), color="black", alpha=0.12, linewidth=0)
+        whole = 2 * grid[dim] - 1
+        axis.axhline(whole, color="0.7", linewidth=1)
+        title = f"{_label(runs, name)}" + (
+            f"\n{('rows', 'columns')[dim] if len(grid) == 2 else f'dimension {dim + 1}'}" if len(grid) > 1 else ""
+        )
+        axis.set_title(title, fontsize="small")
+        axis.set(xlabel="epoch", ylabel=f"span (of {whole} offsets)", ylim=(0, 1.1 * whole))
+        axis.legend(frameon=False, fontsize="x-small")
+    return figure
+
+
+def _against_seconds(runs: Runs) -> Figure | None:
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    drawn = False
+    for i, (name, of_one) in enumerate(runs.runs.items()):
+        curves = []
+        for run in of_one:
+            seconds = {step: value for step, _, value in run.series("speed", "seconds")}
+            values = run.series("validation", runs.plan.response)
+            curves.append([(seconds[step], value) for step, _, value in values if step in seconds])
+        count = min(len(curve) for curve in curves)
+        if count:
+            means = np.mean([curve[:count] for curve in curves], axis=0)
+            style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
+            style |= {"color": SHADES[i // 4 % 2], "markersize": 5, "markevery": _every(count, i)}
+            axis.plot(*means.T, label=_label(runs, name), **style)
+            drawn = True
+    if not drawn:
+        plt.close(figure)
+        return None
+    axis.set(xlabel="seconds", ylabel=f"validation {runs.plan.response}")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _every(count: int, curve: int) -> tuple[int, int]:
+    """Where to mark a curve: about eight points, those of two curves apart."""
+    apart = max(1, count // 8)
+    return curve % apart, apart
+
+
+def _panels(count: int):
+    """A figure with so many panels, a few in a row."""
+    columns = min(count, COLUMNS)
+    rows = math.ceil(count / columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), layout="constrained", squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.set_axis_off()
+    return figure, axes.flat[:count]

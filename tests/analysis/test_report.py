@@ -1,0 +1,247 @@
+"""From made run folders to a report whose words agree with its numbers."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from posattn_jax.analysis import report
+from posattn_jax.analysis.findings import findings, verdict
+from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
+from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.statistics import compare, sample
+from posattn_jax.errors import InputError
+from tests.analysis.made_sweep import write_run
+
+SEEDS = (1, 2, 3, 4, 5)
+A, B, C = [0.71, 0.73, 0.72, 0.70, 0.74], [0.81, 0.80, 0.83, 0.82, 0.79], [0.72, 0.71, 0.75, 0.70, 0.73]
+
+
+def plan(**changes):
+    fields = {
+        "question": "Does a span help?",
+        "treatments": (
+            Treatment("none", "no span", {"model.span": False}, Printed(0.8, 0.7, 0.02)),
+            Treatment("span", "a span", {"model.span": True}, Printed(0.9, 0.72, 0.03)),
+            Treatment("half", "half a span", {"model.span": 0.5}),
+        ),
+        "hypotheses": (
+            Hypothesis("a span helps", "span", "none", "greater", 0.25),
+            Hypothesis("half a span helps", "half", "none", "greater"),
+            Hypothesis("half a span is better than a whole one", "half", "span", "greater"),
+        ),
+        "seeds": SEEDS,
+        "source": "A paper, its data",
+        "paper_note": "Its power is wrong.",
+    }
+    return Plan(**(fields | changes))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_plan(tmp_path / "sweep.json", plan(), {"command": "python -m posattn_jax.main --mode=sweep"})
+    for seed, a, b, c in zip(SEEDS, A, B, C, strict=True):
+        write_run(tmp_path / "none" / str(seed), a, span=False)
+        write_run(tmp_path / "span" / str(seed), b, span=True, sigma=[0.2, 0.3])
+        write_run(tmp_path / "half" / str(seed), c, span=0.5, grid=(24,), sigma=[0.1])
+    return tmp_path
+
+
+def test_the_report_of_finished_runs(folder, capsys):
+    report.write(folder)
+    assert "15 runs" in capsys.readouterr().out
+    results = json.loads((folder / "report" / "results.json").read_text())
+    text, page = ((folder / "report" / name).read_text() for name in ("report.md", "index.html"))
+
+    treatments = {outcome["treatment"]["name"]: outcome for outcome in results["treatments"]}
+    assert treatments["span"]["max"] == max(B) and treatments["span"]["sample"]["n"] == 5
+    assert treatments["span"]["sample"]["std"] == pytest.approx(np.std(B, ddof=1))
+    p = [stats.ttest_ind(x, y, equal_var=False, alternative="greater").pvalue for x, y in ((B, A), (C, A), (C, B))]
+    found = results["hypotheses"]
+    assert [finding["comparison"]["p_stated"] for finding in found] == pytest.approx(p)
+    assert [finding["holm_p"] for finding in found] == pytest.approx([3 * p[0], min(1, 2 * p[1]), p[2]])
+    assert found[1]["paired_p_stated"] == pytest.approx(stats.ttest_rel(C, A, alternative="greater").pvalue)
+    assert [finding["verdict"].split(".")[0] for finding in found] == ["Supported", "Not shown", "Contradicted"]
+    assert len(results["runs"]) == 15
+
+    for document in (text, page):
+        for part in (
+            "Does a span help?",
+            "a span helps",
+            "These mean little",
+            "Its power is wrong.",
+            "abc",
+            "--mode=sweep",
+        ):
+            assert part in document
+    row = next(line for line in text.splitlines() if line.startswith("| a span |"))
+    assert row.split(" | ")[1:5] == ["5", "0.8300", f"{np.mean(B):.4f}", f"{np.std(B, ddof=1):.4f}"]
+    assert row.endswith("0.9000 | 0.7200 | 0.0300 (5) |")
+    assert 'src="http' not in page and 'src="figures' not in page and page.count("data:image/svg+xml") == 5
+    for name in ("box_plots", "learning_curves", "spans", "span_sizes", "seconds"):
+        for suffix in ("png", "svg"):
+            assert (folder / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 4000
+
+
+def test_the_papers_tables_are_tested_again(folder):
+    report.write(folder)
+    text = (folder / "report" / "report.md").read_text()
+    again = text.split("## The paper's own tests, again")[1]
+    expected = stats.ttest_ind_from_stats(0.72, 0.03, 5, 0.7, 0.02, 5, equal_var=False).pvalue
+    (row,) = [line for line in again.splitlines() if line.startswith("| span - none")]
+    assert row.split(" | ")[1:4] == ["+0.0200", "0.2500", f"{expected:.4f}"]
+
+
+@pytest.mark.parametrize(
+    "treatment, control, alternative, holm_p, word",
+    [
+        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "greater", 0.001, "Supported"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "greater", 1.0, "Contradicted"),
+        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "less", 1.0, "Contradicted"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "two-sided", 0.001, "Supported"),
+        ([0.52, 0.55, 0.58], [0.5, 0.51, 0.52], "greater", 0.2, "Not shown"),
+        ([0.5, 0.5], [0.5, 0.5], "greater", float("nan"), "Cannot be tested"),
+        ([0.5], [0.5, 0.6], "greater", float("nan"), "Cannot be tested"),
+    ],
+    ids=str,
+)
+def test_verdicts(treatment, control, alternative, holm_p, word):
+    samples = {"a": sample(treatment), "b": sample(control)}
+    comparison = compare(samples["a"], samples["b"], alternative)
+    said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, samples)
+    assert said.startswith(word)
+    assert f"n = {len(treatment)} and {len(control)}" in said
+    if word != "Cannot be tested":
+        assert ("higher" if np.mean(treatment) > np.mean(control) else "lower") in said
+        assert f"{comparison.interval.low:+.4f} to {comparison.interval.high:+.4f}" in said
+
+
+def test_what_is_missing_is_named_and_left_out(folder, capsys):
+    (folder / "half" / "2" / "summary.json").unlink()
+    (folder / "span" / "3" / "config.json").unlink()
+    write_run(folder / "span" / "77", 0.1, span=True)
+    write_run(folder / "other" / "1", 0.1)
+    runs = read_runs(folder)
+    assert [run.seed for run in runs.runs["half"]] == [1, 3, 4, 5]
+    assert runs.left_out == [
+        "other: is no treatment of this sweep",
+        "span/3: was not started",
+        "half/2: is not finished",
+        "span/77: is no seed of this sweep",
+    ]
+    assert [finding.pairs for finding in findings(runs)] == [4, 4, 3]
+    report.write(folder)
+    assert "left out: half/2: is not finished" in capsys.readouterr().out
+    assert "- half/2: is not finished" in (folder / "report" / "report.md").read_text()
+
+
+def test_a_treatment_without_a_finished_run(folder):
+    for seed in SEEDS:
+        (folder / "half" / str(seed) / "summary.json").unlink()
+    runs = read_runs(folder)
+    assert list(runs.runs) == ["none", "span"] and len(findings(runs)) == 1
+    assert "half: no run is finished" in runs.left_out
+    assert "not tested: half a span helps" in runs.left_out
+    report.write(folder)
+
+
+def test_one_run_each(tmp_path):
+    """Figures and tables of a sweep that has only begun."""
+    write_plan(tmp_path / "sweep.json", plan(), {})
+    write_run(tmp_path / "none" / "1", 0.7, span=False)
+    write_run(tmp_path / "span" / "1", 0.8, span=True)
+    report.write(tmp_path)
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "Cannot be tested" in text and "nan" not in text
+    assert json.loads((tmp_path / "report" / "results.json").read_text())["treatments"][0]["sample"]["std"] is None
+
+
+def test_without_a_plan_every_pair_is_compared(folder):
+    (folder / "sweep.json").unlink()
+    runs = read_runs(folder)
+    assert {(h.treatment, h.control) for h in runs.plan.hypotheses} == {
+        ("none", "half"),
+        ("span", "half"),
+        ("span", "none"),
+    }
+    report.write(folder)
+    assert "≠" in (folder / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda folder: None, r"no runs there"),
+        (lambda folder: write_run(folder / "none" / "1", 0.7, finished=False), "no run is finished .*none/1"),
+        (lambda folder: write_run(folder / "none" / "1", 0.7, seed=8), "seed=8, its folder is named 1"),
+        (
+            lambda folder: [write_run(folder / "none" / str(seed), 0.7, width=seed) for seed in (1, 2)],
+            "cannot be compared: model.width is 1 and 2",
+        ),
+        (
+            lambda folder: [write_run(folder / name / "1", 0.7, width=len(name)) for name in ("none", "planet")],
+            None,
+        ),
+        (lambda folder: write_run(folder / "none" / "first", 0.7, seed=1), "expected a folder named by its seed"),
+    ],
+    ids=["empty", "unfinished", "seed", "mixed", "no_plan", "name"],
+)
+def test_what_cannot_be_reported_on_is_refused(tmp_path, spoil, message):
+    spoil(tmp_path)
+    if message is None:  # without a plan, treatments may differ in anything
+        assert len(read_runs(tmp_path).runs) == 2
+        return
+    with pytest.raises(InputError, match=message):
+        read_runs(tmp_path)
+
+
+def test_treatments_that_differ_in_more_than_their_fields_are_refused(folder):
+    config = json.loads((folder / "span" / "4" / "config.json").read_text())
+    for seed in SEEDS:
+        path = folder / "span" / str(seed) / "config.json"
+        path.write_text(json.dumps(config | {"seed": seed, "train": config["train"] | {"total_epochs": 9.0}}))
+    with pytest.raises(InputError, match=r"cannot be compared: train.total_epochs is 3.0 and 9.0"):
+        read_runs(folder)
+
+
+def test_a_damaged_plan_or_summary_is_named(folder):
+    (folder / "none" / "1" / "summary.json").write_text('{"best": ')
+    with pytest.raises(InputError, match=re.escape("none/1/summary.json: cannot be read")):
+        read_runs(folder)
+    (folder / "sweep.json").write_text('{"plan": {"question": "?"}}')
+    with pytest.raises(InputError, match="sweep.json: cannot be read"):
+        read_runs(folder)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"treatments": ()}, "at least one treatment"),
+        ({"seeds": ()}, "at least one treatment and one seed"),
+        ({"seeds": (1, 1)}, "seed 1 is there twice"),
+        ({"treatments": (Treatment("a/b", "x"),), "hypotheses": ()}, 'treatment "a/b": expected letters'),
+        ({"treatments": (Treatment("none", "x"),)}, 'no treatment "span"'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_plans_that_mean_nothing(changes, message):
+    with pytest.raises(InputError, match=message):
+        plan(**changes)
+
+
+def test_a_hypothesis_without_direction(unchecked):
+    with pytest.raises(InputError, match='alternative="bigger": expected one of greater'):
+        plan(hypotheses=(Hypothesis("c", "span", "none", "bigger"),))
+
+
+def test_plan_round_trip(tmp_path):
+    from posattn_jax.analysis.plan import read_plan
+
+    write_plan(tmp_path / "sweep.json", plan(), {"command": "x"})
+    assert read_plan(tmp_path / "sweep.json") == (plan(), {"command": "x"})
+    part = plan().select(["none", "span"], [3])
+    assert [h.claim for h in part.hypotheses] == ["a span helps"] and part.seeds == (3,)
+    with pytest.raises(InputError, match="--treatments=x: expected some of none, span, half"):
+        plan().select(["x"], None)

@@ -1,0 +1,267 @@
+"""The life of a sweep, with runs that only pretend: seconds each."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from posattn_jax.errors import InputError, RunError
+from posattn_jax.sweeps import sweep
+from posattn_jax.sweeps.jobs import Job, claim, is_claimed
+from posattn_jax.sweeps.sweep import Executor, visible_gpus
+from posattn_jax.sweeps.table import state
+
+# Notes when it starts and ends, trains for a while that SIGTERM ends early with 143, and sums up.
+RUN = """
+import json, os, pathlib, signal, sys, time
+workdir, seconds, exit_code = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+workdir.mkdir(parents=True, exist_ok=True)
+def note(what):
+    with open(workdir / "notes", "a") as file:
+        file.write(f"{what} {time.time()} {sorted(os.sched_getaffinity(0))}\\n")
+def stop(*_):
+    time.sleep(0.5)
+    note("saved")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+note("start")
+time.sleep(seconds)
+note("end")
+if exit_code:
+    print("posattn_jax: error: no luck")
+    sys.exit(exit_code)
+best = {"step": 3, "epoch": 1.5, "loss": 1.0, "accuracy": 0.75}
+(workdir / "summary.json").write_text(json.dumps({"best": best, "final": best}))
+"""
+
+
+def make_job(folder, seed, seconds=0.3, exit_code=0, treatment="a"):
+    workdir, script = folder / treatment / str(seed), folder / "run.py"
+    script.write_text(RUN)
+    command = (sys.executable, str(script), str(workdir), str(seconds), str(exit_code))
+    return Job(treatment, seed, workdir, folder / "logs" / treatment / f"{seed}.txt", (command,), 3, 0.0)
+
+
+def notes(job, word):
+    path = job.workdir / "notes"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [float(line.split()[1]) for line in lines if line.startswith(word)]
+
+
+def test_two_workers_run_everything_once_two_at_a_time(tmp_path, capsys):
+    jobs = [make_job(tmp_path, seed) for seed in range(5)]
+    sweep.run(jobs, tmp_path, Executor(workers=2))
+    assert all(job.finished and len(notes(job, "start")) == 1 for job in jobs)
+    moments = sorted(
+        [(t, 1) for job in jobs for t in notes(job, "start")] + [(t, -1) for job in jobs for t in notes(job, "end")]
+    )
+    running = [sum(change for _, change in moments[: i + 1]) for i in range(len(moments))]
+    assert max(running) == 2
+    cores = {(job.workdir / "notes").read_text().splitlines()[0].split("[")[1] for job in jobs}
+    assert len(cores) == min(2, len(os.sched_getaffinity(0)))  # each worker on its own
+    assert "a/0: done 0.7500" in capsys.readouterr().err
+    # Nothing is left to do.
+    sweep.run(jobs, tmp_path, Executor(workers=2))
+    assert all(len(notes(job, "start")) == 1 for job in jobs)
+
+
+def test_a_failed_run_is_named_the_others_are_done_and_it_is_tried_again(tmp_path):
+    jobs = [make_job(tmp_path, 1), make_job(tmp_path, 2, exit_code=1), make_job(tmp_path, 3)]
+    with pytest.raises(RunError, match=r"1 of 3 runs failed: a/2: posattn_jax: error: no luck \(see .*2.txt\)"):
+        sweep.run(jobs, tmp_path, Executor(workers=1))
+    assert [job.finished for job in jobs] == [True, False, True] and len(notes(jobs[1], "start")) == 1
+    assert state(jobs[1]) == "failed" and state(jobs[0]) == "done 0.7500"
+    jobs[1] = make_job(tmp_path, 2)
+    sweep.run(jobs, tmp_path, Executor(workers=1))
+    assert jobs[1].finished and len(notes(jobs[0], "start")) == 1
+
+
+def test_a_run_that_someone_is_at_work_on_is_left_alone(tmp_path):
+    job = make_job(tmp_path, 1)
+    with claim(job.log) as log:
+        assert log is not None and is_claimed(job.log) and state(job) == "running 0%"
+        with claim(job.log) as second:
+            assert second is None
+        with pytest.raises(RunError, match="stopped from outside"):
+            sweep.run([job], tmp_path, Executor(workers=1))
+    assert not notes(job, "start") and not is_claimed(job.log) and state(job) == "waiting"
+
+
+def test_a_killed_run_is_started_again(tmp_path):
+    """By the same call: whoever killed it did not stop the sweep."""
+    job = make_job(tmp_path, 1, seconds=3)
+    killer = subprocess.Popen(
+        [sys.executable, "-c", KILLER, str(tmp_path / "a" / "1" / "notes")], stdout=subprocess.DEVNULL
+    )
+    with pytest.raises(RunError, match="a/1: exit code -9"):
+        sweep.run([job], tmp_path, Executor(workers=1))
+    assert killer.wait() == 0
+    sweep.run([job], tmp_path, Executor(workers=1))
+    assert job.finished and len(notes(job, "start")) == 2
+
+
+KILLER = """
+import pathlib, subprocess, sys, time
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+subprocess.run(["pkill", "-9", "-f", str(pathlib.Path(sys.argv[1]).parent) + " 3"], check=True)
+"""
+
+# A sweep in a process of its own, to be killed.
+SWEEP = """
+import pathlib, sys
+from posattn_jax.sweeps import sweep
+from posattn_jax.sweeps.sweep import Executor
+from tests.sweeps.test_sweep import make_job
+folder = pathlib.Path(sys.argv[1])
+try:
+    sweep.run([make_job(folder, seed, seconds=2) for seed in range(3)], folder, Executor(workers=2))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def start(folder):
+    return subprocess.Popen([sys.executable, "-c", SWEEP, str(folder)], start_new_session=True, cwd=pathlib.Path.cwd())
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
+def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, whole_group):
+    """From a terminal the signal reaches every process of the group, from `kill -INT` only the sweep."""
+    jobs = [make_job(tmp_path, seed, seconds=2) for seed in range(3)]
+    process = start(tmp_path)
+    wait_for(lambda: notes(jobs[0], "start") and notes(jobs[1], "start"))
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert len(notes(jobs[0], "saved")) == len(notes(jobs[1], "saved")) == 1 and not notes(jobs[2], "start")
+    assert start(tmp_path).wait(timeout=90) == 0
+    assert all(job.finished for job in jobs)
+
+
+def test_a_killed_sweep_runs_nothing_twice_at_a_time(tmp_path):
+    """Its workers outlive SIGKILL; the same command waits for them and does the rest."""
+    jobs = [make_job(tmp_path, seed, seconds=2) for seed in range(3)]
+    process = start(tmp_path)
+    wait_for(lambda: notes(jobs[0], "start"))
+    process.kill()
+    process.wait()
+    assert start(tmp_path).wait(timeout=90) == 0
+    for job in jobs:
+        assert job.finished
+        assert len(notes(job, "start")) == 1
+    moments = sorted(
+        [(t, 1) for job in jobs for t in notes(job, "start")] + [(t, -1) for job in jobs for t in notes(job, "end")]
+    )
+    assert max(sum(change for _, change in moments[: i + 1]) for i in range(len(moments))) <= 2
+
+
+def test_a_longer_training_is_not_finished(tmp_path):
+    job = make_job(tmp_path, 1)
+    job.workdir.mkdir(parents=True)
+    final = {"step": 30, "epoch": 3.0, "accuracy": 0.5, "loss": 1.0}
+    (job.workdir / "summary.json").write_text(json.dumps({"best": final | {"step": 20}, "final": final}))
+
+    def finished(**changes):
+        fields = {"total_steps": 0, "total_epochs": 3.0} | changes
+        return Job("a", 1, job.workdir, job.log, fields.pop("commands", job.commands), **fields).finished
+
+    assert finished() and finished(total_steps=30, total_epochs=99.0) and finished(total_epochs=3.04)
+    assert not finished(total_epochs=4.0) and not finished(total_steps=31)
+    twice = job.commands * 2
+    assert not finished(commands=twice)
+    (job.workdir / "evaluation.json").write_text(json.dumps({"step": 10}))
+    assert not finished(commands=twice)  # of an earlier best epoch
+    (job.workdir / "evaluation.json").write_text(json.dumps({"step": 20}))
+    assert finished(commands=twice)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"workers": -1}, "--workers=-1: expected 0 or more"),
+        ({"timeout_minutes": 0}, "--timeout_minutes=0"),
+        ({"slurm": {"partition": "gpu"}}, "--slurm=partition: --executor is local"),
+        ({"cluster": "slurm"}, 'this machine has no command "srun"'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_executors_are_named(monkeypatch, options, message):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=message):
+        Executor(**options)
+
+
+def test_gpus_are_counted_without_using_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert visible_gpus() == ["2", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == []
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: H200 (UUID: x)'\necho 'GPU 1: H200 (UUID: y)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert visible_gpus() == ["0", "1"]
+
+
+def test_every_gpu_has_its_worker(unchecked, monkeypatch, tmp_path):
+    """Four workers on two GPUs share them, and their memory."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    submitted = []
+
+    class Submitter:
+        def __init__(self, folder, **options):
+            pass
+
+        def update_parameters(self, **parameters):
+            pass
+
+        def submit(self, worker):
+            submitted.append(worker)
+
+    monkeypatch.setattr(sweep.submitit, "AutoExecutor", Submitter)
+    jobs = [make_job(tmp_path, seed) for seed in range(9)]
+    slots = [tmp_path / f"slot_{i}" for i in range(4)]
+    sweep._submit(jobs, slots, tmp_path, Executor(workers=4), visible_gpus(), "call")
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in submitted] == ["4", "7", "4", "7"]
+    assert {worker.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] for worker in submitted} == {"0.450"}
+    assert all(worker.cores == () for worker in submitted)
+
+
+# What submitit asks of SLURM: sbatch prints a job number, squeue and sacct know nothing.
+SBATCH = """#!/bin/sh
+for last; do :; done
+cp "$last" {folder}/submitted.sh
+echo "Submitted batch job 12"
+"""
+
+
+def test_slurm_is_asked_for_a_gpu_a_worker_and_its_parameters(monkeypatch, tmp_path):
+    for name, text in (("sbatch", SBATCH.format(folder=tmp_path)), ("srun", "#!/bin/sh\n"), ("sacct", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    executor = Executor("slurm", 1, 90, {"partition": "gpu"})
+    (job,) = sweep._submit([make_job(tmp_path, 1)], [tmp_path / "slot"], tmp_path / "jobs", executor, [], "call")
+    text = (tmp_path / "submitted.sh").read_text()
+    assert job.job_id == "12"
+    for line in ("--partition=gpu", "--time=90", "--gpus-per-node=1", "--job-name=posattn_jax"):
+        assert line in text
+    with pytest.raises(InputError, match="--slurm: .*colour"):
+        sweep._submit(
+            [make_job(tmp_path, 1)], [tmp_path / "slot"], tmp_path, Executor("slurm", 1, 90, {"colour": "red"}), [], "c"
+        )
