@@ -1,7 +1,7 @@
 """How much of the sinusoidal baseline's E can a SIREN fit? (Proposed in Alfons 2022, section 6.)
 
 python -m posattn_jax.main --config=configs/reconstruction.py --workdir=runs/reconstruction
-Hardware and time: one CPU core, about 3 minutes. Expected: best-epoch explained share of E's variation .65 (seed 9188).
+Hardware and time: 3 minutes of one CPU core. Expected: best-epoch explained share of E's variation .65 (seed 9188).
 1,024 positions in one dimension, all offsets both for training and for validation. :tiny (tests).
 """
 
