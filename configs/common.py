@@ -13,6 +13,8 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.seed = 9188  # of the split, the initialisation, dropout and the order; the paper's: 9188 2755 361 1321 833
 
+    config.task = "classification"  # of images; or reconstruction: a SIREN of the model's width fits sinusoids' E
+
     config.data = ConfigDict()
     config.data.name = "cifar10"  # digits, cifar10, or tfds/NAME for a set that tensorflow-datasets has prepared
     config.data.dir = "data"
@@ -20,6 +22,7 @@ def get_config() -> ConfigDict:
     config.data.layout = "2d"  # 1d: the row-major sequence of pixels
     config.data.validation_limit = 0  # judge by the first so many images of the validation part; 0: all
     config.data.pool = 1  # mean-pool each side by this factor
+    config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
 
     config.model = ConfigDict()
     config.model.num_blocks = 6
@@ -40,6 +43,7 @@ def get_config() -> ConfigDict:
 
     config.model.encoding = ConfigDict()
     config.model.encoding.kind = "siren"  # or sinusoidal, learned, none (which also drops the positional terms)
+    config.model.encoding.hidden_features = 0  # siren: 0: as wide as the model
     config.model.encoding.num_layers = 3  # siren
     config.model.encoding.omega = 10.0  # siren
     config.model.encoding.omega_initial = 10.0  # siren

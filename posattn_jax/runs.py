@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 
 from posattn_jax import experiment
 from posattn_jax.analysis import figures
-from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
 from posattn_jax.train.bounds import SpanBounds
@@ -72,13 +71,9 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
     _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
-    sources = experiment.load_sources(config)
-    test_images = experiment.load_images(config, "test")
-    if test_images is not None:
-        sources["test"] = experiment.on_grid(config, test_images)
+    sources = experiment.load_sources(config, test=True)
     num_examples = len(sources["train"])
-    trained_on = GridImages(sources["train"].images, saved["data"]["layout"], saved["data"]["pool"]).grid_shape
-    task = experiment.make_task(config, sources["train"], trained_on)
+    task = experiment.make_task(config, sources["train"], ConfigDict(saved))
     optimizer = experiment.make_optimizer(config, experiment.make_settings(config, num_examples), num_examples)
     mesh = make_mesh(**config.mesh)
     checkpoints = Checkpoints(workdir, read_only=True)
@@ -95,7 +90,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         if name in sources:
             results[name] = evaluator(state.params, sources[name])
             figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
-            print(f"{name}: {figures_of}  ({len(sources[name])} images, grid {task.grid_shape})")
+            print(f"{name}: {figures_of}  ({len(sources[name])} examples, grid {task.grid_shape})")
     write_json(workdir / "evaluation.json", results)
 
 

@@ -16,7 +16,10 @@ from posattn_jax.train.step import init_state, make_train_step
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if path.stem not in ("common", "__init__"))
 
 
-def made_images(config):
+def made_source(config):
+    """Made images of the config's size; a task that reads no images has its own source."""
+    if config.task == "reconstruction":
+        return experiment.load_sources(config)["train"]
     side, channels = (8, 1) if config.data.name == "digits" else (32, 3)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (80, side, side, channels)).astype(np.uint8)
@@ -26,7 +29,7 @@ def made_images(config):
 @pytest.mark.parametrize("name", NAMES)
 def test_traces_at_full_size(name):
     config = importlib.import_module(f"configs.{name}").get_config()
-    source = made_images(config)
+    source = made_source(config)
     task = experiment.make_task(config, source)
     batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
     loss, _ = jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
@@ -37,7 +40,7 @@ def test_traces_at_full_size(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_steps_of_the_tiny_variant(name):
     config = importlib.import_module(f"configs.{name}").get_config("tiny")
-    source = made_images(config)
+    source = made_source(config)
     settings = experiment.make_settings(config, len(source))
     optimizer = experiment.make_optimizer(config, settings, len(source))
     task = experiment.make_task(config, source)
@@ -66,6 +69,7 @@ def test_head_says_command_hardware_time_and_score(name):
         {"encoding.kind": "learned"},
         {"encoding.kind": "none"},
         {"encoding.kind": "sinusoidal", "encoding.combine": "sum"},
+        {"encoding.hidden_features": 3},
         {"encoding.bias_init": "ckconv", "encoding.learn_omega": True},
         {"span.per_head": True, "span.mode": "log_add", "span.penalty": 0.1},
         {"terms": ("content", "positional")},
@@ -79,7 +83,7 @@ def test_options_are_read(fields):
     from configs import cifar2d_span
 
     def traced(config):
-        source = made_images(config)
+        source = made_source(config)
         task = experiment.make_task(config, source)
         batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
         return str(jax.make_jaxpr(lambda rng: task.loss(task.init(rng), batch, rng))(jax.random.key(0)))

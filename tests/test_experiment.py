@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import digits
+from configs import digits, reconstruction
 from posattn_jax import experiment
 from posattn_jax.errors import InputError
 
@@ -10,6 +10,7 @@ from posattn_jax.errors import InputError
 @pytest.mark.parametrize(
     "field, value, message",
     [
+        ("task", "regression", 'task="regression": expected "classification" or "reconstruction"'),
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d" or "2d"'),
@@ -22,6 +23,7 @@ from posattn_jax.errors import InputError
         ("model.implementation", "fast", 'implementation="fast": expected one of auto, dense, factorised'),
         ("model.encoding.kind", "rope", 'model.encoding.kind="rope": expected'),
         ("model.encoding.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
+        ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
         ("model.span.threshold", 1.5, "threshold=1.5: expected less than 1"),
         ("model.span.initial_sigma", 0.0, "model.span.initial_sigma=0: expected another value"),
         ("model.dropout_rate", 1.0, "model.dropout_rate=1.0: expected at least 0 and less than 1"),
@@ -40,6 +42,30 @@ def test_bad_field(unchecked, field, value, message):
         experiment.make_task(config, sources["train"])
         settings = experiment.make_settings(config, 100)
         experiment.make_optimizer(config, settings, 100)
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("seed", -1, "seed=-1: expected 0 or more"),
+        ("data.grid_shape", (), r"data.grid_shape=\(\): expected one to 3 sizes, each at least 1"),
+        ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\): expected one to 3 sizes, each at least 1"),
+        ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\): expected more than one position"),
+        ("model.width", 0, "model.width=0: expected at least 1"),
+        ("model.width", 7, 'num_features=7: combine="concat" needs a multiple of 2 dimensions'),
+        ("model.param_dtype", "int8", 'model.param_dtype="int8": expected "float32" or "bfloat16"'),
+        ("model.encoding.combine", "mean", 'combine="mean": expected "sum" or "concat"'),
+        ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        ("model.encoding.num_layers", 1, "model: num_layers=1: a SIREN has at least 2"),
+        ("model.encoding.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0: expected other values than 0"),
+        ("model.encoding.bias_init", "ones", 'model: bias_init="ones": expected "zeros" or "ckconv"'),
+    ],
+)
+def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
+    config = reconstruction.get_config("tiny")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=f"^{message}"):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
 
 
 def test_a_price_needs_a_span():

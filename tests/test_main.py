@@ -117,6 +117,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
     [
         ("configs/digit.py", "--config=configs/digit.py: no such file"),
         ("configs/digits.py:small", 'digits variant "small"'),
+        ("configs/reconstruction.py:small", 'reconstruction variant "small": expected none or "tiny"'),
         ("configs/cifar2d_span.py:small", 'config variant "small": expected none, "quick", "half" or "tiny"'),
     ],
 )
@@ -224,4 +225,44 @@ def test_cifar10_from_files_to_pictures(tmp_path):
     )
     assert code == 0, err
     assert "validation: loss" in out
-    assert "(10000 images, grid (4, 4))" in out
+    assert "(10000 examples, grid (4, 4))" in out
+
+
+def test_reconstruction_resumed_evaluated_and_drawn(tmp_path):
+    """On offsets: longer in two parts is what it is at once, and an evaluation finds the best epoch's score."""
+    config = "configs/reconstruction.py:tiny"
+    for folder, steps in (("parts", 4), ("parts", 7), ("whole", 7)):
+        code, out, err = run(f"--workdir={tmp_path / folder}", f"--config.train.total_steps={steps}", config=config)
+        assert code == 0, err
+    assert "best validation explained" in out
+    rows = [
+        [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["split"] == "validation"]
+        for name in ("parts", "whole")
+    ]
+    assert [row for row in rows[0] if row["step"] != 4] == [row for row in rows[1] if row["step"] != 4]
+    assert {path.name for path in (tmp_path / "whole" / "figures").iterdir()} == {
+        "learning_curves.png",
+        "positional_encodings.png",
+    }
+    with np.load(tmp_path / "whole" / "positions.npz") as positions:
+        assert {name: array.shape for name, array in positions.items()} == {"block_0/relative_encoding": (7, 7, 1, 8)}
+    code, _, err = run(
+        f"--workdir={tmp_path / 'whole'}", "--config.train.total_steps=7", "--mode=evaluate", config=config
+    )
+    assert code == 0, err
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    evaluation = json.loads((tmp_path / "whole" / "evaluation.json").read_text())
+    assert evaluation["validation"]["explained"] == pytest.approx(summary["best"]["explained"])
+    assert evaluation["grid_shape"] == summary["grid_shape"] == [4, 4]
+    code, _, err = run(f"--workdir={tmp_path / 'whole'}", "--config.data.grid_shape=(5, 5)", config=config)
+    assert code == 2
+    assert "data.grid_shape was [4, 4] and is now [5, 5]" in err
+
+
+def test_bad_grid_is_one_line(tmp_path):
+    code, _, err = run(
+        f"--workdir={tmp_path / 'run'}", "--config.data.grid_shape=(4, 0)", config="configs/reconstruction.py:tiny"
+    )
+    assert code == 2
+    assert "data.grid_shape=(4, 0): expected one to 3 sizes, each at least 1" in err
+    assert len(err.strip().splitlines()) == 1, err

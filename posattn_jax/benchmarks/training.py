@@ -68,6 +68,8 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, ConfigDict, Sequence
     if not options.implementations:
         raise InputError("--implementations is empty: expected at least one")
     config = options.config
+    if config.task != "classification":
+        raise InputError(f'task="{config.task}": expected "classification", whose layers have attention')
     config.optimizer.learning_rate = 0.0
     if options.sigmas is None:
         return options, config, [config.model.span.initial_sigma if config.model.span.enabled else None]

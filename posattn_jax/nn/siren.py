@@ -49,7 +49,9 @@ class Siren(nn.Module):
             raise ValueError(f"omega={self.omega}, omega_initial={self.omega_initial}: expected other values than 0")
         if self.bias_init not in ("zeros", "ckconv"):
             raise ValueError(f'bias_init="{self.bias_init}": expected "zeros" or "ckconv"')
-        hidden = self.hidden_features or self.features
+        hidden = self.features if self.hidden_features is None else self.hidden_features
+        if hidden < 1:
+            raise ValueError(f"hidden_features={hidden}: expected at least 1")
         x = self._sine_layer(x, hidden, 1, self.omega_initial, 1 / x.shape[-1])
         for layer in range(2, self.num_layers):
             x = self._sine_layer(x, hidden, layer, self.omega, math.sqrt(6 / hidden) / self.omega)

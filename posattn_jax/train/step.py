@@ -1,14 +1,14 @@
 """The state of a run, and the two functions that are compiled: one update, and one batch of evaluation."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Shape
 from posattn_jax.errors import InputError
 
 Batch = dict[str, Array]
@@ -18,7 +18,10 @@ Batch = dict[str, Array]
 class Task(Protocol):
     """What the loop asks of a task: see `tasks.classification.Classification`."""
 
-    score: str
+    score: ClassVar[str]
+
+    @property
+    def grid_shape(self) -> Shape: ...
 
     def init(self, rng: Array) -> Any: ...
     def loss(self, params: Any, batch: Batch, rng: Array | None = None) -> tuple[Array, dict[str, Array]]: ...

@@ -72,6 +72,7 @@ def test_what_is_skipped_is_told_and_no_step_changes_a_span(monkeypatch):
         (["--config=configs/digit.py"], "--config=configs/digit.py: no such file"),
         (["--config=configs/digits.py:small"], 'digits variant "small"'),
         (["--config=configs/digits.py", "--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
+        (["--config=configs/reconstruction.py"], 'task="reconstruction": expected "classification"'),
         (["--config=configs/digits.py", "--implementations=fast"], 'implementation="fast": expected one of auto'),
         (["--config=configs/digits.py", "--implementations="], "--implementations is empty"),
         (["--config=configs/digits.py", "--sigmas=wide"], "--sigmas=wide: expected numbers"),
