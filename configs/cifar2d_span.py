@@ -16,5 +16,5 @@ def get_config(variant: str = "") -> ConfigDict:
     return common.apply_variant(common.get_config(), variant)
 
 
-def sweep() -> Plan:
+def sweep(variant: str = "") -> Plan:
     return common.span_paper_sweep()

@@ -88,10 +88,14 @@ def get_config() -> ConfigDict:
 
 
 def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
-    """`config` made smaller: "" (as it is), "quick" (8x8, 3 blocks), "half" (16x16), "tiny" (for tests)."""
+    """`config` made smaller: "" (as it is), "quick" (8x8, 3 blocks), "half" (16x16), "digits" (8x8), "tiny" (tests)."""
     match variant:
         case "":
             pass
+        case "digits":
+            config.data.name = "digits"
+            config.model.num_blocks = 3
+            config.train.total_epochs = 15.0
         case "quick":
             config.data.pool = 4
             config.model.num_blocks = 3
@@ -107,7 +111,7 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
             config.train.total_epochs = 0.0
             config.train.total_steps = 2
         case _:
-            raise ValueError(f'config variant "{variant}": expected none, "quick", "half" or "tiny"')
+            raise ValueError(f'config variant "{variant}": expected none, "quick", "half", "digits" or "tiny"')
     return config
 
 

@@ -11,10 +11,7 @@ from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = common.get_config()
-    config.data.name = "digits"
-    config.model.num_blocks = 3
-    config.train.total_epochs = 15.0
+    config = common.apply_variant(common.get_config(), "digits")
     if variant == "tiny":
         config = common.apply_variant(config, variant)
         config.data.pool = 2
@@ -23,5 +20,5 @@ def get_config(variant: str = "") -> ConfigDict:
     return config
 
 
-def sweep() -> Plan:
+def sweep(variant: str = "") -> Plan:
     return common.span_paper_sweep()

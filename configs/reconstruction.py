@@ -8,6 +8,7 @@ Hardware and time: 3 minutes of one CPU core. Expected: best-epoch explained sha
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -25,3 +26,28 @@ def get_config(variant: str = "") -> ConfigDict:
     elif variant:
         raise ValueError(f'reconstruction variant "{variant}": expected none or "tiny"')
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    omegas = [
+        Treatment(
+            f"omega_{omega:g}",
+            f"both omegas {omega:g}",
+            {"model.encoding.omega": omega, "model.encoding.omega_initial": omega},
+        )
+        for omega in (0.3, 1.0, 3.0, 30.0, 100.0, 300.0)
+    ]
+    depths = [Treatment(f"depth_{n}", f"{n} layers", {"model.encoding.num_layers": n}) for n in (2, 4, 5)]
+    widths = [
+        Treatment(f"width_{n}", f"{n} units a layer", {"model.encoding.hidden_features": n}) for n in (16, 32, 256)
+    ]
+    treatments = (Treatment("paper", "3 layers of 64, omegas 10"), *omegas, *depths, *widths)
+    return Plan(
+        "How much of the sinusoidal baseline's E can a SIREN fit, by width, depth and omega?",
+        treatments,
+        tuple(
+            Hypothesis(f"{treatment.label}: another share of E than the paper's SIREN", treatment.name, "paper")
+            for treatment in treatments[1:]
+        ),
+        response="explained",
+    )

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax import experiment
 from posattn_jax.analysis import figures
+from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
 from posattn_jax.train.bounds import SpanBounds

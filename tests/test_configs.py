@@ -11,6 +11,7 @@ import pytest
 
 from posattn_jax import experiment
 from posattn_jax.data.images import GridImages, ImageSet
+from posattn_jax.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if path.stem not in ("common", "__init__"))
@@ -53,6 +54,31 @@ def test_two_steps_of_the_tiny_variant(name):
         state, figures = train_step(state, batch)
         assert np.isfinite(figures["loss"]) and figures["gradient_norm"] > 0
     assert state.step == 2
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
+)
+def test_every_treatment_of_a_sweep_is_another_model_or_grid(name):
+    """Its fields are the config's, and no two treatments train the same."""
+    module = importlib.import_module(f"configs.{name}")
+    plan, made = module.sweep("tiny"), []
+    for treatment in plan.treatments:
+        config = module.get_config("tiny").lock()
+        config.update_from_flattened_dict(treatment.fields)
+        task = experiment.make_task(config, made_source(config))
+        batch = jax.tree.map(jnp.asarray, made_source(config).batch(np.arange(2)))
+        made.append(
+            str(
+                jax.make_jaxpr(lambda rng, task=task, batch=batch: task.loss(task.init(rng), batch, rng))(
+                    jax.random.key(0)
+                )
+            )
+        )
+    assert len(set(made)) == len(made) > 1
+    assert plan.hypotheses
+    for field in plan.evaluate:
+        assert field in flatten(module.get_config().to_dict())
 
 
 @pytest.mark.parametrize("name", NAMES)

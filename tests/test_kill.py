@@ -1,5 +1,6 @@
-"""SIGKILL at random moments of a digits run, restarted each time: minutes, so `launch/test.sh -m slow` runs it."""
+"""SIGKILL at random moments of a run and of a sweep, restarted each time: minutes, so only with `-m slow`."""
 
+import json
 import os
 import random
 import subprocess
@@ -54,3 +55,44 @@ def test_a_killed_run_ends_as_if_never_stopped(tmp_path):
         for name in ("whole", "killed")
     ]
     assert rows[0] == rows[1]
+
+
+SWEEP_KILLS = 3
+
+
+def start_sweep(workdir):
+    chosen = ["--treatments=siren_2d,span_2d", "--seeds=1,2", "--config.train.total_epochs=3", "--workers=2"]
+    command = [sys.executable, "-m", "posattn_jax.main", "--mode=sweep", "--config=configs/digits.py", *chosen]
+    return subprocess.Popen(
+        [*command, "--config.train.checkpoint_steps=10", f"--workdir={workdir}"],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def table_of(workdir):
+    """What the report says of treatments and hypotheses, without the clock."""
+    results = json.loads((workdir / "report" / "results.json").read_text())
+    for treatment in results["treatments"]:
+        del treatment["hours"]
+    return results["treatments"], results["hypotheses"]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_gives_the_same_table(tmp_path):
+    """Everything is killed at once: the sweep, its workers and their runs all name the folder."""
+    started = time.perf_counter()
+    assert start_sweep(tmp_path / "whole").wait() == 0
+    seconds = time.perf_counter() - started
+    moments, killed = random.Random(1), tmp_path / "killed"
+    for kill in range(SWEEP_KILLS):
+        process = start_sweep(killed)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=moments.uniform(0.2, 0.5) * seconds)
+        subprocess.run(["pkill", "-KILL", "-f", str(killed)], check=True)
+        process.wait()
+        print(f"kill {kill + 1}: {sorted(path.name for path in killed.glob('*/*/checkpoints/*'))}")
+    assert start_sweep(killed).wait() == 0
+    assert table_of(killed) == table_of(tmp_path / "whole")

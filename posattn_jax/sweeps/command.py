@@ -19,7 +19,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     config_file = config_flags.get_config_filename(options["config"])  # with its variant
     changed = config_flags.get_override_values(options["config"])
     executor = Executor(options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm))
-    plan = load_plan(config_file.split(":")[0])
+    plan = load_plan(config_file)
     chosen = plan.select(options.treatments, _numbers(options.seeds))
     together = _with_earlier(chosen, plan, workdir)
     jobs = make_jobs(chosen, options.config, config_file, changed, workdir)

@@ -14,19 +14,20 @@ from posattn_jax.errors import InputError
 from posattn_jax.sweeps.jobs import Job
 
 
-def load_plan(path: str) -> Plan:
-    """What the `sweep()` of a config file returns.
+def load_plan(config_file: str) -> Plan:
+    """What `sweep(variant)` of a config file returns, for "FILE" or "FILE:VARIANT".
 
     Raises:
       InputError: it has none.
     """
+    path, _, variant = config_file.partition(":")
     spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "sweep"):
-        raise InputError(f"--config={path}: has no sweep() beside get_config()")
-    return module.sweep()
+        raise InputError(f"--config={path}: has no sweep() beside its get_config()")
+    return module.sweep(variant)
 
 
 def make_jobs(
@@ -50,7 +51,7 @@ def make_jobs(
     for seed in plan.seeds:
         for treatment in plan.treatments:
             fields = {**treatment.fields, "seed": seed}
-            own = config.copy_and_resolve_references()
+            own = config.copy_and_resolve_references().lock()
             try:
                 own.update_from_flattened_dict(fields)
             except (KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,62 @@
+"""How much hangs on a SIREN's frequencies and initialisation? (Alfons 2022, section 6.) Sequential images, no span.
+
+python -m posattn_jax.main --config=configs/question_siren.py:digits --mode=sweep --workdir=runs/question_siren
+Hardware and time: :digits 16 treatments x 5 seeds, about 2 hours of one CPU core. Expected, of the paper on CIFAR-10:
+accuracies from .46 to .74 where both omegas are the same, from .57 to .70 where only the initial one changes.
+"" (CIFAR-10 at 32x32), :half (16x16), :quick (8x8, 3 blocks), :digits, :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+
+OMEGAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = common.apply_variant(common.get_config(), variant)
+    config.data.layout = "1d"
+    config.model.span.enabled = False
+    return config
+
+
+def sweep(variant: str = "") -> Plan:
+    both = [
+        Treatment(
+            f"both_{omega:g}",
+            f"both omegas {omega:g}",
+            {"model.encoding.omega": omega, "model.encoding.omega_initial": omega},
+        )
+        for omega in OMEGAS
+    ]
+    initial = [
+        Treatment(
+            f"initial_{omega:g}",
+            f"omega 1, initial omega {omega:g}",
+            {"model.encoding.omega": 1.0, "model.encoding.omega_initial": omega},
+        )
+        for omega in OMEGAS
+        if omega != 1.0  # both_1
+    ]
+    options = [
+        Treatment("ckconv", "both 10, CKConv biases", {"model.encoding.bias_init": "ckconv"}),
+        Treatment("learned", "both 10, learned omegas", {"model.encoding.learn_omega": True}),
+        Treatment(
+            "ckconv_learned",
+            "both 10, CKConv biases, learned omegas",
+            {"model.encoding.bias_init": "ckconv", "model.encoding.learn_omega": True},
+        ),
+    ]
+    treatments = (*both, *initial, *options)
+    return Plan(
+        "How much hangs on a SIREN's frequencies and their initialisation?",
+        treatments,
+        tuple(
+            Hypothesis(
+                f"{treatment.label}: another accuracy than with the paper's choice, 10", treatment.name, "both_10"
+            )
+            for treatment in treatments
+            if treatment.name != "both_10"
+        ),
+    )

@@ -1,0 +1,141 @@
+"""`--mode=sweep` and `--mode=report` as a user types them, and the jobs that are made of a config file."""
+
+import json
+
+import pytest
+
+from configs import common, digits, question_grid
+from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
+from posattn_jax.errors import InputError
+from posattn_jax.sweeps import command, prepare
+from tests.test_main import run
+
+FILE = "configs/digits.py:tiny"
+
+
+def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None):
+    plan = plan or common.span_paper_sweep().select(["siren_2d", "span_2d"], [5, 6])
+    config = config or digits.get_config("tiny")
+    config.update_from_flattened_dict(changed or {})
+    return prepare.make_jobs(plan, config, config_file, changed or {}, folder)
+
+
+def test_jobs_of_a_plan(tmp_path):
+    jobs = make_jobs(tmp_path, changed={"train.log_steps": 7})
+    assert [job.name for job in jobs] == ["siren_2d/5", "span_2d/5", "siren_2d/6", "span_2d/6"]
+    (arguments,) = jobs[0].commands
+    assert arguments[2:4] == ("posattn_jax.main", f"--config={FILE}")
+    assert set(arguments[4:]) == {
+        f"--workdir={tmp_path / 'siren_2d' / '5'}",
+        "--config.train.log_steps=7",
+        "--config.model.span.enabled=False",
+        "--config.seed=5",
+    }
+    assert (jobs[0].total_steps, jobs[0].total_epochs) == (2, 0.0)
+    assert len({job.log for job in jobs}) == 4
+
+
+def test_jobs_with_an_evaluation(tmp_path):
+    plan = question_grid.sweep("tiny").select(["siren"], [1])
+    assert plan.evaluate == {"data.pool": 8}
+    config = digits.get_config("tiny")
+    (job,) = make_jobs(tmp_path, plan, config=config)
+    training, evaluation = job.commands
+    assert evaluation == (*training, "--mode=evaluate", "--config.data.pool=8")
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"seed": 3}, "--config.seed: is what the runs of this sweep differ in"),
+        ({"model.span.enabled": False}, "--config.model.span.enabled: is what the runs"),
+        ({"data.name": "cifar10", "data.dir": "/nowhere"}, "/nowhere"),
+    ],
+    ids=str,
+)
+def test_jobs_that_cannot_be(tmp_path, changed, message):
+    with pytest.raises(InputError, match=message):
+        make_jobs(tmp_path, changed=changed)
+
+
+def test_treatments_with_unknown_fields_and_folders_of_other_runs_are_named(tmp_path):
+    plan = Plan("?", (Treatment("wide", "wide", {"model.widht": 9}),), seeds=(1,))
+    with pytest.raises(InputError, match=r'treatment "wide": .*widht'):
+        make_jobs(tmp_path, plan)
+    (tmp_path / "span_2d" / "6").mkdir(parents=True)
+    config = digits.get_config("tiny").to_dict()
+    config["seed"], config["model"]["width"] = 6, 99
+    (tmp_path / "span_2d" / "6" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="span_2d/6 belongs to another config: model.width was 99 and is now 8"):
+        make_jobs(tmp_path)
+
+
+def test_a_config_without_a_sweep_is_named():
+    with pytest.raises(InputError, match=r"--config=configs/cifar1d_span.py: has no sweep\(\)"):
+        prepare.load_plan("configs/cifar1d_span.py:quick")
+    assert prepare.load_plan("configs/question_grid.py:quick").evaluate == {"data.pool": 4}
+
+
+def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
+    plan = common.span_paper_sweep()
+    write_plan(tmp_path / "sweep.json", plan.select(["siren_2d"], [1]), {})
+    together = command._with_earlier(plan.select(["span_2d"], [2]), plan, tmp_path)
+    assert [treatment.name for treatment in together.treatments] == ["siren_2d", "span_2d"]
+    assert together.seeds == (1, 2)
+    other = Plan("Another question?", (Treatment("a", "a"),))
+    with pytest.raises(InputError, match="has another sweep"):
+        command._with_earlier(other, other, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "function, values, message",
+    [
+        (command._numbers, ["1", "two"], "--seeds=1,two: expected whole numbers"),
+        (command._pairs, ["partition"], "--slurm=partition: expected NAME=VALUE"),
+        (command._pairs, ["=gpu"], "--slurm==gpu: expected NAME=VALUE"),
+    ],
+)
+def test_lists_that_mean_nothing(function, values, message):
+    with pytest.raises(InputError, match=message):
+        function(values)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--workers=2"], "--workers is for --mode=sweep, and --mode is train"),
+        (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: expected some of baseline_1d"),
+        (["--mode=report"], "no runs there"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_flags_are_one_line(tmp_path, arguments, message):
+    code, _, err = run(f"--workdir={tmp_path / 'sweep'}", *arguments)
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+def test_a_sweep_and_its_report(tmp_path):
+    """Two short runs, the report, and the same command again."""
+    arguments = (
+        "--mode=sweep",
+        f"--workdir={tmp_path}",
+        "--treatments=gaussian_2d,span_2d",
+        "--seeds=3",
+        "--workers=2",
+    )
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    assert "span_2d/3: done" in err and "2 runs" in out
+    plan, how = read_plan(tmp_path / "sweep.json")
+    assert plan.seeds == (3,) and "--mode=sweep" in how["command"]
+    results = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert [each["treatment"] for each in results["runs"]] == ["gaussian_2d", "span_2d"]
+    for each in results["runs"]:
+        summary = json.loads((tmp_path / each["treatment"] / "3" / "summary.json").read_text())
+        assert each["response"] == summary["best"]["accuracy"]
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "--config.model.span.threshold=0.0" in text and "Cannot be tested" in text
+    written = (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    assert (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime == written
