@@ -41,14 +41,14 @@ def _draw_layer(axis, of_one: list[Run], layer: str) -> None:
     image, summary = of_one[0].positions["image"], of_one[0].summary
     covariance = np.mean([covariance_of(run.positions[f"{layer}/sigma"]) for run in of_one], axis=0)
     gaussian, inside = on_image(covariance, summary["threshold"], tuple(summary["grid_shape"]), image.shape[:2])
-    axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
-    fade = np.ones((*gaussian.shape, 4))
-    fade[..., 3] = 0.85 * (1 - gaussian * inside)
-    axis.imshow(fade)
+    seen = 0.5 + (image - 0.5) * (gaussian * inside)[..., None]
+    axis.imshow(seen.squeeze(), cmap="gray", vmin=0, vmax=1)
     if not inside.all():
         edges = np.kron(inside, np.ones((8, 8)))  # the border follows the pixels
         extent = (-0.5, image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5)
+        axis.contour(edges[::-1], levels=[0.5], colors="white", linewidths=3, extent=extent)
         axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
+    axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
     deviations = ", ".join(f"{s:.2f}" for s in np.sqrt(np.diag(covariance)))
     axis.set_title(f"layer {int(layer.split('_')[1]) + 1}: σ = {deviations}", fontsize="small")

@@ -38,11 +38,11 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             _learning_curves,
         ),
         "spans": (
-            "What the central pixel attends to after the best epoch, on an image: pixels fade out as the learned "
-            "Gaussian falls, the line is the border of the span. Means over seeds.",
+            "What the central pixel attends to after the best epoch, on an image: it fades into grey as the learned "
+            "Gaussian falls, a line is the border of a span smaller than the image. Means over seeds.",
             draw_spans,
         ),
-        "span_sizes": ("Learned spans over epochs: means over seeds, and their range.", _span_sizes),
+        "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
         "seconds": (
             f"Validation {runs.plan.response} against seconds of training, evaluation included: means over seeds.",
             _against_seconds,
@@ -111,15 +111,19 @@ def _learning_curves(runs: Runs) -> Figure | None:
         return None
     figure, panels = _panels(len(groups))
     for axis, names in zip(panels, groups, strict=True):
+        extremes = []
         for i, name in enumerate(names):
             epochs, values = _curve(runs.runs[name], runs.plan.response)
+            extremes += [values.min(), values.max()]
             style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
             every = _every(len(epochs), i)
             axis.plot(epochs, values.mean(0), label=_label(runs, name), markersize=4, markevery=every, **style)
             intervals = [statistics.mean_interval(statistics.sample(column.tolist())) for column in values.T]
             low, high = ([getattr(interval, end) for interval in intervals] for end in ("low", "high"))
             axis.fill_between(epochs, low, high, color=SHADES[i % 2], alpha=0.15, linewidth=0)
+        room = 0.05 * (max(extremes) - min(extremes)) or 0.05
         axis.set(xlabel="epoch", ylabel=f"validation {runs.plan.response}")
+        axis.set_ylim(min(extremes) - room, max(extremes) + room)  # intervals of two runs reach far beyond
         axis.legend(frameon=False, fontsize="x-small", loc="lower right")
     return figure
 
@@ -129,6 +133,8 @@ def _span_sizes(runs: Runs) -> Figure | None:
     panels_of = []
     for name, of_one in runs.runs.items():
         grid = of_one[0].summary["grid_shape"]
+        if not (of_one[0].summary["threshold"] or 0) > 0:
+            continue  # no span, or all of the grid
         names = {row["name"] for row in of_one[0].metrics if row["split"] == "span" and "/size_" in row["name"]}
         panels_of += [(name, grid, dim, names) for dim in range(len(grid)) if names]
     if not panels_of:
@@ -147,10 +153,8 @@ def _span_sizes(runs: Runs) -> Figure | None:
             axis.fill_between(epochs, values.min(0), values.max(0), color="black", alpha=0.12, linewidth=0)
         whole = 2 * grid[dim] - 1
         axis.axhline(whole, color="0.7", linewidth=1)
-        title = f"{_label(runs, name)}" + (
-            f"\n{('rows', 'columns')[dim] if len(grid) == 2 else f'dimension {dim + 1}'}" if len(grid) > 1 else ""
-        )
-        axis.set_title(title, fontsize="small")
+        across = {1: ("",), 2: (", rows", ", columns")}.get(len(grid), tuple(f", dimension {i + 1}" for i in range(3)))
+        axis.set_title(_label(runs, name) + across[dim], fontsize="small")
         axis.set(xlabel="epoch", ylabel=f"span (of {whole} offsets)", ylim=(0, 1.1 * whole))
         axis.legend(frameon=False, fontsize="x-small")
     return figure
