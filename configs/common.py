@@ -55,6 +55,7 @@ def get_config() -> ConfigDict:
     config.model.span.enabled = True
     config.model.span.threshold = 0.1  # 0: no mask
     config.model.span.mode = "multiply"  # or log_add
+    config.model.span.covariance = "diagonal"  # or full
     config.model.span.initial_sigma = 0.3
     config.model.span.per_head = False
     config.model.span.bounded = "auto"  # static bounds of the spans, recompiled as they change: auto: on GPUs; yes, no

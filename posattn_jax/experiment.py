@@ -160,6 +160,7 @@ def make_block(config: ConfigDict) -> EncoderBlock:
         span = GaussianSpan(
             threshold=model.span.threshold,
             mode=model.span.mode,
+            covariance=model.span.covariance,
             initial_sigma=model.span.initial_sigma,
             per_head=model.span.per_head,
             param_dtype=dtypes["param_dtype"],

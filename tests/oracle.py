@@ -38,20 +38,35 @@ def unit(size):
     return max(size - 1, 1)
 
 
-def gaussian(offset, sigma, reference_shape):
-    """G = exp(-1/2 sum_i x_i^2 / sigma_i^2), equation 2."""
+def covariance(sigma):
+    """Sigma [p, p]: diagonal for sigma [p], L L^T for a factor [p, p], of whose diagonal the magnitude counts."""
+    p = len(sigma)
+    product = np.zeros((p, p, sigma.shape[-1]), complex)
+    for i, j in itertools.product(range(p), repeat=2):
+        if sigma.ndim == 2:
+            product[i, j] = sigma[i] ** 2 if i == j else 0
+            continue
+        for k in range(min(i, j) + 1):
+            sign = np.sign(sigma[k, k].flat[0].real)
+            product[i, j] += (sign if i == k else 1) * sigma[i, k] * (sign if j == k else 1) * sigma[j, k]
+    return product
+
+
+def log_gaussian(offset, precision, reference_shape):
+    """ln G = -1/2 x^T Sigma^-1 x, for Sigma^-1 [p, p]; of a diagonal Sigma equation 2."""
+    x = [o / unit(size) for o, size in zip(offset, reference_shape, strict=True)]
     exponent = 0
-    for i, o in enumerate(offset):
-        exponent = exponent + (o / unit(reference_shape[i])) ** 2 / sigma[i] ** 2
-    return np.exp(-0.5 * exponent)
+    for i, j in itertools.product(range(len(x)), repeat=2):
+        exponent = exponent + x[i] * x[j] * precision[i, j]
+    return -0.5 * exponent
 
 
-def inside(offset, sigma, threshold, grid_shape, reference_shape):
-    """Algorithms 6 and 10: |offset_i| <= ceil(sqrt(-2 ln threshold) |sigma_i| (S_i - 1)) for every i."""
+def inside(offset, covariance, threshold, grid_shape, reference_shape):
+    """Algorithms 6 and 10: |offset_i| <= ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)) for every i."""
     if threshold <= 0:
         return True
     for i, o in enumerate(offset):
-        s = abs(sigma[i].flat[0].real)
+        s = math.sqrt(covariance[i, i].flat[0].real)
         half = math.ceil(math.sqrt(-2 * math.log(threshold)) * s * (reference_shape[i] - 1))
         if abs(o) > min(half, grid_shape[i] - 1):
             return False
@@ -75,6 +90,10 @@ def attention(
     scale = 1 / math.sqrt(d) if scale is None else scale
     outputs = np.zeros(x["value"].shape, complex)
     where = positions(grid_shape)
+    if "sigma" in x:
+        sigmas = [x["sigma"]] * h if x["sigma"].ndim == 2 else [x["sigma"][j % len(x["sigma"])] for j in range(h)]
+        covariances = [covariance(sigma) for sigma in sigmas]
+        precisions = [np.moveaxis(np.linalg.inv(np.moveaxis(c, -1, 0)), 0, -1) for c in covariances]
     for i, j, t in itertools.product(range(b), range(h), range(n)):
         logits = {}
         for s in range(n):
@@ -93,11 +112,10 @@ def attention(
                     a = a + (q + v) * x["relative_encoding"][(*index, j, f)]
             a = a * scale
             if "sigma" in x:
-                sigma = x["sigma"][j] if x["sigma"].ndim == 3 else x["sigma"]
-                if not inside(offset, sigma, threshold, grid_shape, reference_shape):
+                if not inside(offset, covariances[j], threshold, grid_shape, reference_shape):
                     continue
-                g = gaussian(offset, sigma, reference_shape)
-                a = g * a if span_mode == "multiply" else a + np.log(g)
+                log_g = log_gaussian(offset, precisions[j], reference_shape)
+                a = np.exp(log_g) * a if span_mode == "multiply" else a + log_g
             logits[s] = a
         if not logits:
             continue

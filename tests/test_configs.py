@@ -98,6 +98,7 @@ def test_head_says_command_hardware_time_and_score(name):
         {"encoding.hidden_features": 3},
         {"encoding.bias_init": "ckconv", "encoding.learn_omega": True},
         {"span.per_head": True, "span.mode": "log_add", "span.penalty": 0.1},
+        {"span.covariance": "full"},
         {"terms": ("content", "positional")},
         {"norm": "pre", "readout": "mean", "remat": True, "scan_layers": True},
         {"dtype": "bfloat16", "attention_dropout_rate": 0.1},

@@ -25,6 +25,7 @@ from posattn_jax.errors import InputError
         ("model.encoding.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
         ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
         ("model.span.threshold", 1.5, "threshold=1.5: expected less than 1"),
+        ("model.span.covariance", "round", 'model: covariance="round": expected "diagonal" or "full"'),
         ("model.span.initial_sigma", 0.0, "model.span.initial_sigma=0: expected another value"),
         ("model.dropout_rate", 1.0, "model.dropout_rate=1.0: expected at least 0 and less than 1"),
         ("model.attention_dropout_rate", 1.5, "model.attention_dropout_rate=1.5: expected at least 0"),

@@ -96,12 +96,28 @@ def _belongs(name: str, block: str, dim: int, num_dims: int) -> bool:
     return owner == block and int(entry.removeprefix("size_")) % num_dims == dim
 
 
-def _half_spans(sigma: np.ndarray, summary) -> np.ndarray:
+def _factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
+    """The Cholesky factor [p, p] of a span, the mean of its heads: of sigma [p] or [h p] the diagonal one."""
+    sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
+    return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma).mean(0)
+
+
+def _gaussian(factor: np.ndarray, grid: list[int]) -> np.ndarray:
+    """G = exp(-1/2 |L^-1 x|^2) at every offset of a grid, of a volume in the plane of the query: [*R]."""
+    axes = [np.arange(1 - size, size) / max(size - 1, 1) for size in grid]
+    if len(grid) == 3:
+        axes[0] = np.zeros(1)
+    x = np.stack(np.meshgrid(*axes, indexing="ij"))
+    z = np.linalg.solve(factor, x.reshape(len(grid), -1))
+    return np.exp(-0.5 * np.square(z).sum(0)).reshape([len(axis) for axis in axes[-2:]])
+
+
+def _half_spans(deviations: np.ndarray, summary) -> np.ndarray:
     """The reach of a span on each side, in positions."""
     reach = np.asarray(summary["grid_shape"]) - 1
     if not summary["threshold"] or summary["threshold"] <= 0:
-        return np.broadcast_to(reach, sigma.shape)
-    return np.minimum(np.ceil(math.sqrt(-2 * math.log(summary["threshold"])) * np.abs(sigma) * reach), reach)
+        return reach
+    return np.minimum(np.ceil(math.sqrt(-2 * math.log(summary["threshold"])) * deviations * reach), reach)
 
 
 def _span_on_grid(positions, summary):
@@ -114,20 +130,19 @@ def _span_on_grid(positions, summary):
     figure, panels = plt.subplots(1, len(sigmas), figsize=size, layout="compressed", sharey=True, squeeze=False)
     image = None
     for i, (axis, sigma) in enumerate(zip(panels[0], sigmas.values(), strict=True)):
-        sigma = np.abs(np.atleast_2d(sigma)).mean(0)  # a span a head: their mean
-        half = _half_spans(sigma, summary)
-        axis.set_title("layer {}\nσ = {}".format(i + 1, ", ".join(f"{abs(s):.2f}" for s in sigma)), fontsize="medium")
-        offsets = [np.arange(-(size - 1), size) for size in grid]
-        distances = [o / max(size - 1, 1) / s for o, size, s in zip(offsets, grid, sigma, strict=True)]
+        factor = _factor(sigma, len(grid))
+        deviations = np.linalg.norm(factor, axis=1)
+        half = _half_spans(deviations, summary)
+        axis.set_title("layer {}\nσ = {}".format(i + 1, ", ".join(f"{s:.2f}" for s in deviations)), fontsize="medium")
+        gaussian = _gaussian(factor, grid)
         if len(grid) == 1:
-            axis.plot(offsets[0], np.exp(-0.5 * distances[0] ** 2), color="black")
+            axis.plot(np.arange(1 - grid[0], grid[0]), gaussian, color="black")
             axis.axvspan(-half[0], half[0], color="0.9")
             axis.set(xlabel="key - query (positions)", ylim=(0, 1.05))
             continue
-        y, x = np.meshgrid(*distances[-2:], indexing="ij")  # of a volume, the plane of the query
         height, width = grid[-2] - 0.5, grid[-1] - 0.5
         extent = (-width, width, height, -height)
-        image = axis.imshow(np.exp(-0.5 * (y**2 + x**2)), cmap="gray", vmin=0, vmax=1, extent=extent)
+        image = axis.imshow(gaussian, cmap="gray", vmin=0, vmax=1, extent=extent)
         _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color="tab:orange", linewidth=2)
         _outline(axis, grid[-1] / 2, grid[-2] / 2, color="tab:cyan", linestyle=":")
         axis.plot(0, 0, "+", color="tab:red")

@@ -98,7 +98,8 @@ class PositionalSelfAttention(nn.Module):
 
         Returns:
           The outputs [b t c] and a dict of what the layer made on the way, as far as its parts make it:
-          "relative_encoding" [*R, h, d] (0 where the span does not reach), "sigma" [p] or [h p], "weights" [b h t s].
+          "relative_encoding" [*R, h, d] (0 where the span does not reach), "sigma" as `relative_attention` takes it,
+          "weights" [b h t s].
 
         Raises:
           ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an

@@ -1,5 +1,7 @@
 """The learned attention span."""
 
+from typing import Literal
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -7,27 +9,49 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array
 from posattn_jax.ops.span import SpanMode
 
+Covariance = Literal["diagonal", "full"]
+
 
 class GaussianSpan(nn.Module):
-    """A trained sigma for every positional dimension (Alfons 2022, section 3.6).
+    """A trained Gaussian over offsets (Alfons 2022, section 3.6): its sigma for every positional dimension.
+
+    With `covariance="full"` (the paper's future work) it may lean: trained is the Cholesky factor of its covariance.
 
     Attributes:
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
       mode: "multiply" (the paper) or "log_add" (adds ln G, so that far keys fade out instead of towards score 0).
-      initial_sigma: the starting value, in units of the grid's S - 1.
+      covariance: "diagonal", the parameter `sigma`, or "full", the parameter `cholesky`.
+      initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal, the rest 0.
       per_head: whether every head has a sigma of its own (ours).
-      param_dtype: of sigma.
+      param_dtype: of the parameter.
     """
 
     threshold: float = 0.1
     mode: SpanMode = "multiply"
+    covariance: Covariance = "diagonal"
     initial_sigma: float = 0.3
     per_head: bool = False
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, num_heads: int, num_dims: int) -> dict[str, Array | float | str]:
-        """Arguments of `relative_attention`: sigma [p] or [h p], threshold and span_mode."""
-        shape = (num_heads, num_dims) if self.per_head else (num_dims,)
-        sigma = self.param("sigma", nn.initializers.constant(self.initial_sigma), shape, self.param_dtype)
+        """Arguments of `relative_attention`: sigma [p], [h p], [1 p p] or [h p p], threshold and span_mode.
+
+        Raises:
+          ValueError: a covariance that there is not.
+        """
+        heads = (num_heads,) if self.per_head else ()
+        match self.covariance:
+            case "diagonal":
+                initial = nn.initializers.constant(self.initial_sigma)
+                sigma = self.param("sigma", initial, (*heads, num_dims), self.param_dtype)
+            case "full":
+                shape = (*heads, num_dims, num_dims)
+                sigma = self.param("cholesky", self._initial_factor, shape, self.param_dtype)
+                sigma = sigma.reshape(-1, num_dims, num_dims)
+            case _:
+                raise ValueError(f'covariance="{self.covariance}": expected "diagonal" or "full"')
         return {"sigma": sigma, "threshold": self.threshold, "span_mode": self.mode}
+
+    def _initial_factor(self, rng: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return jnp.broadcast_to(self.initial_sigma * jnp.eye(shape[-1], dtype=dtype), shape)

@@ -1,6 +1,10 @@
 """The differentiable attention span: a Gaussian over relative offsets and the box outside which nothing is attended.
 
 Alfons 2022, section 3.6, equation 2 and Algorithms 6, 7, 10. Distances are normalised: x_i = offset_i / (S_i - 1).
+
+sigma [p] or [h p] is a standard deviation a dimension. sigma [1 p p] or [h p p] is the factor L of a full covariance
+Sigma = L L^T (the paper's future work): lower triangular, so that entries above the diagonal are never read. Of
+standard deviations, and of L's diagonal, only the magnitude counts.
 """
 
 import bisect
@@ -27,12 +31,17 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
     check_threshold(threshold)
     if span_mode not in ("multiply", "log_add"):
         raise ValueError(f'span_mode="{span_mode}": expected "multiply" or "log_add"')
-    if sigma.shape not in ((num_dims,), (num_heads, num_dims)):
-        raise ValueError(f"sigma has shape {sigma.shape}: expected ({num_dims},) or ({num_heads}, {num_dims})")
+    h, p = num_heads, num_dims
+    shapes = ((p,), (h, p), (1, p, p), (h, p, p))
+    if sigma.shape not in shapes:
+        raise ValueError(f"sigma has shape {sigma.shape}: expected {' or '.join(map(str, dict.fromkeys(shapes)))}")
     if not isinstance(sigma, jax.core.Tracer):
         values = np.asarray(sigma)
-        if not np.all(np.isfinite(values)) or np.any(values == 0):
-            raise ValueError(f"sigma={values.tolist()}: expected finite values other than 0")
+        if not np.all(np.isfinite(values)) or np.any(_diagonal(values) == 0):
+            allowed = (
+                "finite values, other than 0 on the diagonal" if _is_factor(sigma) else "finite values other than 0"
+            )
+            raise ValueError(f"sigma={values.tolist()}: expected {allowed}")
 
 
 def check_threshold(threshold: float) -> None:
@@ -42,18 +51,63 @@ def check_threshold(threshold: float) -> None:
 
 
 def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Array, "..."]:
-    """ln G = -1/2 sum_i x_i^2 / sigma_i^2, for x [... p] and sigma [p]; [h, ...] for sigma [h p]."""
-    inverse = precision(sigma)
-    if sigma.ndim == 2:
-        inverse = inverse.reshape(sigma.shape[0], *(1,) * (coordinates.ndim - 1), sigma.shape[1])
-    # Not a sum over the last axis, which is too short to be fast.
-    squares = (jnp.square(coordinates[..., i]) * inverse[..., i] for i in range(coordinates.shape[-1]))
-    return -0.5 * functools.reduce(operator.add, squares)
+    """ln G = -1/2 sum_i x_i^2 / sigma_i^2, or -1/2 x^T Sigma^-1 x = -1/2 |L^-1 x|^2, for x [... p].
+
+    Heads come first: [h ...] for sigma [h p] or [h p p].
+    """
+    # Not a sum over the last axis, which is too short to be fast. A sum of squares, for any L: G is at most 1.
+    return -0.5 * functools.reduce(operator.add, map(jnp.square, _whitened(coordinates, sigma)))
 
 
-def precision(sigma: Sigma) -> Sigma:
-    """1 / sigma^2."""
-    return 1 / jnp.maximum(jnp.square(_float32_or_better(sigma)), SIGMA_FLOOR**2)
+def precision(sigma: Sigma) -> Float[Array, "... m"]:
+    """The coefficients c of ln G = -1/2 sum_m c_m x_i x_j, where `pairs(sigma)` says which i and j are the m-th.
+
+    1 / sigma_i^2; or of Sigma^-1 its diagonal, and twice what lies below it, which stands for both sides.
+    """
+    unit = jnp.eye(sigma.shape[-1], dtype=_float32_or_better(sigma).dtype)
+    columns = jnp.stack(_whitened(unit, sigma), -1)  # of L^-1: [... j k], entry k of column j
+    products = (jnp.sum(columns[..., i, :] * columns[..., j, :], -1) for i, j in pairs(sigma))
+    return jnp.stack([c if i == j else 2 * c for c, (i, j) in zip(products, pairs(sigma), strict=True)], -1)
+
+
+def pairs(sigma: Sigma) -> list[tuple[int, int]]:
+    """The products x_i x_j that ln G is made of: the squares alone, or all with j <= i."""
+    return [(i, j) for i in range(sigma.shape[-1]) for j in (range(i + 1) if _is_factor(sigma) else (i,))]
+
+
+def deviations(sigma: Sigma) -> Float[Array, "... p"]:
+    """sqrt(Sigma_ii), the standard deviation along each dimension: |sigma_i|, or the length of row i of L."""
+    sizes = jnp.abs(_float32_or_better(sigma))
+    if not _is_factor(sigma):
+        return sizes
+    rows = ([sizes[..., i, j] for j in range(i + 1)] for i in range(sigma.shape[-1]))
+    return jnp.stack([functools.reduce(jnp.hypot, row) for row in rows], -1)
+
+
+def _whitened(x: Float[Array, "... p"], sigma: Sigma) -> list[Array]:
+    """z with ln G = -1/2 |z|^2, by its p entries: z_i = x_i / |sigma_i|, or L z = x by forward substitution."""
+    sigma = _float32_or_better(sigma)
+
+    def against_x(entry):
+        return entry.reshape(*entry.shape, *(1,) * (x.ndim - 1))
+
+    inverse = 1 / jnp.maximum(jnp.abs(_diagonal(sigma)), SIGMA_FLOOR)
+    z = []
+    for i in range(x.shape[-1]):
+        rest = x[..., i]
+        if _is_factor(sigma):
+            rest = functools.reduce(operator.sub, (against_x(sigma[..., i, j]) * z[j] for j in range(i)), rest)
+        z.append(rest * against_x(inverse[..., i]))
+    return z
+
+
+def _is_factor(sigma: Array | np.ndarray) -> bool:
+    return sigma.ndim == 3
+
+
+def _diagonal(sigma):
+    """[... p] of either kind."""
+    return sigma.diagonal(axis1=-2, axis2=-1) if _is_factor(sigma) else sigma
 
 
 def _float32_or_better(sigma: Sigma) -> Sigma:
@@ -62,7 +116,7 @@ def _float32_or_better(sigma: Sigma) -> Sigma:
 
 
 def gaussian(grid_shape: Shape, sigma: Sigma, reference_shape: Shape | None = None) -> Float[Array, "..."]:
-    """G = exp(-1/2 sum_i x_i^2 / sigma_i^2) at every relative offset: [*R], or [h, *R] for sigma [h p].
+    """G = exp(-1/2 sum_i x_i^2 / sigma_i^2) at every relative offset: [*R], or [h, *R] for sigma [h p] or [h p p].
 
     G is 1 at the query itself and is not a density. Alfons 2022, equation 2 and Algorithm 7 (centred: as printed
     the algorithm's index is off by the difference between the span and the grid).
@@ -73,18 +127,19 @@ def gaussian(grid_shape: Shape, sigma: Sigma, reference_shape: Shape | None = No
 def half_span(
     sigma: Sigma, threshold: float, grid_shape: Shape, reference_shape: Shape | None = None
 ) -> Float[Array, "... p"]:
-    """half_i = ceil(sqrt(-2 ln threshold) |sigma_i| (S_i - 1)), at most S_i - 1: the reach on each side, in positions.
+    """half_i = ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)), at most S_i - 1: the reach on each side.
 
-    A float, so that NaN survives. No gradient: the size is a step function of sigma, which learns through G.
+    In positions: half the bounding box of the ellipse G = threshold, [p] or [h p]; sqrt(Sigma_ii) = |sigma_i| without
+    a factor. A float, so that NaN survives. No gradient: the size is a step function of sigma, which learns through G.
     """
     check_threshold(threshold)
     reach = np.asarray(grid.check_grid(grid_shape)) - 1.0
-    sigma = _float32_or_better(jax.lax.stop_gradient(sigma))
+    deviation = deviations(jax.lax.stop_gradient(sigma))
     if threshold <= 0:
-        return jnp.broadcast_to(jnp.asarray(reach, sigma.dtype), sigma.shape)
+        return jnp.broadcast_to(jnp.asarray(reach, deviation.dtype), deviation.shape)
     unit = np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0
-    half = jnp.ceil(math.sqrt(-2 * math.log(threshold)) * jnp.abs(sigma) * unit.astype(sigma.dtype))
-    return jnp.minimum(half, reach.astype(sigma.dtype))
+    half = jnp.ceil(math.sqrt(-2 * math.log(threshold)) * deviation * unit.astype(deviation.dtype))
+    return jnp.minimum(half, reach.astype(deviation.dtype))
 
 
 def span_size(
@@ -108,13 +163,13 @@ def inside_span(offsets: Int[Array, "... p"], half: Float[Array, "... p"]) -> Bo
 
 
 def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
-    """The share of the relative grid inside the span, in [0, 1]: prod_i min(1, sqrt(-2 ln threshold) |sigma_i|).
+    """The share of the relative grid inside the span, in [0, 1]: prod_i min(1, sqrt(-2 ln threshold) sqrt(Sigma_ii)).
 
     It is the limit of span_size / R on a fine grid, and differentiable: the penalty that makes spans shrink.
-    With threshold <= 0 the share is that of one standard deviation. The mean over heads where sigma is [h p].
+    With threshold <= 0 the share is that of one standard deviation. The mean over heads where each has its own.
     """
     reach = math.sqrt(-2 * math.log(threshold)) if threshold > 0 else 1.0
-    return jnp.mean(jnp.prod(jnp.minimum(1.0, reach * jnp.abs(sigma)), axis=-1))
+    return jnp.mean(jnp.prod(jnp.minimum(1.0, reach * deviations(sigma)), axis=-1))
 
 
 def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """The optimiser of a run."""
 
+import functools
+
 import jax
 import optax
 
@@ -14,12 +16,16 @@ def adam(
 ) -> optax.GradientTransformation:
     """Adam as Alfons 2022 uses it; with decoupled weight decay and clipping by the global norm where they are not 0.
 
-    Weight decay leaves out biases, norms and spans: whatever has fewer than two axes.
+    Weight decay leaves out biases and norms, whatever has fewer than two axes, and spans.
     """
     steps = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     if weight_decay:
-        mask = lambda params: jax.tree.map(lambda array: array.ndim > 1, params)
+        mask = functools.partial(jax.tree_util.tree_map_with_path, _decays)
         steps.append(optax.adamw(learning_rate, b1, b2, eps, weight_decay=weight_decay, mask=mask))
     else:
         steps.append(optax.adam(learning_rate, b1, b2, eps))
     return optax.chain(*steps)
+
+
+def _decays(path: tuple, array: jax.Array) -> bool:
+    return array.ndim > 1 and "span" not in [getattr(key, "key", None) for key in path]

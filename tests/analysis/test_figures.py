@@ -1,13 +1,15 @@
 import json
 
 import matplotlib.image
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from posattn_jax.analysis import figures
 from posattn_jax.analysis.figures import draw_run
 
 
-def write_run(workdir, grid_shape, span=True, per_head=False):
+def write_run(workdir, grid_shape, span=True, per_head=False, full=False):
     rng = np.random.default_rng(0)
     num_dims, rows, positions = len(grid_shape), [], {}
     for epoch in range(1, 4):
@@ -21,7 +23,9 @@ def write_run(workdir, grid_shape, span=True, per_head=False):
     for block in range(2):
         positions[f"block_{block}/relative_encoding"] = rng.normal(size=(*(2 * s - 1 for s in grid_shape), 3, 2))
         if span:
-            positions[f"block_{block}/sigma"] = rng.uniform(0.1, 0.3, (3, num_dims) if per_head else num_dims)
+            heads = 3 if per_head else 1
+            shape = (heads, num_dims, num_dims) if full else (heads, num_dims) if per_head else num_dims
+            positions[f"block_{block}/sigma"] = rng.uniform(0.1, 0.3, shape)
     best = {"step": 3, "epoch": 3, "loss": 1 / 3, "accuracy": 1 / 3}
     summary = {"best": best, "grid_shape": list(grid_shape), "threshold": 0.1 if span else None}
     workdir.joinpath("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -31,7 +35,14 @@ def write_run(workdir, grid_shape, span=True, per_head=False):
 
 @pytest.mark.parametrize(
     "grid_shape, fields",
-    [((9,), {}), ((4, 6), {"per_head": True}), ((3, 4, 5), {}), ((1, 4), {}), ((4, 4), {"span": False})],
+    [
+        ((9,), {}),
+        ((4, 6), {"per_head": True}),
+        ((3, 4, 5), {"full": True}),
+        ((4, 6), {"full": True, "per_head": True}),
+        ((1, 4), {}),
+        ((4, 4), {"span": False}),
+    ],
     ids=str,
 )
 def test_draws_what_the_run_has(tmp_path, grid_shape, fields):
@@ -42,3 +53,21 @@ def test_draws_what_the_run_has(tmp_path, grid_shape, fields):
     for name in names:
         pixels = matplotlib.image.imread(tmp_path / "figures" / f"{name}.png")
         assert pixels[..., :3].std() > 0.01, f"{name} is blank"
+
+
+@pytest.mark.parametrize("grid_shape", [(5, 7), (3, 5, 7)], ids=str)
+def test_a_leaning_gaussian_and_its_box(grid_shape):
+    """The picture shows exp(-1/2 x^T (L L^T)^-1 x) and a box of the half-span sqrt(Sigma_ii) gives."""
+    p = len(grid_shape)
+    factor = np.array([[0.2, 9, 9], [0.1, 0.2, 9], [0.05, 0.2, -0.1]])[3 - p :, 3 - p :]
+    summary = {"grid_shape": list(grid_shape), "threshold": 0.1}
+    panel = figures._span_on_grid({"block_0/sigma": factor[None]}, summary).axes[0]
+    lower = np.tril(factor) * [*(1 for _ in grid_shape[1:]), -1]
+    covariance = lower @ lower.T
+    image = panel.images[0].get_array()
+    x = np.array([0, -2 / 4, 3 / 6])[3 - p :]
+    assert image[2, 9] == pytest.approx(np.exp(-0.5 * x @ np.linalg.inv(covariance) @ x))
+    half = np.ceil(np.sqrt(-2 * np.log(0.1) * np.diag(covariance)[-2:]) * [4, 6])
+    box = panel.patches[0]
+    np.testing.assert_array_equal([box.get_height(), box.get_width()], 2 * np.minimum(half, [4, 6]) + 1)
+    plt.close("all")

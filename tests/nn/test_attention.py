@@ -30,7 +30,9 @@ def make_layer(**fields):
 def flat_names(params, inputs):
     """The layer's parameters by the oracle's names."""
     siren = {f"siren_{name}": array for name, array in params["terms_1"]["encoding"]["siren"].items()}
-    span = {"sigma": params["span"]["sigma"]} if "span" in params else {}
+    span = dict(params.get("span", {}))
+    if "cholesky" in span:
+        span = {"sigma": span["cholesky"].reshape(-1, *span["cholesky"].shape[-2:])}
     return (
         {
             "inputs": inputs,
@@ -52,9 +54,11 @@ def flat_names(params, inputs):
         ((5,), GaussianSpan(initial_sigma=0.35), {}),
         ((2, 3), GaussianSpan(threshold=0.3, mode="log_add", per_head=True), {"is_causal": True}),
         ((2, 1, 2), GaussianSpan(threshold=0.0), {}),
+        ((3, 2), GaussianSpan(covariance="full"), {}),
+        ((2, 2), GaussianSpan(covariance="full", per_head=True, mode="log_add"), {}),
         ((2, 2), None, {"key_mask": np.array([[True, False, True, True]])}),
     ],
-    ids=["1d", "2d-log_add-causal", "3d-no-threshold", "2d-no-span-padding"],
+    ids=["1d", "2d-log_add-causal", "3d-no-threshold", "2d-full", "2d-full-per-head", "2d-no-span-padding"],
 )
 def test_values_and_gradients_of_every_parameter(float64, grid_shape, span, options):
     rng = np.random.default_rng(0)
@@ -110,6 +114,18 @@ def test_returns_what_it_made():
     shapes = {name: array.shape for name, array in made.items()}
     assert outputs.shape == (2, 6, 8)
     assert shapes == {"relative_encoding": (3, 5, 2, 4), "sigma": (2, 2), "weights": (2, 2, 6, 6)}
+
+
+def test_a_full_covariance_starts_as_a_diagonal_one():
+    """The same parameters otherwise, the same outputs."""
+    _, variables, (outputs, _) = apply(make_layer(head_dim=4, span=GaussianSpan(initial_sigma=0.2)), (2, 3))
+    for per_head, shape in ((False, (2, 2)), (True, (2, 2, 2))):
+        span = GaussianSpan(covariance="full", initial_sigma=0.2, per_head=per_head)
+        _, full, (leaning, made) = apply(make_layer(head_dim=4, span=span), (2, 3))
+        assert full["params"]["span"]["cholesky"].shape == shape
+        assert variables["params"].keys() == full["params"].keys()
+        np.testing.assert_allclose(leaning, outputs, rtol=1e-5, atol=1e-6)
+        assert made["sigma"].shape == (2 if per_head else 1, 2, 2)
 
 
 def test_values_and_gate_slots():
@@ -238,6 +254,11 @@ def test_auto_factorises_where_it_pays(monkeypatch):
 def test_what_cannot_be_factorised_is_refused(layer, options, message):
     with pytest.raises(ValueError, match=f'implementation="factorised" does not support {message}: "auto" does'):
         apply(layer.clone(implementation="factorised"), **options)
+
+
+def test_unknown_covariance(unchecked):
+    with pytest.raises(ValueError, match='covariance="round": expected "diagonal" or "full"'):
+        apply(PositionalSelfAttention(2, span=GaussianSpan(covariance="round")))
 
 
 def test_unknown_implementation(unchecked):

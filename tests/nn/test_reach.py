@@ -40,8 +40,8 @@ def test_evaluated_only_within_reach(encoding):
             np.testing.assert_allclose(within[box], whole[box], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("span_bound", [None, (3, 3)])
-def test_the_layer_is_the_same(span_bound):
+@pytest.mark.parametrize("covariance, span_bound", [("diagonal", None), ("diagonal", (3, 3)), ("full", None)], ids=str)
+def test_the_layer_is_the_same(covariance, span_bound):
     """Its outputs and gradients do not know that E was evaluated only where the span reaches."""
     inputs = jax.random.normal(jax.random.key(1), (2, 12 * 11, 8))
 
@@ -49,7 +49,7 @@ def test_the_layer_is_the_same(span_bound):
         layer = PositionalSelfAttention(
             2,
             terms=(Content(), Positional(SirenEncoding())),
-            span=GaussianSpan(threshold=threshold, initial_sigma=0.1),
+            span=GaussianSpan(threshold=threshold, initial_sigma=0.1, covariance=covariance),
             implementation=implementation,
         )
         variables = jax.jit(lambda rng: layer.init(rng, inputs, (12, 11)))(jax.random.key(0))

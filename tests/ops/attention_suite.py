@@ -21,7 +21,8 @@ SPANS = {
 }
 
 
-def make_inputs(grid_shape, span=True, per_head=False, batch=B, seed=0, dtype=np.float64):
+def make_inputs(grid_shape, span=True, per_head=False, covariance="diagonal", batch=B, seed=0, dtype=np.float64):
+    """`covariance="full"` makes of sigma a factor whose rows are as long as the sigma would be large."""
     rng = np.random.default_rng([seed, *grid_shape])
     n, p = math.prod(grid_shape), len(grid_shape)
     shapes = {
@@ -36,7 +37,16 @@ def make_inputs(grid_shape, span=True, per_head=False, batch=B, seed=0, dtype=np
     if span:
         sigma_shape = (H, p) if per_head else (p,)
         inputs["sigma"] = (rng.uniform(0.15, 0.5, sigma_shape) * rng.choice([-1, 1], sigma_shape)).astype(dtype)
+        if covariance == "full":
+            inputs["sigma"] = make_factor(rng, np.atleast_2d(inputs["sigma"]))
     return inputs
+
+
+def make_factor(rng, sigma):
+    """A Cholesky factor [h p p] of random correlations with the deviations sigma [h p]; above the diagonal noise."""
+    rows = rng.uniform(-1, 1, (*sigma.shape, sigma.shape[-1])) + np.eye(sigma.shape[-1])
+    rows /= np.linalg.norm(np.tril(rows), axis=-1, keepdims=True)
+    return (sigma[..., None] * rows).astype(sigma.dtype)
 
 
 class AttentionSuite:

@@ -70,3 +70,32 @@ def test_span_share():
     assert share == pytest.approx(reach**2 * 0.02, rel=1e-5)
     assert span.span_share(jnp.array([3.0, 0.1]), 0.1) == pytest.approx(reach * 0.1, rel=1e-5)
     assert jax.grad(span.span_share)(jnp.array([0.2, 0.1]), 0.1).all()
+
+
+def test_the_box_of_a_factor_bounds_its_ellipse():
+    """The half-span is as far as the ellipse G = threshold reaches along each dimension, in whole positions."""
+    factor = jnp.array([[[0.2, 9.0], [-0.3, 0.1]], [[-0.1, 0.0], [0.15, 0.05]]])
+    angles = np.linspace(0, 2 * np.pi, 100_001)
+    circle = math.sqrt(-2 * math.log(0.1)) * np.stack([np.cos(angles), np.sin(angles)], -1)
+    for lower, half in zip(factor, span.half_span(factor, 0.1, (31, 21)), strict=True):
+        signs = np.sign(np.diagonal(lower)) * np.eye(2) + np.tri(2, k=-1)  # of the diagonal the magnitude counts
+        ellipse = circle @ (np.tril(lower) * signs).T
+        np.testing.assert_allclose(np.exp(span.log_gaussian(jnp.asarray(ellipse), lower[None])), 0.1, rtol=1e-3)
+        np.testing.assert_array_equal(half, np.minimum(np.ceil(np.abs(ellipse).max(0) * [30, 20]), [30, 20]))
+    assert span.span_size(factor, 0.1, (31, 21)).shape == (2, 2)
+
+
+def test_span_share_of_a_factor_is_that_of_its_box():
+    factor = jnp.array([[[0.1, 0.0], [0.06, -0.08]]])
+    assert span.span_share(factor, 0.1) == pytest.approx(float(span.span_share(jnp.full(2, 0.1), 0.1)), rel=1e-5)
+    gradient = jax.grad(span.span_share)(factor, 0.1)[0]
+    assert (gradient[1] * factor[0, 1] > 0).all() and gradient[0, 1] == 0
+    assert not jax.grad(span.span_share)(jnp.zeros((1, 3, 3)), 0.1).any()
+
+
+def test_gaussian_of_a_factor():
+    g = span.gaussian((3, 4), jnp.array([[[0.5, 7.0], [0.25, 0.25]]]))
+    assert g.shape == (1, 5, 7)
+    covariance = np.array([[0.25, 0.125], [0.125, 0.125]])
+    x = np.array([-1, 2 / 3])
+    assert g[0, 0, 5] == pytest.approx(math.exp(-0.5 * x @ np.linalg.inv(covariance) @ x), rel=1e-5)

@@ -11,10 +11,13 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops.span import span_share
 from posattn_jax.tasks.classification import Classification
+from posattn_jax.train.optimizer import adam
+from posattn_jax.train.step import init_state, make_train_step
 
 
-def make_task(span=True, **fields):
-    block = EncoderBlock(PositionalSelfAttention(2, span=GaussianSpan() if span else None), mlp_dim=8, dropout_rate=0.3)
+def make_task(span=True, covariance="diagonal", per_head=False, **fields):
+    span = GaussianSpan(covariance=covariance, per_head=per_head) if span else None
+    block = EncoderBlock(PositionalSelfAttention(2, span=span), mlp_dim=8, dropout_rate=0.3)
     model = Classifier(num_classes=3, width=8, blocks=(block,), dropout_rate=0.3)
     return Classification(model, (2, 3), num_channels=2, **fields)
 
@@ -65,6 +68,23 @@ def test_span_penalty_shrinks_spans():
     assert (bound > free).all()
     with pytest.raises(ValueError, match="no span to price"):
         loss_of(make_task(span=False, span_penalty=1.0), init(make_task(span=False)))
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_a_step_turns_a_full_covariance(per_head):
+    """Off the diagonal a step changes what lies below alone; the span's figures are those of its box."""
+    task = make_task(covariance="full", per_head=per_head, span_penalty=1.0)
+    optimizer = adam(1e-2)
+    state = jax.jit(lambda: init_state(task, optimizer, 1))()
+    batch = jax.tree.map(lambda x: x[None], BATCH)
+    after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
+    cholesky = np.asarray(after.params["blocks_0"]["attention"]["span"]["cholesky"])
+    assert np.isfinite(figures["loss"])
+    assert (cholesky[..., 1, 0] != 0).all() and (cholesky[..., 0, 1] == 0).all()
+    (half,) = jax.jit(task.half_spans)(after.params)
+    spans = task.spans(jax.device_get(jax.jit(task.describe)(after.params)))["block_0"]
+    assert half.shape == (2,) and np.shape(spans["sigma"]) == (2 if per_head else 1, 2, 2)
+    np.testing.assert_array_equal(np.max(spans["size"], 0), 2 * half + 1)
 
 
 def test_spans_in_positions():

@@ -75,7 +75,8 @@ def relative_attention(
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
       sigma: [p] or one a head [h p], in units of S - 1; None means no span. Only |sigma| matters. Concrete values
-        must be finite and not 0; under a trace 0 means "the query alone" and NaN propagates.
+        must be finite and not 0; under a trace 0 means "the query alone" and NaN propagates. Or the factor L of a full
+        covariance L L^T, [1 p p] or one a head [h p p]: its diagonal is as sigma, entries above it are ignored.
       threshold: keys outside the box where G falls below it are not attended; 0 or less modulates without a mask.
       span_mode: "multiply" as above, or "log_add": logits = scale * [...] + ln G.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.

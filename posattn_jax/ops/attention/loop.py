@@ -18,8 +18,9 @@ HEAD_AXES = {"value": 1, "key": 1, "content_query": 1, "position_query": 1, "enc
 class Loop:
     """A way to compute attention piece by piece, for what `problem` asks.
 
-    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p], key_addend [b 1 *S 1] and dropout_rng, by
-    name, as far as the problem has them; they are arguments, and never read from `problem`, to be differentiated.
+    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] or [h|1 p p], key_addend [b 1 *S 1] and
+    dropout_rng, by name, as far as the problem has them; they are arguments, and never read from `problem`, to be
+    differentiated.
 
     A subclass computes `some_forward` and `some_backward` for a group of `heads` heads.
     """

@@ -40,7 +40,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
     log_g_star = None
     if problem.sigma is not None:
         log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
-        log_g_star = (jax.vmap(at_offsets) if problem.sigma.ndim == 2 else at_offsets)(log_g)
+        log_g_star = (jax.vmap(at_offsets) if problem.sigma.ndim > 1 else at_offsets)(log_g)
     offsets = jnp.asarray(starts - positions)[:, None] + grid.positions(size)
     return attend_patches(
         problem, lambda rows: take_patches(rows, starts, size), offsets, position_scores, log_g_star

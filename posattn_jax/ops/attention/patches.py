@@ -37,7 +37,7 @@ def attend_patches(
       gather: from what lies on the grid [*S, ...] to every query's patch of it [t s ...].
       offsets: key - query; a single query's where they are the same for all.
       position_scores: (q + v) . E.
-      log_gaussian: [t s], or [h t s] with a span a head; t may be 1.
+      log_gaussian: [t s], or [h|1 t s] as sigma has heads; t may be 1.
       on_grid: whether a patch's place holds a key; None where all do.
     """
 

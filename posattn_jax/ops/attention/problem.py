@@ -105,7 +105,7 @@ class Problem:
         assert self.sigma is not None
         return self.half_of(self.sigma)
 
-    def half_of(self, sigma: Float[Array, "... p"]) -> Float[Array, "... p"]:
+    def half_of(self, sigma: Sigma) -> Float[Array, "... p"]:
         """The half-span of any sigma on this grid."""
         return span.half_span(sigma, self.threshold, self.grid_shape, self.reference_shape)
 
@@ -165,7 +165,7 @@ class Problem:
         """q + v."""
         return queries if self.position_bias is None else queries + self.position_bias
 
-    def span_at(self, offsets: Int[Array, "... p"], sigma: Float[Array, "h p"]) -> tuple[Array, Array]:
+    def span_at(self, offsets: Int[Array, "... p"], sigma: Sigma) -> tuple[Array, Array]:
         """ln G, and whether they are inside the span, at some offsets: [h ...]."""
         coordinates = grid.normalise(offsets, self.grid_shape, self.reference_shape)
         inside = span.inside_span(offsets, self.half_of(sigma))

@@ -32,7 +32,7 @@ def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
     log_g_star = span_mask = None
     if problem.sigma is not None:
         log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
-        if problem.sigma.ndim == 2:  # one Gaussian a head: its axis goes last to be carried along, then first again
+        if problem.sigma.ndim > 1:  # one Gaussian a head: its axis goes last to be carried along, then first again
             log_g_star = jnp.moveaxis(unfold(jnp.moveaxis(log_g, 0, -1), shape), -1, 0)
         else:
             log_g_star = unfold(log_g, shape)

@@ -64,7 +64,7 @@ class RowLoop(Loop):
         return factor, addend
 
     def by_key(self, table, starts):
-        """A table by offset, at the offsets between the queries of the rows and every key: [h|p 1 i t s]."""
+        """A table by offset, at the offsets between the queries of the rows and every key: [h|m 1 i t s]."""
         return self.rows.unfold(self.rows.windows(table, starts)[:, None])
 
     def logits(self, queries, ready, encoding, factor, addend):
@@ -129,9 +129,10 @@ class RowLoop(Loop):
         rows = self.rows
         (ready, unprepare), tables = jax.vjp(self.prepared, arrays), self.tables(arrays)
         queries = self.of_queries(ready)
-        offsets = grid.relative_offsets(self.problem.grid_shape)
-        x = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
-        squares = rows.pad(jnp.moveaxis(jnp.square(x), -1, 0).astype(self.dtype))  # [p *R]
+        if "sigma" in arrays:
+            x = grid.relative_coordinates(self.problem.grid_shape, self.problem.reference_shape)
+            products = jnp.stack([x[..., i] * x[..., j] for i, j in span.pairs(arrays["sigma"])])
+            products = rows.pad(products.astype(self.dtype))  # [m *R]
 
         def trip(carry, xs):
             starts, queries, statistics, d_outputs, d_kept = xs
@@ -159,12 +160,12 @@ class RowLoop(Loop):
             if "sigma" in arrays:
                 d_log = d_logits * logits if self.multiply else d_logits
                 d_log = _sum_leading(d_log if len(arrays["sigma"]) > 1 else d_log.reshape(1, -1, *d_log.shape[2:]))
-                carry["precision"] -= 0.5 * jnp.einsum("hits,pits->hp", d_log, self.by_key(squares, starts)[:, 0])
+                carry["precision"] -= 0.5 * jnp.einsum("hits,mits->hm", d_log, self.by_key(products, starts)[:, 0])
             return carry, d_queries
 
         carry = {name: jnp.zeros(ready[name].shape, self.dtype) for name in SUMMED if name in ready}
         if "sigma" in arrays:
-            carry["precision"] = jnp.zeros(arrays["sigma"].shape, self.dtype)
+            carry["precision"] = jnp.zeros((len(arrays["sigma"]), len(products)), self.dtype)
         if d_weights is not None:
             d_weights = rows.queries(d_weights.reshape(-1, self.heads, *rows.grid_shape, rows.num_positions))
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
