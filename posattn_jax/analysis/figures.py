@@ -96,7 +96,7 @@ def _belongs(name: str, block: str, dim: int, num_dims: int) -> bool:
     return owner == block and int(entry.removeprefix("size_")) % num_dims == dim
 
 
-def _factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
+def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
     """The Cholesky factor [p, p] of a span, the mean of its heads: of sigma [p] or [h p] the diagonal one."""
     sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
     return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma).mean(0)
@@ -112,7 +112,7 @@ def _gaussian(factor: np.ndarray, grid: list[int]) -> np.ndarray:
     return np.exp(-0.5 * np.square(z).sum(0)).reshape([len(axis) for axis in axes[-2:]])
 
 
-def _half_spans(deviations: np.ndarray, summary) -> np.ndarray:
+def half_spans(deviations: np.ndarray, summary) -> np.ndarray:
     """The reach of a span on each side, in positions."""
     reach = np.asarray(summary["grid_shape"]) - 1
     if not summary["threshold"] or summary["threshold"] <= 0:
@@ -130,9 +130,9 @@ def _span_on_grid(positions, summary):
     figure, panels = plt.subplots(1, len(sigmas), figsize=size, layout="compressed", sharey=True, squeeze=False)
     image = None
     for i, (axis, sigma) in enumerate(zip(panels[0], sigmas.values(), strict=True)):
-        factor = _factor(sigma, len(grid))
+        factor = mean_factor(sigma, len(grid))
         deviations = np.linalg.norm(factor, axis=1)
-        half = _half_spans(deviations, summary)
+        half = half_spans(deviations, summary)
         axis.set_title("layer {}\nσ = {}".format(i + 1, ", ".join(f"{s:.2f}" for s in deviations)), fontsize="medium")
         gaussian = _gaussian(factor, grid)
         if len(grid) == 1:

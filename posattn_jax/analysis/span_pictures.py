@@ -1,6 +1,6 @@
 """Learned spans drawn on an image, for grids of one and two dimensions (Alfons 2022, Figure 7)."""
 
-import math
+from typing import Any
 
 import matplotlib
 
@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from posattn_jax.analysis.figures import half_spans, mean_factor
 from posattn_jax.analysis.run_folders import Run, Runs
 
 
@@ -39,8 +40,9 @@ def _layers(run: Run) -> list[str]:
 
 def _draw_layer(axis, of_one: list[Run], layer: str) -> None:
     image, summary = of_one[0].positions["image"], of_one[0].summary
-    covariance = np.mean([covariance_of(run.positions[f"{layer}/sigma"]) for run in of_one], axis=0)
-    gaussian, inside = on_image(covariance, summary["threshold"], tuple(summary["grid_shape"]), image.shape[:2])
+    num_dims = len(summary["grid_shape"])
+    factor = np.mean([mean_factor(run.positions[f"{layer}/sigma"], num_dims) for run in of_one], axis=0)
+    gaussian, inside = on_image(factor, summary, image.shape[:2])
     seen = 0.5 + (image - 0.5) * (gaussian * inside)[..., None]
     axis.imshow(seen.squeeze(), cmap="gray", vmin=0, vmax=1)
     if not inside.all():
@@ -50,33 +52,22 @@ def _draw_layer(axis, of_one: list[Run], layer: str) -> None:
         axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
-    deviations = ", ".join(f"{s:.2f}" for s in np.sqrt(np.diag(covariance)))
+    deviations = ", ".join(f"{s:.2f}" for s in np.linalg.norm(factor, axis=1))
     axis.set_title(f"layer {int(layer.split('_')[1]) + 1}: σ = {deviations}", fontsize="small")
 
 
-def covariance_of(sigma: np.ndarray) -> np.ndarray:
-    """[p p] of a span's sigma [p] or [h p], or its Cholesky factor [h p p]; the mean over heads."""
-    if sigma.ndim == 3:
-        factor = np.tril(sigma)
-        return (factor @ factor.swapaxes(-1, -2)).mean(0)
-    return np.diag(np.square(np.atleast_2d(sigma)).mean(0))
-
-
 def on_image(
-    covariance: np.ndarray, threshold: float, grid_shape: tuple[int, ...], image_shape: tuple[int, int]
+    factor: np.ndarray, summary: dict[str, Any], image_shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """G, and whether it is inside the span, of every pixel around the central one: two [height, width].
 
-    In one dimension the pixels are a row-major sequence, so a span covers whole rows.
+    In one dimension the pixels are a row-major sequence, so a span covers whole rows. `factor` is that of
+    `mean_factor`.
     """
-    pixels = np.stack(np.indices(image_shape), -1)
-    offsets = pixels - np.array(image_shape) // 2
-    if len(grid_shape) == 1:
+    offsets = np.stack(np.indices(image_shape), -1) - np.array(image_shape) // 2
+    if len(factor) == 1:
         offsets = (offsets @ [image_shape[1], 1])[..., None]
-    unit = np.maximum(np.array(grid_shape) - 1, 1)
-    x = offsets / unit
-    gaussian = np.exp(-0.5 * np.einsum("...i,ij,...j->...", x, np.linalg.inv(covariance), x))
-    if threshold <= 0:
-        return gaussian, np.ones(image_shape, bool)
-    half = np.ceil(math.sqrt(-2 * math.log(threshold)) * np.sqrt(np.diag(covariance)) * unit)
-    return gaussian, np.all(np.abs(offsets) <= half, axis=-1)
+    x = offsets / np.maximum(np.array(summary["grid_shape"]) - 1, 1)
+    z = np.linalg.solve(factor, x.reshape(-1, len(factor)).T)
+    half = half_spans(np.linalg.norm(factor, axis=1), summary)
+    return np.exp(-0.5 * np.square(z).sum(0)).reshape(image_shape), np.all(np.abs(offsets) <= half, axis=-1)
