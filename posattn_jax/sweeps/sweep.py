@@ -8,14 +8,17 @@
 What is done is known from these files alone: the same command goes on where it was stopped, however it was.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import submitit
 
@@ -61,13 +64,13 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
 
     Raises:
       RunError: some runs failed, named with what they said; the others are done.
-      KeyboardInterrupt: after the runs have saved.
+      KeyboardInterrupt, SystemExit: by Ctrl-C and SIGTERM, after the runs have saved.
     """
     call = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {os.getpid()}"
     gpus = visible_gpus() if executor.cluster == "local" else []
     workers = executor.workers or max(1, len(gpus))
     slots = [folder / "jobs" / f"slot_{i}" for i in range(workers)]
-    with ProgressTable(jobs) as table:
+    with _sigterm_raises(), ProgressTable(jobs) as table:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]
             if not pending:
@@ -77,7 +80,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
                 while any(not job.done() for job in submitted) or any(map(is_claimed, slots)):
                     table.show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
-            except KeyboardInterrupt:
+            except BaseException:
                 for job in submitted:
                     job.cancel()
                 while executor.cluster == "local" and any(map(is_claimed, slots)):
@@ -89,6 +92,15 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
     if failed:
         reasons = "; ".join(f"{job.name}: {job.failure() or 'stopped from outside'} (see {job.log})" for job in failed)
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}; the same command tries them again")
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    previous = signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _submit(

@@ -137,14 +137,18 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
-def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, whole_group):
-    """From a terminal the signal reaches every process of the group, from `kill -INT` only the sweep."""
+@pytest.mark.parametrize(
+    "kill, signum, exit_code",
+    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)],
+    ids=["terminal", "kill -INT", "kill"],
+)
+def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, signum, exit_code):
+    """From a terminal the signal reaches every process of the group, from `kill` only the sweep."""
     jobs = [make_job(tmp_path, seed, seconds=2) for seed in range(3)]
     process = start(tmp_path)
     wait_for(lambda: notes(jobs[0], "start") and notes(jobs[1], "start"))
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    kill(process.pid, signum)
+    assert process.wait(timeout=30) == exit_code
     assert len(notes(jobs[0], "saved")) == len(notes(jobs[1], "saved")) == 1 and not notes(jobs[2], "start")
     assert start(tmp_path).wait(timeout=90) == 0
     assert all(job.finished for job in jobs)
