@@ -50,7 +50,8 @@ class ProgressTable:
         for seed in seeds:
             table.add_column(str(seed), no_wrap=True)
         for treatment in dict.fromkeys(job.treatment for job in self._jobs):
-            table.add_row(treatment, *(cells.get(f"{treatment}/{seed}", "") for seed in seeds))
+            row = (cells.get(f"{treatment}/{seed}", "") for seed in seeds)
+            table.add_row(treatment, *(cell.removeprefix("done ").removeprefix("running ") for cell in row))
         return table
 
 
