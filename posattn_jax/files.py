@@ -46,6 +46,19 @@ def read_metrics(path: pathlib.Path) -> list[dict]:
     return rows
 
 
+def is_evaluated(evaluation: dict[str, Any] | None, summary: dict[str, Any], fields: dict[str, Any]) -> bool:
+    """Whether an `evaluation.json` is of the best epoch that a `summary.json` has, under these fields."""
+    if evaluation is None or evaluation["step"] != summary["best"]["step"]:
+        return False
+    return has_fields(evaluation["config"], fields)
+
+
+def has_fields(config: dict[str, Any], fields: dict[str, Any]) -> bool:
+    """Whether a `config.json` has these values at these dotted names."""
+    flat = flatten(config)
+    return all(flat.get(name) == value for name, value in json.loads(json.dumps(fields)).items())
+
+
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """The fields of a config by their dotted names: {"a": {"b": 1}} -> {"a.b": 1}."""
     flat = {}

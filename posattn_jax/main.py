@@ -33,7 +33,7 @@ _MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "sweep", "repor
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
 flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one.")
-flags.DEFINE_integer("timeout_minutes", 24 * 60, "Of a SLURM job, which is then submitted anew.")
+flags.DEFINE_integer("timeout_minutes", None, "Of a SLURM job, which is then submitted anew; by default a day.")
 flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me.")
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")

@@ -86,7 +86,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     if experiment.bounded_spans(config):
         task = task.within(SpanBounds(task, state.params).value)
     evaluator = Evaluator(task, mesh, config.train.eval_batch_size)
-    results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape)}
+    results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape), "config": config.to_dict()}
     for name in ("validation", "test"):
         if name in sources:
             results[name] = evaluator(state.params, sources[name])

@@ -28,7 +28,8 @@ class Finding:
     """A hypothesis and its tests.
 
     Attributes:
-      holm_p: `comparison.p_stated`, corrected for all hypotheses of the sweep.
+      holm_p: `comparison.p_stated`, corrected for all hypotheses that the sweep has stated.
+      holm_p_two_sided: `comparison.p_two_sided`, likewise.
       pairs: seeds that both treatments have.
       paired_p, paired_p_stated: of the paired test over these.
       verdict: in words.
@@ -37,6 +38,7 @@ class Finding:
     hypothesis: Hypothesis
     comparison: Comparison
     holm_p: float
+    holm_p_two_sided: float
     pairs: int
     paired_p: float
     paired_p_stated: float
@@ -70,43 +72,50 @@ def findings(runs: Runs) -> list[Finding]:
     hypotheses = runs.plan.hypotheses
     samples = {name: statistics.sample(runs.responses(name)) for name in runs.runs}
     comparisons = [statistics.compare(samples[h.treatment], samples[h.control], h.alternative) for h in hypotheses]
-    corrected = statistics.holm([comparison.p_stated for comparison in comparisons])
+    corrected = statistics.holm([comparison.p_stated for comparison in comparisons], runs.stated)
+    corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons], runs.stated)
     made = []
-    for hypothesis, comparison, holm_p in zip(hypotheses, comparisons, corrected, strict=True):
-        by_seed = [
+    for hypothesis, comparison, *holm in zip(hypotheses, comparisons, corrected, corrected_two_sided, strict=True):
+        of_treatment, of_control = (
             {run.seed: run.response for run in runs.runs[name]} for name in (hypothesis.treatment, hypothesis.control)
-        ]
-        differences = [by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]]
-        paired = statistics.paired(differences, hypothesis.alternative)
-        said = verdict(hypothesis, comparison, holm_p, samples)
-        made.append(Finding(hypothesis, comparison, holm_p, len(differences), *paired, said))
+        )
+        seeds = [seed for seed in of_treatment if seed in of_control]
+        paired = statistics.paired(
+            [of_treatment[seed] for seed in seeds], [of_control[seed] for seed in seeds], hypothesis.alternative
+        )
+        said = verdict(hypothesis, comparison, *holm, samples)
+        made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, said))
     return made
 
 
-def verdict(hypothesis: Hypothesis, comparison: Comparison, holm_p: float, samples: dict[str, Sample]) -> str:
-    """What the numbers allow to be said, and how sure it is."""
+def verdict(
+    hypothesis: Hypothesis, c: Comparison, holm_p: float, holm_p_two_sided: float, samples: dict[str, Sample]
+) -> str:
+    """What the numbers allow to be said, and how sure it is. Corrected p-values decide."""
     n = [samples[name].n for name in (hypothesis.treatment, hypothesis.control)]
     runs = f"n = {n[0]} and {n[1]}"
-    if math.isnan(comparison.p_stated):
+    if math.isnan(c.p_stated):
         return f"Cannot be tested ({runs}): a test needs two runs of each, and some variation between them."
-    c = comparison
+    direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
     measured = (
-        f"The mean is {abs(c.effect):.4f} {'higher' if c.effect > 0 else 'lower'} "
+        f"The mean is {abs(c.effect):.4f} {direction} "
         f"(95% interval of the difference {c.interval.low:+.4f} to {c.interval.high:+.4f}; {runs})."
     )
     if holm_p < LEVEL:
         return f"Supported. {measured} Corrected p = {number(holm_p)}."
-    stated_sign = {"greater": 1, "less": -1}.get(hypothesis.alternative)
-    if stated_sign and c.effect * stated_sign < 0 and c.p_two_sided < LEVEL:
-        return f"Contradicted. {measured} That is the opposite of the claim, two-sided p = {number(c.p_two_sided)}."
+    stated_sign = {"greater": 1, "less": -1, "two-sided": 0}[hypothesis.alternative]
+    if c.effect * stated_sign < 0 and holm_p_two_sided < LEVEL:
+        return f"Contradicted. {measured} That is the opposite of the claim, corrected p = {number(holm_p_two_sided)}."
     if c.p_stated < LEVEL:
-        reason = f"p = {number(c.p_stated)} alone, but {number(holm_p)} corrected for all hypotheses"
-    else:
-        reason = f"corrected p = {number(holm_p)}"
+        return (
+            f"Not shown. {measured} p = {number(c.p_stated)} alone, but {number(holm_p)} corrected for all hypotheses: "
+            "a difference to look for again, with new seeds."
+        )
     needed = "more than a million" if math.isinf(c.runs_needed) else f"{c.runs_needed:.0f}"
     return (
-        f"Not shown. {measured} {reason[0].upper()}{reason[1:]}. That does not show equality: were the difference as "
-        f"large as measured, {c.power:.0%} of such sweeps would find it (two-sided); with {needed} runs of each, 80%."
+        f"Not shown. {measured} Corrected p = {number(holm_p)}. That does not show equality: a true difference as "
+        f"large as the measured one would be found by {c.power:.0%} of single tests like this, and by 80% with "
+        f"{needed} runs of each (two-sided, uncorrected)."
     )
 
 

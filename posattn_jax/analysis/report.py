@@ -5,6 +5,7 @@ WORKDIR/report/index.html  report.md  results.json  figures/*.png *.svg
 
 import base64
 import dataclasses
+import html
 import math
 import pathlib
 import re
@@ -58,12 +59,12 @@ def write(workdir: pathlib.Path) -> None:
 def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], captions: dict[str, str]) -> str:
     """The report as Markdown."""
     plan = runs.plan
-    parts = [f"# {plan.question}"]
+    parts = [f"# {plain(plan.question)}"]
     if tested:
-        parts.append("\n".join(f"- **{finding.hypothesis.claim}.** {finding.verdict}" for finding in tested))
+        parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
     parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
     if tested:
-        parts += ["## Hypotheses", _finding_table(tested), _explanation(tested)]
+        parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
     parts += [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
     if any(outcome.treatment.paper for outcome in found) and tested:
         parts += ["## The paper's own tests, again", paper_power.compose(plan)]
@@ -71,6 +72,11 @@ def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], cap
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
     return "\n\n".join(parts) + "\n"
+
+
+def plain(text: str) -> str:
+    """Text in which nothing is Markdown or HTML."""
+    return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
 
 
 def to_html(text: str, folder: pathlib.Path, title: str) -> str:
@@ -82,7 +88,7 @@ def to_html(text: str, folder: pathlib.Path, title: str) -> str:
 
     body = re.sub(r'src="(figures/[^"]*)"', embed, markdown.markdown(text, extensions=["tables"]))
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -95,13 +101,10 @@ def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
     rows = []
     for outcome in found:
         s, interval = outcome.sample, outcome.interval
-        row = [outcome.treatment.label, str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", _figure(s.std)]
+        row = [plain(outcome.treatment.label), str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", _figure(s.std)]
         row += [_interval(interval, "{:.4f}"), f"{outcome.parameters:,}", f"{outcome.hours:.2f}"]
         rows.append(row + (_printed(outcome.treatment) if with_paper else []))
-    what = f"Validation {runs.plan.response} of the best epoch"
-    if runs.plan.evaluate:
-        changes = ", ".join(f"{name} = {value}" for name, value in runs.plan.evaluate.items())
-        what = f"Validation {runs.plan.response} under {changes}, after the best epoch of the training"
+    what = runs.response_label[0].upper() + runs.response_label[1:]
     paper = f" The paper's columns: {runs.plan.source}." if with_paper and runs.plan.source else ""
     return f"{what}; hours are those of all runs together.{paper}\n\n{table(header, rows)}"
 
@@ -112,7 +115,7 @@ def _printed(treatment: Treatment) -> list[str]:
 
 
 def _normality(found: Sequence[Outcome]) -> str:
-    p_values = ", ".join(f"{outcome.treatment.label} {number(outcome.normality_p)}" for outcome in found)
+    p_values = ", ".join(f"{plain(outcome.treatment.label)} {number(outcome.normality_p)}" for outcome in found)
     text = f"Normality (Jarque-Bera, p): {p_values}."
     if min(outcome.sample.n for outcome in found) < LEAST_FOR_NORMALITY:
         text += (
@@ -142,8 +145,8 @@ def _finding_table(tested: Sequence[Finding]) -> str:
     return table(header, rows)
 
 
-def _explanation(tested: Sequence[Finding]) -> str:
-    several = f" for {len(tested)} hypotheses" if len(tested) > 1 else ""
+def _explanation(runs: Runs) -> str:
+    several = f" for the {runs.stated} hypotheses that were stated" if runs.stated > 1 else ""
     return (
         "Effect: mean of the first minus mean of the second. Tests: Welch's t; *as stated* is one-sided where the "
         f"hypothesis has a direction; *Holm* is that p corrected{several}, and decides; *paired* is the t-test of the "
@@ -162,9 +165,9 @@ def _how(runs: Runs) -> str:
     hours = sum(summary["seconds"] for summary in summaries) / 3600
     grids = all_of(" x ".join(map(str, summary["grid_shape"])) for summary in summaries)
     lines = [
-        f"- Command: `{runs.command}`" if runs.command else "- Command: not known (there is no sweep.json).",
+        f"- Commands: {'; '.join(f'`{command}`' for command in runs.commands) or 'not known'}.",
         f"- Hardware: {all_of(summary['device'] for summary in summaries)}; {hours:.2f} hours of runs in all.",
-        f"- Data: {all_of(run.config['data']['name'] for run in runs.all)}, grids {grids}, seeds "
+        f"- Data: {all_of(_data(run.config) for run in runs.all)}, grids {grids}, seeds "
         f"{', '.join(dict.fromkeys(str(run.seed) for run in runs.all))}.",
         f"- Training: {all_of(_duration(run.config['train']) for run in runs.all)}.",
         f"- Versions: {versions}; commit {all_of(str(summary['git_commit']) for summary in summaries)}.",
@@ -172,8 +175,12 @@ def _how(runs: Runs) -> str:
     lines += ["", "Treatments, as changes of the config:", ""]
     for treatment in runs.plan.treatments:
         flags = shlex.join(f"--config.{name}={value}" for name, value in treatment.fields.items())
-        lines.append(f"- {treatment.label}: `{flags}`" if flags else f"- {treatment.label}: as it is")
+        lines.append(f"- {plain(treatment.label)}: {f'`{flags}`' if flags else 'as it is'}")
     return "\n".join(lines)
+
+
+def _data(config: dict[str, Any]) -> str:
+    return config["data"]["name"] if config.get("task", "classification") == "classification" else config["task"]
 
 
 def _duration(train: dict[str, Any]) -> str:
@@ -183,7 +190,7 @@ def _duration(train: dict[str, Any]) -> str:
 
 def _results(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding]) -> dict[str, Any]:
     """Every figure of the report, and every run's; what is undefined is null."""
-    return _plain(
+    return _finite(
         {
             "question": runs.plan.question,
             "response": runs.plan.response,
@@ -200,16 +207,16 @@ def _results(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding]) ->
                 for run in runs.all
             ],
             "left_out": runs.left_out,
-            "command": runs.command,
+            "commands": runs.commands,
         }
     )
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.errors import InputError
-from posattn_jax.files import flatten, read_metrics
+from posattn_jax.files import flatten, has_fields, is_evaluated, read_metrics
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
 MAY_DIFFER = ("seed", "data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
@@ -63,17 +63,32 @@ class Runs:
       plan: what was asked; treatments without a finished run, and hypotheses about them, are no longer in it.
       runs: by treatment, in the plan's order, each ordered by seed as in the plan.
       left_out: a line for everything that is missing or was not used.
-      command: that started the sweep, where it is known.
+      stated: the hypotheses of the plan, those that could not be tested included.
+      commands: that ran the sweep, as far as they are known.
     """
 
     plan: Plan
     runs: dict[str, list[Run]]
     left_out: list[str]
-    command: str | None
+    stated: int
+    commands: list[str]
 
     def responses(self, treatment: str) -> list[float]:
         """Of all runs of a treatment."""
         return [run.response for run in self.runs[treatment]]
+
+    @property
+    def response_label(self) -> str:
+        """What `responses` are."""
+        if not self.plan.evaluate:
+            return f"best-epoch validation {self.plan.response}"
+        changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
+        return f"validation {self.plan.response} under {changes}, after the best epoch"
+
+    def figure_label(self, treatment: str, drawn: list[Run]) -> str:
+        """A treatment's name, and how many of its runs a figure shows."""
+        label = self.plan.treatment(treatment).label.replace("$", r"\$")  # no formula
+        return f"{label} (n = {len(drawn)})"
 
     @property
     def all(self) -> list[Run]:
@@ -90,10 +105,10 @@ def read_runs(workdir: pathlib.Path) -> Runs:
       InputError: no finished run at all, or runs that cannot be compared: another seed than their folder says, or
         configs that differ in more than the treatments do.
     """
-    plan, command = None, None
+    plan, commands = None, []
     if (workdir / "sweep.json").exists():
         plan, how = read_plan(workdir / "sweep.json")
-        command = how.get("command")
+        commands = how.get("commands", [])
     folders = sorted(path.parent for path in workdir.glob("*/*/config.json"))
     if not folders:
         raise InputError(f"--workdir={workdir}: no runs there (it has no TREATMENT/SEED/config.json)")
@@ -126,7 +141,11 @@ def read_runs(workdir: pathlib.Path) -> Runs:
         if hypothesis.treatment not in runs or hypothesis.control not in runs
     ]
     _check_configs(runs, plan)
-    return Runs(plan.select(list(runs), None), runs, left_out, command)
+    for run in (run for of_one in runs.values() for run in of_one):
+        for name in ("metrics.jsonl", "positions.npz"):
+            if not (run.workdir / name).exists():
+                left_out.append(f"{run.treatment}/{run.seed}: is not in every figure (it has no {name})")
+    return Runs(plan.select(list(runs), None), runs, left_out, len(plan.hypotheses), commands)
 
 
 def _plan_of(folders: list[pathlib.Path]) -> Plan:
@@ -151,11 +170,18 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
     assert config is not None
     if config["seed"] != seed:
         raise InputError(f"{workdir}: its config has seed={config['seed']}, its folder is named {seed}")
+    fields = plan.treatment(treatment).fields
+    if not has_fields(config, fields):
+        listed = ", ".join(f"{name}={value}" for name, value in fields.items())
+        raise InputError(f"{workdir}: is not a run of its treatment, which has {listed}")
     if summary is None:
         return "is not finished"
-    if plan.evaluate and evaluation is None:
-        return "was not evaluated"
-    figures = evaluation["validation"] if plan.evaluate and evaluation else summary["best"]
+    figures = summary["best"]
+    if plan.evaluate:
+        if not is_evaluated(evaluation, summary, plan.evaluate):
+            return f"was not evaluated under {', '.join(f'{k}={v}' for k, v in plan.evaluate.items())}"
+        assert evaluation is not None
+        figures = evaluation["validation"]
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
     return Run(treatment, seed, workdir, config, summary, figures[plan.response])

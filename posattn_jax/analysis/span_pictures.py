@@ -16,8 +16,9 @@ from posattn_jax.analysis.run_folders import Run, Runs
 
 def draw_spans(runs: Runs) -> Figure | None:
     """A row for every treatment with a span, a column for every layer; None where there is neither span nor image."""
-    rows = {name: of_one for name, of_one in runs.runs.items() if _layers(of_one[0]) and "image" in of_one[0].positions}
-    rows = {name: of_one for name, of_one in rows.items() if len(of_one[0].summary["grid_shape"]) < 3}
+    flat = {name: of_one for name, of_one in runs.runs.items() if len(of_one[0].summary["grid_shape"]) < 3}
+    rows = {name: [run for run in runs_ if _layers(run) and "image" in run.positions] for name, runs_ in flat.items()}
+    rows = {name: of_one for name, of_one in rows.items() if of_one}
     if not rows:
         return None
     columns = max(len(_layers(of_one[0])) for of_one in rows.values())
@@ -29,7 +30,7 @@ def draw_spans(runs: Runs) -> Figure | None:
             axis.set(xticks=[], yticks=[], frame_on=False)
         for axis, layer in zip(panel_row, _layers(of_one[0]), strict=False):
             _draw_layer(axis, of_one, layer)
-        panel_row[0].set_ylabel(f"{runs.plan.treatment(name).label}\n(n = {len(of_one)})", fontsize="small")
+        panel_row[0].set_ylabel(runs.figure_label(name, of_one).replace(" (n", "\n(n"), fontsize="small")
     return figure
 
 

@@ -15,6 +15,8 @@ from posattn_jax.analysis.plan import Alternative
 LEVEL = 0.05
 # scipy's own advice: below it the Jarque-Bera statistic is far from chi-squared.
 LEAST_FOR_NORMALITY = 2000
+# Values closer than this, relative to the largest, are the same.
+ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +60,10 @@ class Comparison:
 
 
 def sample(values: Sequence[float]) -> Sample:
-    """n, mean and standard deviation; NaN for that of a single value."""
-    return Sample(len(values), float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+    """n, mean and standard deviation: NaN for that of a single value, 0 where values differ by rounding alone."""
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    flat = len(values) > 1 and np.ptp(values) <= ROUNDING * np.abs(values).max()
+    return Sample(len(values), float(np.mean(values)), 0.0 if flat else std)
 
 
 def mean_interval(of: Sample) -> Interval:
@@ -148,12 +152,12 @@ def runs_needed(size: float, wanted: float = 0.8, limit: int = 1_000_000) -> flo
     return float(high)
 
 
-def paired(differences: Sequence[float], alternative: Alternative) -> tuple[float, float]:
-    """(two-sided, as stated) p-values of the paired t-test, by seed; NaN for fewer than two pairs or no variation."""
-    if len(differences) < 2 or np.ptp(differences) == 0:
+def paired(treatment: Sequence[float], control: Sequence[float], alternative: Alternative) -> tuple[float, float]:
+    """(two-sided, as stated) p-values of the paired t-test; NaN for one pair, or differences that are all the same."""
+    if len(treatment) < 2 or np.ptp(np.subtract(treatment, control)) <= ROUNDING * np.abs([treatment, control]).max():
         return math.nan, math.nan
     sides: tuple[Alternative, Alternative] = ("two-sided", alternative)
-    p = [float(stats.ttest_1samp(differences, 0.0, alternative=side).pvalue) for side in sides]
+    p = [float(stats.ttest_rel(treatment, control, alternative=side).pvalue) for side in sides]
     return p[0], p[1]
 
 
@@ -162,20 +166,20 @@ def jarque_bera(values: Sequence[float]) -> float:
 
     Its distribution holds for large samples: see `LEAST_FOR_NORMALITY`.
     """
-    if len(values) < 2 or np.ptp(values) == 0:
+    if not sample(values).std > 0:
         return math.nan
     return float(stats.jarque_bera(values).pvalue)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for being several (Holm 1979): p_(i) -> max over j <= i of min(1, (m - j + 1) p_(j)).
+def holm(p_values: Sequence[float], stated: int) -> list[float]:
+    """p-values corrected for being of m hypotheses (Holm 1979): p_(i) -> max over j <= i of min(1, (m - j + 1) p_(j)).
 
-    NaN stays NaN and does not count.
+    Those that could not be tested count too: NaN stays NaN, and m is how many were `stated`.
     """
     corrected = [math.nan] * len(p_values)
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     largest = 0.0
     for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
+        largest = max(largest, min(1.0, (stated - rank) * p_values[i]))
         corrected[i] = largest
     return corrected

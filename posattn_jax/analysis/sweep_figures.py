@@ -29,12 +29,12 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     """Draws what the runs have, each as .svg and .png; returns the captions by name."""
     drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
         "box_plots": (
-            f"Best-epoch validation {runs.plan.response}: every point is a run; boxes are quartiles, whiskers reach to "
-            "the extremes, a diamond is the mean.",
+            f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run; boxes are quartiles, "
+            "whiskers reach to the extremes, a diamond is the mean.",
             _box_plots,
         ),
         "learning_curves": (
-            f"Validation {runs.plan.response} over epochs: means, and 95% intervals of the mean (t).",
+            f"Validation {runs.plan.response} while training: means, and 95% intervals of the mean (t).",
             _learning_curves,
         ),
         "spans": (
@@ -44,7 +44,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         ),
         "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
         "seconds": (
-            f"Validation {runs.plan.response} against seconds of training, evaluation included: means over seeds.",
+            f"Validation {runs.plan.response} while training, against seconds, evaluation included: means over seeds.",
             _against_seconds,
         ),
     }
@@ -60,10 +60,6 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         plt.close(figure)
         captions[name] = caption
     return captions
-
-
-def _label(runs: Runs, name: str) -> str:
-    return f"{runs.plan.treatment(name).label} (n = {len(runs.runs[name])})"
 
 
 def _box_plots(runs: Runs) -> Figure:
@@ -85,39 +81,45 @@ def _box_plots(runs: Runs) -> Figure:
     for place, values in zip(places, responses, strict=True):
         spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(1)
         axis.plot(values, place + spread, "o", color="0.35", markersize=4)
-    axis.set_yticks(places, [_label(runs, name) for name in names])
-    axis.set_xlabel(f"best-epoch validation {runs.plan.response}")
+    axis.set_yticks(places, [runs.figure_label(name, runs.runs[name]) for name in names])
+    axis.set_xlabel(runs.response_label)
     axis.grid(axis="x", alpha=0.3)
     return figure
 
 
-def _curve(of_one: list[Run], response: str) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs that all runs have reached, and the response of each run at them: [runs, epochs]."""
-    series = [run.series("validation", response) for run in of_one]
-    count = min(len(one) for one in series)
-    return np.array([epoch for _, epoch, _ in series[0][:count]]), np.array(
-        [[v for *_, v in one[:count]] for one in series]
-    )
-
-
-def _has_curves(runs: Runs, names) -> bool:
-    return all(run.series("validation", runs.plan.response) for name in names for run in runs.runs[name])
+def _curves(of_one: list[Run], split: str, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[Run]]:
+    """The mean of some metrics over the steps that all runs have: epochs, values [runs, steps], and the runs drawn."""
+    drawn, series = [], []
+    for run in of_one:
+        metrics = [{step: (epoch, value) for step, epoch, value in run.series(split, name)} for name in names]
+        if all(metrics):
+            drawn.append(run)
+            series.append(metrics)
+    common = sorted(set.intersection(*(set(steps) for metrics in series for steps in metrics))) if series else []
+    epochs = np.array([series[0][0][step][0] for step in common])
+    values = np.array([np.mean([[steps[step][1] for step in common] for steps in m], axis=0) for m in series])
+    return epochs, values, drawn if common else []
 
 
 def _learning_curves(runs: Runs) -> Figure | None:
     """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
     groups = [(h.treatment, h.control) for h in runs.plan.hypotheses] or [tuple(runs.runs)]
-    if not _has_curves(runs, runs.runs):
+    curves = {name: _curves(of_one, "validation", [runs.plan.response]) for name, of_one in runs.runs.items()}
+    groups = [tuple(name for name in names if curves[name][2]) for names in groups]
+    groups = [names for names in groups if names]
+    if not groups:
         return None
     figure, panels = _panels(len(groups))
     for axis, names in zip(panels, groups, strict=True):
         extremes = []
         for i, name in enumerate(names):
-            epochs, values = _curve(runs.runs[name], runs.plan.response)
+            epochs, values, drawn = curves[name]
             extremes += [values.min(), values.max()]
             style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
             every = _every(len(epochs), i)
-            axis.plot(epochs, values.mean(0), label=_label(runs, name), markersize=4, markevery=every, **style)
+            axis.plot(
+                epochs, values.mean(0), label=runs.figure_label(name, drawn), markersize=4, markevery=every, **style
+            )
             intervals = [statistics.mean_interval(statistics.sample(column.tolist())) for column in values.T]
             low, high = ([getattr(interval, end) for interval in intervals] for end in ("low", "high"))
             axis.fill_between(epochs, low, high, color=SHADES[i % 2], alpha=0.15, linewidth=0)
@@ -132,10 +134,10 @@ def _span_sizes(runs: Runs) -> Figure | None:
     """A panel for every treatment with a span and dimension, a line for every layer."""
     panels_of = []
     for name, of_one in runs.runs.items():
-        grid = of_one[0].summary["grid_shape"]
         if not (of_one[0].summary["threshold"] or 0) > 0:
             continue  # no span, or all of the grid
-        names = {row["name"] for row in of_one[0].metrics if row["split"] == "span" and "/size_" in row["name"]}
+        grid = of_one[0].summary["grid_shape"]
+        names = {row["name"] for run in of_one for row in run.metrics if "/size_" in row["name"]}
         panels_of += [(name, grid, dim, names) for dim in range(len(grid)) if names]
     if not panels_of:
         return None
@@ -145,16 +147,13 @@ def _span_sizes(runs: Runs) -> Figure | None:
         for i, layer in enumerate(layers):
             # One size a dimension, or one a head and dimension: then their mean.
             own = [m for m in names if m.startswith(f"{layer}/") and int(m.split("_")[-1]) % len(grid) == dim]
-            sizes = [[run.series("span", metric) for metric in own] for run in runs.runs[name]]
-            count = min(len(series) for of_run in sizes for series in of_run)
-            values = np.array([np.mean([[v for *_, v in s[:count]] for s in of_run], axis=0) for of_run in sizes])
-            epochs = [epoch for _, epoch, _ in sizes[0][0][:count]]
+            epochs, values, drawn = _curves(runs.runs[name], "span", own)
             axis.plot(epochs, values.mean(0), color="black", linestyle=STYLES[i % 4], label=f"layer {i + 1}")
             axis.fill_between(epochs, values.min(0), values.max(0), color="black", alpha=0.12, linewidth=0)
         whole = 2 * grid[dim] - 1
         axis.axhline(whole, color="0.7", linewidth=1)
         across = {1: ("",), 2: (", rows", ", columns")}.get(len(grid), tuple(f", dimension {i + 1}" for i in range(3)))
-        axis.set_title(_label(runs, name) + across[dim], fontsize="small")
+        axis.set_title(runs.figure_label(name, drawn) + across[dim], fontsize="small")
         axis.set(xlabel="epoch", ylabel=f"span (of {whole} offsets)", ylim=(0, 1.1 * whole))
         axis.legend(frameon=False, fontsize="x-small")
     return figure
@@ -162,21 +161,18 @@ def _span_sizes(runs: Runs) -> Figure | None:
 
 def _against_seconds(runs: Runs) -> Figure | None:
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    drawn = False
     for i, (name, of_one) in enumerate(runs.runs.items()):
-        curves = []
-        for run in of_one:
-            seconds = {step: value for step, _, value in run.series("speed", "seconds")}
-            values = run.series("validation", runs.plan.response)
-            curves.append([(seconds[step], value) for step, _, value in values if step in seconds])
-        count = min(len(curve) for curve in curves)
-        if count:
-            means = np.mean([curve[:count] for curve in curves], axis=0)
-            style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
-            style |= {"color": SHADES[i // 4 % 2], "markersize": 5, "markevery": _every(count, i)}
-            axis.plot(*means.T, label=_label(runs, name), **style)
-            drawn = True
-    if not drawn:
+        of_one = [run for run in of_one if run.series("speed", "seconds")]
+        epochs, values, drawn = _curves(of_one, "validation", [runs.plan.response])
+        at, seconds, _ = _curves(drawn, "speed", ["seconds"])
+        both = np.isin(epochs, at)
+        if not drawn or not both.any():
+            continue
+        means = seconds.mean(0)[np.searchsorted(at, epochs[both])]
+        style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8], "color": SHADES[i // 4 % 2], "markersize": 5}
+        every = _every(int(both.sum()), i)
+        axis.plot(means, values.mean(0)[both], label=runs.figure_label(name, drawn), markevery=every, **style)
+    if not axis.lines:
         plt.close(figure)
         return None
     axis.set(xlabel="seconds", ylabel=f"validation {runs.plan.response}")

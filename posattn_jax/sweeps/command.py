@@ -3,7 +3,9 @@
 import pathlib
 import shlex
 import sys
+from typing import Any
 
+import jax
 from absl import flags
 from ml_collections import config_flags
 
@@ -18,28 +20,30 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     """Runs the sweep of a config file, or goes on with it, and writes the report."""
     config_file = config_flags.get_config_filename(options["config"])  # with its variant
     changed = config_flags.get_override_values(options["config"])
+    jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     executor = Executor(options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm))
     plan = load_plan(config_file)
     chosen = plan.select(options.treatments, _numbers(options.seeds))
-    together = _with_earlier(chosen, plan, workdir)
-    jobs = make_jobs(chosen, options.config, config_file, changed, workdir)
+    together, commands = _with_earlier(chosen, plan, workdir)
+    reserved = {name for treatment in plan.treatments for name in treatment.fields}
+    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
-    write_plan(workdir / "sweep.json", together, {"command": command})
+    write_plan(workdir / "sweep.json", together, {"commands": list(dict.fromkeys((*commands, command)))})
     run(jobs, workdir, executor)
     report.write(workdir)
 
 
-def _with_earlier(chosen: Plan, plan: Plan, workdir: pathlib.Path) -> Plan:
-    """What was chosen, with the treatments and seeds that the folder has from earlier calls."""
+def _with_earlier(chosen: Plan, plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
+    """What was chosen, with the treatments and seeds that the folder has from earlier calls; and their commands."""
     path = workdir / "sweep.json"
     if not path.exists():
-        return chosen
-    earlier, _ = read_plan(path)
+        return chosen, []
+    earlier, how = read_plan(path)
     if earlier.question != plan.question:
         raise InputError(f'--workdir={workdir} has another sweep, "{earlier.question}": choose another folder')
     names = {treatment.name for treatment in (*earlier.treatments, *chosen.treatments)}
     treatments = [treatment.name for treatment in plan.treatments if treatment.name in names]
-    return plan.select(treatments, list(dict.fromkeys((*earlier.seeds, *chosen.seeds))))
+    return plan.select(treatments, list(dict.fromkeys((*earlier.seeds, *chosen.seeds)))), how.get("commands", [])
 
 
 def _numbers(seeds: list[str] | None) -> list[int] | None:
@@ -49,9 +53,10 @@ def _numbers(seeds: list[str] | None) -> list[int] | None:
         raise InputError(f"--seeds={','.join(seeds or [])}: expected whole numbers") from error
 
 
-def _pairs(parameters: list[str]) -> dict[str, str]:
+def _pairs(parameters: list[str]) -> dict[str, Any]:
+    """As submitit takes them: whole numbers are numbers."""
     pairs = [parameter.partition("=") for parameter in parameters]
     for name, equals, value in pairs:
         if not (name and equals and value):
             raise InputError(f"--slurm={','.join(parameters)}: expected NAME=VALUE,NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+    return {name: int(value) if value.isdigit() else value for name, _, value in pairs}

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any
 
-from posattn_jax.files import read_metrics
+from posattn_jax.files import is_evaluated, read_metrics
 
-# What a run exits with after it was asked to stop and has saved.
-STOPPED = (130, 143)
+# What a run exits with after it was asked to stop: it has saved, or had nothing to save yet.
+STOPPED = (130, 143, -2, -15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Job:
       workdir: the run folder.
       log: what its commands print, between lines of `Worker`; whoever holds its lock is at work on the run.
       commands: the training and, where the sweep asks for it, the evaluation.
+      evaluate: the fields that are set for the evaluation.
       total_steps, total_epochs: the config's; the first decides where it is not 0.
     """
 
@@ -35,6 +36,7 @@ class Job:
     commands: tuple[tuple[str, ...], ...]
     total_steps: int
     total_epochs: float
+    evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -50,8 +52,7 @@ class Job:
         total_steps = self.total_steps or self.total_epochs * final["step"] / final["epoch"]
         if final["step"] <= total_steps - 1:
             return False  # it was shorter
-        evaluation = _read(self.workdir / "evaluation.json")
-        return len(self.commands) == 1 or (evaluation is not None and evaluation["step"] == summary["best"]["step"])
+        return not self.evaluate or is_evaluated(_read(self.workdir / "evaluation.json"), summary, self.evaluate)
 
     @property
     def running(self) -> bool:
@@ -88,7 +89,9 @@ class Job:
             return None
         since = notes[-2] if len(notes) > 1 else 0
         said = [line for line in lines[since + 1 : notes[-1]] if line.strip()]
-        return said[-1] if said else f"exit code {ended[2]}"
+        if not said:
+            return f"exit code {ended[2]}"
+        return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:

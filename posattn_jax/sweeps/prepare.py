@@ -3,7 +3,7 @@
 import importlib.util
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -31,7 +31,12 @@ def load_plan(config_file: str) -> Plan:
 
 
 def make_jobs(
-    plan: Plan, config: ConfigDict, config_file: str, changed: Mapping[str, Any], folder: pathlib.Path
+    plan: Plan,
+    config: ConfigDict,
+    config_file: str,
+    changed: Mapping[str, Any],
+    folder: pathlib.Path,
+    reserved: Collection[str],
 ) -> list[Job]:
     """The jobs, all treatments with the first seed before the second: a sweep that is stopped is comparable.
 
@@ -39,13 +44,14 @@ def make_jobs(
       config: what the treatments are changes of.
       config_file: the file and variant that it is from, for the command line.
       changed: the fields that the user has set, which are in `config` already.
+      reserved: the fields that treatments differ in, those of the whole sweep, of which `plan` may be a part.
 
     Raises:
       InputError: fields that the treatments do not share or that the config does not have, or run folders that belong
         to another config.
     """
     for name in changed:
-        if name in ("seed", *plan.evaluate) or any(name in treatment.fields for treatment in plan.treatments):
+        if name in ("seed", *plan.evaluate) or name in reserved:
             raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
     jobs = []
     for seed in plan.seeds:
@@ -70,6 +76,7 @@ def make_jobs(
                     commands=(command, evaluation) if plan.evaluate else (command,),
                     total_steps=own.train.total_steps,
                     total_epochs=own.train.total_epochs,
+                    evaluate=plan.evaluate,
                 )
             )
     experiment.load_sources(config)  # data that is missing is told once, not by every run

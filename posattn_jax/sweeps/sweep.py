@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import submitit
 
@@ -27,7 +28,7 @@ from posattn_jax.sweeps.jobs import Job, is_claimed
 from posattn_jax.sweeps.table import ProgressTable
 from posattn_jax.sweeps.worker import Worker
 
-# How often workers are started: again where a run, or a worker, was killed from outside.
+# How often workers are started: again where one was killed from outside, or a run that belonged to nobody has ended.
 ROUNDS = 3
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -39,20 +40,22 @@ class Executor:
     Attributes:
       cluster: "local" or "slurm".
       workers: the runs at a time; 0: on this machine one a GPU, or one.
-      timeout_minutes: of a SLURM job, which is then submitted anew.
+      timeout_minutes: of a SLURM job, which is then submitted anew; None: a day.
       slurm: further parameters of a SLURM job, such as {"partition": "gpu"}.
     """
 
     cluster: str = "local"
     workers: int = 0
-    timeout_minutes: int = 24 * 60
-    slurm: dict[str, str] = dataclasses.field(default_factory=dict)
+    timeout_minutes: int | None = None
+    slurm: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.workers < 0:
             raise InputError(f"--workers={self.workers}: expected 0 or more")
-        if self.timeout_minutes < 1:
+        if self.timeout_minutes is not None and self.timeout_minutes < 1:
             raise InputError(f"--timeout_minutes={self.timeout_minutes}: expected at least 1")
+        if self.timeout_minutes is not None and self.cluster != "slurm":
+            raise InputError(f"--timeout_minutes={self.timeout_minutes}: --executor is {self.cluster}")
         if self.cluster == "slurm" and shutil.which("srun") is None:
             raise InputError('--executor=slurm: this machine has no command "srun"')
         if self.slurm and self.cluster != "slurm":
@@ -75,14 +78,16 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]
             if not pending:
                 break
-            submitted = _submit(pending, slots, folder / "jobs", executor, gpus, call)
+            submitted: list[submitit.Job] = []
             try:
-                while any(not job.done() for job in submitted) or any(map(is_claimed, slots)):
+                for worker in _workers(pending, slots, executor, gpus, call):
+                    submitted.append(_submit(worker, folder / "jobs", executor))
+                while any(not job.done() for job in submitted) or any(map(is_claimed, slots)) or _any_running(pending):
                     table.show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
                 for job in submitted:
-                    job.cancel()
+                    job.cancel(check=False)
                 while executor.cluster == "local" and any(map(is_claimed, slots)):
                     time.sleep(0.1)  # the runs are saving
                 raise
@@ -90,8 +95,18 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
                 table.show()
     failed = [job for job in jobs if not job.finished]
     if failed:
-        reasons = "; ".join(f"{job.name}: {job.failure() or 'stopped from outside'} (see {job.log})" for job in failed)
+        reasons = "; ".join(f"{job.name}: {_reason(job, folder)}" for job in failed)
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}; the same command tries them again")
+
+
+def _any_running(jobs: Sequence[Job]) -> bool:
+    return any(job.running for job in jobs)
+
+
+def _reason(job: Job, folder: pathlib.Path) -> str:
+    if not job.log.exists():
+        return f"no worker came to it (see {folder / 'jobs'})"
+    return f"{job.failure() or 'was stopped from outside'} (see {job.log})"
 
 
 @contextlib.contextmanager
@@ -103,37 +118,61 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _submit(
-    pending: Sequence[Job],
-    slots: Sequence[pathlib.Path],
-    folder: pathlib.Path,
-    executor: Executor,
-    gpus: Sequence[str],
-    call: str,
-) -> list[submitit.Job]:
-    """Starts a worker for every slot that has something to do."""
-    submitter = submitit.AutoExecutor(folder, cluster=executor.cluster, slurm_max_num_timeout=1000)
-    minutes = executor.timeout_minutes if executor.cluster == "slurm" else 10**6
-    try:
-        submitter.update_parameters(name="posattn_jax", timeout_min=minutes, stderr_to_stdout=True)
-        if executor.cluster == "slurm":
-            one_gpu = {"gpus_per_node": 1} if "gpus_per_node" not in executor.slurm else {}
-            submitter.update_parameters(**one_gpu, **{f"slurm_{name}": value for name, value in executor.slurm.items()})
-    except NameError as error:
-        raise InputError(f"--slurm: {' '.join(str(error).split())}") from error
+def _workers(
+    pending: Sequence[Job], slots: Sequence[pathlib.Path], executor: Executor, gpus: Sequence[str], call: str
+) -> Iterator[Worker]:
+    """One for every slot that has something to do; on this machine with a GPU, or a share of the cores, of its own."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = executor.cluster == "local" and not gpus and len(slots) <= len(cores)
-    submitted = []
+    on_one_gpu = -(-len(slots) // len(gpus)) if gpus else 0
     for i, slot in enumerate(slots[: len(pending)]):
-        environment = {}
+        environment: dict[str, str | None] = {}
+        if executor.cluster == "local":  # submitit's workers see no GPU
+            environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES")
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
-            on_this_gpu = -(-len(slots) // len(gpus))
-            if on_this_gpu > 1:
-                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / on_this_gpu:.3f}"
-        own_cores = tuple(cores[i :: len(slots)]) if share else ()
-        submitted.append(submitter.submit(Worker(slot, call, tuple(pending), own_cores, environment)))
-    return submitted
+        if on_one_gpu > 1:
+            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / on_one_gpu:.3f}"
+        yield Worker(slot, call, tuple(pending), tuple(cores[i :: len(slots)]) if share else (), environment)
+
+
+def _submit(worker: Worker, folder: pathlib.Path, executor: Executor) -> submitit.Job:
+    """Starts a worker.
+
+    Raises:
+      InputError: parameters that submitit does not know.
+    """
+    submitter = submitit.AutoExecutor(folder, cluster=executor.cluster, slurm_max_num_timeout=1000)
+    if executor.cluster == "local":
+        submitter.update_parameters(timeout_min=10**6, stderr_to_stdout=True)
+        with _stderr_to(folder / "controllers.txt"):
+            return submitter.submit(worker)
+    own = {name if name == "gpus_per_node" else f"slurm_{name}": value for name, value in executor.slurm.items()}
+    if "slurm_setup" in own:
+        own["slurm_setup"] = [own["slurm_setup"]]
+    minutes = executor.timeout_minutes or 24 * 60
+    try:
+        submitter.update_parameters(
+            **{"name": "posattn_jax", "timeout_min": minutes, "stderr_to_stdout": True, "gpus_per_node": 1} | own
+        )
+    except (NameError, TypeError, ValueError, AssertionError) as error:
+        raise InputError(f"--slurm: {' '.join(str(error).split())}") from error
+    return submitter.submit(worker)
+
+
+@contextlib.contextmanager
+def _stderr_to(path: pathlib.Path) -> Iterator[None]:
+    """For processes that are started meanwhile: submitit's answer Ctrl-C with tracebacks."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    with path.open("a") as file:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 def visible_gpus() -> list[str]:

@@ -1,9 +1,11 @@
 """What a submitted job does: it takes one run after the other that nobody else is at work on."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import shlex
+import signal
 import subprocess
 from typing import IO
 
@@ -22,14 +24,14 @@ class Worker:
       call: names the call of the sweep: a run that failed in it is not tried again.
       jobs: all runs of the sweep.
       cores: the CPU cores to stay on; empty: any.
-      environment: for the runs, beside this process's.
+      environment: of the runs, where it differs from this process's; None takes a variable out of it.
     """
 
     slot: pathlib.Path
     call: str
     jobs: tuple[Job, ...]
     cores: tuple[int, ...] = ()
-    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    environment: dict[str, str | None] = dataclasses.field(default_factory=dict)
     process: subprocess.Popen | None = None
 
     def __call__(self) -> None:
@@ -44,16 +46,18 @@ class Worker:
                         self._run(job, log, slot)
 
     def _run(self, job: Job, log: IO[str], slot: IO[str]) -> None:
+        environment = os.environ | self.environment
         for command in job.commands:
             log.write(f"[sweep {self.call}] {shlex.join(command)}\n")
             log.flush()
             self.process = subprocess.Popen(
                 command,
-                env=os.environ | self.environment,
+                env={name: value for name, value in environment.items() if value is not None},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches it once, through `_stop`
+                preexec_fn=_ignore_warning,
                 pass_fds=(slot.fileno(),),
             )
             try:
@@ -68,13 +72,19 @@ class Worker:
                 return
 
     def _stop(self) -> None:
-        """Lets the run save, and end."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait()
+        """Lets the run save, and end. From a signal handler too, while `_run` waits: Popen's own wait would block."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.process.pid, signal.SIGTERM)
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
 
     def checkpoint(self) -> DelayedSubmission:
         """Called by submitit before a time limit or a preemption: the job is submitted anew."""
         self._stop()
-        self.process = None
-        return DelayedSubmission(self)
+        return DelayedSubmission(dataclasses.replace(self, process=None))
+
+
+def _ignore_warning() -> None:
+    """SLURM warns every process of a job; the run is told by `Worker.checkpoint`."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posattn_jax.analysis import report
+from posattn_jax.analysis import report, sweep_figures
 from posattn_jax.analysis.findings import findings, verdict
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
@@ -41,7 +41,7 @@ def plan(**changes):
 
 @pytest.fixture
 def folder(tmp_path):
-    write_plan(tmp_path / "sweep.json", plan(), {"command": "python -m posattn_jax.main --mode=sweep"})
+    write_plan(tmp_path / "sweep.json", plan(), {"commands": ["python -m posattn_jax.main --mode=sweep"]})
     for seed, a, b, c in zip(SEEDS, A, B, C, strict=True):
         write_run(tmp_path / "none" / str(seed), a, span=False)
         write_run(tmp_path / "span" / str(seed), b, span=True, sigma=[0.2, 0.3])
@@ -95,27 +95,31 @@ def test_the_papers_tables_are_tested_again(folder):
 
 
 @pytest.mark.parametrize(
-    "treatment, control, alternative, holm_p, word",
+    "treatment, control, alternative, holm_p, holm_p_two_sided, word",
     [
-        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "greater", 0.001, "Supported"),
-        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "greater", 1.0, "Contradicted"),
-        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "less", 1.0, "Contradicted"),
-        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "two-sided", 0.001, "Supported"),
-        ([0.52, 0.55, 0.58], [0.5, 0.51, 0.52], "greater", 0.2, "Not shown"),
-        ([0.5, 0.5], [0.5, 0.5], "greater", float("nan"), "Cannot be tested"),
-        ([0.5], [0.5, 0.6], "greater", float("nan"), "Cannot be tested"),
+        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "greater", 0.001, 0.002, "Supported"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "greater", 1.0, 0.002, "Contradicted"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "greater", 1.0, 0.06, "Not shown"),  # of many hypotheses
+        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "less", 1.0, 0.002, "Contradicted"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91, 0.92], "two-sided", 0.001, 0.001, "Supported"),
+        ([0.9, 0.91, 0.92], [0.5, 0.51, 0.52], "greater", 0.06, 0.12, "Not shown"),
+        ([0.52, 0.55, 0.58], [0.5, 0.51, 0.52], "greater", 0.2, 0.4, "Not shown"),
+        ([0.5, 0.5], [0.5, 0.5], "greater", float("nan"), float("nan"), "Cannot be tested"),
+        ([0.5], [0.5, 0.6], "greater", float("nan"), float("nan"), "Cannot be tested"),
     ],
     ids=str,
 )
-def test_verdicts(treatment, control, alternative, holm_p, word):
+def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, word):
     samples = {"a": sample(treatment), "b": sample(control)}
     comparison = compare(samples["a"], samples["b"], alternative)
-    said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, samples)
+    said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, holm_p_two_sided, samples)
     assert said.startswith(word)
     assert f"n = {len(treatment)} and {len(control)}" in said
     if word != "Cannot be tested":
         assert ("higher" if np.mean(treatment) > np.mean(control) else "lower") in said
         assert f"{comparison.interval.low:+.4f} to {comparison.interval.high:+.4f}" in said
+    if word == "Not shown":  # how many more runs is said only where one test alone would not have found it
+        assert ("would be found by" in said) == (comparison.p_stated >= 0.05)
 
 
 def test_what_is_missing_is_named_and_left_out(folder, capsys):
@@ -206,6 +210,73 @@ def test_treatments_that_differ_in_more_than_their_fields_are_refused(folder):
         read_runs(folder)
 
 
+def test_a_run_of_another_treatment_is_refused(folder):
+    """A copied folder, or a run with a field of its treatment changed."""
+    path = folder / "span" / "4" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"model": config["model"] | {"span": False}}))
+    with pytest.raises(InputError, match=r"span/4: is not a run of its treatment, which has model.span=True"):
+        read_runs(folder)
+
+
+def test_evaluations_are_the_response_where_the_plan_says_so(tmp_path):
+    treatments = (
+        Treatment("none", "no span", {"model.span": False}),
+        Treatment("span", "a span", {"model.span": True}),
+    )
+    hypotheses = (Hypothesis("a span helps", "span", "none", "greater"),)
+    evaluated = plan(treatments=treatments, hypotheses=hypotheses, seeds=(1, 2), evaluate={"data.pool": 1})
+    write_plan(tmp_path / "sweep.json", evaluated, {})
+
+    def write(name, seed, accuracy, pool=1, step=30):
+        write_run(tmp_path / name / str(seed), 0.9, span=name == "span")
+        evaluation = {"step": step, "config": {"data": {"pool": pool}}, "validation": {"accuracy": accuracy}}
+        (tmp_path / name / str(seed) / "evaluation.json").write_text(json.dumps(evaluation))
+
+    write("none", 1, 0.5)
+    write("none", 2, 0.6, pool=2)  # of the grid it was trained on
+    write("span", 1, 0.7)
+    write("span", 2, 0.8, step=20)  # of an epoch that is no longer the best
+    runs = read_runs(tmp_path)
+    assert (runs.responses("none"), runs.responses("span")) == ([0.5], [0.7])
+    assert {"none/2: was not evaluated under data.pool=1", "span/2: was not evaluated under data.pool=1"} <= set(
+        runs.left_out
+    )
+    report.write(tmp_path)
+    assert "Validation accuracy under data.pool = 1" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_runs_without_curves_and_with_longer_ones(folder):
+    """They are drawn as far as they have something to draw, and named."""
+    (folder / "span" / "1" / "positions.npz").unlink()
+    (folder / "span" / "2" / "metrics.jsonl").unlink()
+    path = folder / "none" / "1" / "metrics.jsonl"
+    early = {"split": "validation", "step": 5, "epoch": 0.5, "name": "accuracy", "value": 0.1}
+    path.write_text(json.dumps(early) + "\n" + path.read_text())
+    runs = read_runs(folder)
+    assert runs.left_out == [
+        "span/1: is not in every figure (it has no positions.npz)",
+        "span/2: is not in every figure (it has no metrics.jsonl)",
+    ]
+    epochs, values, drawn = sweep_figures._curves(runs.runs["none"], "validation", ["accuracy"])
+    assert epochs.tolist() == [1, 2, 3] and values[0].tolist() == pytest.approx([A[0] - 0.2, A[0] - 0.1, A[0]])
+    assert len(drawn) == 5 and len(sweep_figures._curves(runs.runs["span"], "validation", ["accuracy"])[2]) == 4
+    report.write(folder)
+
+
+def test_what_looks_like_markdown_or_html_is_text(folder):
+    labels = {"none": "a *span | x* <u>", "span": r"$\foo$ _b_", "half": "half"}
+    strange = plan(
+        question="Is sigma <b> & <.3?",
+        treatments=tuple(Treatment(t.name, labels[t.name], t.fields) for t in plan().treatments),
+    )
+    write_plan(folder / "sweep.json", strange, {})
+    report.write(folder)
+    page = (folder / "report" / "index.html").read_text()
+    assert "<title>Is sigma &lt;b&gt; &amp; &lt;.3?</title>" in page
+    assert "<td>a *span | x* &lt;u&gt;</td>" in page and "<em>b</em>" not in page
+
+
 def test_a_damaged_plan_or_summary_is_named(folder):
     (folder / "none" / "1" / "summary.json").write_text('{"best": ')
     with pytest.raises(InputError, match=re.escape("none/1/summary.json: cannot be read")):
@@ -239,8 +310,8 @@ def test_a_hypothesis_without_direction(unchecked):
 def test_plan_round_trip(tmp_path):
     from posattn_jax.analysis.plan import read_plan
 
-    write_plan(tmp_path / "sweep.json", plan(), {"command": "x"})
-    assert read_plan(tmp_path / "sweep.json") == (plan(), {"command": "x"})
+    write_plan(tmp_path / "sweep.json", plan(), {"commands": ["x"]})
+    assert read_plan(tmp_path / "sweep.json") == (plan(), {"commands": ["x"]})
     part = plan().select(["none", "span"], [3])
     assert [h.claim for h in part.hypotheses] == ["a span helps"] and part.seeds == (3,)
     with pytest.raises(InputError, match="--treatments=x: expected some of none, span, half"):

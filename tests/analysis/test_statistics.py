@@ -46,7 +46,7 @@ def test_student_sleep():
     assert (result.t, result.df) == (pytest.approx(-1.8608, abs=5e-5), pytest.approx(17.776, abs=5e-4))
     assert result.p_two_sided == pytest.approx(0.07939, abs=5e-6)
     assert (result.interval.low, result.interval.high) == pytest.approx((-3.3654832, 0.2054832), abs=5e-7)
-    both, less = statistics.paired(np.subtract(*SLEEP).tolist(), "less")
+    both, less = statistics.paired(*SLEEP, "less")
     assert (both, less) == (pytest.approx(0.002833, abs=5e-7), pytest.approx(0.002833 / 2, abs=5e-7))
 
 
@@ -95,11 +95,22 @@ def test_without_variation_or_with_one_run_nothing_is_claimed():
         assert result.effect == pytest.approx(0.5 - other.mean)
         assert all(map(math.isnan, (result.t, result.p_two_sided, result.p_stated, result.power, result.runs_needed)))
     assert math.isnan(compare(sample([0.4]), sample([0.1, 0.3]), "less").p_stated)
-    assert all(map(math.isnan, statistics.paired([0.1], "less") + statistics.paired([0.1, 0.1], "greater")))
+    assert all(map(math.isnan, statistics.paired([0.1], [0.2], "less")))
     assert math.isnan(statistics.jarque_bera([0.5, 0.5])) and math.isnan(sample([0.5]).std)
     assert math.isnan(statistics.mean_interval(sample([0.5])).low)
     # Variation in one of the two is enough.
     assert compare(flat, sample([0.1, 0.3]), "greater").p_stated < 0.15
+
+
+@pytest.mark.parametrize("value", [0.7, 1 / 3, 353 / 360])
+def test_rounding_is_no_variation(value):
+    """Of [.7, .7, .7] the deviation is 1e-16 and not 0."""
+    flat, other = [value] * 3, [value + 1 / 360] * 3
+    assert np.std(flat, ddof=1) >= sample(flat).std == 0
+    assert math.isnan(compare(sample(flat), sample(other), "less").p_stated)
+    assert math.isnan(statistics.jarque_bera(flat))
+    pairs = [value, value + 5 / 360, value + 7 / 360]
+    assert all(map(math.isnan, statistics.paired([x + 1 / 360 for x in pairs], pairs, "greater")))
 
 
 def test_mean_interval_and_normality_against_scipy():
@@ -111,8 +122,9 @@ def test_mean_interval_and_normality_against_scipy():
 
 
 def test_holm_as_in_r():
-    """R: p.adjust(c(.01, .02, .03, .04, .05), "holm"): .05 .08 .09 .09 .09; any order, what is undefined left out."""
-    corrected = holm([0.03, 0.01, math.nan, 0.05, 0.02, 0.04])
-    assert corrected[:2] + corrected[3:] == pytest.approx([0.09, 0.05, 0.09, 0.08, 0.09])
+    """R: p.adjust(c(.01, .02, .03, .04, .05), "holm"): .05 .08 .09 .09 .09, with n = 6: .06 .10 .12 .12 .12."""
+    assert holm([0.03, 0.01, 0.05, 0.02, 0.04], 5) == pytest.approx([0.09, 0.05, 0.09, 0.08, 0.09])
+    corrected = holm([0.03, 0.01, math.nan, 0.05, 0.02, 0.04], 6)  # one was stated that could not be tested
+    assert corrected[:2] + corrected[3:] == pytest.approx([0.12, 0.06, 0.12, 0.10, 0.12])
     assert math.isnan(corrected[2])
-    assert holm([0.7, 0.8]) == [1.0, 1.0] and holm([]) == []
+    assert holm([0.7, 0.8], 2) == [1.0, 1.0] and holm([], 0) == []

@@ -17,7 +17,8 @@ def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None):
     plan = plan or common.span_paper_sweep().select(["siren_2d", "span_2d"], [5, 6])
     config = config or digits.get_config("tiny")
     config.update_from_flattened_dict(changed or {})
-    return prepare.make_jobs(plan, config, config_file, changed or {}, folder)
+    reserved = {name for treatment in common.span_paper_sweep().treatments for name in treatment.fields}
+    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved)
 
 
 def test_jobs_of_a_plan(tmp_path):
@@ -49,6 +50,7 @@ def test_jobs_with_an_evaluation(tmp_path):
     [
         ({"seed": 3}, "--config.seed: is what the runs of this sweep differ in"),
         ({"model.span.enabled": False}, "--config.model.span.enabled: is what the runs"),
+        ({"data.layout": "1d"}, "--config.data.layout: is what the runs"),  # of treatments that are not chosen
         ({"data.name": "cifar10", "data.dir": "/nowhere"}, "/nowhere"),
     ],
     ids=str,
@@ -78,10 +80,10 @@ def test_a_config_without_a_sweep_is_named():
 
 def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
     plan = common.span_paper_sweep()
-    write_plan(tmp_path / "sweep.json", plan.select(["siren_2d"], [1]), {})
-    together = command._with_earlier(plan.select(["span_2d"], [2]), plan, tmp_path)
+    write_plan(tmp_path / "sweep.json", plan.select(["siren_2d"], [1]), {"commands": ["first"]})
+    together, commands = command._with_earlier(plan.select(["span_2d"], [2]), plan, tmp_path)
     assert [treatment.name for treatment in together.treatments] == ["siren_2d", "span_2d"]
-    assert together.seeds == (1, 2)
+    assert together.seeds == (1, 2) and commands == ["first"]
     other = Plan("Another question?", (Treatment("a", "a"),))
     with pytest.raises(InputError, match="has another sweep"):
         command._with_earlier(other, other, tmp_path)
@@ -127,7 +129,7 @@ def test_a_sweep_and_its_report(tmp_path):
     assert code == 0, err
     assert "span_2d/3: done" in err and "2 runs" in out
     plan, how = read_plan(tmp_path / "sweep.json")
-    assert plan.seeds == (3,) and "--mode=sweep" in how["command"]
+    assert plan.seeds == (3,) and "--mode=sweep" in how["commands"][0]
     results = json.loads((tmp_path / "report" / "results.json").read_text())
     assert [each["treatment"] for each in results["runs"]] == ["gaussian_2d", "span_2d"]
     for each in results["runs"]:

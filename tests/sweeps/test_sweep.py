@@ -1,11 +1,14 @@
 """The life of a sweep, with runs that only pretend: seconds each."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,6 +18,7 @@ from posattn_jax.sweeps import sweep
 from posattn_jax.sweeps.jobs import Job, claim, is_claimed
 from posattn_jax.sweeps.sweep import Executor, visible_gpus
 from posattn_jax.sweeps.table import state
+from posattn_jax.sweeps.worker import Worker
 
 # Notes when it starts and ends, trains for a while that SIGTERM ends early with 143, and sums up.
 RUN = """
@@ -81,19 +85,21 @@ def test_a_failed_run_is_named_the_others_are_done_and_it_is_tried_again(tmp_pat
     assert jobs[1].finished and len(notes(jobs[0], "start")) == 1
 
 
-def test_a_run_that_someone_is_at_work_on_is_left_alone(tmp_path):
+def test_a_run_that_someone_is_at_work_on_is_waited_for(tmp_path):
     job = make_job(tmp_path, 1)
     with claim(job.log) as log:
         assert log is not None and is_claimed(job.log) and state(job) == "running 0%"
         with claim(job.log) as second:
             assert second is None
-        with pytest.raises(RunError, match="stopped from outside"):
-            sweep.run([job], tmp_path, Executor(workers=1))
-    assert not notes(job, "start") and not is_claimed(job.log) and state(job) == "waiting"
+        process = start(tmp_path, jobs=1)
+        time.sleep(8)
+        assert process.poll() is None and not notes(job, "start")
+    assert process.wait(timeout=60) == 0
+    assert job.finished and not is_claimed(job.log)
 
 
-def test_a_killed_run_is_started_again(tmp_path):
-    """By the same call: whoever killed it did not stop the sweep."""
+def test_a_killed_run_failed_and_the_next_call_starts_it_again(tmp_path):
+    """Its memory may have been too little: the same call does not try for ever."""
     job = make_job(tmp_path, 1, seconds=3)
     killer = subprocess.Popen(
         [sys.executable, "-c", KILLER, str(tmp_path / "a" / "1" / "notes")], stdout=subprocess.DEVNULL
@@ -103,6 +109,31 @@ def test_a_killed_run_is_started_again(tmp_path):
     assert killer.wait() == 0
     sweep.run([job], tmp_path, Executor(workers=1))
     assert job.finished and len(notes(job, "start")) == 2
+
+
+def test_a_time_limit_lets_the_run_save_and_submits_the_worker_again(tmp_path):
+    """As submitit does it: from a signal handler, while the worker waits for its run."""
+    job = make_job(tmp_path, 1, seconds=5)
+    worker = Worker(tmp_path / "slot", "call", (job,))
+    again = []
+
+    def warned(signum, frame):
+        again.append(worker.checkpoint())
+        sys.exit(-1)
+
+    previous = signal.signal(signal.SIGUSR2, warned)
+    alarm = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGUSR2))
+    alarm.start()
+    try:
+        with pytest.raises(SystemExit):
+            worker()
+    finally:
+        signal.signal(signal.SIGUSR2, previous)
+        alarm.join()
+    assert len(notes(job, "saved")) == 1 and not job.running and job.failure() is None
+    (submission,) = again
+    pickle.loads(pickle.dumps(submission.function))()
+    assert job.finished
 
 
 KILLER = """
@@ -120,14 +151,16 @@ from posattn_jax.sweeps.sweep import Executor
 from tests.sweeps.test_sweep import make_job
 folder = pathlib.Path(sys.argv[1])
 try:
-    sweep.run([make_job(folder, seed, seconds=2) for seed in range(3)], folder, Executor(workers=2))
+    jobs = [make_job(folder, seed, seconds=2) for seed in range(3)] if sys.argv[2] == "3" else [make_job(folder, 1)]
+    sweep.run(jobs, folder, Executor(workers=2))
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
-def start(folder):
-    return subprocess.Popen([sys.executable, "-c", SWEEP, str(folder)], start_new_session=True, cwd=pathlib.Path.cwd())
+def start(folder, jobs=3):
+    command = [sys.executable, "-c", SWEEP, str(folder), str(jobs)]
+    return subprocess.Popen(command, start_new_session=True, cwd=pathlib.Path.cwd())
 
 
 def wait_for(condition, seconds=60):
@@ -178,24 +211,24 @@ def test_a_longer_training_is_not_finished(tmp_path):
     (job.workdir / "summary.json").write_text(json.dumps({"best": final | {"step": 20}, "final": final}))
 
     def finished(**changes):
-        fields = {"total_steps": 0, "total_epochs": 3.0} | changes
-        return Job("a", 1, job.workdir, job.log, fields.pop("commands", job.commands), **fields).finished
+        return dataclasses.replace(job, **({"total_steps": 0, "total_epochs": 3.0} | changes)).finished
 
     assert finished() and finished(total_steps=30, total_epochs=99.0) and finished(total_epochs=3.04)
     assert not finished(total_epochs=4.0) and not finished(total_steps=31)
-    twice = job.commands * 2
-    assert not finished(commands=twice)
-    (job.workdir / "evaluation.json").write_text(json.dumps({"step": 10}))
-    assert not finished(commands=twice)  # of an earlier best epoch
-    (job.workdir / "evaluation.json").write_text(json.dumps({"step": 20}))
-    assert finished(commands=twice)
+    evaluate = {"data.pool": 1, "data.grid_shape": (4, 4)}
+    assert not finished(evaluate=evaluate)
+    for step, pool in ((10, 1), (20, 2), (20, 1)):  # of an earlier best epoch; on another grid; right
+        config = {"data": {"pool": pool, "grid_shape": (4, 4)}}
+        (job.workdir / "evaluation.json").write_text(json.dumps({"step": step, "config": config}))
+        assert finished(evaluate=evaluate) == ((step, pool) == (20, 1))
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"workers": -1}, "--workers=-1: expected 0 or more"),
-        ({"timeout_minutes": 0}, "--timeout_minutes=0"),
+        ({"timeout_minutes": 0}, "--timeout_minutes=0: expected at least 1"),
+        ({"timeout_minutes": 9}, "--timeout_minutes=9: --executor is local"),
         ({"slurm": {"partition": "gpu"}}, "--slurm=partition: --executor is local"),
         ({"cluster": "slurm"}, 'this machine has no command "srun"'),
     ],
@@ -222,28 +255,18 @@ def test_gpus_are_counted_without_using_them(monkeypatch, tmp_path):
     assert visible_gpus() == ["0", "1"]
 
 
-def test_every_gpu_has_its_worker(unchecked, monkeypatch, tmp_path):
+def test_every_gpu_has_its_worker(monkeypatch, tmp_path):
     """Four workers on two GPUs share them, and their memory."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    submitted = []
-
-    class Submitter:
-        def __init__(self, folder, **options):
-            pass
-
-        def update_parameters(self, **parameters):
-            pass
-
-        def submit(self, worker):
-            submitted.append(worker)
-
-    monkeypatch.setattr(sweep.submitit, "AutoExecutor", Submitter)
-    jobs = [make_job(tmp_path, seed) for seed in range(9)]
-    slots = [tmp_path / f"slot_{i}" for i in range(4)]
-    sweep._submit(jobs, slots, tmp_path, Executor(workers=4), visible_gpus(), "call")
-    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in submitted] == ["4", "7", "4", "7"]
-    assert {worker.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] for worker in submitted} == {"0.450"}
-    assert all(worker.cores == () for worker in submitted)
+    jobs, slots = [make_job(tmp_path, seed) for seed in range(9)], [tmp_path / f"slot_{i}" for i in range(4)]
+    workers = list(sweep._workers(jobs, slots, Executor(workers=4), visible_gpus(), "call"))
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["4", "7", "4", "7"]
+    assert {worker.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] for worker in workers} == {"0.450"}
+    assert all(worker.cores == () for worker in workers)
+    # Without any, what submitit hides from its workers is as it was for the runs.
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    (worker,) = sweep._workers(jobs, slots[:1], Executor(workers=1), [], "call")
+    assert worker.environment == {"CUDA_VISIBLE_DEVICES": None}
 
 
 # What submitit asks of SLURM: sbatch prints a job number, squeue and sacct know nothing.
@@ -259,13 +282,19 @@ def test_slurm_is_asked_for_a_gpu_a_worker_and_its_parameters(monkeypatch, tmp_p
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    executor = Executor("slurm", 1, 90, {"partition": "gpu"})
-    (job,) = sweep._submit([make_job(tmp_path, 1)], [tmp_path / "slot"], tmp_path / "jobs", executor, [], "call")
+    executor = Executor("slurm", 1, 90, {"partition": "gpu", "mem_gb": 32, "setup": "module load cuda"})
+    (worker,) = sweep._workers([make_job(tmp_path, 1)], [tmp_path / "slot"], executor, [], "call")
+    job = sweep._submit(worker, tmp_path / "jobs", executor)
     text = (tmp_path / "submitted.sh").read_text()
     assert job.job_id == "12"
-    for line in ("--partition=gpu", "--time=90", "--gpus-per-node=1", "--job-name=posattn_jax"):
+    for line in (
+        "--partition=gpu",
+        "--time=90",
+        "--gpus-per-node=1",
+        "--job-name=posattn_jax",
+        "--mem=32GB",
+        "module load",
+    ):
         assert line in text
-    with pytest.raises(InputError, match="--slurm: .*colour"):
-        sweep._submit(
-            [make_job(tmp_path, 1)], [tmp_path / "slot"], tmp_path, Executor("slurm", 1, 90, {"colour": "red"}), [], "c"
-        )
+    with pytest.raises(InputError, match=r"--slurm: .*colour"):
+        sweep._submit(worker, tmp_path / "jobs", Executor("slurm", 1, 90, {"colour": "red"}))

@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+
+from posattn_jax.analysis.figures import mean_factor
+from posattn_jax.analysis.span_pictures import on_image
+
+
+def test_a_span_in_two_dimensions_is_a_box():
+    summary = {"grid_shape": [5, 7], "threshold": 0.1}
+    sigma = np.array([0.2, 0.1])  # half-spans ceil(2.146 * .2 * 4) = 2 and ceil(2.146 * .1 * 6) = 2
+    gaussian, inside = on_image(mean_factor(sigma, 2), summary, (5, 7))
+    assert inside.tolist() == [[abs(column - 3) <= 2 for column in range(7)]] * 5
+    assert gaussian[2, 3] == 1
+    assert gaussian[1, 5] == pytest.approx(np.exp(-0.5 * ((1 / 4 / 0.2) ** 2 + (2 / 6 / 0.1) ** 2)))
+
+
+def test_a_span_in_one_dimension_covers_whole_rows():
+    """Three positions on each side of pixel (1, 2) of 3 x 4: index 6, so indices 3 to 9."""
+    summary = {"grid_shape": [12], "threshold": 0.1}
+    gaussian, inside = on_image(mean_factor(np.array([0.12]), 1), summary, (3, 4))
+    assert np.flatnonzero(inside).tolist() == [3, 4, 5, 6, 7, 8, 9]
+    assert gaussian[2, 1] == pytest.approx(np.exp(-0.5 * (3 / 11 / 0.12) ** 2))
+
+
+def test_without_a_mask_everything_is_inside():
+    summary = {"grid_shape": [5, 7], "threshold": 0.0}
+    assert on_image(mean_factor(np.array([[[0.2, 9.0], [0.1, 0.1]]]), 2), summary, (5, 7))[1].all()
