@@ -72,6 +72,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     rest = command_line.parse_with_config(flags.FLAGS, argv)
     if _MODE.value != "report":
         command_line.check_config_given(_CONFIG.value)
+    elif _CONFIG.value is not None:
+        raise InputError("--config: a report is made of run folders alone")
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
     for name in SWEEP_FLAGS if _MODE.value != "sweep" else ():

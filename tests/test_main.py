@@ -25,7 +25,7 @@ def command(*arguments, config="configs/digits.py:tiny"):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "posattn_jax.main", f"--config={config}", *arguments],
+        [sys.executable, "-m", "posattn_jax.main", *([f"--config={config}"] if config else []), *arguments],
         cwd=ROOT,
         env=os.environ | quick,
         stdout=subprocess.PIPE,

@@ -107,12 +107,14 @@ def test_lists_that_mean_nothing(function, values, message):
     [
         (["--workers=2"], "--workers is for --mode=sweep, and --mode is train"),
         (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: expected some of baseline_1d"),
-        (["--mode=report"], "no runs there"),
+        (["--mode=report"], "--config: a report is made of run folders alone"),
+        (["--mode=report", None], "no runs there"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_wrong_flags_are_one_line(tmp_path, arguments, message):
-    code, _, err = run(f"--workdir={tmp_path / 'sweep'}", *arguments)
+    config = None if None in arguments else FILE
+    code, _, err = run(f"--workdir={tmp_path / 'sweep'}", *filter(None, arguments), config=config)
     assert code == 2 and message in err and len(err.splitlines()) == 1
 
 
