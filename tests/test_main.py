@@ -99,7 +99,7 @@ def test_evaluate_on_a_larger_grid(trained):
         (["--config.train.batch_size=900"], "a batch of 1800 cannot be drawn from 1438 training examples"),
         (["--confg=x"], "Unknown command line flag 'confg'"),
         (["stray"], 'unexpected argument "stray"'),
-        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate>"),
+        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate|sweep|report>"),
         (["--mode=evaluate"], "no run there"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -118,7 +118,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
         ("configs/digit.py", "--config=configs/digit.py: no such file"),
         ("configs/digits.py:small", 'digits variant "small"'),
         ("configs/reconstruction.py:small", 'reconstruction variant "small": expected none or "tiny"'),
-        ("configs/cifar2d_span.py:small", 'config variant "small": expected none, "quick", "half" or "tiny"'),
+        ("configs/cifar2d_span.py:small", 'config variant "small": expected none, "quick", "half", "digits" or "tiny"'),
     ],
 )
 def test_bad_config_file(tmp_path, config, message):

@@ -7,6 +7,7 @@ import pathlib
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterator
 from typing import IO
 
 from submitit.helpers import DelayedSubmission
@@ -50,16 +51,16 @@ class Worker:
         for command in job.commands:
             log.write(f"[sweep {self.call}] {shlex.join(command)}\n")
             log.flush()
-            self.process = subprocess.Popen(
-                command,
-                env={name: value for name, value in environment.items() if value is not None},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches it once, through `_stop`
-                preexec_fn=_ignore_warning,
-                pass_fds=(slot.fileno(),),
-            )
+            with _warning_ignored():
+                self.process = subprocess.Popen(
+                    command,
+                    env={name: value for name, value in environment.items() if value is not None},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C reaches it once, through `_stop`
+                    pass_fds=(slot.fileno(),),
+                )
             try:
                 exit_code = self.process.wait()
             except BaseException:
@@ -85,6 +86,11 @@ class Worker:
         return DelayedSubmission(dataclasses.replace(self, process=None))
 
 
-def _ignore_warning() -> None:
-    """SLURM warns every process of a job; the run is told by `Worker.checkpoint`."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+@contextlib.contextmanager
+def _warning_ignored() -> Iterator[None]:
+    """By processes that are started meanwhile: SLURM warns all of a job, and `Worker.checkpoint` tells the run."""
+    previous = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, previous)

@@ -91,7 +91,7 @@ def test_a_run_that_someone_is_at_work_on_is_waited_for(tmp_path):
         assert log is not None and is_claimed(job.log) and state(job) == "running 0%"
         with claim(job.log) as second:
             assert second is None
-        process = start(tmp_path, jobs=1)
+        process = start(tmp_path, 0.3, seeds=[1])
         time.sleep(8)
         assert process.poll() is None and not notes(job, "start")
     assert process.wait(timeout=60) == 0
@@ -151,15 +151,15 @@ from posattn_jax.sweeps.sweep import Executor
 from tests.sweeps.test_sweep import make_job
 folder = pathlib.Path(sys.argv[1])
 try:
-    jobs = [make_job(folder, seed, seconds=2) for seed in range(3)] if sys.argv[2] == "3" else [make_job(folder, 1)]
+    jobs = [make_job(folder, seed, float(sys.argv[2])) for seed in map(int, sys.argv[3:])]
     sweep.run(jobs, folder, Executor(workers=2))
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
-def start(folder, jobs=3):
-    command = [sys.executable, "-c", SWEEP, str(folder), str(jobs)]
+def start(folder, seconds, seeds=(0, 1, 2)):
+    command = [sys.executable, "-c", SWEEP, str(folder), str(seconds), *map(str, seeds)]
     return subprocess.Popen(command, start_new_session=True, cwd=pathlib.Path.cwd())
 
 
@@ -177,24 +177,24 @@ def wait_for(condition, seconds=60):
 )
 def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, signum, exit_code):
     """From a terminal the signal reaches every process of the group, from `kill` only the sweep."""
-    jobs = [make_job(tmp_path, seed, seconds=2) for seed in range(3)]
-    process = start(tmp_path)
+    jobs = [make_job(tmp_path, seed) for seed in range(3)]
+    process = start(tmp_path, 300)
     wait_for(lambda: notes(jobs[0], "start") and notes(jobs[1], "start"))
     kill(process.pid, signum)
-    assert process.wait(timeout=30) == exit_code
+    assert process.wait(timeout=60) == exit_code
     assert len(notes(jobs[0], "saved")) == len(notes(jobs[1], "saved")) == 1 and not notes(jobs[2], "start")
-    assert start(tmp_path).wait(timeout=90) == 0
+    assert start(tmp_path, 0.3).wait(timeout=90) == 0
     assert all(job.finished for job in jobs)
 
 
 def test_a_killed_sweep_runs_nothing_twice_at_a_time(tmp_path):
     """Its workers outlive SIGKILL; the same command waits for them and does the rest."""
-    jobs = [make_job(tmp_path, seed, seconds=2) for seed in range(3)]
-    process = start(tmp_path)
+    jobs = [make_job(tmp_path, seed) for seed in range(3)]
+    process = start(tmp_path, 2)
     wait_for(lambda: notes(jobs[0], "start"))
     process.kill()
     process.wait()
-    assert start(tmp_path).wait(timeout=90) == 0
+    assert start(tmp_path, 2).wait(timeout=90) == 0
     for job in jobs:
         assert job.finished
         assert len(notes(job, "start")) == 1
