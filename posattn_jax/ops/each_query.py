@@ -1,0 +1,111 @@
+"""A function of every query's window of arrays, one query at a time, backward too."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from posattn_jax.axes import Array, Float, Sizes
+from posattn_jax.ops import grid
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """The part of an array that each query meets.
+
+    Attributes:
+      axis: the first of the axes that it is cut from.
+      sizes: its size along these axes.
+      first: where along them it begins, [t len(sizes)].
+    """
+
+    axis: int
+    sizes: Sizes
+    first: np.ndarray
+
+    def take(self, x: Array, first: Array) -> Array:
+        """One query's window, the axes that it is cut from joined into one."""
+        end = self.axis + len(self.sizes)
+        part = lax.dynamic_slice(x, self._start(x, first), (*x.shape[: self.axis], *self.sizes, *x.shape[end:]))
+        return part.reshape(*x.shape[: self.axis], -1, *x.shape[end:])
+
+    def add(self, x: Array, first: Array, part: Array) -> Array:
+        """`part` added to where `take` took it from."""
+        end = self.axis + len(self.sizes)
+        start = self._start(x, first)
+        part = part.reshape(*x.shape[: self.axis], *self.sizes, *x.shape[end:])
+        return lax.dynamic_update_slice(x, lax.dynamic_slice(x, start, part.shape) + part, start)
+
+    def _start(self, x, first):
+        return (*(0 for _ in range(self.axis)), *first, *(0 for _ in x.shape[self.axis + len(self.sizes) :]))
+
+
+class GridWindows:
+    """The windows of every query of a grid S, for keys at most `half` away in each dimension.
+
+    A window has W_i = min(2 half_i + 1, S_i) keys, the same for every query: at a border it is moved inside, and so
+    reaches up to W - 1 far. Offsets run from -(W - 1) to W - 1.
+    """
+
+    def __init__(self, grid_shape: Sizes, half: Sizes):
+        self.grid_shape = grid_shape
+        self.num_positions = grid.num_positions(grid_shape)
+        where, shape, reach = grid.positions(grid_shape), np.array(grid_shape), np.array(half)
+        sizes = np.minimum(2 * reach + 1, shape)
+        self._keys = np.clip(where - reach, 0, shape - sizes)
+        self._offsets = self._keys - where + sizes - 1
+        self._sizes = tuple(int(size) for size in sizes)
+        self._padding = [(int(pad), int(pad)) for pad in sizes - 1 - reach]
+
+    def by_key(self) -> Window:
+        """Of inputs [b *S ...]."""
+        return Window(1, self._sizes, self._keys)
+
+    def by_pair(self, axis: int) -> Window:
+        """Of an array whose axis `axis` is the queries, and the next the grid of keys."""
+        queries = np.arange(self.num_positions)[:, None]
+        return Window(axis, (1, *self._sizes), np.concatenate([queries, self._keys], -1))
+
+    def by_offset(self) -> Window:
+        """Of a table that `padded` returned."""
+        return Window(0, self._sizes, self._offsets)
+
+    def whole(self, size: int) -> Window:
+        """Of an array that every query meets as it is, of size `size` along its first axis."""
+        return Window(0, (size,), np.zeros((self.num_positions, 1), int))
+
+    def padded(self, table: Float[Array, "..."]) -> Float[Array, "..."]:
+        """A table of offsets [2 half + 1 ...] with zeros for those beyond: [2 W - 1 ...]."""
+        return jnp.pad(table, self._padding + [(0, 0)] * (table.ndim - len(self._padding)))
+
+
+def map_queries(function: Callable, windows: Sequence[Window], arrays: Sequence[Array]) -> Float[Array, "t ..."]:
+    """function(*windows of the arrays) of every query, stacked.
+
+    No window, and nothing that `function` makes of it, is there for more than one query at a time: the backward pass
+    computes it again. Gradients are summed in float32 or better. There is no forward mode.
+    """
+    firsts = tuple(jnp.asarray(window.first) for window in windows)
+
+    def take(arrays, first):
+        return [window.take(x, i) for window, x, i in zip(windows, arrays, first, strict=True)]
+
+    def forward(arrays):
+        return lax.scan(lambda _, first: (None, function(*take(arrays, first))), None, firsts)[1]
+
+    def backward(arrays, cotangents):
+        def add_one(sums, query):
+            first, cotangent = query
+            parts = jax.vjp(function, *take(arrays, first))[1](cotangent)
+            return [w.add(x, i, part) for w, x, i, part in zip(windows, sums, first, parts, strict=True)], None
+
+        sums = [jnp.zeros(x.shape, jnp.promote_types(jnp.float32, x.dtype)) for x in arrays]
+        sums = lax.scan(add_one, sums, (firsts, cotangents))[0]
+        return ([total.astype(x.dtype) for total, x in zip(sums, arrays, strict=True)],)
+
+    mapped = jax.custom_vjp(forward)
+    mapped.defvjp(lambda arrays: (forward(arrays), arrays), backward)
+    return mapped(list(arrays))
