@@ -1,4 +1,4 @@
-"""CIFAR-10 in its official layouts, made from a seed: for tests only."""
+"""CIFAR in its official layouts, made from a seed: for tests only."""
 
 import io
 import pathlib
@@ -34,6 +34,37 @@ def write_python(folder: pathlib.Path) -> pathlib.Path:
         images, labels = records(i)
         batch = {b"data": images, b"labels": labels.tolist(), b"batch_label": name.encode()}
         (inner / name).write_bytes(pickle.dumps(batch, protocol=2))
+    return inner
+
+
+def fine_and_coarse(num_images=10_000):
+    """Labels of CIFAR-100's test images: fine and coarse."""
+    fine = np.arange(num_images, dtype=np.uint8) % 100
+    return fine, fine // 5
+
+
+def write_binary_100(folder: pathlib.Path) -> pathlib.Path:
+    """cifar-100-binary with its test file, and a train file that is too short."""
+    inner = folder / "cifar-100-binary"
+    inner.mkdir(parents=True, exist_ok=True)
+    (images, _), (fine, coarse) = records(6), fine_and_coarse()
+    (inner / "test.bin").write_bytes(np.column_stack([coarse, fine, images]).tobytes())
+    (inner / "train.bin").write_bytes(bytes(3074 * 2))
+    return inner
+
+
+def write_python_100(folder: pathlib.Path) -> pathlib.Path:
+    """cifar-100-python with its test file, holding what the binary version holds."""
+    inner = folder / "cifar-100-python"
+    inner.mkdir(parents=True, exist_ok=True)
+    (images, _), (fine, coarse) = records(6), fine_and_coarse()
+    batch = {
+        b"data": images,
+        b"fine_labels": fine.tolist(),
+        b"coarse_labels": coarse.tolist(),
+        b"filenames": [b"a.png"],
+    }
+    (inner / "test").write_bytes(pickle.dumps(batch, protocol=2))
     return inner
 
 
