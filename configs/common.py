@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     config.task = "classification"  # of images; or reconstruction: a SIREN of the model's width fits sinusoids' E
 
     config.data = ConfigDict()
-    # digits, cifar10, cifar100 (its fine labels), or tfds/NAME for a set that tensorflow-datasets has prepared
+    # digits, mnist, cifar10, cifar100 (its fine labels), or tfds/NAME for a set that tensorflow-datasets has prepared
     config.data.name = "cifar10"
     config.data.dir = "data"
     config.data.download = False

@@ -14,7 +14,7 @@ from posattn_jax.errors import InputError
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d" or "2d"'),
-        ("data.name", "digit", 'data.name="digit": expected digits, cifar10, cifar100 or tfds/NAME'),
+        ("data.name", "digit", 'data.name="digit": expected digits, mnist, cifar10, cifar100 or tfds/NAME'),
         ("model.num_blocks", 0, "model.num_blocks=0: expected at least 1"),
         ("model.num_heads", 3, "model.num_heads=3 does not divide model.width=8"),
         ("model.readout", "first", 'readout="first": expected "last", "mean" or "max"'),

@@ -3,12 +3,12 @@
 import pathlib
 from typing import Literal
 
-from posattn_jax.data import digits, tfds_images
+from posattn_jax.data import digits, mnist, tfds_images
 from posattn_jax.data.cifar import CIFAR10, CIFAR100
 from posattn_jax.data.images import ImageSet
 from posattn_jax.errors import InputError
 
-OFFICIAL = {"cifar10": CIFAR10.load, "cifar100": CIFAR100.load}  # from their own files
+OFFICIAL = {"mnist": mnist.load, "cifar10": CIFAR10.load, "cifar100": CIFAR100.load}  # from their own files
 NAMES = ("digits", *OFFICIAL)
 
 
