@@ -20,9 +20,9 @@ def get_config() -> ConfigDict:
     config.data.name = "cifar10"
     config.data.dir = "data"
     config.data.download = False
-    config.data.layout = "2d"  # 1d: the row-major sequence of pixels
+    config.data.layout = "2d"  # or 1d: the row-major sequence of pixels; clips: 3d or 1d
     config.data.validation_limit = 0  # judge by the first so many images of the validation part; 0: all
-    config.data.pool = 1  # mean-pool each side by this factor
+    config.data.pool = 1  # mean-pool height and width by this factor
     config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
 
     config.model = ConfigDict()
