@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from posattn_jax.data import image_sets
 from posattn_jax.data.batches import Source
 from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
 from posattn_jax.errors import InputError
 from posattn_jax.models.classifier import Classifier
@@ -37,7 +38,8 @@ TERMS = ("content", "positional", "content_bias", "positional_bias")
 def load_images(config: ConfigDict, subset: Literal["train", "test"]) -> ImageSet | None:
     """The images of "train" or "test", as the source divides them; None where it has no such part."""
     data = config.data
-    return image_sets.load(data.name, pathlib.Path(data.dir), subset, data.download)
+    scene = Scene(data.canvas, data.shift, data.seed, data.frames)
+    return image_sets.load(data.name, pathlib.Path(data.dir), subset, data.download, scene)
 
 
 def load_sources(config: ConfigDict, test: bool = False) -> dict[str, Any]:
