@@ -57,8 +57,8 @@ class Scene:
 
     Attributes:
       canvas: height and width in pixels.
-      shift: "none": anywhere on the canvas; "halves": training digits lie wholly in its left half, test digits in its
-        right half.
+      shift: "none": anywhere on the canvas; "halves": training and validation digits lie wholly in its left half, test
+        digits in its right half.
       seed: of the places and movements. Those of an image are drawn from the seed, its split and its number alone.
       frames: how many frames a clip has.
     """
