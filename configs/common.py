@@ -16,12 +16,18 @@ def get_config() -> ConfigDict:
     config.task = "classification"  # of images; or reconstruction: a SIREN of the model's width fits sinusoids' E
 
     config.data = ConfigDict()
-    config.data.name = "cifar10"  # digits, cifar10, or tfds/NAME for a set that tensorflow-datasets has prepared
+    # digits, mnist, cifar10, cifar100 (its fine labels), moving_mnist (a digit an image), moving_mnist_clips (a moving
+    # digit, whose direction is asked for), or tfds/NAME for a set that tensorflow-datasets has prepared
+    config.data.name = "cifar10"
     config.data.dir = "data"
     config.data.download = False
-    config.data.layout = "2d"  # 1d: the row-major sequence of pixels
+    config.data.layout = "2d"  # or 1d: the row-major sequence of pixels; clips: 3d or 1d
     config.data.validation_limit = 0  # judge by the first so many images of the validation part; 0: all
-    config.data.pool = 1  # mean-pool each side by this factor
+    config.data.pool = 1  # mean-pool height and width by this factor
+    config.data.canvas = 64  # moving_mnist: height and width in pixels
+    config.data.shift = "none"  # moving_mnist; or halves: training digits in the left half, test digits in the right
+    config.data.seed = 0  # moving_mnist: of places and movements; the same for runs of all seeds
+    config.data.frames = 8  # moving_mnist_clips
     config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
 
     config.model = ConfigDict()

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -11,9 +11,10 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from posattn_jax.data import cifar10, digits, tfds_images
+from posattn_jax.data import image_sets
 from posattn_jax.data.batches import Source
 from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
 from posattn_jax.errors import InputError
 from posattn_jax.models.classifier import Classifier
@@ -34,18 +35,11 @@ from posattn_jax.train.step import Task
 TERMS = ("content", "positional", "content_bias", "positional_bias")
 
 
-def load_images(config: ConfigDict, subset: str) -> ImageSet | None:
+def load_images(config: ConfigDict, subset: Literal["train", "test"]) -> ImageSet | None:
     """The images of "train" or "test", as the source divides them; None where it has no such part."""
-    name, folder = config.data.name, pathlib.Path(config.data.dir)
-    if name == "digits":
-        return digits.load() if subset == "train" else None
-    if name == "cifar10":
-        if tfds_images.is_prepared(name, folder):
-            return tfds_images.load(name, folder, subset)
-        return cifar10.load(folder, subset, config.data.download)
-    if name.startswith("tfds/"):
-        return tfds_images.load(name.removeprefix("tfds/"), folder, subset)
-    raise InputError(f'data.name="{name}": expected "digits", "cifar10" or "tfds/NAME"')
+    data = config.data
+    scene = Scene(data.canvas, data.shift, data.seed, data.frames)
+    return image_sets.load(data.name, pathlib.Path(data.dir), subset, data.download, scene)
 
 
 def load_sources(config: ConfigDict, test: bool = False) -> dict[str, Any]:

@@ -113,7 +113,9 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
     made = jax.device_get(trainer.task.describe(restored[0].params))
     arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
     if isinstance(trainer.validation_source, GridImages):
-        arrays["image"] = trainer.validation_source.pixels(np.arange(1))[0]
+        image = trainer.validation_source.pixels(np.arange(1))[0]
+        if image.ndim == 3:  # no clip
+            arrays["image"] = image
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
     summary = {

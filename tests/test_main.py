@@ -228,6 +228,20 @@ def test_cifar10_from_files_to_pictures(tmp_path):
     assert "(10000 examples, grid (4, 4))" in out
 
 
+def test_clips_from_files_to_pictures(tmp_path):
+    """A digit that moves, in three dimensions, on made files in MNIST's layout."""
+    made_data.write_mnist(tmp_path / "data" / "mnist")
+    fields = {"name": "moving_mnist_clips", "dir": tmp_path / "data", "layout": "3d", "canvas": 32, "frames": 2}
+    arguments = [f"--workdir={tmp_path / 'run'}", *(f"--config.data.{name}={value}" for name, value in fields.items())]
+    for mode in ("train", "evaluate"):
+        code, out, err = run(*arguments, f"--mode={mode}", config="configs/cifar2d_span.py:tiny")
+        assert code == 0, err
+    assert "test: loss" in out and "(50 examples, grid (2, 4, 4))" in out
+    with np.load(tmp_path / "run" / "positions.npz") as positions:
+        assert positions["block_0/relative_encoding"].shape == (3, 7, 7, 2, 4)
+        assert "image" not in positions
+
+
 def test_reconstruction_resumed_evaluated_and_drawn(tmp_path):
     """On offsets: longer in two parts is what it is at once, and an evaluation finds the best epoch's score."""
     config = "configs/reconstruction.py:tiny"

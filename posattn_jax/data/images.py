@@ -1,19 +1,38 @@
-"""Labelled images in memory, as batches of numpy arrays laid out on a grid."""
+"""Labelled images and clips, as batches of numpy arrays laid out on a grid."""
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from posattn_jax.errors import InputError
 
 
+@runtime_checkable
+class Images(Protocol):
+    """A numpy array of unsigned integers, or what becomes one when it is asked for: see `MovingDigits`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, ids, /) -> "Images": ...
+
+    def __array__(self, dtype=None, copy=None, /) -> np.ndarray: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageSet:
-    """Images [n, height, width, channels] of unsigned integers up to `max_value`, and their labels [n]."""
+    """Labelled images of one size.
 
-    images: np.ndarray
+    Attributes:
+      images: [n, *sides, channels], up to `max_value`; the sides are height and width, before them frames in clips.
+      labels: [n] integers from 0 to num_classes - 1.
+      num_classes: how many labels there are.
+      max_value: white.
+    """
+
+    images: Images
     labels: np.ndarray
     num_classes: int
     max_value: int = 255
@@ -35,33 +54,39 @@ def split(images: ImageSet, seed: int, train_share: float = 0.8) -> tuple[ImageS
 
 @dataclasses.dataclass(frozen=True)
 class GridImages:
-    """Images as a model meets them: pixels (x - .5) / .5, mean-pooled, on a 1-D or 2-D grid.
+    """Images as a model meets them: pixels (x - .5) / .5, mean-pooled, on a grid.
 
     Attributes:
       images: the images.
-      layout: "1d" (the row-major sequence of pixels) or "2d".
-      pool: the integer factor by which each side is mean-pooled first.
+      layout: "1d" (the row-major sequence of pixels), "2d" of images, or "3d" of clips.
+      pool: the integer factor by which height and width are mean-pooled first.
     """
 
     images: ImageSet
-    layout: Literal["1d", "2d"] = "2d"
+    layout: Literal["1d", "2d", "3d"] = "2d"
     pool: int = 1
 
     def __post_init__(self):
-        if self.layout not in ("1d", "2d"):
-            raise InputError(f'data.layout="{self.layout}": expected "1d" or "2d"')
-        sides = self.images.images.shape[1:3]
-        if self.pool < 1 or any(side % self.pool for side in sides):
-            raise InputError(f"data.pool={self.pool}: does not divide the image size {sides}")
+        sides = self.images.images.shape[1:-1]
+        whole = f"{len(sides)}d"
+        if self.layout not in ("1d", whole):
+            raise InputError(f'data.layout="{self.layout}": expected "1d" or "{whole}" for images of {sides}')
+        if self.pool < 1 or any(side % self.pool for side in sides[-2:]):
+            raise InputError(f"data.pool={self.pool}: does not divide the image size {sides[-2:]}")
 
     def __len__(self) -> int:
         return len(self.images)
 
     @property
+    def _sides(self) -> tuple[int, ...]:
+        """The sides of a pooled image."""
+        *frames, height, width = self.images.images.shape[1:-1]
+        return (*frames, height // self.pool, width // self.pool)
+
+    @property
     def grid_shape(self) -> tuple[int, ...]:
         """S, the grid that the positions of a batch lie on."""
-        height, width = (side // self.pool for side in self.images.images.shape[1:3])
-        return (height, width) if self.layout == "2d" else (height * width,)
+        return (math.prod(self._sides),) if self.layout == "1d" else self._sides
 
     @property
     def num_channels(self) -> int:
@@ -69,11 +94,11 @@ class GridImages:
         return self.images.images.shape[-1]
 
     def pixels(self, ids: np.ndarray) -> np.ndarray:
-        """[b, height, width, channels] float32 in [0, 1], pooled."""
-        pixels = self.images.images[ids].astype(np.float32) / self.images.max_value
-        b, height, width, channels = pixels.shape
-        pooled = pixels.reshape(b, height // self.pool, self.pool, width // self.pool, self.pool, channels)
-        return pooled.mean((2, 4), dtype=np.float32)
+        """[b, *sides, channels] float32 in [0, 1], pooled."""
+        pixels = np.asarray(self.images.images[ids], np.float32) / self.images.max_value
+        *frames, height, width = self._sides
+        pooled = pixels.reshape(len(pixels), *frames, height, self.pool, width, self.pool, self.num_channels)
+        return pooled.mean((-4, -2), dtype=np.float32)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""

@@ -39,6 +39,28 @@ def test_batch(layout, grid_shape):
     assert batch["labels"].tolist() == [5, 2]
 
 
+CLIPS = ImageSet(
+    (np.arange(5 * 3 * 4 * 6 * 2).reshape(5, 3, 4, 6, 2) % 251).astype(np.uint8), np.arange(5), 5, max_value=250
+)
+
+
+@pytest.mark.parametrize("layout, grid_shape", [("3d", (3, 2, 3)), ("1d", (18,))])
+def test_batch_of_clips(layout, grid_shape):
+    """A clip is its frames, one after the other; pooling leaves their number alone."""
+    source = GridImages(CLIPS, layout, pool=2)
+    assert source.grid_shape == grid_shape and source.num_channels == 2
+    batch = source.batch(np.array([4, 0]))
+    assert batch["inputs"].shape == (2, 18, 2) and batch["labels"].tolist() == [4, 0]
+    for frame in range(3):
+        of_frame = GridImages(ImageSet(CLIPS.images[:, frame], CLIPS.labels, 5, 250), pool=2).batch(np.array([4, 0]))
+        np.testing.assert_array_equal(batch["inputs"][:, frame * 6 : (frame + 1) * 6], of_frame["inputs"])
+
+
+def test_layout_fits_the_images(unchecked):
+    with pytest.raises(InputError, match=r'layout="2d": expected "1d" or "3d" for images of \(3, 4, 6\)'):
+        GridImages(CLIPS, "2d")
+
+
 @pytest.mark.parametrize("fields, message", [({"layout": "3d"}, 'layout="3d"'), ({"pool": 3}, r"pool=3.*\(4, 6\)")])
 def test_bad_grid(unchecked, fields, message):
     with pytest.raises(InputError, match=message):

@@ -1,0 +1,46 @@
+"""Every set of labelled images by its name."""
+
+import pathlib
+from typing import Literal
+
+from posattn_jax.data import digits, mnist, tfds_images
+from posattn_jax.data.cifar import CIFAR10, CIFAR100
+from posattn_jax.data.images import ImageSet
+from posattn_jax.data.moving_mnist import Scene
+from posattn_jax.errors import InputError
+
+OFFICIAL = {"mnist": mnist.load, "cifar10": CIFAR10.load, "cifar100": CIFAR100.load}  # from their own files
+NAMES = ("digits", *OFFICIAL, "moving_mnist", "moving_mnist_clips")
+
+
+def load(
+    name: str,
+    folder: pathlib.Path,
+    split: Literal["train", "test"],
+    download: bool,
+    scene: Scene,
+) -> ImageSet | None:
+    """Reads one split, as the set's authors divide it; None where they do not.
+
+    Args:
+      name: one of `NAMES`, or tfds/NAME for a set that tensorflow-datasets has prepared.
+      folder: where the files are.
+      split: "train" or "test".
+      download: whether to fetch official files that are not found.
+      scene: where moving digits may be.
+
+    Raises:
+      InputError: no such name, or its files are missing or damaged.
+    """
+    if name == "digits":
+        return digits.load() if split == "train" else None
+    if name in ("moving_mnist", "moving_mnist_clips"):
+        make = scene.stills if name == "moving_mnist" else scene.clips
+        return make(load("mnist", folder, split, download, scene), split)
+    if name.startswith("tfds/"):
+        return tfds_images.load(name.removeprefix("tfds/"), folder, split)
+    if name not in OFFICIAL:
+        raise InputError(f'data.name="{name}": expected {", ".join(NAMES)} or tfds/NAME')
+    if tfds_images.is_prepared(name, folder):
+        return tfds_images.load(name, folder, split)
+    return OFFICIAL[name](folder, split, download)
