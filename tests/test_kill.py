@@ -90,7 +90,7 @@ def test_a_killed_sweep_gives_the_same_table(tmp_path):
     for kill in range(SWEEP_KILLS):
         process = start_sweep(killed)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=moments.uniform(0.2, 0.5) * seconds)
+            process.wait(timeout=moments.uniform(0.1, 0.3) * seconds)
         subprocess.run(["pkill", "-KILL", "-f", str(killed)], check=True)
         process.wait()
         print(f"kill {kill + 1}: {sorted(path.name for path in killed.glob('*/*/checkpoints/*'))}")
