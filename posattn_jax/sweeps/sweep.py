@@ -73,7 +73,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
     gpus = visible_gpus() if executor.cluster == "local" else []
     workers = executor.workers or max(1, len(gpus))
     slots = [folder / "jobs" / f"slot_{i}" for i in range(workers)]
-    with _sigterm_raises(), ProgressTable(jobs) as table:
+    with _signals_raise(), ProgressTable(jobs) as table:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]
             if not pending:
@@ -110,12 +110,16 @@ def _reason(job: Job, folder: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    previous = signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+def _signals_raise() -> Iterator[None]:
+    """SIGTERM too, and SIGINT also where a shell that started this in the background has it ignored: else the workers
+    would inherit that, and could not be stopped."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, frame: sys.exit(128 + signum)}
+    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def _workers(

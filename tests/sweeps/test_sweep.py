@@ -178,7 +178,9 @@ def wait_for(condition, seconds=60):
 def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, signum, exit_code):
     """From a terminal the signal reaches every process of the group, from `kill` only the sweep."""
     jobs = [make_job(tmp_path, seed) for seed in range(3)]
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as by a shell that starts it in the background
     process = start(tmp_path, 300)
+    signal.signal(signal.SIGINT, ignored)
     wait_for(lambda: notes(jobs[0], "start") and notes(jobs[1], "start"))
     kill(process.pid, signum)
     assert process.wait(timeout=60) == exit_code
