@@ -122,6 +122,13 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
     return config
 
 
+def same_omegas(name: str, omega: float) -> Treatment:
+    """A SIREN with one omega in all its layers."""
+    return Treatment(
+        name, f"both omegas {omega:g}", {"model.encoding.omega": omega, "model.encoding.omega_initial": omega}
+    )
+
+
 def span_paper_sweep() -> Plan:
     """Alfons 2022: the seven treatments and the hypotheses of section 4.2, as changes of `get_config`."""
     sequence = {"data.layout": "1d"}

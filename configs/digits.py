@@ -1,7 +1,7 @@
 """scikit-learn's digits (8 x 8, real images, embedded): the paper's recipe with 3 blocks, SIREN and learned span.
 
 python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits
-Hardware and time: 2 CPU cores, about 1.5 minutes. Expected: best-epoch validation accuracy .97 or more.
+Hardware and time: 2 CPU cores, about 1.5 minutes. Expected best-epoch validation accuracy: .969 to .981 (five seeds).
 """
 
 from ml_collections import ConfigDict

@@ -1,7 +1,7 @@
 """Which positions carry over to a grid twice as large? Trained on pooled images, evaluated on twice their resolution.
 
 python -m posattn_jax.main --config=configs/question_grid.py:digits --mode=sweep --workdir=runs/question_grid
-Hardware and time: :digits 4 treatments x 5 seeds, about 20 minutes of one CPU core. Expected: not known.
+Hardware and time: :digits 4 treatments x 5 seeds, an estimated 20 minutes of one CPU core. Expected: not known.
 "" (CIFAR-10, 16x16 and then 32x32), :quick and :digits (4x4 and then 8x8, 3 blocks), :tiny (tests).
 """
 

@@ -1,7 +1,7 @@
 """How much hangs on a SIREN's frequencies and initialisation? (Alfons 2022, section 6.) Sequential images, no span.
 
 python -m posattn_jax.main --config=configs/question_siren.py:digits --mode=sweep --workdir=runs/question_siren
-Hardware and time: :digits 16 treatments x 5 seeds, about 2 hours of one CPU core. Expected, of the paper on CIFAR-10:
+Hardware and time: :digits 16 treatments x 5 seeds, an estimated 2 hours of one core. Expected, in the paper (CIFAR-10):
 accuracies from .46 to .74 where both omegas are the same, from .57 to .70 where only the initial one changes.
 "" (CIFAR-10 at 32x32), :half (16x16), :quick (8x8, 3 blocks), :digits, :tiny (tests).
 """
@@ -22,14 +22,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    both = [
-        Treatment(
-            f"both_{omega:g}",
-            f"both omegas {omega:g}",
-            {"model.encoding.omega": omega, "model.encoding.omega_initial": omega},
-        )
-        for omega in OMEGAS
-    ]
+    both = [common.same_omegas(f"both_{omega:g}", omega) for omega in OMEGAS]
     initial = [
         Treatment(
             f"initial_{omega:g}",

@@ -1,7 +1,7 @@
 """Which form of a learned span: diagonal or full covariance, where it starts, how it acts? (Alfons 2022, section 8.)
 
 python -m posattn_jax.main --config=configs/question_span.py:digits --mode=sweep --workdir=runs/question_span
-Hardware and time: :digits 5 treatments x 5 seeds, about 40 minutes of one CPU core. Expected: not known; the paper
+Hardware and time: :digits 5 treatments x 5 seeds, an estimated 40 minutes of one core. Expected: not known; the paper
 starts from sigma .3 and says that it covers everything, which .466 does.
 "" (CIFAR-10 at 32x32), :half (16x16), :quick (8x8, 3 blocks), :digits, :tiny (tests).
 """

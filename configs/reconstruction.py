@@ -29,14 +29,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    omegas = [
-        Treatment(
-            f"omega_{omega:g}",
-            f"both omegas {omega:g}",
-            {"model.encoding.omega": omega, "model.encoding.omega_initial": omega},
-        )
-        for omega in (0.3, 1.0, 3.0, 30.0, 100.0, 300.0)
-    ]
+    omegas = [common.same_omegas(f"omega_{omega:g}", omega) for omega in (0.3, 1.0, 3.0, 30.0, 100.0, 300.0)]
     depths = [Treatment(f"depth_{n}", f"{n} layers", {"model.encoding.num_layers": n}) for n in (2, 4, 5)]
     widths = [
         Treatment(f"width_{n}", f"{n} units a layer", {"model.encoding.hidden_features": n}) for n in (16, 32, 256)
