@@ -21,7 +21,9 @@ def get_config() -> ConfigDict:
     config.data.name = "cifar10"
     config.data.dir = "data"
     config.data.download = False
-    config.data.layout = "2d"  # or 1d: the row-major sequence of pixels; clips: 3d or 1d
+    config.data.layout = "2d"  # or 1d: the row-major sequence of pixels; clips: 3d or 1d; points: the brightest pixels
+    config.data.num_points = 128  # points: of an image, at most
+    config.data.validation = "split"  # a fifth of the train part, drawn by the seed; or test: train on it all
     config.data.validation_limit = 0  # judge by the first so many images of the validation part; 0: all
     config.data.pool = 1  # mean-pool height and width by this factor
     config.data.canvas = 64  # moving_mnist: height and width in pixels
@@ -31,6 +33,7 @@ def get_config() -> ConfigDict:
     config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
 
     config.model = ConfigDict()
+    config.model.kind = "classifier"  # or vit
     config.model.num_blocks = 6
     config.model.width = 64
     config.model.num_heads = 8
@@ -38,7 +41,13 @@ def get_config() -> ConfigDict:
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.0
     config.model.norm = "post"  # or pre
-    config.model.readout = "last"  # or mean, max
+    config.model.activation = "relu"  # or gelu
+    config.model.readout = "last"  # or mean, max; vit: class, mean or max
+    config.model.patch_shape = ()  # vit: a size in every dimension
+    config.model.absolute_positions = False  # vit: a trained vector for every token
+    config.model.projection_bias = True  # of queries, keys and values
+    config.model.projection_init = "xavier"  # over the fused map; or fan_in: of each as a linear map of its own
+    config.model.use_output = True  # whether attention has an output projection
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
     # auto, tiled, dense, patch, window or reference; without a span and with sinusoidal encodings also factorised
     config.model.implementation = "auto"
@@ -56,6 +65,15 @@ def get_config() -> ConfigDict:
     config.model.encoding.bias_init = "zeros"  # siren; or ckconv
     config.model.encoding.learn_omega = False  # siren
     config.model.encoding.combine = "concat"  # sinusoidal in more than one dimension; or sum
+
+    config.model.value = ConfigDict()
+    config.model.value.kind = "plain"  # or translution, low_rank, general (its SIREN: omega, ... of the encoding)
+    config.model.value.half_span = ()  # displacements that have a matrix, on each side; (): all of the grid's
+    config.model.value.share_heads = False  # translution: the same matrices for all heads
+    config.model.value.kernel_init = "kaiming"  # translution, low_rank: over the whole table; or fan_in
+    config.model.value.rank = 8  # low_rank
+    config.model.value.down_dim = 0  # low_rank: the inputs are first mapped to so many features; 0: they are not
+    config.model.value.num_bases = 8  # general
 
     config.model.span = ConfigDict()
     config.model.span.enabled = True

@@ -5,7 +5,8 @@
   s  keys             c  model width
 
 A grid of shape S = (S_1, ..., S_p) has N = prod(S) positions, numbered row-major, and R = 2 S - 1 relative
-offsets a dimension. `*r` stands for all p axes of offsets. The tests check every annotated shape as they run.
+offsets a dimension. `*r` stands for all p axes of offsets; n counts points that lie on no grid. The tests check every
+annotated shape as they run.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ Sigma = Float[Array, "p"] | Float[Array, "h p"] | Float[Array, "#h p p"]  # the 
 RelativeEncoding = Float[Array, "*r h d"]
 Offsets = Int[Array, "*r p"]
 Coordinates = Float[Array, "*r p"]
+PointPositions = Float[Array, "b n p"]
 
 __all__ = [
     "Array",
@@ -38,6 +40,7 @@ __all__ = [
     "Key",
     "KeyMask",
     "Offsets",
+    "PointPositions",
     "Query",
     "RelativeEncoding",
     "Shape",

@@ -4,9 +4,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Literal
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -16,14 +14,11 @@ from posattn_jax.data.batches import Source
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
+from posattn_jax.data.points import Points
 from posattn_jax.errors import InputError
-from posattn_jax.models.classifier import Classifier
-from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.siren import Siren, SirenEncoding
-from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.model_config import check_sizes, make_model, siren_fields
+from posattn_jax.nn.encodings import SinusoidalEncoding
+from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.reconstruction import Reconstruction
@@ -31,8 +26,6 @@ from posattn_jax.train.loop import Settings, steps_per_epoch
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
 from posattn_jax.train.step import Task
-
-TERMS = ("content", "positional", "content_bias", "positional_bias")
 
 
 def load_images(config: ConfigDict, subset: Literal["train", "test"]) -> ImageSet | None:
@@ -51,19 +44,29 @@ def load_sources(config: ConfigDict, test: bool = False) -> dict[str, Any]:
     return load(config, test)
 
 
-def load_grid_images(config: ConfigDict, test: bool) -> dict[str, GridImages]:
-    """Images on the config's grid, split by the seed into "train" and "validation"."""
+def load_labelled(config: ConfigDict, test: bool) -> dict[str, GridImages | Points]:
+    """Images on the config's grid, or as points: "train" and what the config judges it by, "validation"."""
     images = load_images(config, "train")
     assert images is not None, "every set has a train part"
-    train, validation = split(images, config.seed)
+    match config.data.validation:
+        case "split":
+            train, validation = split(images, config.seed)
+        case "test":
+            train, validation = images, load_images(config, "test")
+            if validation is None:
+                raise InputError(f'data.validation="test": {config.data.name} has no test part')
+        case _:
+            raise InputError(f'data.validation="{config.data.validation}": expected "split" or "test"')
     if config.data.validation_limit:
         validation = validation.select(np.arange(min(config.data.validation_limit, len(validation))))
     parts = {"train": train, "validation": validation, "test": load_images(config, "test") if test else None}
-    return {name: on_grid(config, part) for name, part in parts.items() if part is not None}
+    return {name: lay_out(config, part) for name, part in parts.items() if part is not None}
 
 
-def on_grid(config: ConfigDict, images: ImageSet) -> GridImages:
+def lay_out(config: ConfigDict, images: ImageSet) -> GridImages | Points:
     """Images laid out as the config says."""
+    if config.data.layout == "points":
+        return Points(images, config.data.num_points)
     return GridImages(images, config.data.layout, config.data.pool)
 
 
@@ -87,127 +90,19 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
     return {"train": offsets, "validation": offsets}
 
 
-def check_sizes(config: ConfigDict, *names: str) -> None:
-    """InputError where one of these sizes of the model is less than 1."""
-    model: Any = config.model
-    for name in names:
-        if model[name] < 1:
-            raise InputError(f"model.{name}={model[name]}: expected at least 1")
-
-
-def dtype(config: ConfigDict, name: str) -> Any:
-    """A dtype of the model; InputError unless it is known."""
-    model: Any = config.model
-    if model[name] not in ("float32", "bfloat16"):
-        raise InputError(f'model.{name}="{model[name]}": expected "float32" or "bfloat16"')
-    return jnp.dtype(model[name])
-
-
-def siren_fields(config: ConfigDict) -> dict[str, Any]:
-    """The fields of a SIREN, its width excepted."""
-    encoding = config.model.encoding
-    return {
-        "hidden_features": encoding.hidden_features or None,
-        "num_layers": encoding.num_layers,
-        "omega": encoding.omega,
-        "omega_initial": encoding.omega_initial,
-        "bias_init": encoding.bias_init,
-        "learn_omega": encoding.learn_omega,
-        "param_dtype": dtype(config, "param_dtype"),
-    }
-
-
-def make_encoding(config: ConfigDict) -> nn.Module | None:
-    """The relative encoding of one layer."""
-    param_dtype, encoding = dtype(config, "param_dtype"), config.model.encoding
-    match encoding.kind:
-        case "siren":
-            return SirenEncoding(**siren_fields(config))
-        case "sinusoidal":
-            return SinusoidalEncoding(encoding.combine, param_dtype)
-        case "learned":
-            return LearnedEncoding(param_dtype=param_dtype)
-        case "none":
-            return None
-    raise InputError(f'model.encoding.kind="{encoding.kind}": expected "siren", "sinusoidal", "learned" or "none"')
-
-
-def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
-    """The score terms of one layer; without an encoding, those that need none."""
-    param_dtype = dtype(config, "param_dtype")
-    unknown = set(config.model.terms) - set(TERMS)
-    if unknown:
-        raise InputError(f"model.terms={tuple(config.model.terms)}: expected some of {TERMS}")
-    encoding = make_encoding(config)
-    terms = {"content": Content(), "content_bias": ContentBias(param_dtype=param_dtype)}
-    if encoding is not None:
-        terms |= {"positional": Positional(encoding), "positional_bias": PositionalBias(param_dtype=param_dtype)}
-    return tuple(terms[name] for name in config.model.terms if name in terms)
-
-
-def make_block(config: ConfigDict) -> EncoderBlock:
-    """One encoder block, whose parts are its own: parts shared between blocks would share parameters."""
-    model: Any = config.model
-    dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
-    span = None
-    if model.span.enabled:
-        span = GaussianSpan(
-            threshold=model.span.threshold,
-            mode=model.span.mode,
-            covariance=model.span.covariance,
-            initial_sigma=model.span.initial_sigma,
-            per_head=model.span.per_head,
-            param_dtype=dtypes["param_dtype"],
-        )
-    attention = PositionalSelfAttention(
-        num_heads=model.num_heads,
-        terms=make_terms(config),
-        span=span,
-        dropout_rate=model.attention_dropout_rate,
-        implementation=model.implementation,
-        **dtypes,
-    )
-    return EncoderBlock(attention, model.mlp_dim, model.dropout_rate, model.norm, **dtypes)
-
-
-def make_model(config: ConfigDict, num_classes: int) -> Classifier:
-    """The classifier.
-
-    Raises:
-      InputError: sizes that do not fit together.
-    """
-    model: Any = config.model
-    for name in ("dropout_rate", "attention_dropout_rate"):
-        if not 0 <= model[name] < 1:
-            raise InputError(f"model.{name}={model[name]}: expected at least 0 and less than 1")
-    if model.span.enabled and model.span.initial_sigma == 0:
-        raise InputError("model.span.initial_sigma=0: expected another value, from which a span can be learned")
-    check_sizes(config, "num_blocks", "width", "num_heads", "mlp_dim")
-    if model.width % model.num_heads:
-        raise InputError(f"model.num_heads={model.num_heads} does not divide model.width={model.width}")
-    return Classifier(
-        num_classes=num_classes,
-        width=model.width,
-        blocks=tuple(make_block(config) for _ in range(model.num_blocks)),
-        dropout_rate=model.dropout_rate,
-        readout=model.readout,
-        remat=model.remat,
-        scan_layers=model.scan_layers,
-        dtype=dtype(config, "dtype"),
-        param_dtype=dtype(config, "param_dtype"),
-    )
-
-
-def make_classification(config: ConfigDict, source: GridImages, trained_with: ConfigDict | None) -> Classification:
+def make_classification(
+    config: ConfigDict, source: GridImages | Points, trained_with: ConfigDict | None
+) -> Classification:
     """Classification of a source's images."""
     if config.model.span.penalty and not config.model.span.enabled:
         raise InputError(f"model.span.penalty={config.model.span.penalty}: model.span.enabled is False")
-    trained_on = on_grid(trained_with or config, source.images).grid_shape
+    trained_on = lay_out(trained_with or config, source.images).grid_shape
     return Classification(
         make_model(config, source.images.num_classes),
         source.grid_shape,
         source.num_channels,
         reference_shape=None if trained_on == source.grid_shape else trained_on,
+        num_dims=source.num_dims if isinstance(source, Points) else 0,
         span_penalty=config.model.span.penalty,
     )
 
@@ -221,7 +116,7 @@ def task_parts(config: ConfigDict) -> tuple[Callable[..., dict[str, Any]], Calla
     """What a config's task consists of: the function that loads its sources, and the one that makes it."""
     match config.task:
         case "classification":
-            return load_grid_images, make_classification
+            return load_labelled, make_classification
         case "reconstruction":
             return load_offsets, make_reconstruction
     raise InputError(f'task="{config.task}": expected "classification" or "reconstruction"')

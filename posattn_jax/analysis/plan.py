@@ -35,12 +35,14 @@ class Treatment:
       label: what tables and figures call it.
       fields: the config's fields that set it apart, such as {"model.span.threshold": 0.0}.
       paper: what the paper printed of it.
+      num_seeds: how many of the sweep's seeds it is trained with, the first of them; None: all.
     """
 
     name: str
     label: str
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     paper: Printed | None = None
+    num_seeds: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Plan:
       evaluate: fields under which every run is evaluated once more after training, such as {"data.pool": 1} for a
         larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
       response: the validation metric that the sweep judges by.
+      epoch: after which epoch: the "best", by validation, or the "last".
       source: the paper that the printed figures are from, and its data.
       paper_note: what a reader of its statistics should know.
 
@@ -86,6 +89,7 @@ class Plan:
     seeds: tuple[int, ...] = PAPER_SEEDS
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     response: str = "accuracy"
+    epoch: Literal["best", "last"] = "best"
     source: str | None = None
     paper_note: str | None = None
 
@@ -109,6 +113,10 @@ class Plan:
                     f'hypothesis "{hypothesis.claim}": alternative="{hypothesis.alternative}": expected one of '
                     f"{', '.join(ALTERNATIVES)}"
                 )
+
+    def seeds_of(self, treatment: Treatment) -> tuple[int, ...]:
+        """The seeds that a treatment is trained with."""
+        return self.seeds[: treatment.num_seeds]
 
     def treatment(self, name: str) -> Treatment:
         """The treatment of this name."""

@@ -81,7 +81,8 @@ class Runs:
     def response_label(self) -> str:
         """What `responses` are."""
         if not self.plan.evaluate:
-            return f"best-epoch validation {self.plan.response}"
+            judged_by = "test" if self.all[0].config["data"].get("validation") == "test" else "validation"
+            return f"{self.plan.epoch}-epoch {judged_by} {self.plan.response}"
         changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
         return f"validation {self.plan.response} under {changes}, after the best epoch"
 
@@ -122,14 +123,15 @@ def read_runs(workdir: pathlib.Path) -> Runs:
     runs: dict[str, list[Run]] = {}
     for treatment in known:
         runs[treatment] = []
-        for seed in plan.seeds:
+        for seed in plan.seeds_of(plan.treatment(treatment)):
             run = _read_run(workdir / treatment / str(seed), treatment, seed, plan)
             if isinstance(run, Run):
                 runs[treatment].append(run)
             else:
                 left_out.append(f"{treatment}/{seed}: {run}")
     for folder in folders:
-        if folder.parent.name in known and folder.name not in map(str, plan.seeds):
+        seeds = plan.seeds_of(plan.treatment(folder.parent.name)) if folder.parent.name in known else ()
+        if folder.parent.name in known and folder.name not in map(str, seeds):
             left_out.append(f"{folder.parent.name}/{folder.name}: is no seed of this sweep")
     runs = {treatment: finished for treatment, finished in runs.items() if finished}
     if not runs:
@@ -176,7 +178,7 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
         raise InputError(f"{workdir}: is not a run of its treatment, which has {listed}")
     if summary is None:
         return "is not finished"
-    figures = summary["best"]
+    figures = summary["best" if plan.epoch == "best" else "final"]
     if plan.evaluate:
         if not is_evaluated(evaluation, summary, plan.evaluate):
             return f"was not evaluated under {', '.join(f'{k}={v}' for k, v in plan.evaluate.items())}"

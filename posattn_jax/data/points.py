@@ -31,6 +31,21 @@ class Points:
         return len(self.images)
 
     @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """(n,): all that a cloud has of a grid is its number of points."""
+        return (self.num_points,)
+
+    @property
+    def num_channels(self) -> int:
+        """The features of a point."""
+        return 1
+
+    @property
+    def num_dims(self) -> int:
+        """p."""
+        return len(self.images.images.shape) - 2
+
+    @property
     def positions(self) -> np.ndarray:
         """Where each pixel lies, row-major: [pixels, p] float32, linspace(-1, 1, size) along each side."""
         axes = [np.linspace(-1, 1, side, dtype=np.float32) for side in self.images.images.shape[1:-1]]

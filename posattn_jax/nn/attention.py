@@ -9,14 +9,18 @@ import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, KeyMask, Query, Shape
-from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.axes import Features, KeyMask, PointPositions, Query, Shape, Value, Weights
+from posattn_jax.nn.displacements import OverDisplacements
+from posattn_jax.nn.projections import PARTS, LinearProjections, Part
 from posattn_jax.nn.reach import Reach
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.nn.translution import PairValues
 from posattn_jax.ops.attention import (
     LAYOUTS,
     Implementation,
+    attention_weights,
     factorised_pays,
     relative_attention,
     sinusoidal_attention,
@@ -42,9 +46,12 @@ class PositionalSelfAttention(nn.Module):
       head_dim: d; None: the width of the inputs divided by h.
       terms: the summed score terms.
       span: the learned span; None: everything is attended.
-      values: a function or module applied to the values [b s h d] before they are averaged; None: plain values.
+      values: a function or module applied to the values [b s h d] before they are averaged; or one that makes them from
+        the inputs for every pair and averages them itself, such as `Translution()`; None: plain values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
-      projections: a module (x, h, d) -> query, key, value; None: `LinearProjections`.
+      projections: a module (x, h, d, parts) -> query, key, value, of which `parts` are needed; None:
+        `LinearProjections()`.
+      use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
       dropout_rate: of the attention weights (the paper has none).
       scale: of the terms; None: 1 / sqrt(d).
       implementation: the layout of `relative_attention`; or "factorised", `sinusoidal_attention`, for sinusoids without
@@ -62,6 +69,7 @@ class PositionalSelfAttention(nn.Module):
     values: Callable | None = None
     gate: Callable | None = None
     projections: nn.Module | None = None
+    use_output: bool = True
     dropout_rate: float = 0.0
     scale: float | None = None
     implementation: Implementation | Literal["factorised"] = "auto"
@@ -80,19 +88,27 @@ class PositionalSelfAttention(nn.Module):
         is_causal: bool = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
+        num_class_tokens: int = 0,
+        positions: PointPositions | None = None,
         deterministic: bool = True,
         return_weights: bool = False,
     ) -> tuple[Features, dict[str, Any]]:
         """Attends over the grid.
 
+        With class tokens, or values that differ from pair to pair, the weights are laid out for every pair, whatever
+        the implementation: see `attention_weights`.
+
         Args:
-          inputs: [b t c], the positions of the grid in row-major order.
-          grid_shape: S, one to three sizes whose product is t.
+          inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order.
+          grid_shape: S, one to three sizes whose product is t less the class tokens; (n,) of n points.
           key_mask: [b t], True = keep.
           is_causal: query t attends to keys s <= t in row-major order.
           reference_shape: the grid that distances are measured in, where it is not `grid_shape`: a model trained on
             it keeps its meaning of distance on a larger grid.
           span_bound: half-spans that the span does not exceed, for layouts of a static size; see `relative_attention`.
+          num_class_tokens: how many tokens stand before the grid. They have no place on it: no term of position, and
+            no span, holds for a pair with one of them.
+          positions: [b n p], where points lie that are on no grid; for layers of which only the values ask for it.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_weights: whether the second result has the attention weights too.
 
@@ -109,54 +125,71 @@ class PositionalSelfAttention(nn.Module):
         if self.head_dim is None and width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
         head_dim = self.head_dim or width // self.num_heads
+        if not self.use_output and self.num_heads * head_dim != width:
+            raise ValueError(f"use_output=False needs num_heads={self.num_heads} x head_dim={head_dim} to be {width}")
         projections = self.projections
         if projections is None:
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
-        query, key, value = projections(inputs, self.num_heads, head_dim)
-
+        query, key, value = projections(inputs, self.num_heads, head_dim, self._needed())
+        by_pair = isinstance(self.values, PairValues) or num_class_tokens > 0
         span = {} if self.span is None else self.span(self.num_heads, len(grid_shape))
-        reach = _reach(span, grid_shape, reference_shape, span_bound)
+        tokens = Tokens(
+            inputs=inputs,
+            grid_shape=grid_shape,
+            num_heads=self.num_heads,
+            head_dim=head_dim,
+            reference_shape=reference_shape,
+            reach=_reach(span, grid_shape, reference_shape, None if by_pair else span_bound),
+            num_class_tokens=num_class_tokens,
+            positions=positions,
+        )
         arguments = {}
         for term in self.terms:
-            added = term(key, grid_shape, reference_shape, reach)
+            added = term(query, key, tokens)
             if arguments.keys() & added.keys():
                 raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
             arguments |= added
+        if positions is not None and (span or "relative_encoding" in arguments):
+            raise ValueError("positions is given: points have no span and no relative encoding of a grid")
         arguments.setdefault("key", None)
         factors = arguments.pop("factors", None)
-        factorised = self._is_factorised(query, factors, return_weights)
+        factorised = self._is_factorised(query, factors, return_weights or by_pair)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:
-            arguments |= span | {"span_bound": span_bound}
+            arguments |= span
             made["sigma"] = arguments["sigma"]
         drops = self.dropout_rate > 0 and not deterministic
+        dropout = {
+            "dropout_rate": self.dropout_rate if drops else 0.0,
+            "dropout_rng": self.make_rng("dropout") if drops else None,
+        }
         arguments |= {
-            "value": value if self.values is None else self.values(value),
             "grid_shape": grid_shape,
             "reference_shape": reference_shape,
             "key_mask": key_mask,
             "is_causal": is_causal,
             "scale": self.scale,
         }
-        if factorised:
-            del arguments["relative_encoding"]
-            attended = sinusoidal_attention(query, **arguments, **factors)
+        if by_pair:
+            outputs, made["weights"] = self._by_pair(query, value, tokens, arguments | dropout)
         else:
-            attended = relative_attention(
-                query,
-                **arguments,
-                dropout_rate=self.dropout_rate if drops else 0.0,
-                dropout_rng=self.make_rng("dropout") if drops else None,
-                implementation=self.implementation,
-                return_weights=return_weights,
-            )
-        if return_weights:
-            outputs, made["weights"] = attended
-        else:
-            outputs = attended
+            value = value if self.values is None else self.values(value)
+            if factorised:
+                del arguments["relative_encoding"]
+                attended = sinusoidal_attention(query, value=value, **arguments, **factors)
+            else:
+                arguments |= dropout | {"span_bound": span_bound if span else None}
+                attended = relative_attention(
+                    query, value=value, **arguments, implementation=self.implementation, return_weights=return_weights
+                )
+            outputs, made["weights"] = attended if return_weights else (attended, None)
+        if not return_weights:
+            del made["weights"]
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
+        if not self.use_output:
+            return outputs.reshape(*outputs.shape[:2], width), made
         outputs = nn.DenseGeneral(
             width,
             axis=(-2, -1),
@@ -167,6 +200,31 @@ class PositionalSelfAttention(nn.Module):
             name="output",
         )(outputs)
         return outputs, made
+
+    def _needed(self) -> tuple[Part, ...]:
+        """What the other parts need of the projections."""
+        needed = {part for term in self.terms for part in getattr(term, "needs", ("query", "key"))}
+        if not isinstance(self.values, PairValues):
+            needed.add("value")
+        return tuple(part for part in PARTS if part in needed)
+
+    def _by_pair(
+        self, query: Query, value: Value | None, tokens: Tokens, arguments: dict[str, Any]
+    ) -> tuple[Query, Weights]:
+        """Outputs and weights, by way of the weights."""
+        limits = [part.limit(tokens) for part in (*self.terms, self.values) if isinstance(part, OverDisplacements)]
+        limits = np.array([limit for limit in limits if limit is not None])
+        weights = attention_weights(
+            query,
+            num_class_tokens=tokens.num_class_tokens,
+            half_span=limits.min(0).tolist() if len(limits) else None,
+            **arguments,
+        )
+        if isinstance(self.values, PairValues):
+            return self.values(weights.astype(tokens.inputs.dtype), tokens), weights
+        value = value if self.values is None else self.values(value)
+        outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
+        return outputs.astype(value.dtype), weights
 
     def _is_factorised(self, query: Query, factors: dict[str, Any] | None, return_weights: bool) -> bool:
         """Whether E is left to the sinusoids it is made of; ValueError where that is asked for and cannot be."""

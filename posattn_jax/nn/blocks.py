@@ -7,9 +7,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, KeyMask, Shape
+from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.linear import linear
+
+
+def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x Phi(x), Phi the normal distribution function: not the usual approximation by tanh."""
+    return nn.gelu(x, approximate=False)
 
 
 class FeedForward(nn.Module):
@@ -74,6 +79,8 @@ class EncoderBlock(nn.Module):
         is_causal: bool = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
+        num_class_tokens: int = 0,
+        positions: PointPositions | None = None,
         deterministic: bool = True,
     ) -> tuple[Features, dict[str, Any]]:
         """Arguments and results as `PositionalSelfAttention`."""
@@ -90,6 +97,8 @@ class EncoderBlock(nn.Module):
                 is_causal=is_causal,
                 reference_shape=reference_shape,
                 span_bound=span_bound,
+                num_class_tokens=num_class_tokens,
+                positions=positions,
                 deterministic=deterministic,
             )
             made.update(out)

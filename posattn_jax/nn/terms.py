@@ -1,6 +1,6 @@
 """The score terms of attention, each a slot of `PositionalSelfAttention`.
 
-A term adds what it stands for to the arguments of `relative_attention`; `reach` tells it how far any query sees:
+A term adds what it stands for to the arguments of `relative_attention`, and says what it `needs` of the projections:
 
   Content          q_t . k_s
   Positional       q_t . E_{s-t}
@@ -10,24 +10,25 @@ A term adds what it stands for to the arguments of `relative_attention`; `reach`
 Their sum is formula 1 of Alfons 2022 (after Transformer-XL).
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Key, Shape
+from posattn_jax.axes import Array, Key, Query
 from posattn_jax.nn.encodings import Encoding
-from posattn_jax.nn.reach import Reach
+from posattn_jax.nn.projections import Part
+from posattn_jax.nn.tokens import Tokens
 
 
 class Content(nn.Module):
     """q_t . k_s."""
 
-    def __call__(
-        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
-    ) -> dict[str, Array]:
+    needs: ClassVar[tuple[Part, ...]] = ("query", "key")
+
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Key | None]:
         return {"key": key}
 
 
@@ -38,14 +39,15 @@ class Positional(nn.Module):
       encoding: a module that returns E [*R, h, d], such as `SirenEncoding()`.
     """
 
+    needs: ClassVar[tuple[Part, ...]] = ("query",)
+
     encoding: Encoding
 
-    def __call__(
-        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
-    ) -> dict[str, Any]:
-        made = {"relative_encoding": self.encoding(*key.shape[2:], grid_shape, reference_shape, reach)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Any]:
+        heads = tokens.num_heads, tokens.head_dim
+        made = {"relative_encoding": self.encoding(*heads, tokens.grid_shape, tokens.reference_shape, tokens.reach)}
         factors = getattr(self.encoding, "factors", None)
-        return made if factors is None else made | {"factors": factors(*key.shape[2:])}
+        return made if factors is None else made | {"factors": factors(*heads)}
 
 
 class ContentBias(nn.Module):
@@ -56,14 +58,14 @@ class ContentBias(nn.Module):
       param_dtype: of u.
     """
 
+    needs: ClassVar[tuple[Part, ...]] = ("key",)
+
     bias_init: Initializer = nn.initializers.xavier_uniform()
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
-    ) -> dict[str, Array]:
-        return {"content_bias": self.param("u", self.bias_init, key.shape[2:], self.param_dtype)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
+        return {"content_bias": self.param("u", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)}
 
 
 class PositionalBias(nn.Module):
@@ -74,11 +76,11 @@ class PositionalBias(nn.Module):
       param_dtype: of v.
     """
 
+    needs: ClassVar[tuple[Part, ...]] = ()
+
     bias_init: Initializer = nn.initializers.xavier_uniform()
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self, key: Key, grid_shape: Shape, reference_shape: Shape | None, reach: Reach = None
-    ) -> dict[str, Array]:
-        return {"position_bias": self.param("v", self.bias_init, key.shape[2:], self.param_dtype)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
+        return {"position_bias": self.param("v", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)}

@@ -55,7 +55,7 @@ def make_jobs(
             raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
     jobs = []
     for seed in plan.seeds:
-        for treatment in plan.treatments:
+        for treatment in (each for each in plan.treatments if seed in plan.seeds_of(each)):
             fields = {**treatment.fields, "seed": seed}
             own = config.copy_and_resolve_references().lock()
             try:

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from posattn_jax.axes import Array, Shape
+from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.classifier import Classifier
+from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.ops.attention import score_share
 from posattn_jax.ops.span import half_span, span_share, span_size
 
@@ -26,9 +27,10 @@ class Classification:
 
     Attributes:
       model: the classifier.
-      grid_shape: the grid of the data.
+      input_shape: the grid of the data; (n,) of n points.
       num_channels: the features of a position.
-      reference_shape: the grid the model was trained on, where `grid_shape` is another.
+      reference_shape: the grid of the data the model was trained on, where `input_shape` is another.
+      num_dims: p, of points that lie on no grid; 0: the data lies on one.
       span_penalty: the price of spans that cover everything; the paper has none.
       span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
         follows the span at run time.
@@ -36,32 +38,49 @@ class Classification:
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
 
-    model: Classifier
-    grid_shape: Shape
+    model: Classifier | VisionTransformer
+    input_shape: Shape
     num_channels: int
     reference_shape: Shape | None = None
+    num_dims: int = 0
     span_penalty: float = 0.0
     span_bounds: tuple[Shape, ...] | None = None
 
+    @property
+    def grid_shape(self) -> Sizes:
+        """The grid that attention meets."""
+        return self.model.token_grid(self.input_shape)
+
+    @property
+    def _reference_grid(self) -> Sizes | None:
+        """The grid that attention met in training, where it was another."""
+        return None if self.reference_shape is None else self.model.token_grid(self.reference_shape)
+
     def init(self, rng: Array) -> Params:
         """The parameters of a fresh model."""
-        grid_shape = self.reference_shape or self.grid_shape
-        inputs = jnp.zeros((1, math.prod(grid_shape), self.num_channels))
-        return self.model.init(rng, inputs, grid_shape, span_bounds=self._whole(grid_shape))["params"]
+        shape = self.reference_shape or self.input_shape
+        return self.model.init(rng, **self._nothing(shape), span_bounds=self._whole(shape))["params"]
 
-    def _whole(self, grid_shape: Shape) -> tuple[Shape, ...]:
+    def _nothing(self, shape: Shape) -> dict[str, Any]:
+        """Inputs of this shape that say nothing."""
+        inputs = {"inputs": jnp.zeros((1, math.prod(shape), self.num_channels)), "grid_shape": shape}
+        return inputs | ({"positions": jnp.zeros((1, *shape, self.num_dims))} if self.num_dims else {})
+
+    def _whole(self, shape: Shape) -> tuple[Shape, ...]:
         """Bounds that no span exceeds."""
-        return (tuple(size - 1 for size in grid_shape),) * len(self.model.blocks)
+        return (tuple(size - 1 for size in self.model.token_grid(shape)),) * len(self.model.blocks)
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
 
-        Without `rng` dropout is off. Totals add up over batches: see `summarise`.
+        A batch of points has "positions" [b t p] and "mask" [b t], True where there is a point, too. Without `rng`
+        dropout is off. Totals add up over batches: see `summarise`.
         """
         logits, made = self.model.apply(
             {"params": params},
             batch["inputs"],
-            self.grid_shape,
+            self.input_shape,
+            **({"positions": batch["positions"], "key_mask": batch["mask"]} if self.num_dims else {}),
             reference_shape=self.reference_shape,
             span_bounds=self.span_bounds,
             deterministic=rng is None,
@@ -97,13 +116,11 @@ class Classification:
 
     def describe(self, params: Params) -> Any:
         """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
-        inputs = jnp.zeros((1, math.prod(self.grid_shape), self.num_channels))
         _, made = self.model.apply(
             {"params": params},
-            inputs,
-            self.grid_shape,
+            **self._nothing(self.input_shape),
             reference_shape=self.reference_shape,
-            span_bounds=self._whole(self.grid_shape),  # the encodings also where no span reaches
+            span_bounds=self._whole(self.input_shape),  # the encodings also where no span reaches
         )
         return made
 
@@ -118,7 +135,7 @@ class Classification:
         for block, out in zip(self.model.blocks, made.values(), strict=True):
             half = everything
             if "sigma" in out:
-                half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self.reference_shape)
+                half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self._reference_grid)
             halves.append(half.reshape(-1, len(self.grid_shape)).max(0))
         return halves
 
@@ -131,7 +148,7 @@ class Classification:
         for i, block in enumerate(self.model.blocks):
             if "sigma" in made[f"block_{i}"]:
                 sigma = jnp.asarray(made[f"block_{i}"]["sigma"])
-                size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_shape)
+                size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self._reference_grid)
                 bound = None if self.span_bounds is None else self.span_bounds[i]
                 shares = [
                     score_share(

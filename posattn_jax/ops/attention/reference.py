@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Query, Shape, Weights
+from posattn_jax.axes import Array, Bool, Float, Query, Shape, Sigma, Weights
 from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.patches import take_patches
 from posattn_jax.ops.attention.problem import Problem
@@ -19,6 +19,20 @@ def unfold(values: Array, grid_shape: Shape) -> Array:
     return take_patches(values, np.asarray(shape) - 1 - grid.positions(shape), shape)
 
 
+def span_by_pair(
+    sigma: Sigma, threshold: float, grid_shape: Shape, reference_shape: Shape | None = None
+) -> tuple[Float[Array, "... t s"], Bool[Array, "... t s"]]:
+    """ln G, and whether the key is inside the span, for every pair: [t s], or [h t s] with a span a head."""
+    positions = grid.positions(grid_shape)
+    log_g = span.log_gaussian(grid.relative_coordinates(grid_shape, reference_shape), sigma)
+    if sigma.ndim > 1:  # one Gaussian a head: its axis goes last to be carried along, then first again
+        log_g_star = jnp.moveaxis(unfold(jnp.moveaxis(log_g, 0, -1), grid_shape), -1, 0)
+    else:
+        log_g_star = unfold(log_g, grid_shape)
+    half = span.half_span(sigma, threshold, grid_shape, reference_shape)
+    return log_g_star, span.inside_span(jnp.asarray(positions) - positions[:, None], half)
+
+
 def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """Outputs [b t h d], and the weights [b h t s] where asked for."""
     shape = problem.grid_shape
@@ -27,15 +41,7 @@ def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
         p = unfold(problem.relative_encoding, shape)
         queries = problem.position_queries(problem.query)
         terms += jnp.einsum("bthd,tshd->bhts", queries, p, preferred_element_type=problem.dtype)
-
-    positions = grid.positions(shape)
     log_g_star = span_mask = None
     if problem.sigma is not None:
-        log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
-        if problem.sigma.ndim > 1:  # one Gaussian a head: its axis goes last to be carried along, then first again
-            log_g_star = jnp.moveaxis(unfold(jnp.moveaxis(log_g, 0, -1), shape), -1, 0)
-        else:
-            log_g_star = unfold(log_g, shape)
-        half = problem.half
-        span_mask = span.inside_span(jnp.asarray(positions) - positions[:, None], half)
-    return problem.attend(terms, jnp.arange(len(positions)), log_g_star, span_mask)
+        log_g_star, span_mask = span_by_pair(problem.sigma, problem.threshold, shape, problem.reference_shape)
+    return problem.attend(terms, jnp.arange(grid.num_positions(shape)), log_g_star, span_mask)

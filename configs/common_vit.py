@@ -1,0 +1,77 @@
+"""What the configs of Translution (Fan 2025) share: the paper's vision transformer, and our recipe for it."""
+
+from ml_collections import ConfigDict
+
+from configs import common
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+
+# The paper's data sets: images and patches.
+DATA = {
+    "mnist": (28, 7),
+    "cifar10": (32, 8),
+    "cifar100": (32, 8),
+    "moving_mnist": (64, 8),
+}
+TRANSFORMER = {"model.value.kind": "plain", "model.absolute_positions": True}
+
+
+def get_config(name: str, variant: str = "") -> ConfigDict:
+    """Translution of depth 1 on a data set: 30 epochs; "quick": 10 epochs, "tiny": two steps, for tests.
+
+    The paper states no recipe. It classifies the class token, which hides from one layer what lies where: readout is
+    the mean here. Judged by the test set after the last epoch, as the paper does.
+    """
+    config = common.get_config()
+    _, patch = DATA[name]
+    config.data.name = name
+    config.data.validation = "test"
+    config.model.update(
+        kind="vit",
+        num_blocks=1,
+        num_heads=1,
+        dropout_rate=0.0,
+        norm="pre",
+        activation="gelu",
+        readout="mean",
+        patch_shape=(patch, patch),
+        projection_bias=False,
+        projection_init="fan_in",
+        use_output=False,
+        terms=("content",),
+    )
+    config.model.encoding.kind = "none"
+    config.model.span.enabled = False
+    config.model.value.kind = "translution"
+    config.train.update(total_epochs=30.0, batch_size=128, accumulation_steps=1, eval_batch_size=500)
+    config.optimizer.update(learning_rate=3e-4, weight_decay=0.05, schedule="cosine", warmup_epochs=3.0)
+    match variant:
+        case "":
+            pass
+        case "quick":
+            config.train.total_epochs = 10.0
+        case "tiny":
+            config.model.update(width=8, mlp_dim=16)
+            config.train.update(total_epochs=0.0, total_steps=2, batch_size=8)
+        case _:
+            raise ValueError(f'config variant "{variant}": expected none, "quick" or "tiny"')
+    return config
+
+
+def depth_sweep(label: str) -> Plan:
+    """Figures 4 and 5 of the paper: both models at depths of 1 to 6."""
+    treatments, hypotheses = [], []
+    for depth in range(1, 7):
+        layers = {"model.num_blocks": depth}
+        treatments += [
+            Treatment(f"transformer_{depth}", f"Transformer, depth {depth}", TRANSFORMER | layers),
+            Treatment(f"translution_{depth}", f"Translution, depth {depth}", layers),
+        ]
+        claim = f"At a depth of {depth} Translution gives a higher accuracy than the Transformer"
+        hypotheses.append(Hypothesis(claim, f"translution_{depth}", f"transformer_{depth}", "greater"))
+    return Plan(
+        f"{label}: is Translution above the Transformer, and at which depth?",
+        tuple(treatments),
+        tuple(hypotheses),
+        epoch="last",
+        source="Fan 2025, Figures 4 and 5",
+    )

@@ -1,0 +1,55 @@
+"""What a class token, more layers, and a span change about Translution (Fan 2025), on MNIST.
+
+python -m posattn_jax.main --config=configs/question_translution.py:quick --mode=sweep --workdir=runs/NAME
+Hardware and time: TIME. Expected: SCORE.
+"" (30 epochs), :quick (10 epochs), :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common_vit
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+
+TRANSFORMER = common_vit.TRANSFORMER
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return common_vit.get_config("mnist", variant)
+
+
+def sweep(variant: str = "") -> Plan:
+    read_class, deep = {"model.readout": "class"}, {"model.num_blocks": 3}
+    near = {"model.value.half_span": (1, 1), "model.span.enabled": True}
+    return Plan(
+        "What do a class token, more layers and a span change about Translution?",
+        (
+            Treatment("translution", "Translution"),
+            Treatment("span", "Translution within a learned span, at most 1 patch", near),
+            Treatment("low_rank", "Translution of rank 8", {"model.value.kind": "low_rank"}),
+            Treatment("general", "General Translution, 8 matrices", {"model.value.kind": "general"}),
+            Treatment("transformer_class", "Transformer, class token", TRANSFORMER | read_class),
+            Treatment("translution_class", "Translution, class token", read_class),
+            Treatment("transformer_3", "Transformer, depth 3", TRANSFORMER | deep, num_seeds=1),
+            Treatment("translution_3", "Translution, depth 3", deep, num_seeds=1),
+        ),
+        (
+            Hypothesis("Within a span Translution gives a lower accuracy", "span", "translution", "less"),
+            Hypothesis("With rank 8 Translution gives a lower accuracy", "low_rank", "translution", "less"),
+            Hypothesis("With 8 matrices Translution gives a lower accuracy", "general", "translution", "less"),
+            Hypothesis(
+                "Read from a class token, Translution gives a lower accuracy than the Transformer",
+                "translution_class",
+                "transformer_class",
+                "less",
+            ),
+            Hypothesis(
+                "Read from a class token, Translution gives a lower accuracy than read from the mean",
+                "translution_class",
+                "translution",
+                "less",
+            ),
+        ),
+        seeds=(9188, 2755, 361),
+        epoch="last",
+        source="Fan 2025",
+    )

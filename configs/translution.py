@@ -1,0 +1,36 @@
+"""Is Translution above the Transformer at a depth of 1, and more so where digits move? (Fan 2025, Figures 4 and 5.)
+
+python -m posattn_jax.main --config=configs/translution.py:quick --mode=sweep --workdir=runs/NAME
+Hardware and time: TIME. Expected: SCORE.
+"" (30 epochs), :quick (10 epochs; Moving MNIST 4), :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common_vit
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return common_vit.get_config("mnist", variant)
+
+
+def sweep(variant: str = "") -> Plan:
+    treatments, hypotheses = [], []
+    for data, label, seeds in (("mnist", "MNIST", 5), ("cifar10", "CIFAR-10", 5), ("moving_mnist", "Moving MNIST", 3)):
+        fields = {"data.name": data, "model.patch_shape": (common_vit.DATA[data][1],) * 2}
+        if variant == "quick" and data == "moving_mnist":
+            fields |= {"train.total_epochs": 4.0, "optimizer.warmup_epochs": 1.0}
+        treatments += [
+            Treatment(f"{data}_transformer", f"{label}: Transformer", fields | common_vit.TRANSFORMER, num_seeds=seeds),
+            Treatment(f"{data}_translution", f"{label}: Translution", fields, num_seeds=seeds),
+        ]
+        claim = f"{label}: Translution gives a higher accuracy than the Transformer"
+        hypotheses.append(Hypothesis(claim, f"{data}_translution", f"{data}_transformer", "greater"))
+    return Plan(
+        "Is Translution above the Transformer at a depth of 1, and more so where digits move?",
+        tuple(treatments),
+        tuple(hypotheses),
+        epoch="last",
+        source="Fan 2025",
+    )

@@ -1,0 +1,19 @@
+"""Translution of depth 1 on CIFAR-10 (Fan 2025); sweep(): against the Transformer, at depths of 1 to 6.
+
+python -m posattn_jax.main --config=configs/translution_cifar10.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
+Hardware and time: TIME. Expected test accuracy after the last epoch: SCORE.
+"" (30 epochs), :quick (10 epochs), :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common_vit
+from posattn_jax.analysis.plan import Plan
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    return common_vit.get_config("cifar10", variant)
+
+
+def sweep(variant: str = "") -> Plan:
+    return common_vit.depth_sweep("CIFAR-10")

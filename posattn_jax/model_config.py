@@ -1,0 +1,182 @@
+"""From a config's `model` to the modules it describes."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from posattn_jax.errors import InputError
+from posattn_jax.models.classifier import Classifier
+from posattn_jax.models.vit import VisionTransformer
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
+from posattn_jax.nn.displacements import fan_in_table, kaiming_table
+from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.projections import LinearProjections, fan_in, fused_xavier
+from posattn_jax.nn.siren import Siren, SirenEncoding
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, PairValues, Translution
+
+TERMS = ("content", "positional", "content_bias", "positional_bias")
+
+
+def check_sizes(config: ConfigDict, *names: str) -> None:
+    """InputError where one of these sizes of the model is less than 1."""
+    model: Any = config.model
+    for name in names:
+        if model[name] < 1:
+            raise InputError(f"model.{name}={model[name]}: expected at least 1")
+
+
+def choose(config: ConfigDict, name: str, **choices: Any) -> Any:
+    """What the model's field `name` chooses; InputError where it is none of the choices."""
+    chosen: Any = config.model
+    for part in name.split("."):
+        chosen = chosen[part]
+    if chosen not in choices:
+        *others, last = (f'"{choice}"' for choice in choices)
+        raise InputError(f'model.{name}="{chosen}": expected {", ".join(others)} or {last}')
+    return choices[chosen]
+
+
+def dtype(config: ConfigDict, name: str) -> Any:
+    """A dtype of the model; InputError unless it is known."""
+    return choose(config, name, float32=jnp.dtype("float32"), bfloat16=jnp.dtype("bfloat16"))
+
+
+def siren_fields(config: ConfigDict) -> dict[str, Any]:
+    """The fields of a SIREN, its width excepted."""
+    encoding = config.model.encoding
+    return {
+        "hidden_features": encoding.hidden_features or None,
+        "num_layers": encoding.num_layers,
+        "omega": encoding.omega,
+        "omega_initial": encoding.omega_initial,
+        "bias_init": encoding.bias_init,
+        "learn_omega": encoding.learn_omega,
+        "param_dtype": dtype(config, "param_dtype"),
+    }
+
+
+def make_encoding(config: ConfigDict) -> nn.Module | None:
+    """The relative encoding of one layer."""
+    param_dtype = dtype(config, "param_dtype")
+    make = choose(
+        config,
+        "encoding.kind",
+        siren=lambda: SirenEncoding(**siren_fields(config)),
+        sinusoidal=lambda: SinusoidalEncoding(config.model.encoding.combine, param_dtype),
+        learned=lambda: LearnedEncoding(param_dtype=param_dtype),
+        none=lambda: None,
+    )
+    return make()
+
+
+def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
+    """The score terms of one layer; without an encoding, those that need none."""
+    param_dtype = dtype(config, "param_dtype")
+    unknown = set(config.model.terms) - set(TERMS)
+    if unknown:
+        raise InputError(f"model.terms={tuple(config.model.terms)}: expected some of {TERMS}")
+    encoding = make_encoding(config)
+    terms = {"content": Content(), "content_bias": ContentBias(param_dtype=param_dtype)}
+    if encoding is not None:
+        terms |= {"positional": Positional(encoding), "positional_bias": PositionalBias(param_dtype=param_dtype)}
+    return tuple(terms[name] for name in config.model.terms if name in terms)
+
+
+def make_span(config: ConfigDict) -> GaussianSpan | None:
+    """The learned span of one layer."""
+    span = config.model.span
+    if not span.enabled:
+        return None
+    if span.initial_sigma == 0:
+        raise InputError("model.span.initial_sigma=0: expected another value, from which a span can be learned")
+    return GaussianSpan(
+        threshold=span.threshold,
+        mode=span.mode,
+        covariance=span.covariance,
+        initial_sigma=span.initial_sigma,
+        per_head=span.per_head,
+        param_dtype=dtype(config, "param_dtype"),
+    )
+
+
+def make_values(config: ConfigDict) -> PairValues | None:
+    """The values of one layer."""
+    value: Any = config.model.value
+    fields: dict[str, Any] = {
+        "half_span": tuple(value.half_span) or None,
+        "param_dtype": dtype(config, "param_dtype"),
+    }
+    table = {"kernel_init": choose(config, "value.kernel_init", kaiming=kaiming_table, fan_in=fan_in_table)}
+    make = choose(
+        config,
+        "value.kind",
+        plain=lambda: None,
+        translution=lambda: Translution(share_heads=value.share_heads, **table, **fields),
+        low_rank=lambda: LowRankTranslution(rank=value.rank, down_dim=value.down_dim or None, **table, **fields),
+        general=lambda: GeneralTranslution(
+            num_bases=value.num_bases, basis=Siren(value.num_bases, **siren_fields(config)), **fields
+        ),
+    )
+    return make()
+
+
+def make_block(config: ConfigDict) -> EncoderBlock:
+    """One encoder block, whose parts are its own: parts shared between blocks would share parameters."""
+    model: Any = config.model
+    dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
+    attention = PositionalSelfAttention(
+        num_heads=model.num_heads,
+        terms=make_terms(config),
+        span=make_span(config),
+        values=make_values(config),
+        projections=LinearProjections(
+            use_bias=model.projection_bias,
+            kernel_init=choose(config, "projection_init", xavier=fused_xavier, fan_in=fan_in),
+            **dtypes,
+        ),
+        use_output=model.use_output,
+        dropout_rate=model.attention_dropout_rate,
+        implementation=model.implementation,
+        **dtypes,
+    )
+    activation = choose(config, "activation", relu=nn.relu, gelu=exact_gelu)
+    return EncoderBlock(attention, model.mlp_dim, model.dropout_rate, model.norm, activation, **dtypes)
+
+
+def make_model(config: ConfigDict, num_classes: int) -> Classifier | VisionTransformer:
+    """The classifier.
+
+    Raises:
+      InputError: sizes that do not fit together.
+    """
+    model: Any = config.model
+    for name in ("dropout_rate", "attention_dropout_rate"):
+        if not 0 <= model[name] < 1:
+            raise InputError(f"model.{name}={model[name]}: expected at least 0 and less than 1")
+    check_sizes(config, "num_blocks", "width", "num_heads", "mlp_dim")
+    if model.width % model.num_heads:
+        raise InputError(f"model.num_heads={model.num_heads} does not divide model.width={model.width}")
+    fields: dict[str, Any] = {
+        "num_classes": num_classes,
+        "width": model.width,
+        "blocks": tuple(make_block(config) for _ in range(model.num_blocks)),
+        "readout": model.readout,
+        "remat": model.remat,
+        "scan_layers": model.scan_layers,
+        "dtype": dtype(config, "dtype"),
+        "param_dtype": dtype(config, "param_dtype"),
+    }
+    make = choose(
+        config,
+        "kind",
+        classifier=lambda: Classifier(dropout_rate=model.dropout_rate, **fields),
+        vit=lambda: VisionTransformer(
+            patch_shape=tuple(model.patch_shape), absolute_positions=model.absolute_positions, **fields
+        ),
+    )
+    return make()

@@ -1,0 +1,95 @@
+"""What the models share: a stack of encoder blocks, and one feature vector read from its tokens."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array, Features, Float, KeyMask, Shape
+from posattn_jax.nn.blocks import EncoderBlock
+
+Readout = Literal["last", "mean", "max"]
+
+
+def run_blocks(
+    blocks: Sequence[EncoderBlock],
+    x: Features,
+    grid_shape: Shape,
+    *,
+    remat: bool = False,
+    scan_layers: bool = False,
+    span_bounds: Sequence[Shape] | None = None,
+    **fields: Any,
+) -> tuple[Features, dict[str, dict[str, Array]]]:
+    """Runs the blocks of a model, in its `__call__`.
+
+    Args:
+      blocks: in order.
+      x: [b t c].
+      grid_shape: S.
+      remat: whether the backward pass computes each block again instead of keeping what it made.
+      scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
+      span_bounds: one a block, see `PositionalSelfAttention`; blocks of one loop are given the largest.
+      **fields: of every block's call.
+
+    Returns:
+      The features, and what each block made on the way, as "block_0", "block_1", ...
+    """
+
+    def run_within(span_bound: Shape | None):
+        def run(block: EncoderBlock, x: Features) -> tuple[Features, dict[str, Array]]:
+            return block(x, grid_shape, span_bound=span_bound, **fields)
+
+        return nn.remat(run, prevent_cse=not scan_layers) if remat else run
+
+    if scan_layers:
+        largest = None if span_bounds is None else tuple(max(bounds) for bounds in zip(*span_bounds, strict=True))
+        x, made = _scan(run_within(largest), blocks, x)
+    else:
+        made = []
+        for block, span_bound in zip(blocks, span_bounds or [None] * len(blocks), strict=True):
+            x, out = run_within(span_bound)(block, x)
+            made.append(out)
+    return x, {f"block_{i}": out for i, out in enumerate(made)}
+
+
+def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, list[dict[str, Array]]]:
+    if not all(_alike(block, blocks[0]) for block in blocks):
+        raise ValueError("scan_layers=True needs blocks that are all alike")
+    scanned = nn.scan(
+        run,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        length=len(blocks),
+    )
+    x, stacked = scanned(blocks[0], x)
+    return x, [{name: array[i] for name, array in stacked.items()} for i in range(len(blocks))]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two modules have equal fields, wherever they are attached and whatever they are called."""
+    if isinstance(a, nn.Module):
+        names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]
+        return type(a) is type(b) and all(_alike(getattr(a, name), getattr(b, name)) for name in names)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    return a == b
+
+
+def read_out(x: Features, readout: Readout, key_mask: KeyMask | None = None) -> Float[Array, "b c"]:
+    """One feature vector: of the last token kept, or the mean or the largest of those kept."""
+    where = None if key_mask is None else key_mask[..., None]
+    match readout:
+        case "last":
+            if key_mask is None:
+                return x[:, -1]
+            last = x.shape[1] - 1 - jnp.argmax(key_mask[:, ::-1], axis=1)
+            return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
+        case "mean":
+            return jnp.mean(x, axis=1, where=where)
+        case "max":
+            return jnp.max(x, axis=1, where=where, initial=-jnp.inf)
+        case _:
+            raise ValueError(f'readout="{readout}": expected "last", "mean" or "max"')

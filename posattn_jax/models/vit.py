@@ -1,0 +1,144 @@
+"""The vision transformer."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape, Sizes
+from posattn_jax.models.stack import read_out, run_blocks
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.linear import linear
+from posattn_jax.ops import grid
+
+
+class VisionTransformer(nn.Module):
+    """Patches, encoder blocks, one feature vector, and a linear head (Dosovitskiy 2021, as Fan 2025 has it).
+
+      x = LN(Linear(LN(patch))), a class token before them and a trained vector added to each token where asked for
+      logits = Linear(read(LN(blocks(x))))
+
+    In one to three dimensions, with the attention of the blocks; and for points, which are tokens as they are.
+
+    Attributes:
+      num_classes: the number of logits.
+      width: c, of the features.
+      blocks: the encoder blocks, in order; each has its own parameters. The paper's have norm="pre" and GELU.
+      patch_shape: the size of a patch in every dimension; it must divide the grid.
+      readout: what is classified: the "class" token, or the "mean" or the "max" of the other tokens, and then there is
+        no class token.
+      absolute_positions: whether a trained vector is added to every token. The grid is then that of the training.
+      embedding_init: of the class token and these vectors.
+      remat, scan_layers: see `run_blocks`.
+      layer_norm_epsilon: of the layer norms.
+      dtype: of the computation; None follows the inputs. Logits are float32 or better.
+      param_dtype: of the parameters.
+    """
+
+    num_classes: int
+    width: int
+    blocks: tuple[EncoderBlock, ...]
+    patch_shape: tuple[int, ...]
+    readout: Literal["class", "mean", "max"] = "class"
+    absolute_positions: bool = True
+    embedding_init: Initializer = nn.initializers.normal(1.0)
+    remat: bool = False
+    scan_layers: bool = False
+    layer_norm_epsilon: float = 1e-5
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    def token_grid(self, grid_shape: Shape) -> Sizes:
+        """The grid of patches; ValueError where they do not fill the grid."""
+        shape = grid.check_grid(grid_shape)
+        if len(self.patch_shape) != len(shape) or min(self.patch_shape) < 1:
+            raise ValueError(f"patch_shape={self.patch_shape}: expected {len(shape)} sizes for grid_shape={shape}")
+        if any(size % patch for size, patch in zip(shape, self.patch_shape, strict=True)):
+            raise ValueError(f"patch_shape={self.patch_shape} does not divide grid_shape={shape}")
+        return tuple(size // patch for size, patch in zip(shape, self.patch_shape, strict=True))
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Features,
+        grid_shape: Shape,
+        *,
+        key_mask: KeyMask | None = None,
+        reference_shape: Shape | None = None,
+        span_bounds: Sequence[Shape] | None = None,
+        positions: PointPositions | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
+        """Classifies what lies on a grid, or a cloud of points.
+
+        Args:
+          inputs: [b t c], such as pixels; the positions of the grid in row-major order.
+          grid_shape: S, one to three sizes whose product is t; (n,) of n points.
+          key_mask: one a token [b t], True = keep; the readout ignores the rest. For patches of one position only.
+          reference_shape: the grid the model was trained on, where `grid_shape` is another.
+          span_bounds: one a block, half-spans in patches that its span does not exceed, for layouts of a static size.
+          positions: [b n p], of points, with patch_shape=(1,).
+          deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+
+        Returns:
+          The logits [b, num_classes], and what each block made on the way, as "block_0", "block_1", ...: see
+          `PositionalSelfAttention`.
+
+        Raises:
+          ValueError: patches that do not fit the grid, or a field that has no such value.
+        """
+        if self.readout not in ("class", "mean", "max"):
+            raise ValueError(f'readout="{self.readout}": expected "class", "mean" or "max"')
+        tokens = self.token_grid(grid_shape)
+        if key_mask is not None and math.prod(self.patch_shape) != 1:
+            raise ValueError(f"patch_shape={self.patch_shape}: a key_mask is for patches of one position")
+        reference = None if reference_shape is None else self.token_grid(reference_shape)
+        if self.absolute_positions and (positions is not None or (reference or tokens) != tokens):
+            raise ValueError("absolute_positions=True needs the grid of the training")
+        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        x = take_patches(inputs, grid_shape, self.patch_shape)
+        x = nn.LayerNorm(self.layer_norm_epsilon, name="patch_norm", **dtypes)(x)
+        x = linear(self.width, x.shape[-1], name="embed", **dtypes)(x)
+        x = nn.LayerNorm(self.layer_norm_epsilon, name="embed_norm", **dtypes)(x)
+        cls = int(self.readout == "class")
+        if cls:
+            token = self.param("class_token", self.embedding_init, (1, self.width), self.param_dtype)
+            x, token = promote_dtype(x, token, dtype=self.dtype)
+            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), *token.shape)), x], 1)
+            if key_mask is not None:
+                key_mask = jnp.pad(key_mask, ((0, 0), (cls, 0)), constant_values=True)
+        if self.absolute_positions:
+            added = self.param("position_embedding", self.embedding_init, x.shape[1:], self.param_dtype)
+            x, added = promote_dtype(x, added, dtype=self.dtype)
+            x += added
+        x, made = run_blocks(
+            self.blocks,
+            x,
+            tokens,
+            remat=self.remat,
+            scan_layers=self.scan_layers,
+            span_bounds=span_bounds,
+            key_mask=key_mask,
+            reference_shape=reference,
+            num_class_tokens=cls,
+            positions=positions,
+            deterministic=deterministic,
+        )
+        x = nn.LayerNorm(self.layer_norm_epsilon, name="final_norm", **dtypes)(x)
+        x = x[:, 0] if self.readout == "class" else read_out(x, self.readout, key_mask)
+        logits = linear(self.num_classes, self.width, name="head", **dtypes)(x)
+        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)), made
+
+
+def take_patches(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Features:
+    """[b, prod(S), c] -> [b, prod(S / patch), prod(patch) c]; patches, and what is in them, in row-major order."""
+    p = len(grid_shape)
+    sizes = [size for s, patch in zip(grid_shape, patch_shape, strict=True) for size in (s // patch, patch)]
+    x = inputs.reshape(len(inputs), *sizes, inputs.shape[-1])
+    x = x.transpose(0, *range(1, 2 * p, 2), *range(2, 2 * p + 1, 2), 2 * p + 1)
+    return x.reshape(len(inputs), math.prod(sizes[::2]), -1)

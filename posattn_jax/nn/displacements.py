@@ -1,0 +1,97 @@
+"""Trained tables over the displacements of a grid, which Translution and its scores are made of."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.nn.linear import uniform
+from posattn_jax.nn.reach import SHARES
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.translution import ClsMatrices
+
+
+def kaiming_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any = None) -> Array:
+    """U(+-1 / sqrt(c h d)) of matrices [... c h d]: Kaiming over the table as a whole, as the paper's code."""
+    return uniform(1 / math.sqrt(math.prod(shape[-3:])))(key, shape, dtype, out_sharding)
+
+
+def fan_in_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any = None) -> Array:
+    """U(+-1 / sqrt(c)) of matrices [... c h d]: each as a linear map of its own."""
+    return uniform(1 / math.sqrt(shape[-3]))(key, shape, dtype, out_sharding)
+
+
+class OverDisplacements(nn.Module):
+    """A part of attention that has matrices for the displacements of a grid.
+
+    Attributes:
+      half_span: the displacements that have a matrix, in positions a dimension, on each side; keys further away are not
+        attended. None: all of the grid's. Parameters follow it.
+    """
+
+    half_span: tuple[int, ...] | None = None
+
+    def limit(self, tokens: Tokens) -> Sizes | None:
+        """The half-span beyond which there is no matrix, at most that of the grid the model is trained on.
+
+        Raises:
+          ValueError: points, which have no displacements on a grid, or a half-span that does not fit the grid.
+        """
+        if tokens.positions is not None:
+            raise ValueError(f"{type(self).__name__} has a matrix for every displacement of a grid: points have none")
+        far = tuple(size - 1 for size in tokens.reference_shape or tokens.grid_shape)
+        if self.half_span is None:
+            return far
+        if len(self.half_span) != len(far) or min(self.half_span) < 0:
+            raise ValueError(f"half_span={self.half_span}: expected {len(far)} numbers of at least 0")
+        return tuple(min(half, size) for half, size in zip(self.half_span, far, strict=True))
+
+    def _table(self, name: str, init: Initializer, tokens: Tokens, shape: Shape, dtype: DTypeLike) -> Array:
+        """A trained table over displacements, [*R *shape], cut to those that the grid has."""
+        half = self.limit(tokens)
+        assert half is not None, "a part with a table has a limit"
+        table = self.param(name, init, (*(2 * reach + 1 for reach in half), *shape), dtype)
+        return centre(table, tuple(min(reach, size - 1) for reach, size in zip(half, tokens.grid_shape, strict=True)))
+
+    def _class_matrices(self, init: Initializer, tokens: Tokens, shape: Shape, dtype: DTypeLike) -> ClsMatrices | None:
+        """The trained matrices of pairs with a class token; None without class tokens."""
+        if not tokens.num_class_tokens:
+            return None
+        matrices = self.param("class_matrices", init, (len(ClsMatrices._fields), *shape), dtype)
+        return ClsMatrices(*matrices)
+
+
+def centre(table: Array, half: Sizes) -> Array:
+    """The displacements of at most `half`, of a table over displacements."""
+    middle = [size // 2 for size in table.shape[: len(half)]]
+    return table[tuple(slice(m - reach, m + reach + 1) for m, reach in zip(middle, half, strict=True))]
+
+
+def over_reach(function: Callable, table: Array, tokens: Tokens, *arrays: Any) -> Array:
+    """function(table cut to what some query reaches, *arrays), so that its cost follows a span at run time."""
+    half = np.array([size // 2 for size in table.shape[: len(tokens.grid_shape)]])
+    if tokens.reach is None:
+        return function(table, *arrays)
+    if not isinstance(tokens.reach, Array):
+        return function(centre(table, tuple(np.minimum(tokens.reach, half).tolist())), *arrays)
+    halves = np.unique(np.ceil(np.outer(SHARES, half)).astype(int), axis=0)
+    enough = jnp.all(jnp.minimum(tokens.reach, half) <= jnp.asarray(halves), axis=-1)
+
+    def branch(half):
+        return lambda table, *arrays: function(centre(table, half), *arrays)
+
+    branches = [branch(tuple(half.tolist())) for half in halves]
+    return lax.switch(jnp.argmax(enough), branches, table, *arrays)
+
+
+def as_inputs(tokens: Tokens, parameters: Any) -> Any:
+    """The parameters in the inputs' dtype."""
+    return jax.tree.map(lambda array: array.astype(tokens.inputs.dtype), parameters)

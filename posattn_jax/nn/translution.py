@@ -1,0 +1,139 @@
+"""Translution: values through a matrix for every displacement, as a `values` slot of attention (Fan 2025)."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Query, Sizes, Weights
+from posattn_jax.nn.displacements import OverDisplacements, as_inputs, centre, fan_in_table, kaiming_table, over_reach
+from posattn_jax.nn.linear import uniform
+from posattn_jax.nn.siren import Siren
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid
+from posattn_jax.ops.translution import basis_translution, low_rank_translution, translution
+
+
+class PairValues(OverDisplacements):
+    """A `values` slot whose values differ from pair to pair: it is given the attention weights, and averages itself."""
+
+    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+        """sum_s alpha_ts V_ts, [b t h d]."""
+        raise NotImplementedError
+
+
+class Translution(PairValues):
+    """outputs_t = sum_s alpha_ts x_s W_{s-t} (Fan 2025, equation 5; see `ops.translution`).
+
+    Attributes:
+      half_span: see `OverDisplacements`.
+      share_heads: whether all heads have the same matrices [c d]; otherwise each has its own, that is one [c, h d].
+      kernel_init: of the table [*R c h d] and of the three matrices of class tokens.
+      param_dtype: of both.
+    """
+
+    share_heads: bool = False
+    kernel_init: Initializer = kaiming_table
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+        heads = 1 if self.share_heads else tokens.num_heads
+        shape = (tokens.inputs.shape[-1], heads, tokens.head_dim)
+        table = self._table("matrices", self.kernel_init, tokens, shape, self.param_dtype)
+        cls = self._class_matrices(self.kernel_init, tokens, shape, self.param_dtype)
+
+        def value(table, weights, inputs, cls):
+            return translution(weights, inputs, table, grid_shape=tokens.grid_shape, cls_matrices=cls)
+
+        table, cls = as_inputs(tokens, (table, cls))
+        return over_reach(value, table, tokens, weights, tokens.inputs, cls)
+
+
+class LowRankTranslution(PairValues):
+    """outputs_t = sum_s alpha_ts x_s (W + D U_{s-t} V): a shared matrix, and a relative part of a low rank.
+
+    Attributes:
+      half_span: see `OverDisplacements`. The shared part has it too.
+      rank: k, of V [h k d].
+      down_dim: j, of D [c j]; None: no D, and j = c.
+      kernel_init: of the table U [*R j h k] and of the three matrices of class tokens.
+      param_dtype: of the parameters.
+    """
+
+    rank: int = 8
+    down_dim: int | None = None
+    kernel_init: Initializer = kaiming_table
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+        if self.rank < 1 or (self.down_dim is not None and self.down_dim < 1):
+            raise ValueError(f"rank={self.rank}, down_dim={self.down_dim}: expected at least 1")
+        c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
+        shape = (c if self.down_dim is None else self.down_dim, h, self.rank)
+        matrix = self.param("matrix", fan_in_table, (c, h, d), self.param_dtype)
+        up = self.param("up", uniform(1 / math.sqrt(self.rank)), (h, self.rank, d), self.param_dtype)
+        down = None
+        if self.down_dim is not None:
+            down = self.param("down", uniform(1 / math.sqrt(c)), (c, self.down_dim), self.param_dtype)
+        table = self._table("relative", self.kernel_init, tokens, shape, self.param_dtype)
+        cls = self._class_matrices(self.kernel_init, tokens, shape, self.param_dtype)
+
+        def value(table, weights, inputs, matrix, up, down, cls):
+            return low_rank_translution(
+                weights, inputs, matrix, table, up, down=down, cls_matrices=cls, grid_shape=tokens.grid_shape
+            )
+
+        table, *others = as_inputs(tokens, (table, matrix, up, down, cls))
+        return over_reach(value, table, tokens, weights, tokens.inputs, *others)
+
+
+class GeneralTranslution(PairValues):
+    """outputs_t = sum_s alpha_ts x_s W(p_s - p_t), W(x) = sum_k h_k(x) W_k, h a SIREN of the displacement.
+
+    For positions anywhere, and for any grid: the number of parameters does not depend on it (Fan 2025, equation 6, with
+    f linear in x). A grid's positions are i / (S - 1), points' whatever they are given as.
+
+    Attributes:
+      half_span: see `OverDisplacements`; not for points.
+      num_bases: K, of the matrices W_k.
+      basis: the network h, K features wide; None: `Siren(K, hidden_features=32)`.
+      kernel_init: of the W_k [K c h d]; None: U(+-1 / sqrt(K c)).
+      param_dtype: of the W_k.
+    """
+
+    num_bases: int = 8
+    basis: nn.Module | None = None
+    kernel_init: Initializer | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    def limit(self, tokens: Tokens) -> Sizes | None:
+        """As `OverDisplacements.limit`, where a half-span is given."""
+        return None if self.half_span is None else super().limit(tokens)
+
+    @nn.compact
+    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+        if self.num_bases < 1:
+            raise ValueError(f"num_bases={self.num_bases}: expected at least 1")
+        c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
+        init = self.kernel_init or uniform(1 / math.sqrt(self.num_bases * c))
+        matrices = self.param("matrices", init, (self.num_bases, c, h, d), self.param_dtype)
+        cls = self._class_matrices(fan_in_table, tokens, (c, h, d), self.param_dtype)
+        basis = Siren(self.num_bases, hidden_features=32, name="siren") if self.basis is None else self.basis
+        if tokens.positions is not None:
+            coefficients = basis(tokens.positions[:, None] - tokens.positions[:, :, None])
+            coefficients, matrices, cls = as_inputs(tokens, (coefficients, matrices, cls))
+            return basis_translution(weights, tokens.inputs, matrices, coefficients, cls_matrices=cls)
+        table = basis(grid.relative_coordinates(tokens.grid_shape, tokens.reference_shape))
+        if self.half_span is not None:
+            table = centre(table, np.minimum(self.limit(tokens), np.subtract(tokens.grid_shape, 1)).tolist())
+
+        def value(table, weights, inputs, matrices, cls):
+            return basis_translution(weights, inputs, matrices, table, grid_shape=tokens.grid_shape, cls_matrices=cls)
+
+        table, matrices, cls = as_inputs(tokens, (table, matrices, cls))
+        return over_reach(value, table, tokens, weights, tokens.inputs, matrices, cls)
