@@ -127,14 +127,18 @@ class PositionalSelfAttention(nn.Module):
         head_dim = self.head_dim or width // self.num_heads
         if not self.use_output and self.num_heads * head_dim != width:
             raise ValueError(f"use_output=False needs num_heads={self.num_heads} x head_dim={head_dim} to be {width}")
+        if positions is not None and self.span is not None:
+            raise ValueError("positions is given: points have no span on a grid")
         projections = self.projections
         if projections is None:
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
         query, key, value = projections(inputs, self.num_heads, head_dim, self._needed())
-        by_pair = isinstance(self.values, PairValues) or num_class_tokens > 0
+        by_pair = num_class_tokens > 0 or any(
+            isinstance(part, OverDisplacements) for part in (*self.terms, self.values)
+        )
         span = {} if self.span is None else self.span(self.num_heads, len(grid_shape))
         tokens = Tokens(
-            inputs=inputs,
+            inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
             grid_shape=grid_shape,
             num_heads=self.num_heads,
             head_dim=head_dim,
@@ -149,12 +153,15 @@ class PositionalSelfAttention(nn.Module):
             if arguments.keys() & added.keys():
                 raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
             arguments |= added
-        if positions is not None and (span or "relative_encoding" in arguments):
-            raise ValueError("positions is given: points have no span and no relative encoding of a grid")
+        if positions is not None and "relative_encoding" in arguments:
+            raise ValueError("positions is given: points have no relative encoding of a grid")
         arguments.setdefault("key", None)
         factors = arguments.pop("factors", None)
+        if query is None:  # nothing asks for it, but for its shape
+            query = jnp.zeros((*inputs.shape[:2], self.num_heads, head_dim), self.dtype or inputs.dtype)
         factorised = self._is_factorised(query, factors, return_weights or by_pair)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
+        scores = {"pair_scores": arguments.pop("pair_scores")} if "pair_scores" in arguments else {}  # not rounded
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:
             arguments |= span
@@ -172,7 +179,7 @@ class PositionalSelfAttention(nn.Module):
             "scale": self.scale,
         }
         if by_pair:
-            outputs, made["weights"] = self._by_pair(query, value, tokens, arguments | dropout)
+            outputs, made["weights"] = self._by_pair(query, value, tokens, arguments | scores | dropout)
         else:
             value = value if self.values is None else self.values(value)
             if factorised:

@@ -1,5 +1,6 @@
 """Trained tables over the displacements of a grid, which Translution and its scores are made of."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -61,35 +62,37 @@ class OverDisplacements(nn.Module):
         table = self.param(name, init, (*(2 * reach + 1 for reach in half), *shape), dtype)
         return centre(table, tuple(min(reach, size - 1) for reach, size in zip(half, tokens.grid_shape, strict=True)))
 
-    def _class_matrices(self, init: Initializer, tokens: Tokens, shape: Shape, dtype: DTypeLike) -> ClsMatrices | None:
+    def _class_matrices(
+        self, name: str, init: Initializer, tokens: Tokens, shape: Shape, dtype: DTypeLike
+    ) -> ClsMatrices | None:
         """The trained matrices of pairs with a class token; None without class tokens."""
         if not tokens.num_class_tokens:
             return None
-        matrices = self.param("class_matrices", init, (len(ClsMatrices._fields), *shape), dtype)
+        matrices = self.param(name, init, (len(ClsMatrices._fields), *shape), dtype)
         return ClsMatrices(*matrices)
 
 
-def centre(table: Array, half: Sizes) -> Array:
+def centre(table: Array, half: Shape) -> Array:
     """The displacements of at most `half`, of a table over displacements."""
     middle = [size // 2 for size in table.shape[: len(half)]]
     return table[tuple(slice(m - reach, m + reach + 1) for m, reach in zip(middle, half, strict=True))]
 
 
-def over_reach(function: Callable, table: Array, tokens: Tokens, *arrays: Any) -> Array:
-    """function(table cut to what some query reaches, *arrays), so that its cost follows a span at run time."""
-    half = np.array([size // 2 for size in table.shape[: len(tokens.grid_shape)]])
-    if tokens.reach is None:
-        return function(table, *arrays)
-    if not isinstance(tokens.reach, Array):
-        return function(centre(table, tuple(np.minimum(tokens.reach, half).tolist())), *arrays)
+def over_reach(function: Callable, tables: Any, tokens: Tokens, *arrays: Any) -> Array:
+    """function(tables cut to what some query reaches, *arrays), so that its cost follows a span at run time."""
+    p = len(tokens.grid_shape)
+    half = np.array([size // 2 for size in jax.tree.leaves(tables)[0].shape[:p]])
+
+    def within(reach):
+        cut = functools.partial(centre, half=tuple(reach.tolist()))
+        return lambda tables, *arrays: function(jax.tree.map(cut, tables), *arrays)
+
+    if tokens.reach is None or not isinstance(tokens.reach, Array):
+        reach = half if tokens.reach is None else np.minimum(tokens.reach, half)
+        return within(reach)(tables, *arrays)
     halves = np.unique(np.ceil(np.outer(SHARES, half)).astype(int), axis=0)
     enough = jnp.all(jnp.minimum(tokens.reach, half) <= jnp.asarray(halves), axis=-1)
-
-    def branch(half):
-        return lambda table, *arrays: function(centre(table, half), *arrays)
-
-    branches = [branch(tuple(half.tolist())) for half in halves]
-    return lax.switch(jnp.argmax(enough), branches, table, *arrays)
+    return lax.switch(jnp.argmax(enough), [within(reach) for reach in halves], tables, *arrays)
 
 
 def as_inputs(tokens: Tokens, parameters: Any) -> Any:

@@ -3,11 +3,12 @@
 A term adds what it stands for to the arguments of `relative_attention`, and says what it `needs` of the projections:
 
   Content          q_t . k_s
+  RelativeContent  (x_t W^q_{s-t}) . (x_s W^k_{s-t})
   Positional       q_t . E_{s-t}
   ContentBias      u . k_s
   PositionalBias   v . E_{s-t}
 
-Their sum is formula 1 of Alfons 2022 (after Transformer-XL).
+The sum of all but the second is formula 1 of Alfons 2022 (after Transformer-XL).
 """
 
 from typing import Any, ClassVar
@@ -18,9 +19,11 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Key, Query
+from posattn_jax.nn.displacements import OverDisplacements, as_inputs, kaiming_table, over_reach
 from posattn_jax.nn.encodings import Encoding
 from posattn_jax.nn.projections import Part
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.pair_scores import pair_scores
 
 
 class Content(nn.Module):
@@ -84,3 +87,45 @@ class PositionalBias(nn.Module):
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
         return {"position_bias": self.param("v", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)}
+
+
+class RelativeContent(OverDisplacements):
+    """(x_t W^q_{s-t}) . (x_s W^k_{s-t}), in the place of `Content`: see `ops.pair_scores`.
+
+    Attributes:
+      half_span: see `OverDisplacements`.
+      relative_query, relative_key: whether each side has matrices; one that has none is q_t or k_s, as usual.
+      kernel_init: of the tables [*R c h d] and of the three matrices of class tokens.
+      param_dtype: of all of them.
+    """
+
+    relative_query: bool = True
+    relative_key: bool = True
+    kernel_init: Initializer = kaiming_table
+    param_dtype: DTypeLike = jnp.float32
+
+    @property
+    def needs(self) -> tuple[Part, ...]:
+        """The sides that are as usual."""
+        return tuple(part for part, relative in self._sides() if not relative)
+
+    def _sides(self) -> tuple[tuple[Part, bool], ...]:
+        return ("query", self.relative_query), ("key", self.relative_key)
+
+    @nn.compact
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
+        relative = [part for part, relative in self._sides() if relative]
+        if not relative:
+            raise ValueError("relative_query and relative_key are both False: this is Content()")
+        shape = (tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim)
+        init, dtype = self.kernel_init, self.param_dtype
+        tables = {part: self._table(f"{part}_matrices", init, tokens, shape, dtype) for part in relative}
+        cls = {part: self._class_matrices(f"{part}_class_matrices", init, tokens, shape, dtype) for part in relative}
+
+        def score(tables, inputs, sides, cls):
+            matrices = {f"{part}_matrices": table for part, table in tables.items()}
+            return pair_scores(inputs, grid_shape=tokens.grid_shape, **sides, **matrices, **cls)
+
+        sides = {part: side for part, side in (("query", query), ("key", key)) if part not in relative}
+        tables, cls = as_inputs(tokens, (tables, {f"{part}_cls": matrices for part, matrices in cls.items()}))
+        return {"pair_scores": over_reach(score, tables, tokens, tokens.inputs, sides, cls)}

@@ -44,7 +44,7 @@ class Translution(PairValues):
         heads = 1 if self.share_heads else tokens.num_heads
         shape = (tokens.inputs.shape[-1], heads, tokens.head_dim)
         table = self._table("matrices", self.kernel_init, tokens, shape, self.param_dtype)
-        cls = self._class_matrices(self.kernel_init, tokens, shape, self.param_dtype)
+        cls = self._class_matrices("class_matrices", self.kernel_init, tokens, shape, self.param_dtype)
 
         def value(table, weights, inputs, cls):
             return translution(weights, inputs, table, grid_shape=tokens.grid_shape, cls_matrices=cls)
@@ -81,7 +81,7 @@ class LowRankTranslution(PairValues):
         if self.down_dim is not None:
             down = self.param("down", uniform(1 / math.sqrt(c)), (c, self.down_dim), self.param_dtype)
         table = self._table("relative", self.kernel_init, tokens, shape, self.param_dtype)
-        cls = self._class_matrices(self.kernel_init, tokens, shape, self.param_dtype)
+        cls = self._class_matrices("class_matrices", self.kernel_init, tokens, shape, self.param_dtype)
 
         def value(table, weights, inputs, matrix, up, down, cls):
             return low_rank_translution(
@@ -122,7 +122,7 @@ class GeneralTranslution(PairValues):
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         init = self.kernel_init or uniform(1 / math.sqrt(self.num_bases * c))
         matrices = self.param("matrices", init, (self.num_bases, c, h, d), self.param_dtype)
-        cls = self._class_matrices(fan_in_table, tokens, (c, h, d), self.param_dtype)
+        cls = self._class_matrices("class_matrices", fan_in_table, tokens, (c, h, d), self.param_dtype)
         basis = Siren(self.num_bases, hidden_features=32, name="siren") if self.basis is None else self.basis
         if tokens.positions is not None:
             coefficients = basis(tokens.positions[:, None] - tokens.positions[:, :, None])

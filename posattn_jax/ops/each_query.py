@@ -64,6 +64,15 @@ class GridWindows:
         """Of inputs [b *S ...]."""
         return Window(1, self._sizes, self._keys)
 
+    def by_query(self) -> Window:
+        """Of an array [b t ...], the query itself."""
+        return Window(1, (1,), np.arange(self.num_positions)[:, None])
+
+    def keys(self) -> np.ndarray:
+        """The numbers of the keys in every query's window, [t w]."""
+        inside = np.stack([axis.ravel() for axis in np.indices(self._sizes)], -1)
+        return (self._keys[:, None] + inside) @ grid.strides(self.grid_shape)
+
     def by_pair(self, axis: int) -> Window:
         """Of an array whose axis `axis` is the queries, and the next the grid of keys."""
         queries = np.arange(self.num_positions)[:, None]
@@ -88,7 +97,7 @@ def map_queries(function: Callable, windows: Sequence[Window], arrays: Sequence[
     No window, and nothing that `function` makes of it, is there for more than one query at a time: the backward pass
     computes it again. Gradients are summed in float32 or better. There is no forward mode.
     """
-    firsts = tuple(jnp.asarray(window.first) for window in windows)
+    firsts = tuple(window.first for window in windows)  # no arrays of one trace: the backward pass may be in another
 
     def take(arrays, first):
         return [window.take(x, i) for window, x, i in zip(windows, arrays, first, strict=True)]

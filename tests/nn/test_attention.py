@@ -141,7 +141,7 @@ class SharedProjections(nn.Module):
     """Queries, keys and values are one and the same map."""
 
     @nn.compact
-    def __call__(self, inputs, num_heads, head_dim):
+    def __call__(self, inputs, num_heads, head_dim, parts):
         features = nn.DenseGeneral((num_heads, head_dim))(inputs)
         return features, features, features
 
