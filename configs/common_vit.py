@@ -73,5 +73,6 @@ def depth_sweep(label: str) -> Plan:
         tuple(treatments),
         tuple(hypotheses),
         epoch="last",
+        axis="model.num_blocks",
         source="Fan 2025, Figures 4 and 5",
     )

@@ -27,6 +27,10 @@ def sweep(variant: str = "") -> Plan:
         ]
         claim = f"{label}: Translution gives a higher accuracy than the Transformer"
         hypotheses.append(Hypothesis(claim, f"{data}_translution", f"{data}_transformer", "greater"))
+    claim = "The difference between the two is larger on Moving MNIST than on MNIST"
+    moving, fixed = (hypotheses[i] for i in (2, 0))
+    than = (fixed.treatment, fixed.control)
+    hypotheses.append(Hypothesis(claim, moving.treatment, moving.control, "greater", than=than))
     return Plan(
         "Is Translution above the Transformer at a depth of 1, and more so where digits move?",
         tuple(treatments),

@@ -10,23 +10,34 @@ import numpy as np
 import pytest
 
 from posattn_jax import experiment
-from posattn_jax.data.images import GridImages, ImageSet
+from posattn_jax.data.images import ImageSet
 from posattn_jax.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
 
-NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if path.stem not in ("common", "__init__"))
+NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
+
+# Of each data set: the sides of an image, its channels, and how many labels there are.
+MADE = {
+    "digits": ((8, 8), 1, 10),
+    "mnist": ((28, 28), 1, 10),
+    "cifar10": ((32, 32), 3, 10),
+    "cifar100": ((32, 32), 3, 100),
+    "moving_mnist": ((64, 64), 1, 10),
+    "moving_mnist_clips": ((8, 64, 64), 1, 8),
+    "tfds/imagenet_resized/64x64": ((64, 64), 3, 1000),
+}
 
 
 def made_source(config):
     """Made images of the config's size; a task that reads no images has its own source."""
     if config.task == "reconstruction":
         return experiment.load_sources(config)["train"]
-    side, channels = (8, 1) if config.data.name == "digits" else (32, 3)
+    sides, channels, classes = MADE[config.data.name]
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 16, (80, side, side, channels)).astype(np.uint8)
-    return GridImages(ImageSet(images, rng.integers(0, 10, 80), 10, max_value=16), config.data.layout, config.data.pool)
+    images = rng.integers(0, 16, (80, *sides, channels)).astype(np.uint8)
+    return experiment.lay_out(config, ImageSet(images, rng.integers(0, classes, 80), classes, max_value=16))
 
 
 @pytest.mark.parametrize("name", TRAINED)

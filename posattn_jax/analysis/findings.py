@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+import numpy as np
+
 from posattn_jax.analysis import statistics
 from posattn_jax.analysis.plan import Hypothesis, Treatment
 from posattn_jax.analysis.run_folders import Runs
@@ -30,7 +32,7 @@ class Finding:
     Attributes:
       holm_p: `comparison.p_stated`, corrected for all hypotheses that the sweep has stated.
       holm_p_two_sided: `comparison.p_two_sided`, likewise.
-      pairs: seeds that both treatments have.
+      pairs: seeds that all of its treatments have.
       paired_p, paired_p_stated: of the paired test over these.
       verdict: in words.
     """
@@ -71,18 +73,16 @@ def findings(runs: Runs) -> list[Finding]:
     """Of every hypothesis, in the plan's order."""
     hypotheses = runs.plan.hypotheses
     samples = {name: statistics.sample(runs.responses(name)) for name in runs.runs}
-    comparisons = [statistics.compare(samples[h.treatment], samples[h.control], h.alternative) for h in hypotheses]
+    comparisons = [statistics.compare([samples[name] for name in h.names], h.alternative) for h in hypotheses]
     corrected = statistics.holm([comparison.p_stated for comparison in comparisons], runs.stated)
     corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons], runs.stated)
     made = []
     for hypothesis, comparison, *holm in zip(hypotheses, comparisons, corrected, corrected_two_sided, strict=True):
-        of_treatment, of_control = (
-            {run.seed: run.response for run in runs.runs[name]} for name in (hypothesis.treatment, hypothesis.control)
-        )
-        seeds = [seed for seed in of_treatment if seed in of_control]
-        paired = statistics.paired(
-            [of_treatment[seed] for seed in seeds], [of_control[seed] for seed in seeds], hypothesis.alternative
-        )
+        by_seed = [{run.seed: run.response for run in runs.runs[name]} for name in hypothesis.names]
+        seeds = [seed for seed in by_seed[0] if all(seed in others for others in by_seed)]
+        first, second, *others = (np.array([of_one[seed] for seed in seeds]) for of_one in by_seed)
+        sides = (first - second, others[0] - others[1]) if others else (first, second)
+        paired = statistics.paired(*(side.tolist() for side in sides), hypothesis.alternative)
         said = verdict(hypothesis, comparison, *holm, samples)
         made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, said))
     return made
@@ -92,13 +92,13 @@ def verdict(
     hypothesis: Hypothesis, c: Comparison, holm_p: float, holm_p_two_sided: float, samples: dict[str, Sample]
 ) -> str:
     """What the numbers allow to be said, and how sure it is. Corrected p-values decide."""
-    n = [samples[name].n for name in (hypothesis.treatment, hypothesis.control)]
-    runs = f"n = {n[0]} and {n[1]}"
+    *firsts, last = (str(samples[name].n) for name in hypothesis.names)
+    runs = f"n = {', '.join(firsts)} and {last}"
     if math.isnan(c.p_stated):
         return f"Cannot be tested ({runs}): a test needs two runs of each, and some variation between them."
     direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
     measured = (
-        f"The mean is {abs(c.effect):.4f} {direction} "
+        f"The {'mean' if hypothesis.than is None else 'difference of the means'} is {abs(c.effect):.4f} {direction} "
         f"(95% interval of the difference {c.interval.low:+.4f} to {c.interval.high:+.4f}; {runs})."
     )
     if holm_p < LEVEL:

@@ -9,7 +9,7 @@ from posattn_jax.analysis.statistics import Comparison, Sample, compare
 def of_printed(treatment: Treatment, control: Treatment) -> Comparison:
     """The comparison of two treatments as printed, two-sided."""
     samples = [Sample(p.n, p.mean, p.std) for p in (treatment.paper, control.paper) if p is not None]
-    return compare(samples[0], samples[1], "two-sided")
+    return compare(samples, "two-sided")
 
 
 def compose(plan: Plan) -> str:

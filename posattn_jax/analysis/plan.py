@@ -49,11 +49,14 @@ class Treatment:
 class Hypothesis:
     """H1: the mean of `treatment` is greater than, less than, or different from the mean of `control`.
 
+    With `than`, two other treatments: H1 is about how far the first two means are apart, and the other two.
+
     Attributes:
       claim: H1 in words.
       treatment, control: names of treatments.
       alternative: the direction that the claim states.
       paper_p: the p-value that the paper printed, two-sided.
+      than: (treatment, control): the difference of these means, which the first difference is compared with.
     """
 
     claim: str
@@ -61,6 +64,12 @@ class Hypothesis:
     control: str
     alternative: Alternative = "two-sided"
     paper_p: float | None = None
+    than: tuple[str, str] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all treatments that it is about."""
+        return (self.treatment, self.control, *(self.than or ()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +85,8 @@ class Plan:
         larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
       response: the validation metric that the sweep judges by.
       epoch: after which epoch: the "best", by validation, or the "last".
+      axis: a field that treatments differ in, such as "model.num_blocks": a figure has the response against it, with a
+        line for treatments that differ in nothing else, named by their label up to its last comma.
       source: the paper that the printed figures are from, and its data.
       paper_note: what a reader of its statistics should know.
 
@@ -90,6 +101,7 @@ class Plan:
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     response: str = "accuracy"
     epoch: Literal["best", "last"] = "best"
+    axis: str | None = None
     source: str | None = None
     paper_note: str | None = None
 
@@ -105,7 +117,7 @@ class Plan:
             if twice is not None:
                 raise InputError(f"{what} {twice} is there twice")
         for hypothesis in self.hypotheses:
-            for name in (hypothesis.treatment, hypothesis.control):
+            for name in hypothesis.names:
                 if name not in names:
                     raise InputError(f'hypothesis "{hypothesis.claim}": no treatment "{name}" ({", ".join(names)})')
             if hypothesis.alternative not in ALTERNATIVES:
@@ -136,7 +148,7 @@ class Plan:
         return dataclasses.replace(
             self,
             treatments=tuple(treatment for treatment in self.treatments if treatment.name in chosen),
-            hypotheses=tuple(h for h in self.hypotheses if h.treatment in chosen and h.control in chosen),
+            hypotheses=tuple(h for h in self.hypotheses if set(h.names) <= set(chosen)),
             seeds=self.seeds if seeds is None else tuple(seeds),
         )
 
@@ -159,7 +171,10 @@ def read_plan(path: pathlib.Path) -> tuple[Plan, dict[str, Any]]:
             Treatment(**(treatment | {"paper": treatment["paper"] and Printed(**treatment["paper"])}))
             for treatment in fields["treatments"]
         ]
-        hypotheses = [Hypothesis(**hypothesis) for hypothesis in fields["hypotheses"]]
+        hypotheses = [
+            Hypothesis(**(hypothesis | {"than": hypothesis.get("than") and tuple(hypothesis["than"])}))
+            for hypothesis in fields["hypotheses"]
+        ]
         fields |= {
             "treatments": tuple(treatments),
             "hypotheses": tuple(hypotheses),

@@ -134,7 +134,9 @@ def _finding_table(tested: Sequence[Finding]) -> str:
     for finding in tested:
         c = finding.comparison
         side = {"greater": ">", "less": "<", "two-sided": "≠"}[finding.hypothesis.alternative]
-        row = [f"{finding.hypothesis.treatment} {side} {finding.hypothesis.control}", f"{c.effect:+.4f}"]
+        first, second, *others = finding.hypothesis.names
+        names = f"{first} - {second} {side} {others[0]} - {others[1]}" if others else f"{first} {side} {second}"
+        row = [names, f"{c.effect:+.4f}"]
         row += [_interval(c.interval, "{:+.4f}"), _figure(c.effect_size, "{:+.2f}")]
         row += [f"{_figure(c.t, '{:.2f}')} ({_figure(c.df, '{:.1f}')})", number(c.p_two_sided), number(c.p_stated)]
         row += [number(finding.holm_p), f"{number(finding.paired_p_stated)} ({finding.pairs})"]

@@ -138,9 +138,7 @@ def read_runs(workdir: pathlib.Path) -> Runs:
         raise InputError(f"--workdir={workdir}: no run is finished ({'; '.join(left_out)})")
     left_out += [f"{treatment}: no run is finished" for treatment in known if treatment not in runs]
     left_out += [
-        f"not tested: {hypothesis.claim}"
-        for hypothesis in plan.hypotheses
-        if hypothesis.treatment not in runs or hypothesis.control not in runs
+        f"not tested: {hypothesis.claim}" for hypothesis in plan.hypotheses if not set(hypothesis.names) <= set(runs)
     ]
     _check_configs(runs, plan)
     for run in (run for of_one in runs.values() for run in of_one):

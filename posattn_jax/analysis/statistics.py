@@ -36,10 +36,10 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Two treatments against each other.
+    """Two treatments against each other, or their difference against that of two others.
 
     Attributes:
-      effect: mean of the treatment - mean of the control.
+      effect: mean of the treatment - mean of the control; less the same of the others.
       interval: 95%, Welch.
       t, df: Welch's statistic and its degrees of freedom.
       p_two_sided, p_stated: two-sided, and in the direction that the hypothesis states.
@@ -74,81 +74,79 @@ def mean_interval(of: Sample) -> Interval:
     return Interval(of.mean - reach, of.mean + reach)
 
 
-def compare(treatment: Sample, control: Sample, alternative: Alternative) -> Comparison:
+def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
     """Welch's test, which does not assume equal variances, with effect size and power.
 
       t = (m1 - m2) / sqrt(s1^2 / n1 + s2^2 / n2)
+      t = (m1 - m2 - (m3 - m4)) / sqrt(s1^2 / n1 + ... + s4^2 / n4)
 
-    NaN where it is undefined: a treatment with a single run, or two without any variation.
+    Both with the degrees of freedom of Welch and Satterthwaite. NaN where it is undefined: a treatment with a single
+    run, or none with any variation.
+
+    Args:
+      samples: the treatment and its control; or these and two others, whose difference theirs is compared with.
+      alternative: the direction that the hypothesis states.
     """
-    effect = treatment.mean - control.mean
-    variances = [each.std**2 / each.n for each in (treatment, control)]
+    effect = sum(sign * each.mean for sign, each in zip((1, -1, -1, 1), samples, strict=False))
+    variances = [each.std**2 / each.n for each in samples]
     if not sum(variances) > 0:  # 0 or NaN
         nan = math.nan
         return Comparison(effect, Interval(nan, nan), nan, nan, nan, nan, nan, nan, nan)
-    df = sum(variances) ** 2 / sum(v**2 / (s.n - 1) for v, s in zip(variances, (treatment, control), strict=True))
+    df = sum(variances) ** 2 / sum(v**2 / (s.n - 1) for v, s in zip(variances, samples, strict=True))
     reach = float(stats.t.ppf(1 - LEVEL / 2, df)) * math.sqrt(sum(variances))
-    p = {
-        side: stats.ttest_ind_from_stats(
-            treatment.mean,
-            treatment.std,
-            treatment.n,
-            control.mean,
-            control.std,
-            control.n,
-            equal_var=False,
-            alternative=side,
-        )
-        for side in ("two-sided", alternative)
-    }
-    size = effect_size(treatment, control)
+    t = effect / math.sqrt(sum(variances))
+    tails = {"greater": float(stats.t.sf(t, df)), "less": float(stats.t.cdf(t, df))}
+    p_two_sided = 2 * min(tails.values())
+    size = effect / _pooled_std(samples)
     return Comparison(
         effect=effect,
         interval=Interval(effect - reach, effect + reach),
-        t=float(p["two-sided"].statistic),
+        t=t,
         df=df,
-        p_two_sided=float(p["two-sided"].pvalue),
-        p_stated=float(p[alternative].pvalue),
+        p_two_sided=p_two_sided,
+        p_stated=tails.get(alternative, p_two_sided),
         effect_size=size,
-        power=power(size, treatment.n, control.n),
-        runs_needed=runs_needed(size),
+        power=power(size, *(each.n for each in samples)),
+        runs_needed=runs_needed(size, len(samples)),
     )
 
 
-def effect_size(treatment: Sample, control: Sample) -> float:
-    """Cohen's d = (m1 - m2) / s, with s^2 = ((n1 - 1) s1^2 + (n2 - 1) s2^2) / (n1 + n2 - 2)."""
-    df = treatment.n + control.n - 2
-    pooled = ((treatment.n - 1) * treatment.std**2 + (control.n - 1) * control.std**2) / df
-    return (treatment.mean - control.mean) / math.sqrt(pooled)
+def _pooled_std(samples: Sequence[Sample]) -> float:
+    """s of Cohen's d = effect / s: s^2 = sum (n_i - 1) s_i^2 / sum (n_i - 1)."""
+    return math.sqrt(sum((each.n - 1) * each.std**2 for each in samples) / sum(each.n - 1 for each in samples))
 
 
-def power(size: float, n1: int, n2: int) -> float:
-    """P(|T| > t_crit) of a two-sided t-test at `LEVEL`, T noncentral: df = n1 + n2 - 2, nc = d sqrt(n1 n2 / (n1 + n2)).
+def power(size: float, *runs: int) -> float:
+    """P(|T| > t_crit) of a two-sided t-test at `LEVEL`, T noncentral: df = sum (n_i - 1), nc = d / sqrt(sum 1 / n_i).
 
     NaN where df is 0.
     """
-    df = n1 + n2 - 2
+    df = sum(runs) - len(runs)
     if df < 1 or math.isnan(size):
         return math.nan
     critical = float(stats.t.ppf(1 - LEVEL / 2, df))
-    noncentrality = abs(size) * math.sqrt(n1 * n2 / (n1 + n2))
+    noncentrality = abs(size) / math.sqrt(sum(1 / n for n in runs))
     found = stats.nct.sf(critical, df, noncentrality) + stats.nct.cdf(-critical, df, noncentrality)
     # Of large noncentralities scipy's tail may be NaN: it is 1.
     return 1.0 if math.isnan(found) and noncentrality > critical else float(found)
 
 
-def runs_needed(size: float, wanted: float = 0.8, limit: int = 1_000_000) -> float:
+def runs_needed(size: float, treatments: int = 2, wanted: float = 0.8, limit: int = 1_000_000) -> float:
     """The runs of each treatment at which `power` reaches `wanted`: infinite where they exceed the limit."""
+
+    def enough(n: int) -> bool:
+        return power(size, *[n] * treatments) >= wanted
+
     if math.isnan(size):
         return math.nan
-    low, high = 1, 2  # power(low) < wanted
-    while high <= limit and power(size, high, high) < wanted:
+    low, high = 1, 2  # low is not enough
+    while high <= limit and not enough(high):
         low, high = high, 2 * high
     if high > limit:
         return math.inf
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(size, middle, middle) >= wanted else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return float(high)
 
 

@@ -19,7 +19,7 @@ from posattn_jax.analysis import statistics
 from posattn_jax.analysis.figures import MARKERS, STYLES
 from posattn_jax.analysis.run_folders import Run, Runs
 from posattn_jax.analysis.span_pictures import draw_spans
-from posattn_jax.files import write_atomically
+from posattn_jax.files import flatten, write_atomically
 
 SHADES = ("black", "0.55")
 COLUMNS = 3
@@ -32,6 +32,10 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run; boxes are quartiles, "
             "whiskers reach to the extremes, a diamond is the mean.",
             _box_plots,
+        ),
+        "by_field": (
+            f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run, lines are means.",
+            _by_field,
         ),
         "learning_curves": (
             f"Validation {runs.plan.response} while training: means, and 95% intervals of the mean (t).",
@@ -99,6 +103,30 @@ def _curves(of_one: list[Run], split: str, names: list[str]) -> tuple[np.ndarray
     epochs = np.array([series[0][0][step][0] for step in common])
     values = np.array([np.mean([[steps[step][1] for step in common] for steps in m], axis=0) for m in series])
     return epochs, values, drawn if common else []
+
+
+def _by_field(runs: Runs) -> Figure | None:
+    """Figures 4 and 5b of Fan 2025: the response against the field that the plan names, and every run."""
+    axis_field = runs.plan.axis
+    if axis_field is None:
+        return None
+    lines: dict[str, list[str]] = {}
+    for name in runs.runs:
+        lines.setdefault(runs.plan.treatment(name).label.rpartition(",")[0], []).append(name)
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    for i, (label, names) in enumerate(lines.items()):
+        at = [flatten(runs.runs[name][0].config)[axis_field] for name in names]
+        responses = [runs.responses(name) for name in names]
+        drawn = sorted({len(each) for each in responses})
+        counts = f"n = {drawn[0]}" if len(drawn) == 1 else f"n = {drawn[0]} to {drawn[-1]}"
+        style = {"color": SHADES[i % 2], "marker": MARKERS[i % 8]}
+        axis.plot(at, [np.mean(each) for each in responses], STYLES[i % 4], label=f"{label} ({counts} each)", **style)
+        for place, each in zip(at, responses, strict=True):
+            axis.plot([place] * len(each), each, linestyle="", markersize=4, fillstyle="none", **style)
+    axis.set(xlabel=axis_field, ylabel=runs.response_label)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(frameon=False)
+    return figure
 
 
 def _learning_curves(runs: Runs) -> Figure | None:

@@ -135,7 +135,7 @@ class VisionTransformer(nn.Module):
         return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)), made
 
 
-def take_patches(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Features:
+def take_patches(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[Array, "b n k"]:
     """[b, prod(S), c] -> [b, prod(S / patch), prod(patch) c]; patches, and what is in them, in row-major order."""
     p = len(grid_shape)
     sizes = [size for s, patch in zip(grid_shape, patch_shape, strict=True) for size in (s // patch, patch)]

@@ -111,7 +111,7 @@ def test_the_papers_tables_are_tested_again(folder):
 )
 def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, word):
     samples = {"a": sample(treatment), "b": sample(control)}
-    comparison = compare(samples["a"], samples["b"], alternative)
+    comparison = compare([samples["a"], samples["b"]], alternative)
     said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, holm_p_two_sided, samples)
     assert said.startswith(word)
     assert f"n = {len(treatment)} and {len(control)}" in said

@@ -1,5 +1,6 @@
 """Statistics against scipy on the runs themselves, published examples, and the span paper's own tables."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -28,7 +29,7 @@ PRINTED = [
 @pytest.mark.parametrize("control, treatment, p, power_at_5, runs", PRINTED)
 def test_the_papers_tables(control, treatment, p, power_at_5, runs):
     """Its p-values within .004; its power (50.25% for every comparison) was not computed from pooled deviations."""
-    result = compare(Sample(5, *treatment), Sample(5, *control), "greater")
+    result = compare([Sample(5, *treatment), Sample(5, *control)], "greater")
     assert result.p_two_sided == pytest.approx(p, abs=0.004)
     assert result.power == pytest.approx(power_at_5, abs=0.006)
     assert result.runs_needed == runs
@@ -42,7 +43,7 @@ def test_the_papers_power_follows_from_an_effect_size_of_root_two():
 
 def test_student_sleep():
     """R: t.test(extra ~ group): t = -1.8608, df = 17.776, p = .07939, -3.3654832 to .2054832; paired p = .002833."""
-    result = compare(sample(SLEEP[0]), sample(SLEEP[1]), "less")
+    result = compare([sample(SLEEP[0]), sample(SLEEP[1])], "less")
     assert (result.t, result.df) == (pytest.approx(-1.8608, abs=5e-5), pytest.approx(17.776, abs=5e-4))
     assert result.p_two_sided == pytest.approx(0.07939, abs=5e-6)
     assert (result.interval.low, result.interval.high) == pytest.approx((-3.3654832, 0.2054832), abs=5e-7)
@@ -61,7 +62,7 @@ def test_power_as_in_r():
 def test_welch_against_scipy(n1, n2, alternative):
     rng = np.random.default_rng([n1, n2])
     a, b = rng.normal(1.0, 2.0, n1), rng.normal(0.5, 0.3, n2)
-    result = compare(sample(a.tolist()), sample(b.tolist()), alternative)
+    result = compare([sample(a.tolist()), sample(b.tolist())], alternative)
     two_sided = stats.ttest_ind(a, b, equal_var=False)
     interval = two_sided.confidence_interval()
     assert result.effect == pytest.approx(a.mean() - b.mean())
@@ -91,15 +92,15 @@ def test_power_grows_with_runs_and_effect_and_is_the_level_at_none():
 def test_without_variation_or_with_one_run_nothing_is_claimed():
     flat = sample([0.5, 0.5, 0.5])
     for other in (flat, sample([0.4, 0.4]), sample([0.4])):
-        result = compare(flat, other, "greater")
+        result = compare([flat, other], "greater")
         assert result.effect == pytest.approx(0.5 - other.mean)
         assert all(map(math.isnan, (result.t, result.p_two_sided, result.p_stated, result.power, result.runs_needed)))
-    assert math.isnan(compare(sample([0.4]), sample([0.1, 0.3]), "less").p_stated)
+    assert math.isnan(compare([sample([0.4]), sample([0.1, 0.3])], "less").p_stated)
     assert all(map(math.isnan, statistics.paired([0.1], [0.2], "less")))
     assert math.isnan(statistics.jarque_bera([0.5, 0.5])) and math.isnan(sample([0.5]).std)
     assert math.isnan(statistics.mean_interval(sample([0.5])).low)
     # Variation in one of the two is enough.
-    assert compare(flat, sample([0.1, 0.3]), "greater").p_stated < 0.15
+    assert compare([flat, sample([0.1, 0.3])], "greater").p_stated < 0.15
 
 
 @pytest.mark.parametrize("value", [0.7, 1 / 3, 353 / 360])
@@ -107,7 +108,7 @@ def test_rounding_is_no_variation(value):
     """Of [.7, .7, .7] the deviation is 1e-16 and not 0."""
     flat, other = [value] * 3, [value + 1 / 360] * 3
     assert np.std(flat, ddof=1) >= sample(flat).std == 0
-    assert math.isnan(compare(sample(flat), sample(other), "less").p_stated)
+    assert math.isnan(compare([sample(flat), sample(other)], "less").p_stated)
     assert math.isnan(statistics.jarque_bera(flat))
     pairs = [value, value + 5 / 360, value + 7 / 360]
     assert all(map(math.isnan, statistics.paired([x + 1 / 360 for x in pairs], pairs, "greater")))
@@ -128,3 +129,28 @@ def test_holm_as_in_r():
     assert corrected[:2] + corrected[3:] == pytest.approx([0.12, 0.06, 0.12, 0.10, 0.12])
     assert math.isnan(corrected[2])
     assert holm([0.7, 0.8], 2) == [1.0, 1.0] and holm([], 0) == []
+
+
+@pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
+def test_a_difference_against_another_difference(alternative):
+    """Where the controls do not vary it is Welch's test of the treatments, each less its control."""
+    rng = np.random.default_rng(3)
+    a, c = rng.normal(0.9, 0.01, 5), rng.normal(0.7, 0.02, 3)
+    flat = [Sample(4, 0.85, 0.0), Sample(6, 0.68, 0.0)]
+    result = compare([sample(a.tolist()), flat[0], sample(c.tolist()), flat[1]], alternative)
+    expected = stats.ttest_ind(a - 0.85, c - 0.68, equal_var=False, alternative=alternative)
+    assert result.effect == pytest.approx((a - 0.85).mean() - (c - 0.68).mean())
+    assert [result.t, result.df, result.p_stated] == pytest.approx([expected.statistic, expected.df, expected.pvalue])
+    interval = expected.confidence_interval() if alternative == "two-sided" else None
+    assert interval is None or [*dataclasses.astuple(result.interval)] == pytest.approx([*interval])
+
+
+def test_power_of_a_difference_of_differences():
+    """By simulation, of equal variances: the t-test of the contrast of four means."""
+    n, size, draws = 5, 1.5, 20_000
+    groups = np.random.default_rng(4).normal(size=(4, draws, n)) + np.array([size, 0, 0, 0])[:, None, None]
+    means, variances = groups.mean(-1), groups.var(-1, ddof=1)
+    t = (means[0] - means[1] - means[2] + means[3]) / np.sqrt(variances.mean(0) * 4 / n)
+    found = np.mean(np.abs(t) > stats.t.ppf(0.975, 4 * n - 4))
+    assert power(size, n, n, n, n) == pytest.approx(found, abs=0.01)
+    assert runs_needed(size, 4) > runs_needed(size)

@@ -13,8 +13,10 @@ from configs import (
     cifar2d_siren,
     cifar2d_span,
     cifar2d_span_nothreshold,
+    common_vit,
+    translution_imagenet,
 )
-from posattn_jax import experiment
+from posattn_jax.model_config import make_model
 from posattn_jax.tasks.classification import Classification
 
 COUNTS = {
@@ -34,6 +36,42 @@ def test_parameter_count(module, scan_layers):
     config = module.get_config()
     config.model.scan_layers = scan_layers
     grid_shape = {"1d": (1024,), "2d": (32, 32)}[config.data.layout]
-    task = Classification(experiment.make_model(config, num_classes=10), grid_shape, num_channels=3)
+    task = Classification(make_model(config, num_classes=10), grid_shape, num_channels=3)
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == COUNTS[module]
+
+
+# Fan 2025, depth 1, read from a class token: (Transformer, Translution), and what each further layer adds.
+TRANSLUTION = {
+    "mnist": ((28, 28), 1, 10, (34_476, 242_284), (29_120, 238_016)),
+    "cifar10": ((32, 32), 3, 10, (43_914, 251_722), (29_120, 238_016)),
+    "cifar100": ((32, 32), 3, 100, (49_764, 257_572), (29_120, 238_016)),
+    "moving_mnist": ((64, 64), 1, 10, (38_538, 964_170), (29_120, 958_912)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSLUTION)
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_parameter_count_of_translution(name, depth, scan_layers):
+    shape, channels, num_classes, *counts = TRANSLUTION[name]
+    for changes, first, further in zip((common_vit.TRANSFORMER, {}), *counts, strict=True):
+        config = common_vit.get_config(name)
+        config.update_from_flattened_dict(changes)
+        config.model.update(readout="class", num_blocks=depth, scan_layers=scan_layers)
+        task = Classification(make_model(config, num_classes), shape, channels)
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == first + (depth - 1) * further
+
+
+def test_parameter_count_of_imagenets_size():
+    """Low rank: 57 million; a matrix for every displacement: 1.7 billion."""
+    counts = []
+    for variant in ("", "full"):
+        task = Classification(make_model(translution_imagenet.get_config(variant), 1000), (64, 64), 3)
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        counts.append(sum(math.prod(array.shape) for array in jax.tree.leaves(params)))
+    width, displacements = 384, 31**2
+    low_rank = width**2 + width * 64 + displacements * 64 * 48 + 48 * 64
+    assert counts[1] - counts[0] == 12 * (displacements * width**2 - low_rank)
+    assert counts == [57_443_272, 1_720_378_312]

@@ -1,0 +1,36 @@
+"""Which way does the digit move? Clips of Moving MNIST, in three dimensions, with SIREN encodings and a learned span.
+
+python -m posattn_jax.main --config=configs/moving_clips.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
+Hardware and time: TIME. Expected best-epoch validation accuracy: SCORE (chance: .125).
+"" (8 frames of 16x16), :quick (8 frames of 8x8, 2 blocks, 2 epochs), :translution (a vision transformer, patches of
+2 x 8 x 8), :translution_quick (2 epochs), :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, common_vit
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    match variant:
+        case "" | "quick" | "tiny":
+            config = common.apply_variant(common.get_config(), "tiny" if variant == "tiny" else "")
+            config.data.pool = {"": 4, "quick": 8, "tiny": 32}[variant]
+            if variant == "quick":
+                config.model.num_blocks = 2
+                config.train.total_epochs = 2.0
+        case "translution" | "translution_quick":
+            config = common_vit.get_config("moving_mnist", "quick" if variant == "translution_quick" else "")
+            config.model.patch_shape = (2, 8, 8)
+            config.model.value.half_span = (3, 2, 2)
+            if variant == "translution_quick":
+                config.train.total_epochs = 2.0
+                config.optimizer.warmup_epochs = 0.5
+        case _:
+            raise ValueError(
+                f'moving_clips variant "{variant}": expected none, "quick", "translution", "translution_quick" or '
+                '"tiny"'
+            )
+    config.data.name = "moving_mnist_clips"
+    config.data.layout = "3d"
+    return config

@@ -1,0 +1,22 @@
+"""General Translution on clouds of points: the ink of MNIST's digits, up to 128 pixels each (Fan 2025, equation 6).
+
+python -m posattn_jax.main --config=configs/translution_points.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
+Hardware and time: TIME. Expected test accuracy after the last epoch: SCORE.
+"" (30 epochs), :quick (2 epochs), :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common_vit
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = common_vit.get_config("mnist", variant)
+    config.data.layout = "points"
+    config.model.patch_shape = (1,)
+    config.model.value.kind = "general"
+    config.model.encoding.hidden_features = 32
+    if variant == "quick":
+        config.train.total_epochs = 2.0
+        config.optimizer.warmup_epochs = 0.5
+    return config
