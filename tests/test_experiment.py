@@ -1,10 +1,12 @@
 """A config's bad fields, each told in one line that names the field, what was given and what is allowed."""
 
+import numpy as np
 import pytest
 
-from configs import digits, reconstruction
+from configs import digits, reconstruction, translution, translution_points
 from posattn_jax import experiment
 from posattn_jax.errors import InputError
+from tests import made_data
 
 
 @pytest.mark.parametrize(
@@ -13,7 +15,14 @@ from posattn_jax.errors import InputError
         ("task", "regression", 'task="regression": expected "classification" or "reconstruction"'),
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
-        ("data.layout", "3d", 'data.layout="3d": expected "1d" or "2d"'),
+        ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
+        ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
+        ("data.validation", "test", 'data.validation="test": digits has no test part'),
+        ("model.kind", "mlp", 'model.kind="mlp": expected "classifier" or "vit"'),
+        ("model.activation", "tanh", 'model.activation="tanh": expected "relu" or "gelu"'),
+        ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier" or "fan_in"'),
+        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "translution", "low_rank" or "general"'),
+        ("model.value.kernel_init", "zeros", 'model.value.kernel_init="zeros": expected "kaiming" or "fan_in"'),
         (
             "data.name",
             "digit",
@@ -82,3 +91,44 @@ def test_a_price_needs_a_span():
     sources = experiment.load_sources(config)
     with pytest.raises(InputError, match=r"model.span.penalty=0.1: model.span.enabled is False"):
         experiment.make_task(config, sources["train"])
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("model.patch_shape", (3, 7), r"model: patch_shape=\(3, 7\) does not divide grid_shape=\(8, 8\)"),
+        ("model.patch_shape", (), r"model: patch_shape=\(\): expected 2 sizes for grid_shape=\(8, 8\)"),
+        ("model.readout", "last", 'model: readout="last": expected "class", "mean" or "max"'),
+        ("model.value.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
+        ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
+        ("data.num_points", 65, "data.num_points=65: expected 1 to 64, the pixels of an image"),
+        ("data.num_points", 9, r"model: patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
+    ],
+)
+def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
+    config = translution.get_config("tiny")
+    config.data.name, config.data.validation, config.model.patch_shape = "digits", "split", (2, 4)
+    config.data.layout = "points" if field == "data.num_points" else config.data.layout
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=message):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+def test_points_are_made_of_one_channel(tmp_path):
+    made_data.write_binary(tmp_path)
+    config = translution_points.get_config("tiny")
+    config.data.name, config.data.dir = "cifar10", str(tmp_path)
+    with pytest.raises(InputError, match='data.layout="points": expected images of 1 channel, not 3'):
+        experiment.load_sources(config)
+
+
+def test_judged_by_the_test_part_and_trained_on_all_others(tmp_path):
+    made_data.write_mnist(tmp_path)
+    config = translution.get_config("tiny")
+    config.data.dir = str(tmp_path)
+    sources = experiment.load_sources(config, test=True)
+    config.data.validation = "split"
+    split = experiment.load_sources(config, test=True)
+    assert len(sources["train"]) == len(split["train"]) + len(split["validation"])
+    ids = np.arange(len(sources["test"]))
+    np.testing.assert_array_equal(sources["validation"].pixels(ids), split["test"].pixels(ids))

@@ -70,7 +70,7 @@ class GridImages:
         sides = self.images.images.shape[1:-1]
         whole = f"{len(sides)}d"
         if self.layout not in ("1d", whole):
-            raise InputError(f'data.layout="{self.layout}": expected "1d" or "{whole}" for images of {sides}')
+            raise InputError(f'data.layout="{self.layout}": expected "1d", "{whole}" or "points" for images of {sides}')
         if self.pool < 1 or any(side % self.pool for side in sides[-2:]):
             raise InputError(f"data.pool={self.pool}: does not divide the image size {sides[-2:]}")
 

@@ -23,9 +23,11 @@ class Points:
     def __post_init__(self):
         *sides, channels = self.images.images.shape[1:]
         if channels != 1:
-            raise InputError(f"point clouds are made of images of 1 channel, not {channels}")
+            raise InputError(f'data.layout="points": expected images of 1 channel, not {channels}')
         if not 1 <= self.num_points <= np.prod(sides):
-            raise InputError(f"num_points={self.num_points}: expected 1 to {np.prod(sides)}, the pixels of an image")
+            raise InputError(
+                f"data.num_points={self.num_points}: expected 1 to {np.prod(sides)}, the pixels of an image"
+            )
 
     def __len__(self) -> int:
         return len(self.images)

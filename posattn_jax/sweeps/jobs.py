@@ -27,6 +27,7 @@ class Job:
       commands: the training and, where the sweep asks for it, the evaluation.
       evaluate: the fields that are set for the evaluation.
       total_steps, total_epochs: the config's; the first decides where it is not 0.
+      epoch: which one the sweep judges by, "best" or "last".
     """
 
     treatment: str
@@ -37,6 +38,7 @@ class Job:
     total_steps: int
     total_epochs: float
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
+    epoch: str = "best"
 
     @property
     def name(self) -> str:
@@ -72,11 +74,15 @@ class Job:
 
     @property
     def score(self) -> float | None:
-        """Of the best epoch, once the training is over."""
+        """Of the epoch that the sweep judges by, once the training is over."""
         summary = _read(self.workdir / "summary.json")
         if summary is None:
             return None
-        return next(value for name, value in summary["best"].items() if name not in ("step", "epoch", "loss"))
+        return next(
+            value
+            for name, value in summary["best" if self.epoch == "best" else "final"].items()
+            if name not in ("step", "epoch", "loss")
+        )
 
     def failure(self, call: str | None = None) -> str | None:
         """What the run said before it failed, the last time it ended; None where it did not, or not in this `call`."""

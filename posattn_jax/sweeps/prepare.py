@@ -77,6 +77,7 @@ def make_jobs(
                     total_steps=own.train.total_steps,
                     total_epochs=own.train.total_epochs,
                     evaluate=plan.evaluate,
+                    epoch=plan.epoch,
                 )
             )
     experiment.load_sources(config)  # data that is missing is told once, not by every run

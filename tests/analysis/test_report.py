@@ -316,3 +316,48 @@ def test_plan_round_trip(tmp_path):
     assert [h.claim for h in part.hypotheses] == ["a span helps"] and part.seeds == (3,)
     with pytest.raises(InputError, match="--treatments=x: expected some of none, span, half"):
         plan().select(["x"], None)
+
+
+def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
+    """Two data sets, one with fewer seeds; judged by the test part after the last epoch; drawn against a field."""
+    hypotheses = (
+        Hypothesis("b is better than a", "b", "a", "greater"),
+        Hypothesis("d is further above c than b above a", "d", "c", "greater", than=("b", "a")),
+    )
+    treatments = (
+        Treatment("a", "plain, 1", {"model.depth": 1}),
+        Treatment("b", "fancy, 1", {"model.depth": 2}),
+        Treatment("c", "plain, 3", {"model.depth": 3}, num_seeds=3),
+        Treatment("d", "fancy, 3", {"model.depth": 4}, num_seeds=3),
+    )
+    changes = {"treatments": treatments, "hypotheses": hypotheses, "epoch": "last", "axis": "model.depth"}
+    write_plan(tmp_path / "sweep.json", plan(**changes), {})
+    responses = {"a": A, "b": [x + 0.01 for x in C], "c": A[:3], "d": [x + 0.1 for x in C[:3]]}
+    for depth, (name, values) in enumerate(responses.items(), 1):
+        for seed, value in zip(SEEDS, values, strict=False):
+            write_run(tmp_path / name / str(seed), value, depth=depth)
+            path = tmp_path / name / str(seed) / "summary.json"
+            summary = json.loads(path.read_text())
+            path.write_text(json.dumps(summary | {"best": summary["best"] | {"accuracy": 0.99}}))
+            path = path.parent / "config.json"
+            config = json.loads(path.read_text())
+            path.write_text(json.dumps(config | {"data": config["data"] | {"validation": "test"}}))
+    report.write(tmp_path)
+    results = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert results["left_out"] == []
+    assert [outcome["responses"] for outcome in results["treatments"]] == list(responses.values())
+    _, finding = results["hypotheses"]
+    means = {name: np.mean(values) for name, values in responses.items()}
+    assert finding["comparison"]["effect"] == pytest.approx(means["d"] - means["c"] - means["b"] + means["a"])
+    first, second = (np.subtract(responses[x], responses[y])[:3] for x, y in (("d", "c"), ("b", "a")))
+    assert finding["pairs"] == 3
+    assert finding["paired_p_stated"] == pytest.approx(stats.ttest_rel(first, second, alternative="greater").pvalue)
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "Last-epoch test accuracy" in text and "| d - c > b - a |" in text
+    assert "The difference of the means is" in finding["verdict"] and "n = 3, 3, 5 and 5" in finding["verdict"]
+    assert {"by_field.png", "by_field.svg"} <= {path.name for path in (tmp_path / "report" / "figures").iterdir()}
+
+
+def test_a_hypothesis_about_a_treatment_that_there_is_not():
+    with pytest.raises(InputError, match='no treatment "x"'):
+        plan(hypotheses=(Hypothesis("more", "span", "none", than=("half", "x")),))

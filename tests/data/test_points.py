@@ -52,7 +52,11 @@ def test_points_of_a_clip_have_three_coordinates():
     [
         (SET, 0, "num_points=0: expected 1 to 12, the pixels of an image"),
         (SET, 13, "num_points=13: expected 1 to 12"),
-        (ImageSet(np.zeros((2, 3, 4, 3), np.uint8), np.zeros(2, np.int64), 1), 3, "of images of 1 channel, not 3"),
+        (
+            ImageSet(np.zeros((2, 3, 4, 3), np.uint8), np.zeros(2, np.int64), 1),
+            3,
+            "expected images of 1 channel, not 3",
+        ),
     ],
     ids=["none", "too many", "colour"],
 )

@@ -143,3 +143,20 @@ def test_a_sweep_and_its_report(tmp_path):
     code, _, err = run(*arguments)
     assert code == 0, err
     assert (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime == written
+
+
+def test_fewer_seeds_for_some_treatments(tmp_path):
+    """The first of the sweep's; and each job knows which epoch is judged."""
+    plan = Plan(
+        "Is it deep?",
+        (Treatment("a", "a"), Treatment("b", "b", {"model.num_blocks": 2}, num_seeds=1)),
+        seeds=(5, 3),
+        epoch="last",
+    )
+    jobs = make_jobs(tmp_path, plan)
+    assert [job.name for job in jobs] == ["a/5", "b/5", "a/3"]
+    jobs[0].workdir.mkdir(parents=True)
+    figures = {"step": 1, "epoch": 1.0, "loss": 1.0}
+    summary = {"best": figures | {"accuracy": 0.9}, "final": figures | {"accuracy": 0.8}}
+    (jobs[0].workdir / "summary.json").write_text(json.dumps(summary))
+    assert [job.score for job in jobs] == [0.8, None, None]
