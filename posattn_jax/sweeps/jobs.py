@@ -78,11 +78,8 @@ class Job:
         summary = _read(self.workdir / "summary.json")
         if summary is None:
             return None
-        return next(
-            value
-            for name, value in summary["best" if self.epoch == "best" else "final"].items()
-            if name not in ("step", "epoch", "loss")
-        )
+        figures = summary["best" if self.epoch == "best" else "final"]
+        return next(value for name, value in figures.items() if name not in ("step", "epoch", "loss"))
 
     def failure(self, call: str | None = None) -> str | None:
         """What the run said before it failed, the last time it ended; None where it did not, or not in this `call`."""

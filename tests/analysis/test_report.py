@@ -332,7 +332,7 @@ def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
     )
     changes = {"treatments": treatments, "hypotheses": hypotheses, "epoch": "last", "axis": "model.depth"}
     write_plan(tmp_path / "sweep.json", plan(**changes), {})
-    responses = {"a": A, "b": [x + 0.01 for x in C], "c": A[:3], "d": [x + 0.1 for x in C[:3]]}
+    responses = {"a": A, "b": [x + 0.01 for x in C], "c": A[:3], "d": [0.83, 0.81, 0.86]}
     for depth, (name, values) in enumerate(responses.items(), 1):
         for seed, value in zip(SEEDS, values, strict=False):
             write_run(tmp_path / name / str(seed), value, depth=depth)

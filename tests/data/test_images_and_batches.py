@@ -57,7 +57,7 @@ def test_batch_of_clips(layout, grid_shape):
 
 
 def test_layout_fits_the_images(unchecked):
-    with pytest.raises(InputError, match=r'layout="2d": expected "1d" or "3d" for images of \(3, 4, 6\)'):
+    with pytest.raises(InputError, match=r'layout="2d": expected "1d", "3d" or "points" for images of \(3, 4, 6\)'):
         GridImages(CLIPS, "2d")
 
 
