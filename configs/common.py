@@ -48,6 +48,7 @@ def get_config() -> ConfigDict:
     config.model.projection_bias = True  # of queries, keys and values
     config.model.projection_init = "xavier"  # over the fused map; or fan_in: of each as a linear map of its own
     config.model.use_output = True  # whether attention has an output projection
+    # some of these, and of Translution's relative_content (in the place of content), relative_query and relative_key
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
     # auto, tiled, dense, patch, window or reference; without a span and with sinusoidal encodings also factorised
     config.model.implementation = "auto"

@@ -1,5 +1,6 @@
 """From a config's `model` to the modules it describes."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -16,10 +17,18 @@ from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.projections import LinearProjections, fan_in, fused_xavier
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, PairValues, Translution
 
-TERMS = ("content", "positional", "content_bias", "positional_bias")
+TERMS = (
+    "content",
+    "positional",
+    "content_bias",
+    "positional_bias",
+    "relative_content",
+    "relative_query",
+    "relative_key",
+)
 
 
 def check_sizes(config: ConfigDict, *names: str) -> None:
@@ -81,7 +90,14 @@ def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
     if unknown:
         raise InputError(f"model.terms={tuple(config.model.terms)}: expected some of {TERMS}")
     encoding = make_encoding(config)
-    terms = {"content": Content(), "content_bias": ContentBias(param_dtype=param_dtype)}
+    relative = functools.partial(RelativeContent, **table_fields(config))
+    terms = {
+        "content": Content(),
+        "content_bias": ContentBias(param_dtype=param_dtype),
+        "relative_content": relative(),
+        "relative_query": relative(relative_key=False),
+        "relative_key": relative(relative_query=False),
+    }
     if encoding is not None:
         terms |= {"positional": Positional(encoding), "positional_bias": PositionalBias(param_dtype=param_dtype)}
     return tuple(terms[name] for name in config.model.terms if name in terms)
@@ -104,22 +120,28 @@ def make_span(config: ConfigDict) -> GaussianSpan | None:
     )
 
 
+def table_fields(config: ConfigDict) -> dict[str, Any]:
+    """The fields of what has a table over displacements."""
+    return {
+        "half_span": tuple(config.model.value.half_span) or None,
+        "kernel_init": choose(config, "value.kernel_init", kaiming=kaiming_table, fan_in=fan_in_table),
+        "param_dtype": dtype(config, "param_dtype"),
+    }
+
+
 def make_values(config: ConfigDict) -> PairValues | None:
     """The values of one layer."""
     value: Any = config.model.value
-    fields: dict[str, Any] = {
-        "half_span": tuple(value.half_span) or None,
-        "param_dtype": dtype(config, "param_dtype"),
-    }
-    table = {"kernel_init": choose(config, "value.kernel_init", kaiming=kaiming_table, fan_in=fan_in_table)}
+    fields = table_fields(config)
+    of_bases = fields | {"kernel_init": None}  # which are no table
     make = choose(
         config,
         "value.kind",
         plain=lambda: None,
-        translution=lambda: Translution(share_heads=value.share_heads, **table, **fields),
-        low_rank=lambda: LowRankTranslution(rank=value.rank, down_dim=value.down_dim or None, **table, **fields),
+        translution=lambda: Translution(share_heads=value.share_heads, **fields),
+        low_rank=lambda: LowRankTranslution(rank=value.rank, down_dim=value.down_dim or None, **fields),
         general=lambda: GeneralTranslution(
-            num_bases=value.num_bases, basis=Siren(value.num_bases, **siren_fields(config)), **fields
+            num_bases=value.num_bases, basis=Siren(value.num_bases, **siren_fields(config)), **of_bases
         ),
     )
     return make()

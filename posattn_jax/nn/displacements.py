@@ -72,6 +72,25 @@ class OverDisplacements(nn.Module):
         return ClsMatrices(*matrices)
 
 
+# The names of the tables of all parts.
+TABLES = ("matrices", "relative", "query_matrices", "key_matrices")
+
+
+def cut_tables(params: Any, half_span: Shape) -> Any:
+    """The parameters of a trained model for the same model with this `half_span`: what a learned span never reaches
+    is dropped, and the outputs stay as they are.
+
+    Args:
+      params: of a model or layer, scanned layers excepted.
+      half_span: at most that of its tables; at least that of every learned span, for equal outputs.
+    """
+
+    def cut(path, array):
+        return centre(array, half_span) if getattr(path[-1], "key", None) in TABLES else array
+
+    return jax.tree_util.tree_map_with_path(cut, params)
+
+
 def centre(table: Array, half: Shape) -> Array:
     """The displacements of at most `half`, of a table over displacements."""
     middle = [size // 2 for size in table.shape[: len(half)]]

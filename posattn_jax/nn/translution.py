@@ -121,7 +121,7 @@ class GeneralTranslution(PairValues):
             raise ValueError(f"num_bases={self.num_bases}: expected at least 1")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         init = self.kernel_init or uniform(1 / math.sqrt(self.num_bases * c))
-        matrices = self.param("matrices", init, (self.num_bases, c, h, d), self.param_dtype)
+        matrices = self.param("bases", init, (self.num_bases, c, h, d), self.param_dtype)
         cls = self._class_matrices("class_matrices", fan_in_table, tokens, (c, h, d), self.param_dtype)
         basis = Siren(self.num_bases, hidden_features=32, name="siren") if self.basis is None else self.basis
         if tokens.positions is not None:

@@ -27,7 +27,7 @@ RULES = (
     (r"feed_forward/output/kernel$", ("model", "fsdp")),
     (r"(embed|head_\w+|linear)/kernel$", (None, "fsdp")),
     (r"siren/kernel_\d+$", (None, "fsdp")),
-    (r"(values|terms_\d+)/(\w*matrices|matrix|relative)$", ("fsdp", "model", None)),
+    (r"(values|terms_\d+)/(\w*matrices|matrix|relative|bases)$", ("fsdp", "model", None)),
     (r"values/up$", ("model", None, None)),
 )
 

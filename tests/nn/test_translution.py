@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.displacements import fan_in_table, kaiming_table
+from posattn_jax.nn.displacements import cut_tables, fan_in_table, kaiming_table
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
@@ -115,8 +115,9 @@ def test_general_with_a_table_is_the_full_form(float64, cls):
     params = make(full, inputs, grid_shape, num_class_tokens=cls)
 
     def with_basis(params):
-        matrices = params["values"]["matrices"]
-        return params | {"values": params["values"] | {"matrices": matrices.reshape(15, *matrices.shape[2:])}}
+        of_class = dict(params["values"])
+        matrices = of_class.pop("matrices")
+        return params | {"values": of_class | {"bases": matrices.reshape(15, *matrices.shape[2:])}}
 
     check_equal(
         lambda params, inputs: apply(general, with_basis(params), inputs, grid_shape, num_class_tokens=cls)[0],
@@ -333,3 +334,21 @@ def test_a_network_of_ones_own():
     layer = PositionalSelfAttention(H, values=GeneralTranslution(num_bases=4, basis=Siren(4, hidden_features=5)))
     params = make(layer, make_inputs((3, 2)), (3, 2))
     assert params["values"]["basis"]["kernel_1"].shape == (2, 5)
+
+
+@pytest.mark.parametrize("values", [Translution(), LowRankTranslution(rank=2)])
+def test_tables_cut_to_a_learned_span(values):
+    """Fewer parameters, the same outputs."""
+    grid_shape, inputs = (7, 6), make_inputs((7, 6))
+    terms = (RelativeContent(relative_key=False),)
+    layer = PositionalSelfAttention(H, terms=terms, values=values, span=GaussianSpan(initial_sigma=0.15))
+    params = make(layer, inputs, grid_shape)
+    half = (2, 2)  # ceil(2.146 x .15 x 6), ceil(2.146 x .15 x 5)
+    small = PositionalSelfAttention(
+        H, terms=(terms[0].clone(half_span=half),), values=values.clone(half_span=half), span=GaussianSpan()
+    )
+    cut = cut_tables(params, half)
+    assert jax.tree.map(jnp.shape, cut) == jax.tree.map(jnp.shape, make(small, inputs, grid_shape))
+    np.testing.assert_allclose(
+        apply(small, cut, inputs, grid_shape)[0], apply(layer, params, inputs, grid_shape)[0], atol=1e-6
+    )
