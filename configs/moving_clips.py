@@ -1,7 +1,7 @@
 """Which way does the digit move? Clips of Moving MNIST, in three dimensions, with SIREN encodings and a learned span.
 
 python -m posattn_jax.main --config=configs/moving_clips.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
-Hardware and time: TIME. Expected best-epoch validation accuracy: SCORE (chance: .125).
+Hardware and time: :quick not run as a whole. Expected best-epoch validation accuracy: not known (chance: .125).
 "" (8 frames of 16x16), :quick (8 frames of 8x8, 2 blocks, 2 epochs), :translution (a vision transformer, patches of
 2 x 8 x 8), :translution_quick (2 epochs), :tiny (tests).
 """

@@ -1,7 +1,8 @@
 """Is Translution above the Transformer at a depth of 1, and more so where digits move? (Fan 2025, Figures 4 and 5.)
 
 python -m posattn_jax.main --config=configs/translution.py:quick --mode=sweep --workdir=runs/NAME
-Hardware and time: TIME. Expected: SCORE.
+Hardware and time: :quick 2 CPU cores, 90 minutes (2.8 hours of runs). Expected test accuracy after the last epoch,
+means of 5, 5 and 3 seeds: MNIST .956 (Transformer .939), CIFAR-10 .480 (.444), Moving MNIST .442 (.294).
 "" (30 epochs), :quick (10 epochs; Moving MNIST 4), :tiny (tests).
 """
 

@@ -1,7 +1,8 @@
 """Translution of depth 1 on Moving MNIST (Fan 2025); sweep(): against the Transformer, at depths of 1 to 6.
 
 python -m posattn_jax.main --config=configs/translution_moving_mnist.py:quick --workdir=runs/NAME
-Hardware and time: TIME. Expected test accuracy after the last epoch: SCORE.
+Hardware and time: not run; :quick an estimated hour of one CPU core. Expected test accuracy: not known; .442 +- .035 in
+three seeds after 4 epochs (25 minutes each), see translution.py.
 "" (30 epochs), :quick (10 epochs), :tiny (tests).
 """
 

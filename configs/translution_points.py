@@ -1,7 +1,7 @@
 """General Translution on clouds of points: the ink of MNIST's digits, up to 128 pixels each (Fan 2025, equation 6).
 
 python -m posattn_jax.main --config=configs/translution_points.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
-Hardware and time: TIME. Expected test accuracy after the last epoch: SCORE.
+Hardware and time: :quick not run as a whole. Expected test accuracy after the last epoch: not known.
 "" (30 epochs), :quick (2 epochs), :tiny (tests).
 """
 

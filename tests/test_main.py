@@ -285,10 +285,14 @@ def test_bad_grid_is_one_line(tmp_path):
 def test_points_from_files_to_evaluation(tmp_path):
     """The ink of digits as points, through general Translution, on made files in MNIST's layout."""
     made_data.write_mnist(tmp_path / "data" / "mnist")
-    arguments = [f"--workdir={tmp_path / 'run'}", f"--config.data.dir={tmp_path / 'data'}"]
+    arguments = [
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.data.dir={tmp_path / 'data'}",
+        "--config.data.num_points=9",
+    ]
     for mode in ("train", "evaluate"):
         code, out, err = run(*arguments, f"--mode={mode}", config="configs/translution_points.py:tiny")
         assert code == 0, err
-    assert "validation: loss" in out and "grid (128,)" in out
+    assert "validation: loss" in out and "grid (9,)" in out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["grid_shape"] == [128]
+    assert summary["grid_shape"] == [9]

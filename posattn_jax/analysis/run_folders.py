@@ -78,11 +78,15 @@ class Runs:
         return [run.response for run in self.runs[treatment]]
 
     @property
+    def judged_by(self) -> str:
+        """The examples that the runs are judged by: "validation" or "test"."""
+        return "test" if self.all[0].config["data"].get("validation") == "test" else "validation"
+
+    @property
     def response_label(self) -> str:
         """What `responses` are."""
         if not self.plan.evaluate:
-            judged_by = "test" if self.all[0].config["data"].get("validation") == "test" else "validation"
-            return f"{self.plan.epoch}-epoch {judged_by} {self.plan.response}"
+            return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
         changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
         return f"validation {self.plan.response} under {changes}, after the best epoch"
 

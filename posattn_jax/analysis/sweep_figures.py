@@ -27,6 +27,7 @@ COLUMNS = 3
 
 def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     """Draws what the runs have, each as .svg and .png; returns the captions by name."""
+    judged = f"{runs.judged_by.capitalize()} {runs.plan.response}"
     drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
         "box_plots": (
             f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run; boxes are quartiles, "
@@ -38,7 +39,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             _by_field,
         ),
         "learning_curves": (
-            f"Validation {runs.plan.response} while training: means, and 95% intervals of the mean (t).",
+            f"{judged} while training: means, and 95% intervals of the mean (t).",
             _learning_curves,
         ),
         "spans": (
@@ -48,7 +49,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         ),
         "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
         "seconds": (
-            f"Validation {runs.plan.response} while training, against seconds, evaluation included: means over seeds.",
+            f"{judged} while training, against seconds, evaluation included: means over seeds.",
             _against_seconds,
         ),
     }
@@ -131,7 +132,7 @@ def _by_field(runs: Runs) -> Figure | None:
 
 def _learning_curves(runs: Runs) -> Figure | None:
     """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
-    groups = [(h.treatment, h.control) for h in runs.plan.hypotheses] or [tuple(runs.runs)]
+    groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None] or [tuple(runs.runs)]
     curves = {name: _curves(of_one, "validation", [runs.plan.response]) for name, of_one in runs.runs.items()}
     groups = [tuple(name for name in names if curves[name][2]) for names in groups]
     groups = [names for names in groups if names]
@@ -152,7 +153,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
             low, high = ([getattr(interval, end) for interval in intervals] for end in ("low", "high"))
             axis.fill_between(epochs, low, high, color=SHADES[i % 2], alpha=0.15, linewidth=0)
         room = 0.05 * (max(extremes) - min(extremes)) or 0.05
-        axis.set(xlabel="epoch", ylabel=f"validation {runs.plan.response}")
+        axis.set(xlabel="epoch", ylabel=f"{runs.judged_by} {runs.plan.response}")
         axis.set_ylim(min(extremes) - room, max(extremes) + room)  # intervals of two runs reach far beyond
         axis.legend(frameon=False, fontsize="x-small", loc="lower right")
     return figure
@@ -203,7 +204,7 @@ def _against_seconds(runs: Runs) -> Figure | None:
     if not axis.lines:
         plt.close(figure)
         return None
-    axis.set(xlabel="seconds", ylabel=f"validation {runs.plan.response}")
+    axis.set(xlabel="seconds", ylabel=f"{runs.judged_by} {runs.plan.response}")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize="small")
     return figure

@@ -95,7 +95,7 @@ def make_source(config: ConfigDict, data: str) -> GridImages:
     rng = np.random.default_rng(0)
     num_images = max(1, config.train.batch_size * config.train.accumulation_steps)
     images = rng.integers(0, 256, (num_images, *IMAGE_SHAPES[config.data.name]), np.uint8)
-    return experiment.on_grid(config, ImageSet(images, rng.integers(0, 10, num_images), num_classes=10))
+    return experiment.lay_out(config, ImageSet(images, rng.integers(0, 10, num_images), num_classes=10))
 
 
 def make_batch(source: GridImages, settings: Settings) -> dict[str, jax.Array]:
