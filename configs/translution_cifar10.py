@@ -1,7 +1,7 @@
 """Translution of depth 1 on CIFAR-10 (Fan 2025); sweep(): against the Transformer, at depths of 1 to 6.
 
 python -m posattn_jax.main --config=configs/translution_cifar10.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
-Hardware and time: :quick one CPU core, 3 minutes. Expected test accuracy after the last epoch, five seeds: .480 +- .005.
+Hardware and time: :quick one CPU core, 3 minutes. Expected test accuracy after the last epoch: .480 +- .005 (n = 5).
 "" (30 epochs), :quick (10 epochs), :tiny (tests).
 """
 

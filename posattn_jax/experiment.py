@@ -27,6 +27,8 @@ from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
 from posattn_jax.train.step import Task
 
+Labelled = GridImages | Points
+
 
 def load_images(config: ConfigDict, subset: Literal["train", "test"]) -> ImageSet | None:
     """The images of "train" or "test", as the source divides them; None where it has no such part."""
@@ -44,7 +46,7 @@ def load_sources(config: ConfigDict, test: bool = False) -> dict[str, Any]:
     return load(config, test)
 
 
-def load_labelled(config: ConfigDict, test: bool) -> dict[str, GridImages | Points]:
+def load_labelled(config: ConfigDict, test: bool) -> dict[str, Labelled]:
     """Images on the config's grid, or as points: "train" and what the config judges it by, "validation"."""
     images = load_images(config, "train")
     assert images is not None, "every set has a train part"
@@ -63,7 +65,7 @@ def load_labelled(config: ConfigDict, test: bool) -> dict[str, GridImages | Poin
     return {name: lay_out(config, part) for name, part in parts.items() if part is not None}
 
 
-def lay_out(config: ConfigDict, images: ImageSet) -> GridImages | Points:
+def lay_out(config: ConfigDict, images: ImageSet) -> Labelled:
     """Images laid out as the config says."""
     if config.data.layout == "points":
         return Points(images, config.data.num_points)
@@ -90,9 +92,7 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
     return {"train": offsets, "validation": offsets}
 
 
-def make_classification(
-    config: ConfigDict, source: GridImages | Points, trained_with: ConfigDict | None
-) -> Classification:
+def make_classification(config: ConfigDict, source: Labelled, trained_with: ConfigDict | None) -> Classification:
     """Classification of a source's images."""
     if config.model.span.penalty and not config.model.span.enabled:
         raise InputError(f"model.span.penalty={config.model.span.penalty}: model.span.enabled is False")

@@ -84,7 +84,7 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, ConfigDict, Sequence
     return options, config, sigmas
 
 
-def make_source(config: ConfigDict, data: str) -> GridImages:
+def make_source(config: ConfigDict, data: str) -> experiment.Labelled:
     """The config's training images, or as many as an update needs, of the same shape, made of random pixels."""
     if data == "read":
         return experiment.load_sources(config)["train"]
