@@ -1,4 +1,4 @@
-"""The README's example runs, and its two commands exist."""
+"""The README's examples run, and its commands exist."""
 
 import pathlib
 import re
@@ -6,12 +6,23 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def test_example(unchecked):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def examples():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_example_of_a_layer(unchecked):
     names = {}
-    exec(code, names)
+    exec(examples()[0], names)
     assert names["outputs"].shape == (2, 192, 64)
     assert names["made"]["sigma"].shape == (2,)
+
+
+def test_example_of_translution(unchecked):
+    names = {}
+    exec(examples()[1], names)
+    assert len(examples()) == 2
+    assert names["logits"].shape == (2, 10)
+    assert names["variables"]["params"]["blocks_0"]["attention"]["values"]["matrices"].shape == (5, 5, 64, 1, 64)
 
 
 def test_commands():
