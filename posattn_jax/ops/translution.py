@@ -116,6 +116,7 @@ def low_rank_translution(
         raise ValueError(f"up has shape {up.shape}: expected ({h} or 1, {k}, {d})")
     reduced = inputs if down is None else _sum("bsc,cj->bsj", inputs, down).astype(inputs.dtype)
     summed = translution(weights, reduced, relative, grid_shape=grid_shape, cls_matrices=cls_matrices)
+    up = up.astype(jnp.promote_types(jnp.float32, up.dtype))  # CPUs have no batched product of bfloat16 in float32
     return (_shared(weights, inputs, matrix) + _sum("bthk,hkd->bthd", summed, up)).astype(inputs.dtype)
 
 
