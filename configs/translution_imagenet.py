@@ -1,7 +1,8 @@
 """A vision transformer of ImageNet's size, ViT-S with low-rank Translution, on 64x64 images that tfds has prepared.
 
 python -m posattn_jax.main --config=configs/translution_imagenet.py --workdir=runs/NAME --config.data.dir=FOLDER
-Hardware and time: not run; 16 GB of host memory for the images. Expected: not known.
+Hardware and time: not trained (2 updates of 4 made images run on 2 CPU cores); 16 GB of host memory for the images.
+Expected: not known.
 "" (16 x 16 patches of 4 x 4), :full (a matrix for every displacement, 1.7 billion parameters), :tiny (tests).
 """
 
