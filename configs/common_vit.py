@@ -5,13 +5,8 @@ from ml_collections import ConfigDict
 from configs import common
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 
-# The paper's data sets: images and patches.
-DATA = {
-    "mnist": (28, 7),
-    "cifar10": (32, 8),
-    "cifar100": (32, 8),
-    "moving_mnist": (64, 8),
-}
+# Height and width of a patch, of each of the paper's data sets.
+PATCH = {"mnist": 7, "cifar10": 8, "cifar100": 8, "moving_mnist": 8}
 TRANSFORMER = {"model.value.kind": "plain", "model.absolute_positions": True}
 
 
@@ -22,7 +17,6 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
     the mean here. Judged by the test set after the last epoch, as the paper does.
     """
     config = common.get_config()
-    _, patch = DATA[name]
     config.data.name = name
     config.data.validation = "test"
     config.model.update(
@@ -33,7 +27,7 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
         norm="pre",
         activation="gelu",
         readout="mean",
-        patch_shape=(patch, patch),
+        patch_shape=(PATCH[name],) * 2,
         projection_bias=False,
         projection_init="fan_in",
         use_output=False,

@@ -19,7 +19,7 @@ def get_config(variant: str = "") -> ConfigDict:
 def sweep(variant: str = "") -> Plan:
     treatments, hypotheses = [], []
     for data, label, seeds in (("mnist", "MNIST", 5), ("cifar10", "CIFAR-10", 5), ("moving_mnist", "Moving MNIST", 3)):
-        fields = {"data.name": data, "model.patch_shape": (common_vit.DATA[data][1],) * 2}
+        fields = {"data.name": data, "model.patch_shape": (common_vit.PATCH[data],) * 2}
         if variant == "quick" and data == "moving_mnist":
             fields |= {"train.total_epochs": 4.0, "optimizer.warmup_epochs": 1.0}
         treatments += [

@@ -37,6 +37,16 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     return rest
 
 
+def parse(values: flags.FlagValues, argv: list[str]) -> flags.FlagValues:
+    """Parses flags, which are all that the command line may have; InputError for anything wrong with it."""
+    try:
+        rest = values(argv)[1:]
+    except flags.Error as error:
+        raise InputError(str(error)) from error
+    check_no_more(rest)
+    return values
+
+
 def check_config_given(config: Any) -> None:
     """InputError without a config."""
     if config is None:

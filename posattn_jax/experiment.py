@@ -68,6 +68,8 @@ def load_labelled(config: ConfigDict, test: bool) -> dict[str, Labelled]:
 def lay_out(config: ConfigDict, images: ImageSet) -> Labelled:
     """Images laid out as the config says."""
     if config.data.layout == "points":
+        if config.data.pool != 1:
+            raise InputError(f'data.pool={config.data.pool}: expected 1 with data.layout="points"')
         return Points(images, config.data.num_points)
     return GridImages(images, config.data.layout, config.data.pool)
 

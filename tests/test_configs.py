@@ -53,9 +53,7 @@ def test_traces_at_full_size(name):
     json.dumps(config.to_dict())
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TRAINED if name not in ("translution_mnist", "translution_cifar100")]
-)
+@pytest.mark.parametrize("name", [name for name in TRAINED if name not in ALIKE])
 def test_two_steps_of_the_tiny_variant(name):
     config = importlib.import_module(f"configs.{name}").get_config("tiny")
     source = made_source(config)

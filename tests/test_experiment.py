@@ -101,6 +101,7 @@ def test_a_price_needs_a_span():
         ("model.readout", "last", 'model: readout="last": expected "class", "mean" or "max"'),
         ("model.value.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
         ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
+        ("data.pool", 2, 'data.pool=2: expected 1 with data.layout="points"'),
         ("data.num_points", 65, "data.num_points=65: expected 1 to 64, the pixels of an image"),
         ("data.num_points", 9, r"model: patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
     ],
@@ -108,7 +109,7 @@ def test_a_price_needs_a_span():
 def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
     config = translution.get_config("tiny")
     config.data.name, config.data.validation, config.model.patch_shape = "digits", "split", (2, 4)
-    config.data.layout = "points" if field == "data.num_points" else config.data.layout
+    config.data.layout = "points" if field in ("data.num_points", "data.pool") else config.data.layout
     config.update_from_flattened_dict({field: value})
     with pytest.raises(InputError, match=message):
         experiment.make_task(config, experiment.load_sources(config)["train"])

@@ -57,12 +57,7 @@ def define_flags() -> flags.FlagValues:
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
     """The flags and the points they ask for; InputError for anything wrong with them."""
-    options = define_flags()
-    try:
-        rest = options(argv)[1:]
-    except flags.Error as error:
-        raise InputError(str(error)) from error
-    command_line.check_no_more(rest)
+    options = command_line.parse(define_flags(), argv)
     for layout in options.layouts:
         if layout not in LAYOUTS:
             raise InputError(f"--layouts={layout}: expected some of {', '.join(LAYOUTS)}")

@@ -50,12 +50,7 @@ def define_flags() -> flags.FlagValues:
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Sizes]]:
     """The flags and the grids they ask for; InputError for anything wrong with them."""
-    options = define_flags()
-    try:
-        rest = options(argv)[1:]
-    except flags.Error as error:
-        raise InputError(str(error)) from error
-    command_line.check_no_more(rest)
+    options = command_line.parse(define_flags(), argv)
     if options.width % options.heads:
         raise InputError(f"--heads={options.heads} does not divide --width={options.width}")
     grids = []

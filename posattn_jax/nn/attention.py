@@ -159,7 +159,7 @@ class PositionalSelfAttention(nn.Module):
         factors = arguments.pop("factors", None)
         if query is None:  # nothing asks for it, but for its shape
             query = jnp.zeros((*inputs.shape[:2], self.num_heads, head_dim), self.dtype or inputs.dtype)
-        factorised = self._is_factorised(query, factors, return_weights or by_pair)
+        factorised = self._is_factorised(query, factors, return_weights, by_pair)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
         scores = {"pair_scores": arguments.pop("pair_scores")} if "pair_scores" in arguments else {}  # not rounded
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
@@ -233,7 +233,7 @@ class PositionalSelfAttention(nn.Module):
         outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
         return outputs.astype(value.dtype), weights
 
-    def _is_factorised(self, query: Query, factors: dict[str, Any] | None, return_weights: bool) -> bool:
+    def _is_factorised(self, query: Query, factors: dict[str, Any] | None, return_weights: bool, by_pair: bool) -> bool:
         """Whether E is left to the sinusoids it is made of; ValueError where that is asked for and cannot be."""
         if self.implementation not in (*LAYOUTS, "factorised"):
             known = ", ".join(sorted((*LAYOUTS, "factorised")))
@@ -242,6 +242,7 @@ class PositionalSelfAttention(nn.Module):
             "a span": self.span is not None,
             "terms without a sinusoidal encoding": factors is None,
             "return_weights": return_weights,
+            "class tokens, or matrices for displacements": by_pair,
             "attention dropout": self.dropout_rate > 0,
         }
         obstacle = next((name for name, found in obstacles.items() if found), None)

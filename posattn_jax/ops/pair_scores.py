@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Features, Float, Key, Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.each_query import GridWindows, map_queries
-from posattn_jax.ops.translution import ClsMatrices
+from posattn_jax.ops.translution import ClsMatrices, product_sum, table_half
 
 
 def pair_scores(
@@ -59,9 +59,9 @@ def pair_scores(
     def one_query(of_query, of_key, *tables):
         """A of one query: [b h s]."""
         tables = list(tables)
-        of_query = of_query[:, 0] if query is not None else _sum("bc,schd->sbhd", of_query[:, 0], tables.pop(0))
-        of_key = jnp.moveaxis(of_key, 1, 0) if key is not None else _sum("bsc,schd->sbhd", of_key, tables.pop(0))
-        return _sum("bhd,sbhd->bhs" if query is not None else "sbhd,sbhd->bhs", of_query, of_key)
+        of_query = of_query[:, 0] if query is not None else product_sum("bc,schd->sbhd", of_query[:, 0], tables.pop(0))
+        of_key = jnp.moveaxis(of_key, 1, 0) if key is not None else product_sum("bsc,schd->sbhd", of_key, tables.pop(0))
+        return product_sum("bhd,sbhd->bhs" if query is not None else "sbhd,sbhd->bhs", of_query, of_key)
 
     scores = jnp.moveaxis(map_queries(one_query, *zip(*arrays, strict=True)), 0, 2)  # [b h t w]
     keys = windows.keys()
@@ -71,19 +71,14 @@ def pair_scores(
         return full
 
     def side(given: Array | None, matrices: Any, tokens: slice, pair: int) -> Array:
-        return _sum("bsc,chd->bshd", inputs[:, tokens], matrices[pair]) if given is None else given[:, tokens]
+        return product_sum("bsc,chd->bshd", inputs[:, tokens], matrices[pair]) if given is None else given[:, tokens]
 
     def block(queries: slice, keys: slice, pair: int) -> Weights:
-        return _sum("bthd,bshd->bhts", side(query, query_cls, queries, pair), side(key, key_cls, keys, pair))
+        return product_sum("bthd,bshd->bhts", side(query, query_cls, queries, pair), side(key, key_cls, keys, pair))
 
     first, rest = slice(None, cls), slice(cls, None)
     of_cls = jnp.concatenate([block(first, first, 0), block(first, rest, 1)], -1)
     return jnp.concatenate([of_cls, jnp.concatenate([block(rest, first, 2), full], -1)], -2)
-
-
-def _sum(subscripts: str, x: Array, y: Array) -> Array:
-    """The products of x and y, summed in float32 or better."""
-    return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.promote_types(jnp.float32, jnp.result_type(x, y)))
 
 
 def _check(inputs: Features, shape: tuple[int, ...], query: tuple, key: tuple, tables: Sequence[Array]):
@@ -101,11 +96,11 @@ def _check(inputs: Features, shape: tuple[int, ...], query: tuple, key: tuple, t
         raise ValueError("query and key are both given: these are scores as usual, without matrices")
     if n < grid.num_positions(shape):
         raise ValueError(f"inputs has {n} tokens: expected at least {grid.num_positions(shape)} for grid_shape={shape}")
-    p, most = len(shape), grid.relative_shape(shape)
-    for table in tables:
-        sizes = table.shape[:p]
-        fits = table.ndim == p + 3 and sizes == tables[0].shape[:p] and table.shape[p] == c
-        if not fits or any(size % 2 == 0 or size > limit for size, limit in zip(sizes, most, strict=True)):
-            expected = f"the same odd sizes of at most {most}, then ({c}, h, d)"
-            raise ValueError(f"matrices have shape {table.shape}: expected {expected}")
-    return tuple(size // 2 for size in tables[0].shape[:p])
+    first, *others = tables
+    for table in others:
+        if table.shape != first.shape:
+            raise ValueError(f"matrices have shape {table.shape}: expected the same odd sizes, {first.shape}")
+    half = table_half("matrices", first, 3, shape)
+    if first.shape[-3] != c:
+        raise ValueError(f"matrices have shape {first.shape}: expected it to end with ({c}, h, d)")
+    return half

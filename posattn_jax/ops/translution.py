@@ -70,7 +70,7 @@ def translution(
       ValueError: arguments that do not fit together, named in the message.
     """
     shape = grid.check_grid(grid_shape)
-    windows = GridWindows(shape, _half("matrices", matrices, 3, shape))
+    windows = GridWindows(shape, table_half("matrices", matrices, 3, shape))
     _check("matrices", matrices, weights, inputs, shape, cls_matrices)
     by_offset = [(windows.by_offset(), windows.padded(matrices))]
     return _all_tokens(_one_query, weights, inputs, windows, by_offset, cls_matrices)
@@ -114,10 +114,10 @@ def low_rank_translution(
         raise ValueError(f"down has shape {down.shape}: expected ({inputs.shape[-1]}, j)")
     if up.shape not in ((h, k, d), (1, k, d)):
         raise ValueError(f"up has shape {up.shape}: expected ({h} or 1, {k}, {d})")
-    reduced = inputs if down is None else _sum("bsc,cj->bsj", inputs, down).astype(inputs.dtype)
+    reduced = inputs if down is None else product_sum("bsc,cj->bsj", inputs, down).astype(inputs.dtype)
     summed = translution(weights, reduced, relative, grid_shape=grid_shape, cls_matrices=cls_matrices)
     up = up.astype(jnp.promote_types(jnp.float32, up.dtype))  # CPUs have no batched product of bfloat16 in float32
-    return (_shared(weights, inputs, matrix) + _sum("bthk,hkd->bthd", summed, up)).astype(inputs.dtype)
+    return (_shared(weights, inputs, matrix) + product_sum("bthk,hkd->bthd", summed, up)).astype(inputs.dtype)
 
 
 def basis_translution(
@@ -151,7 +151,7 @@ def basis_translution(
     """
     if grid_shape is not None:
         shape = grid.check_grid(grid_shape)
-        windows = GridWindows(shape, _half("coefficients", coefficients, 1, shape))
+        windows = GridWindows(shape, table_half("coefficients", coefficients, 1, shape))
         h_k = windows.by_offset(), windows.padded(coefficients)
     else:
         n = coefficients.shape[1] if coefficients.ndim == 4 else 0
@@ -170,14 +170,18 @@ def basis_translution(
 
 def _one_query(weights, inputs, matrices):
     """One query's outputs, [b h d], from weights [b h s], inputs [b s c], matrices [s c h d]."""
-    return _sum("bhs,sbhd->bhd", weights, _sum("bsc,schd->sbhd", inputs, matrices))
+    return product_sum("bhs,sbhd->bhd", weights, product_sum("bsc,schd->sbhd", inputs, matrices))
 
 
 def _one_query_of_basis(weights, inputs, coefficients, basis):
     """The same from coefficients [s k] or [b s k], basis [k c h d]."""
     coefficients = coefficients.reshape(-1, *coefficients.shape[-2:])
     # A product as an einsum, since its gradients' sums are fast then.
-    return _sum("bhkc,kchd->bhd", _sum("bhks,bsc->bhkc", _sum("bhs,bsk->bhks", weights, coefficients), inputs), basis)
+    return product_sum(
+        "bhkc,kchd->bhd",
+        product_sum("bhks,bsc->bhkc", product_sum("bhs,bsk->bhks", weights, coefficients), inputs),
+        basis,
+    )
 
 
 def _all_tokens(
@@ -207,15 +211,15 @@ def _all_tokens(
 
 def _shared(weights: Array, inputs: Array, matrix: Matrix) -> Array:
     """Attention's plain values: sum_s alpha_ts x_s W, [b t h d]."""
-    return _sum("bhts,bshd->bthd", weights, _sum("bsc,chd->bshd", inputs, matrix))
+    return product_sum("bhts,bshd->bthd", weights, product_sum("bsc,chd->bshd", inputs, matrix))
 
 
-def _sum(subscripts: str, x: Array, y: Array) -> Array:
+def product_sum(subscripts: str, x: Array, y: Array) -> Array:
     """The products of x and y, summed in float32 or better."""
     return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.promote_types(jnp.float32, jnp.result_type(x, y)))
 
 
-def _half(name: str, table: Array, features: int, grid_shape: Sizes) -> Sizes:
+def table_half(name: str, table: Array, features: int, grid_shape: Sizes) -> Sizes:
     """The half-span of a table [*R ...] with so many axes of features."""
     sizes = table.shape[: len(grid_shape)]
     most = grid.relative_shape(grid_shape)

@@ -15,9 +15,7 @@ from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBia
 
 def make_block(mlp_dim=8):
     terms = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
-    return EncoderBlock(
-        PositionalSelfAttention(2, terms=terms, span=GaussianSpan(), implementation="dense"), mlp_dim, dropout_rate=0.2
-    )
+    return EncoderBlock(PositionalSelfAttention(2, terms=terms, span=GaussianSpan()), mlp_dim, dropout_rate=0.2)
 
 
 MODEL = Classifier(num_classes=5, width=8, blocks=(make_block(), make_block(), make_block()), dropout_rate=0.2)

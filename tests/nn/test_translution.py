@@ -15,6 +15,7 @@ from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, Positional, RelativeContent
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
+from posattn_jax.ops.pair_scores import pair_scores
 from posattn_jax.ops.translution import translution
 
 H, C = 2, 6
@@ -276,6 +277,18 @@ def test_relative_content(float64, relative, cls):
     check_equal(run(layer, True), run(usual, False), inputs, kernel)
 
 
+def test_relative_content_is_added_to_content(float64):
+    """Through the weights: softmax of both, times 1 / sqrt(d)."""
+    grid_shape, inputs = (2, 3), make_inputs((2, 3))
+    layer = PositionalSelfAttention(H, terms=(Content(), RelativeContent()))
+    params = make(layer, inputs, grid_shape)
+    _, made = apply(layer, params, inputs, grid_shape, return_weights=True)
+    query, key, _ = jnp.einsum("btc,cnhd->nbthd", inputs, params["projections"]["kernel"])
+    relative = pair_scores(inputs, grid_shape=grid_shape, **params["terms_1"])
+    expected = jax.nn.softmax((jnp.einsum("bthd,bshd->bhts", query, key) + relative) / math.sqrt(C // H))
+    np.testing.assert_allclose(made["weights"], expected, rtol=1e-10)
+
+
 def test_relative_content_within_a_span():
     """Queries, keys and values relative, without any projection; the span cuts all of them."""
     parts = {"terms": (RelativeContent(half_span=(2, 1)),), "values": Translution(half_span=(1, 2))}
@@ -318,7 +331,6 @@ def test_initialisation():
         ({"values": LowRankTranslution(rank=0)}, {}, "rank=0, down_dim=None: expected at least 1"),
         ({"values": GeneralTranslution(num_bases=0)}, {}, "num_bases=0: expected at least 1"),
         ({"terms": (RelativeContent(relative_query=False, relative_key=False),)}, {}, r"this is Content\(\)"),
-        ({"terms": (Content(), RelativeContent())}, {}, None),
         ({"use_output": False, "head_dim": 2}, {}, "use_output=False needs num_heads=2 x head_dim=2 to be 6"),
         ({"values": Translution()}, {"points": True}, "points have none"),
         ({"values": GeneralTranslution(), "span": GaussianSpan()}, {"points": True}, "points have no span"),
@@ -329,9 +341,6 @@ def test_what_does_not_fit(fields, options, message):
     layer, inputs, grid_shape = PositionalSelfAttention(H, **fields), make_inputs((3, 2)), (3, 2)
     if options.pop("points", False):
         grid_shape, options = (6,), {"positions": jnp.zeros((2, 6, 2))}
-    if message is None:  # they are added
-        make(layer, inputs, grid_shape)
-        return
     with pytest.raises(ValueError, match=message):
         make(layer, inputs, grid_shape, **options)
 

@@ -88,7 +88,7 @@ def attention_weights(
         log_g, inside = span_by_pair(sigma, threshold, shape, reference_shape)
         logits = scores.modulate(logits, of_all(log_g, 0).astype(dtype), span_mode)
         masks.append(of_all(inside, True))
-    if half_span is not None:
+    if half_span is not None and any(reach < size - 1 for reach, size in zip(half_span, shape, strict=True)):
         offsets = grid.positions(shape) - grid.positions(shape)[:, None]
         masks.append(of_all(jnp.asarray((np.abs(offsets) <= np.array(half_span)).all(-1)), True))
     if is_causal:
