@@ -110,7 +110,7 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
     restored = trainer.checkpoints.restore(trainer.abstract, trainer.checkpoints.best_step())
     if restored is None:
         raise RunError(f"{workdir}: the checkpoints are gone")
-    made = jax.device_get(trainer.task.describe(restored[0].params))
+    made = jax.device_get(jax.jit(trainer.task.describe)(restored[0].params))
     arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
     if isinstance(trainer.validation_source, GridImages):
         image = trainer.validation_source.pixels(np.arange(1))[0]
