@@ -25,6 +25,7 @@ KeyMask = Bool[Array, "b s"]
 HeadVector = Float[Array, "h d"]
 Sigma = Float[Array, "p"] | Float[Array, "h p"] | Float[Array, "#h p p"]  # the last a Cholesky factor
 RelativeEncoding = Float[Array, "*r h d"]
+RelativeBias = Float[Array, "*r h"]
 Offsets = Int[Array, "*r p"]
 Coordinates = Float[Array, "*r p"]
 PointPositions = Float[Array, "b n p"]
@@ -42,6 +43,7 @@ __all__ = [
     "Offsets",
     "PointPositions",
     "Query",
+    "RelativeBias",
     "RelativeEncoding",
     "Shape",
     "Sigma",

@@ -111,6 +111,9 @@ def attention(
                     index = tuple(o + size - 1 for o, size in zip(offset, grid_shape, strict=True))
                     a = a + (q + v) * x["relative_encoding"][(*index, j, f)]
             a = a * scale
+            if "relative_bias" in x:
+                index = tuple(o + size - 1 for o, size in zip(offset, grid_shape, strict=True))
+                a = a + x["relative_bias"][(*index, j)]
             if "sigma" in x:
                 if not inside(offset, covariances[j], threshold, grid_shape, reference_shape):
                     continue

@@ -118,6 +118,24 @@ class AttentionSuite:
         inputs.pop({"key": "content_bias", "relative_encoding": "position_bias"}.get(left_out, ""), None)
         self.check_against_oracle(inputs, (3, 2))
 
+    @pytest.mark.parametrize(
+        "left_out, span_mode",
+        [((), "multiply"), (("relative_encoding", "position_bias"), "log_add"), (("key", "content_bias"), "multiply")],
+        ids=["all terms", "and content", "and positions"],
+    )
+    def test_relative_bias(self, float64, left_out, span_mode):
+        inputs = make_inputs((3, 2), batch=1)
+        inputs["relative_bias"] = np.random.default_rng(3).normal(size=(5, 3, H))
+        inputs = {name: array for name, array in inputs.items() if name not in left_out}
+        self.check_against_oracle(inputs, (3, 2), span_mode=span_mode, scale=0.7)
+
+    def test_relative_bias_alone(self, float64):
+        """Weights of positions alone."""
+        inputs = make_inputs((4,), span=False)
+        inputs = {"query": inputs["query"], "value": inputs["value"]}
+        inputs["relative_bias"] = np.random.default_rng(3).normal(size=(7, H))
+        self.check_against_oracle(inputs, (4,), is_causal=True)
+
     @pytest.mark.parametrize("is_causal", [False, True])
     def test_without_positions_is_dot_product_attention(self, is_causal):
         inputs = make_inputs((7,), dtype=np.float32)

@@ -18,6 +18,7 @@ def make_inputs(grid_shape, cls=0, sigma=None, seed=0):
     n = cls + math.prod(grid_shape)
     shapes = {"query": (2, n, H, D), "key": (2, n, H, D), "content_bias": (H, D), "position_bias": (H, D)}
     shapes["relative_encoding"] = (*(2 * size - 1 for size in grid_shape), H, D)
+    shapes["relative_bias"] = shapes["relative_encoding"][:-1]
     x = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     return x if sigma is None else x | {"sigma": np.array(sigma)}
 
@@ -78,6 +79,7 @@ def loops(x, grid_shape, cls, half_span, span_mode, value):
                     a = a + q * x["relative_encoding"][(*index, j, f)]
             a = a / math.sqrt(D)
             if of_grid:
+                a = a + x["relative_bias"][(*index, j)]
                 if any(abs(o) > reach for o, reach in zip(offset, half_span, strict=True)):
                     continue
                 if not oracle.inside(offset, covariance, 0.1, grid_shape, grid_shape):
@@ -124,7 +126,7 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
         ({"num_class_tokens": 1}, "query has 4 tokens: expected 5"),
         ({"half_span": (1, 1)}, r"half_span=\(1, 1\): expected 1 numbers of at least 0"),
         ({"pair_scores": np.zeros((2, H, 4, 3))}, "pair_scores has shape"),
-        ({"key": None, "relative_encoding": None}, "there is nothing to attend by"),
+        ({"key": None, "relative_encoding": None, "relative_bias": None}, "there is nothing to attend by"),
         ({"dropout_rate": 0.5}, "dropout_rate=0.5 needs dropout_rng"),
         ({"sigma": np.array([0.0])}, "sigma"),
     ],

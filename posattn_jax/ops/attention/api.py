@@ -8,6 +8,7 @@ from posattn_jax.axes import (
     Key,
     KeyMask,
     Query,
+    RelativeBias,
     RelativeEncoding,
     Shape,
     Sigma,
@@ -45,6 +46,7 @@ def relative_attention(
     relative_encoding: RelativeEncoding | None = None,
     content_bias: HeadVector | None = None,
     position_bias: HeadVector | None = None,
+    relative_bias: RelativeBias | None = None,
     sigma: Sigma | None = None,
     threshold: float = 0.1,
     span_mode: SpanMode = "multiply",
@@ -60,7 +62,7 @@ def relative_attention(
 ) -> Query | tuple[Query, Weights]:
     """Attention on an n-D grid whose scores know the offset s - t between key and query, within a learned span.
 
-      logits_ts = G_{s-t} * scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}]
+      logits_ts = G_{s-t} * (scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}] + beta_{s-t})
       outputs_t = sum_s softmax_s(logits_ts) value_s
 
     Conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same values and the same
@@ -74,11 +76,12 @@ def relative_attention(
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
+      relative_bias: beta [*R, h], not scaled. Where there is an E, too, beta is rounded to its dtype.
       sigma: [p] or one a head [h p], in units of S - 1; None means no span. Only |sigma| matters. Concrete values
         must be finite and not 0; under a trace 0 means "the query alone" and NaN propagates. Or the factor L of a full
         covariance L L^T, [1 p p] or one a head [h p p]: its diagonal is as sigma, entries above it are ignored.
       threshold: keys outside the box where G falls below it are not attended; 0 or less modulates without a mask.
-      span_mode: "multiply" as above, or "log_add": logits = scale * [...] + ln G.
+      span_mode: "multiply" as above, or "log_add": logits = scale * [...] + beta + ln G.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
       span_bound: half-spans, one a dimension, that no span of `sigma` exceeds: what layouts of a static size are made
         for while sigma is traced. A span over it raises ValueError where sigma is concrete and makes the outputs NaN
@@ -101,7 +104,7 @@ def relative_attention(
     Raises:
       ValueError: arguments that do not fit together, named in the message.
 
-    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A.
+    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A; beta as in T5 (Raffel 2020) and Chang 2021, equation 2.
     """
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
@@ -114,6 +117,7 @@ def relative_attention(
         relative_encoding=relative_encoding,
         content_bias=content_bias,
         position_bias=position_bias,
+        relative_bias=relative_bias,
         sigma=sigma,
         threshold=threshold,
         span_mode=span_mode,

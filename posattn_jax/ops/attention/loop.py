@@ -143,8 +143,8 @@ def _arrays(problem: Problem) -> dict[str, Array]:
     if problem.key is not None:
         arrays["key"] = features(problem.key)
         arrays["content_query"] = features(problem.content_queries(problem.query))
-    if problem.relative_encoding is not None:
-        arrays["encoding"] = problem.relative_encoding
+    if problem.encoding is not None:
+        arrays["encoding"] = problem.encoding
         arrays["position_query"] = features(problem.position_queries(problem.query))
     if problem.key_mask is not None:
         masked = scores.masked_out(problem.key_mask, problem.dtype)

@@ -34,8 +34,8 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
         return take_patches(values, starts - positions + np.subtract(shape, 1), size)
 
     position_scores = 0.0
-    if problem.relative_encoding is not None:
-        queries, p = problem.position_queries(problem.query), at_offsets(problem.relative_encoding)
+    if problem.encoding is not None:
+        queries, p = problem.position_queries(problem.query), at_offsets(problem.encoding)
         position_scores = jnp.einsum("bthd,tshd->bhts", queries, p, preferred_element_type=problem.dtype)
     log_g_star = None
     if problem.sigma is not None:

@@ -18,6 +18,7 @@ from posattn_jax.axes import (
     Key,
     KeyMask,
     Query,
+    RelativeBias,
     RelativeEncoding,
     Sigma,
     Value,
@@ -37,6 +38,7 @@ class Problem:
     relative_encoding: RelativeEncoding | None
     content_bias: HeadVector | None
     position_bias: HeadVector | None
+    relative_bias: RelativeBias | None
     sigma: Sigma | None
     threshold: float
     span_mode: str
@@ -63,6 +65,7 @@ class Problem:
             ("relative_encoding", self.relative_encoding, relative),
             ("content_bias", self.content_bias, (h, d)),
             ("position_bias", self.position_bias, (h, d)),
+            ("relative_bias", self.relative_bias, relative[:-1]),
             ("key_mask", self.key_mask, (b, n)),
         ):
             if array is not None and array.shape != shape:
@@ -70,8 +73,10 @@ class Problem:
         for bias, side in (("content_bias", "key"), ("position_bias", "relative_encoding")):
             if getattr(self, bias) is not None and getattr(self, side) is None:
                 raise ValueError(f"{bias} is given without {side}, which it is multiplied with")
-        if self.key is None and self.relative_encoding is None:
-            raise ValueError("key and relative_encoding are both None: there is nothing to attend by")
+        if self.key is None and self.relative_encoding is None and self.relative_bias is None:
+            raise ValueError("key, relative_encoding and relative_bias are all None: there is nothing to attend by")
+        if self.relative_bias is not None and not self.scaling:
+            raise ValueError("scale=0 is given with relative_bias, which is not scaled")
         if self.sigma is not None:
             span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
         if self.span_bound is not None:
@@ -142,7 +147,7 @@ class Problem:
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype of scores and softmax statistics: float32, or float64 where an input is."""
-        arrays = (self.query, self.key, self.value, self.relative_encoding, self.sigma)
+        arrays = (self.query, self.key, self.value, self.relative_encoding, self.relative_bias, self.sigma)
         return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
 
     @property
@@ -161,9 +166,23 @@ class Problem:
         queries = self.content_queries(queries)
         return jnp.einsum("bthd,bshd->bhts", queries, self.key, preferred_element_type=self.dtype)
 
-    def position_queries(self, queries: Query) -> Query:
-        """q + v."""
-        return queries if self.position_bias is None else queries + self.position_bias
+    @property
+    def encoding(self) -> Float[Array, "*r h _"] | None:
+        """What `position_queries` meet at every offset: E, and beta / scale as one feature more; None: nothing."""
+        parts = [] if self.relative_encoding is None else [self.relative_encoding]
+        if self.relative_bias is not None:
+            bias = self.relative_bias[..., None] / self.scaling
+            parts.append(bias.astype(parts[0].dtype) if parts else bias)
+        return jnp.concatenate(parts, -1) if parts else None
+
+    def position_queries(self, queries: Query) -> Float[Array, "b t h _"]:
+        """q + v where there is an E, and 1 as one feature more where there is a beta."""
+        parts = []
+        if self.relative_encoding is not None:
+            parts.append(queries if self.position_bias is None else queries + self.position_bias)
+        if self.relative_bias is not None:
+            parts.append(jnp.ones((*queries.shape[:-1], 1), queries.dtype))
+        return jnp.concatenate(parts, -1)
 
     def span_at(self, offsets: Int[Array, "... p"], sigma: Sigma) -> tuple[Array, Array]:
         """ln G, and whether they are inside the span, at some offsets: [h ...]."""

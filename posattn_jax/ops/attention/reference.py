@@ -37,8 +37,8 @@ def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """Outputs [b t h d], and the weights [b h t s] where asked for."""
     shape = problem.grid_shape
     terms = problem.content_scores(problem.query)
-    if problem.relative_encoding is not None:
-        p = unfold(problem.relative_encoding, shape)
+    if problem.encoding is not None:
+        p = unfold(problem.encoding, shape)
         queries = problem.position_queries(problem.query)
         terms += jnp.einsum("bthd,tshd->bhts", queries, p, preferred_element_type=problem.dtype)
     log_g_star = span_mask = None

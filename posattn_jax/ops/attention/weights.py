@@ -5,7 +5,18 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, HeadVector, Key, KeyMask, Query, RelativeEncoding, Shape, Sigma, Weights
+from posattn_jax.axes import (
+    Array,
+    HeadVector,
+    Key,
+    KeyMask,
+    Query,
+    RelativeBias,
+    RelativeEncoding,
+    Shape,
+    Sigma,
+    Weights,
+)
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.reference import span_by_pair, unfold
 from posattn_jax.ops.span import SpanMode
@@ -22,6 +33,7 @@ def attention_weights(
     relative_encoding: RelativeEncoding | None = None,
     content_bias: HeadVector | None = None,
     position_bias: HeadVector | None = None,
+    relative_bias: RelativeBias | None = None,
     sigma: Sigma | None = None,
     threshold: float = 0.1,
     span_mode: SpanMode = "multiply",
@@ -44,8 +56,9 @@ def attention_weights(
       num_class_tokens: how many tokens stand before the grid.
       half_span: keys further away than this in any dimension are not attended; None: no such limit.
       pair_scores: A [b h t s], of all tokens.
-      relative_encoding, content_bias, position_bias, sigma, threshold, span_mode, reference_shape, key_mask, is_causal,
-        scale, dropout_rate, dropout_rng: as for `relative_attention`; key mask and causal order are of all tokens.
+      relative_encoding, content_bias, position_bias, relative_bias, sigma, threshold, span_mode, reference_shape,
+        key_mask, is_causal, scale, dropout_rate, dropout_rng: as for `relative_attention`; key mask and causal order
+        are of all tokens.
 
     Returns:
       alpha [b h t s] in float32 or better; rows that may attend to nothing are 0.
@@ -62,13 +75,15 @@ def attention_weights(
         relative_encoding=(relative_encoding, (*grid.relative_shape(shape), h, d)),
         content_bias=(content_bias, (h, d)),
         position_bias=(position_bias, (h, d)),
+        relative_bias=(relative_bias, (*grid.relative_shape(shape), h)),
         key_mask=(key_mask, (b, n)),
     )  # fmt: skip
-    if key is None and pair_scores is None and relative_encoding is None:
-        raise ValueError("key, pair_scores and relative_encoding are all None: there is nothing to attend by")
-    dtype = jnp.result_type(
-        jnp.float32, *(x for x in (query, key, pair_scores, relative_encoding, sigma) if x is not None)
-    )
+    given = [x for x in (key, pair_scores, relative_encoding, relative_bias) if x is not None]
+    if not given:
+        raise ValueError(
+            "key, pair_scores, relative_encoding and relative_bias are all None: there is nothing to attend by"
+        )
+    dtype = jnp.result_type(jnp.float32, query, *given, *([] if sigma is None else [sigma]))
 
     def of_all(pairs, fill):
         """[... t s] of the grid with `fill` for pairs with class tokens."""
@@ -83,6 +98,8 @@ def attention_weights(
         p = unfold(relative_encoding, shape)
         terms += of_all(jnp.einsum("bthd,tshd->bhts", positional, p, preferred_element_type=dtype), 0)
     logits, masks = terms * (1 / math.sqrt(d) if scale is None else scale), []
+    if relative_bias is not None:
+        logits += of_all(jnp.moveaxis(unfold(relative_bias, shape), -1, 0), 0)
     if sigma is not None:
         span.check_span(sigma, threshold, span_mode, h, len(shape))
         log_g, inside = span_by_pair(sigma, threshold, shape, reference_shape)

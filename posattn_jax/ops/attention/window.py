@@ -29,9 +29,10 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
         return take_patches(jnp.pad(rows, padding), positions, size)
 
     position_scores = 0.0
-    if problem.relative_encoding is not None:
+    if problem.encoding is not None:
         centre = tuple(slice(s - 1 - reach, s + reach) for s, reach in zip(shape, half, strict=True))
-        e_hat = problem.relative_encoding[centre].reshape(offsets.shape[1], *problem.query.shape[2:])
+        e_hat = problem.encoding[centre]
+        e_hat = e_hat.reshape(offsets.shape[1], *e_hat.shape[-2:])
         queries = problem.position_queries(problem.query)
         position_scores = jnp.einsum("bthd,shd->bhts", queries, e_hat, preferred_element_type=problem.dtype)
     log_g_hat = None

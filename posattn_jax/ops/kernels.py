@@ -1,0 +1,101 @@
+"""Tables over offsets: those of a convolution's kernel, laid out for a grid, and scored with keys."""
+
+import math
+from typing import Literal, get_args
+
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Key, RelativeEncoding, Shape, Sizes, Weights
+from posattn_jax.ops import grid
+
+Outside = Literal["clip", "drop"]
+
+
+def check_kernel(kernel_shape: Shape, grid_shape: Shape) -> Sizes:
+    """Returns `kernel_shape` as a tuple; ValueError unless it is one odd size for each dimension of the grid."""
+    shape = tuple(int(size) for size in kernel_shape)
+    if len(shape) != len(grid_shape) or any(size < 1 or size % 2 == 0 for size in shape):
+        raise ValueError(
+            f"kernel_shape={tuple(kernel_shape)}: expected {len(grid_shape)} odd sizes for grid_shape={grid_shape}"
+        )
+    return shape
+
+
+def over_offsets(table: Array, grid_shape: Shape, outside: Outside = "clip") -> Array:
+    """The table T of a kernel K, offset 0 in its centre, at every offset of a grid: [*K ...] -> [*R ...].
+
+      out[o] = T[max(-half, min(o, half))]  outside = "clip": what lies beyond the kernel has the value of its edge
+      out[o] = T[o] if |o| <= half else 0   outside = "drop"
+
+    The code of Chang 2021 clips, as Shaw 2018 and T5 do; its equations 2 and 3 drop.
+
+    Args:
+      table: [*K ...], with an odd number of entries for every dimension of the grid, more than it has offsets or fewer.
+      grid_shape: S.
+      outside: see above.
+
+    Raises:
+      ValueError: sizes that are not odd, or another `outside`.
+    """
+    shape = grid.check_grid(grid_shape)
+    if outside not in get_args(Outside):
+        raise ValueError(f'outside="{outside}": expected "clip" or "drop"')
+    kernel = check_kernel(table.shape[: len(shape)], shape)
+    for axis, (size, entries) in enumerate(zip(shape, kernel, strict=True)):
+        offsets, half = np.arange(1 - size, size), entries // 2
+        table = jnp.take(table, np.clip(offsets, -half, half) + half, axis)
+        if outside == "drop":
+            inside = (np.abs(offsets) <= half).reshape(-1, *(1 for _ in table.shape[axis + 1 :]))
+            table = jnp.where(inside, table, 0)
+    return table
+
+
+def by_pair(by_offset: Array, grid_shape: Shape) -> Array:
+    """From what each position has for every offset to what it has for every position: [... t *R] -> [... t s].
+
+      out[..., t, s] = by_offset[..., t, s - t]
+
+    Args:
+      by_offset: [... t *R], offset 0 in the centre.
+      grid_shape: S; t = prod(S).
+    """
+    shape = grid.check_grid(grid_shape)
+    p = len(shape)
+    lead = by_offset.shape[: by_offset.ndim - p - 1]
+    x = by_offset.reshape(*lead, *shape, *grid.relative_shape(shape))
+    for axis, size in enumerate(shape):
+        if size > 1:
+            axes = len(lead) + axis, len(lead) + p + axis
+            x = jnp.moveaxis(_shift(jnp.moveaxis(x, axes, (-2, -1))), (-2, -1), axes)
+    return x.reshape(*lead, math.prod(shape), math.prod(shape))
+
+
+def _shift(x: Array) -> Array:
+    """out[..., t, s] = x[..., t, s - t + S - 1]: [... S R] -> [... S S].
+
+    Flattened, that is position t (R - 1) + S - 1 + s: drop S - 1 entries, fold into rows of one entry fewer.
+    """
+    *lead, size, offsets = x.shape
+    flat = x.reshape(*lead, size * offsets)[..., size - 1 :]
+    return flat[..., : size * (offsets - 1)].reshape(*lead, size, offsets - 1)[..., :size]
+
+
+def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weights:
+    """A_ts = k_s . F_{t-s}: what each key scores with the encoding of the way to the query (Chang 2021, mirrored).
+
+    The offset is that from the key to the query, where `relative_attention` has the offset from the query to the key.
+
+    Args:
+      key: [b s h d].
+      encoding: F [*R h d].
+      grid_shape: S; s = prod(S).
+
+    Returns:
+      A [b h t s], in float32 or better.
+    """
+    dtype = jnp.result_type(jnp.float32, key, encoding)
+    shape = encoding.shape[:-2]
+    flat = encoding.reshape(-1, *encoding.shape[-2:])
+    scores = jnp.einsum("bshd,rhd->bhsr", key, flat, preferred_element_type=dtype)
+    return by_pair(scores.reshape(*scores.shape[:-1], *shape), grid_shape).swapaxes(-1, -2)
