@@ -4,12 +4,21 @@ from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward
-from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent
+from posattn_jax.nn.terms import (
+    Content,
+    ContentBias,
+    KeyPositional,
+    Positional,
+    PositionalBias,
+    RelativeBias,
+    RelativeContent,
+)
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
+from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.span import gaussian, span_share, span_size
 
@@ -17,16 +26,22 @@ __all__ = [
     "Classifier",
     "Content",
     "ContentBias",
+    "ConvolutionalProjections",
+    "DepthwiseConvolution",
     "EncoderBlock",
     "FeedForward",
     "GaussianSpan",
     "GeneralTranslution",
+    "KernelEncoding",
+    "KeyPositional",
     "LearnedEncoding",
     "LinearProjections",
     "LowRankTranslution",
+    "PlusDepthwise",
     "Positional",
     "PositionalBias",
     "PositionalSelfAttention",
+    "RelativeBias",
     "RelativeContent",
     "SinusoidalEncoding",
     "Siren",

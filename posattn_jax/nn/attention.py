@@ -17,6 +17,7 @@ from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.translution import PairValues
+from posattn_jax.nn.values import PlusDepthwise
 from posattn_jax.ops.attention import (
     LAYOUTS,
     Implementation,
@@ -47,9 +48,10 @@ class PositionalSelfAttention(nn.Module):
       terms: the summed score terms.
       span: the learned span; None: everything is attended.
       values: a function or module applied to the values [b s h d] before they are averaged; or one that makes them from
-        the inputs for every pair and averages them itself, such as `Translution()`; None: plain values.
+        the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise`, which adds to
+        their averages; None: plain values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
-      projections: a module (x, h, d, parts) -> query, key, value, of which `parts` are needed; None:
+      projections: a module (tokens, parts) -> query, key, value, of which `parts` are needed; None:
         `LinearProjections()`.
       use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
       dropout_rate: of the attention weights (the paper has none).
@@ -132,10 +134,7 @@ class PositionalSelfAttention(nn.Module):
         projections = self.projections
         if projections is None:
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
-        query, key, value = projections(inputs, self.num_heads, head_dim, self._needed())
-        by_pair = num_class_tokens > 0 or any(
-            isinstance(part, OverDisplacements) for part in (*self.terms, self.values)
-        )
+        by_pair = num_class_tokens > 0 or any(getattr(part, "by_pair", False) for part in (*self.terms, self.values))
         span = {} if self.span is None else self.span(self.num_heads, len(grid_shape))
         tokens = Tokens(
             inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
@@ -144,22 +143,26 @@ class PositionalSelfAttention(nn.Module):
             head_dim=head_dim,
             reference_shape=reference_shape,
             reach=_reach(span, grid_shape, reference_shape, None if by_pair else span_bound),
+            key_mask=key_mask,
             num_class_tokens=num_class_tokens,
             positions=positions,
         )
+        query, key, value = projections(tokens, self._needed())
         arguments = {}
         for term in self.terms:
             added = term(query, key, tokens)
+            if "pair_scores" in added and "pair_scores" in arguments:
+                added["pair_scores"] += arguments.pop("pair_scores")
             if arguments.keys() & added.keys():
                 raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
             arguments |= added
-        if positions is not None and "relative_encoding" in arguments:
-            raise ValueError("positions is given: points have no relative encoding of a grid")
+        if positions is not None and arguments.keys() & {"relative_encoding", "relative_bias"}:
+            raise ValueError("positions is given: points have no relative encoding or bias of a grid")
         arguments.setdefault("key", None)
         factors = arguments.pop("factors", None)
         if query is None:  # nothing asks for it, but for its shape
             query = jnp.zeros((*inputs.shape[:2], self.num_heads, head_dim), self.dtype or inputs.dtype)
-        factorised = self._is_factorised(query, factors, return_weights, by_pair)
+        factorised = self._is_factorised(query, factors, return_weights, by_pair, "relative_bias" in arguments)
         made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
         scores = {"pair_scores": arguments.pop("pair_scores")} if "pair_scores" in arguments else {}  # not rounded
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
@@ -178,21 +181,27 @@ class PositionalSelfAttention(nn.Module):
             "is_causal": is_causal,
             "scale": self.scale,
         }
+        added = None
+        if isinstance(self.values, PlusDepthwise):
+            added = self.values(value, tokens)
+        elif self.values is not None and not isinstance(self.values, PairValues):
+            value = self.values(value)
         if by_pair:
             outputs, made["weights"] = self._by_pair(query, value, tokens, arguments | scores | dropout)
         else:
-            value = value if self.values is None else self.values(value)
             if factorised:
                 del arguments["relative_encoding"]
                 attended = sinusoidal_attention(query, value=value, **arguments, **factors)
             else:
                 arguments |= dropout | {"span_bound": span_bound if span else None}
-                attended = relative_attention(
+                attended: Any = relative_attention(
                     query, value=value, **arguments, implementation=self.implementation, return_weights=return_weights
                 )
             outputs, made["weights"] = attended if return_weights else (attended, None)
         if not return_weights:
             del made["weights"]
+        if added is not None:
+            outputs += added
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
         if not self.use_output:
@@ -229,11 +238,12 @@ class PositionalSelfAttention(nn.Module):
         )
         if isinstance(self.values, PairValues):
             return self.values(weights.astype(tokens.inputs.dtype), tokens), weights
-        value = value if self.values is None else self.values(value)
         outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
         return outputs.astype(value.dtype), weights
 
-    def _is_factorised(self, query: Query, factors: dict[str, Any] | None, return_weights: bool, by_pair: bool) -> bool:
+    def _is_factorised(
+        self, query: Query, factors: dict[str, Any] | None, return_weights: bool, by_pair: bool, biased: bool
+    ) -> bool:
         """Whether E is left to the sinusoids it is made of; ValueError where that is asked for and cannot be."""
         if self.implementation not in (*LAYOUTS, "factorised"):
             known = ", ".join(sorted((*LAYOUTS, "factorised")))
@@ -241,6 +251,7 @@ class PositionalSelfAttention(nn.Module):
         obstacles = {
             "a span": self.span is not None,
             "terms without a sinusoidal encoding": factors is None,
+            "a relative bias": biased,
             "return_weights": return_weights,
             "class tokens, or matrices for displacements": by_pair,
             "attention dropout": self.dropout_rate > 0,

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -37,6 +37,8 @@ class OverDisplacements(nn.Module):
       half_span: the displacements that have a matrix, in positions a dimension, on each side; keys further away are not
         attended. None: all of the grid's. Parameters follow it.
     """
+
+    by_pair: ClassVar[bool] = True
 
     half_span: tuple[int, ...] | None = None
 

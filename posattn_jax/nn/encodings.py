@@ -1,5 +1,6 @@
 """Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
 
+import math
 from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -8,10 +9,11 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import RelativeEncoding, Shape
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.linear import linear, uniform
 from posattn_jax.nn.reach import Reach, within_reach
 from posattn_jax.ops import grid
 from posattn_jax.ops.encodings import Combine, relative_sinusoids
+from posattn_jax.ops.kernels import Outside, check_kernel, over_offsets
 
 
 @runtime_checkable
@@ -96,3 +98,40 @@ class LearnedEncoding(nn.Module):
             "table", self.embedding_init, (*grid.relative_shape(reference), num_heads, head_dim), self.param_dtype
         )
         return table[tuple(slice(r - s, r + s - 1) for r, s in zip(reference, grid_shape, strict=True))]
+
+
+class KernelEncoding(nn.Module):
+    """E is a table of trained vectors for the offsets of a kernel, whatever the grid (Shaw 2018; Chang 2021, eq. 3).
+
+    With `Positional` it is a dynamic convolution: its weights at a position are made of the query there.
+
+    Attributes:
+      kernel_shape: K, an odd number of offsets a dimension.
+      outside: what offsets beyond the kernel have: the vector of its edge, "clip", or 0, "drop".
+      share_heads: whether all heads have the same vectors.
+      embedding_init: of the table [*K h|1 d]; None: U(+-1 / sqrt(prod(K))).
+      param_dtype: of the table.
+    """
+
+    kernel_shape: tuple[int, ...]
+    outside: Outside = "clip"
+    share_heads: bool = True
+    embedding_init: Initializer | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_shape: Shape,
+        reference_shape: Shape | None = None,
+        reach: Reach = None,
+    ) -> RelativeEncoding:
+        """E [*R, h, d]; ValueError where the kernel does not fit the number of dimensions."""
+        check_kernel(self.kernel_shape, grid_shape)
+        init = self.embedding_init or uniform(1 / math.sqrt(math.prod(self.kernel_shape)))
+        heads = 1 if self.share_heads else num_heads
+        table = self.param("table", init, (*self.kernel_shape, heads, head_dim), self.param_dtype)
+        encoding = over_offsets(table, grid_shape, self.outside)
+        return jnp.broadcast_to(encoding, (*encoding.shape[:-2], num_heads, head_dim))

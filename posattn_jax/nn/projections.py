@@ -1,5 +1,7 @@
 """From features to queries, keys and values: the `projections` slot of attention."""
 
+import dataclasses
+import functools
 from typing import Literal, get_args
 
 import flax.linen as nn
@@ -7,7 +9,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, Key, Query, Value
+from posattn_jax.axes import Key, Query, Value
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.nn.values import DepthwiseConvolution
 
 Part = Literal["query", "key", "value"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -36,17 +40,63 @@ class LinearProjections(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Features, num_heads: int, head_dim: int, parts: tuple[Part, ...] = PARTS
+        self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
     ) -> tuple[Query | None, Key | None, Value | None]:
         """Query, key and value; None for those that are not among `parts`, of which there are no parameters either."""
         if not parts:
             return None, None, None
-        shape = (len(parts), num_heads, head_dim)
-        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], *shape), self.param_dtype)
+        shape = (len(parts), tokens.num_heads, tokens.head_dim)
+        kernel = self.param("kernel", self.kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
         bias = self.param("bias", self.bias_init, shape, self.param_dtype) if self.use_bias else None
-        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        inputs, kernel, bias = nn.dtypes.promote_dtype(tokens.inputs, kernel, bias, dtype=self.dtype)
         fused = jnp.einsum("btc,cnhd->nbthd", inputs, kernel)
         if bias is not None:
             fused += bias[:, None, None]
         made = dict(zip(parts, fused, strict=True))
         return made.get("query"), made.get("key"), made.get("value")
+
+
+class ConvolutionalProjections(nn.Module):
+    """Depthwise-separable convolutions for the first half of the heads of some parts, linear maps for all else.
+
+      part = [Linear(depthwise(x)); Linear(x)], the two halves of the heads (Chang 2021, section 4.4)
+
+    Attributes:
+      kernel_shape: K, odd sizes.
+      convolved: the parts whose first heads are convolved.
+      kernel_init, bias_init: of all linear maps.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    kernel_shape: tuple[int, ...]
+    convolved: tuple[Part, ...] = ("query", "key")
+    kernel_init: Initializer = fused_xavier
+    bias_init: Initializer = nn.initializers.zeros
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
+    ) -> tuple[Query | None, Key | None, Value | None]:
+        """As `LinearProjections`; ValueError for a single head, which has no half."""
+        half = tokens.num_heads // 2
+        if not half:
+            raise ValueError(f"num_heads={tokens.num_heads}: half of the heads are to be convolved")
+        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        linear = functools.partial(LinearProjections, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes)
+        plain = linear(name="linear")(tokens, tuple(part for part in parts if part not in self.convolved))
+        made = dict(zip(PARTS, plain, strict=True))
+        for part in (part for part in parts if part in self.convolved):
+            convolve = DepthwiseConvolution(self.kernel_shape, name=f"{part}_depthwise", **dtypes)
+            halves = []
+            for name, inputs, num_heads in (
+                ("pointwise", convolve(tokens.inputs, tokens), half),
+                ("linear", tokens.inputs, tokens.num_heads - half),
+            ):
+                some = dataclasses.replace(tokens, inputs=inputs, num_heads=num_heads)
+                projected = linear(name=f"{part}_{name}")(some, (part,))
+                halves.append(projected[PARTS.index(part)])
+            made[part] = jnp.concatenate(halves, 2)
+        return made["query"], made["key"], made["value"]

@@ -7,8 +7,12 @@ A term adds what it stands for to the arguments of `relative_attention`, and say
   Positional       q_t . E_{s-t}
   ContentBias      u . k_s
   PositionalBias   v . E_{s-t}
+  RelativeBias     beta_{s-t}
+  KeyPositional    k_s . F_{t-s}
 
-The sum of all but the second is formula 1 of Alfons 2022 (after Transformer-XL).
+Content, Positional, ContentBias and PositionalBias are formula 1 of Alfons 2022 (after Transformer-XL). RelativeBias,
+and Positional with a `KernelEncoding`, are the fixed and the dynamic convolution of Chang 2021; both together, with
+Content, composite attention. A term that is `by_pair` has scores of its own for every pair.
 """
 
 from typing import Any, ClassVar
@@ -23,6 +27,7 @@ from posattn_jax.nn.displacements import OverDisplacements, as_inputs, kaiming_t
 from posattn_jax.nn.encodings import Encoding
 from posattn_jax.nn.projections import Part
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
 from posattn_jax.ops.pair_scores import pair_scores
 
 
@@ -87,6 +92,51 @@ class PositionalBias(nn.Module):
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
         return {"position_bias": self.param("v", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)}
+
+
+class RelativeBias(nn.Module):
+    """beta_{s-t}, a trained number an offset and head, not scaled: T5's bias, a fixed convolution (Chang 2021, eq. 2).
+
+    Attributes:
+      kernel_shape: K, the odd number of offsets a dimension that have a number of their own.
+      outside: what offsets beyond the kernel have: the number of its edge, "clip", or 0, "drop".
+      bias_init: of beta [*K h].
+      param_dtype: of beta.
+    """
+
+    needs: ClassVar[tuple[Part, ...]] = ()
+
+    kernel_shape: tuple[int, ...]
+    outside: Outside = "clip"
+    bias_init: Initializer = nn.initializers.zeros
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
+        kernel_shape = check_kernel(self.kernel_shape, tokens.grid_shape)
+        beta = self.param("beta", self.bias_init, (*kernel_shape, tokens.num_heads), self.param_dtype)
+        return {"relative_bias": over_offsets(beta, tokens.grid_shape, self.outside)}
+
+
+class KeyPositional(nn.Module):
+    """k_s . F_{t-s}, F given by the encoding: keys score the way to the query (Chang 2021, key-based convolution).
+
+    Attributes:
+      encoding: a module that returns F [*R, h, d], such as `KernelEncoding((17,))`.
+    """
+
+    needs: ClassVar[tuple[Part, ...]] = ("key",)
+    by_pair: ClassVar[bool] = True
+
+    encoding: Encoding
+
+    def __call__(self, query: Query | None, key: Key, tokens: Tokens) -> dict[str, Array]:
+        if tokens.positions is not None:
+            raise ValueError("KeyPositional has an encoding of a grid: points have none")
+        heads, cls = (tokens.num_heads, tokens.head_dim), tokens.num_class_tokens
+        encoding = self.encoding(*heads, tokens.grid_shape, tokens.reference_shape, tokens.reach)
+        scores = key_scores(key[:, cls:], encoding.astype(key.dtype), tokens.grid_shape)
+        return {"pair_scores": jnp.pad(scores, [(0, 0), (0, 0), (cls, 0), (cls, 0)])}
 
 
 class RelativeContent(OverDisplacements):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from posattn_jax.axes import Features, PointPositions, Shape
+from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.reach import Reach
 
 
@@ -16,6 +16,7 @@ class Tokens:
       num_heads, head_dim: h and d.
       reference_shape: the grid that distances are measured in, where it is not S.
       reach: how far any query sees.
+      key_mask: [b t], True = keep.
       num_class_tokens: how many tokens stand before the grid.
       positions: [b n p], of points that lie on no grid; S is then (n,), and means nothing but their number.
     """
@@ -26,5 +27,6 @@ class Tokens:
     head_dim: int
     reference_shape: Shape | None = None
     reach: Reach = None
+    key_mask: KeyMask | None = None
     num_class_tokens: int = 0
     positions: PointPositions | None = None

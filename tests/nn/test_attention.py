@@ -141,8 +141,8 @@ class SharedProjections(nn.Module):
     """Queries, keys and values are one and the same map."""
 
     @nn.compact
-    def __call__(self, inputs, num_heads, head_dim, parts):
-        features = nn.DenseGeneral((num_heads, head_dim))(inputs)
+    def __call__(self, tokens, parts):
+        features = nn.DenseGeneral((tokens.num_heads, tokens.head_dim))(tokens.inputs)
         return features, features, features
 
 

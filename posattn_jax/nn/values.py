@@ -1,0 +1,66 @@
+"""What is added to the averaged values: a `values` slot of attention."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Features, Value
+from posattn_jax.nn.linear import uniform
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.kernels import check_kernel
+
+
+class DepthwiseConvolution(nn.Module):
+    """Each feature of a grid convolved by itself, with a bias; masked tokens are 0, and class tokens are left out.
+
+    Attributes:
+      kernel_shape: K, odd sizes.
+      kernel_init: of the kernels [*K 1 c] and of the biases [c]; None: U(+-1 / sqrt(prod(K))).
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    kernel_shape: tuple[int, ...]
+    kernel_init: Initializer | None = None
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Features, tokens: Tokens) -> Features:
+        shape, cls, width = tokens.grid_shape, tokens.num_class_tokens, inputs.shape[-1]
+        if tokens.positions is not None:
+            raise ValueError("a depthwise convolution is of a grid: points lie on none")
+        kernel_shape = check_kernel(self.kernel_shape, shape)
+        if tokens.key_mask is not None:
+            inputs = jnp.where(tokens.key_mask[..., None], inputs, 0)
+        init = self.kernel_init or uniform(1 / math.sqrt(math.prod(kernel_shape)))
+        convolve = nn.Conv(
+            width,
+            kernel_shape,
+            feature_group_count=width,
+            kernel_init=init,
+            bias_init=init,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name="convolution",
+        )
+        convolved = convolve(inputs[:, cls:].reshape(len(inputs), *shape, width)).reshape(len(inputs), -1, width)
+        return jnp.pad(convolved, [(0, 0), (cls, 0), (0, 0)])
+
+
+class PlusDepthwise(nn.Module):
+    """outputs_t = sum_s alpha_ts v_s + (v * kernel)_t: a depthwise convolution added after the softmax (Chang 2021).
+
+    Attributes:
+      convolution: of the values of all heads, `DepthwiseConvolution(kernel_shape)`.
+    """
+
+    convolution: DepthwiseConvolution
+
+    def __call__(self, value: Value, tokens: Tokens) -> Value:
+        """What is added to the averages [b t h d]."""
+        flat = value.reshape(*value.shape[:2], -1)
+        return self.convolution(flat, tokens).reshape(value.shape)
