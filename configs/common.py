@@ -49,7 +49,14 @@ def get_config() -> ConfigDict:
     config.model.projection_init = "xavier"  # over the fused map; or fan_in: of each as a linear map of its own
     config.model.use_output = True  # whether attention has an output projection
     # some of these, and of Translution's relative_content (in the place of content), relative_query and relative_key
+    # also relative_content, relative_query, relative_key (as in Translution); fixed_convolution, dynamic_convolution,
+    # key_convolution (of the kernel below)
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
+    config.model.kernel = ConfigDict()
+    config.model.kernel.shape = ()  # of all convolutions: odd sizes, one a dimension
+    config.model.kernel.outside = "clip"  # terms: offsets beyond the kernel have what its edge has; or drop: 0
+    config.model.kernel.share_heads = True  # dynamic_convolution, key_convolution: the same vectors for all heads
+    config.model.convolved = ()  # query, key or value: made by a convolution for the first half of the heads
     # auto, tiled, dense, patch, window or reference; without a span and with sinusoidal encodings also factorised
     config.model.implementation = "auto"
     config.model.remat = False
@@ -68,7 +75,9 @@ def get_config() -> ConfigDict:
     config.model.encoding.combine = "concat"  # sinusoidal in more than one dimension; or sum
 
     config.model.value = ConfigDict()
-    config.model.value.kind = "plain"  # or translution, low_rank, general (its SIREN: omega, ... of the encoding)
+    config.model.value.kind = (
+        "plain"  # or plus_depthwise, translution, low_rank, general (its SIREN: omega, ... of the encoding)
+    )
     config.model.value.half_span = ()  # displacements that have a matrix, on each side; (): all of the grid's
     config.model.value.share_heads = False  # translution: the same matrices for all heads
     config.model.value.kernel_init = "kaiming"  # translution, low_rank: over the whole table; or fan_in

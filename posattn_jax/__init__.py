@@ -1,5 +1,6 @@
 """Attention that knows where things are, as replaceable parts of one JAX/Flax layer. The contents page."""
 
+from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
@@ -23,6 +24,7 @@ from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.span import gaussian, span_share, span_size
 
 __all__ = [
+    "Bert",
     "Classifier",
     "Content",
     "ContentBias",
@@ -37,17 +39,20 @@ __all__ = [
     "LearnedEncoding",
     "LinearProjections",
     "LowRankTranslution",
+    "MaskedLanguageModel",
     "PlusDepthwise",
     "Positional",
     "PositionalBias",
     "PositionalSelfAttention",
     "RelativeBias",
     "RelativeContent",
+    "SequenceClassifier",
     "SinusoidalEncoding",
     "Siren",
     "SirenEncoding",
     "Translution",
     "VisionTransformer",
+    "bert_block",
     "gaussian",
     "relative_attention",
     "span_share",

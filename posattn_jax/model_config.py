@@ -13,12 +13,21 @@ from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
 from posattn_jax.nn.displacements import fan_in_table, kaiming_table
-from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.projections import LinearProjections, fan_in, fused_xavier
+from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.projections import PARTS, ConvolutionalProjections, LinearProjections, fan_in, fused_xavier
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent
+from posattn_jax.nn.terms import (
+    Content,
+    ContentBias,
+    KeyPositional,
+    Positional,
+    PositionalBias,
+    RelativeBias,
+    RelativeContent,
+)
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, PairValues, Translution
+from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 
 TERMS = (
     "content",
@@ -28,6 +37,9 @@ TERMS = (
     "relative_content",
     "relative_query",
     "relative_key",
+    "fixed_convolution",
+    "dynamic_convolution",
+    "key_convolution",
 )
 
 
@@ -91,12 +103,18 @@ def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
         raise InputError(f"model.terms={tuple(config.model.terms)}: expected some of {TERMS}")
     encoding = make_encoding(config)
     relative = functools.partial(RelativeContent, **table_fields(config))
+    kernel: Any = config.model.kernel
+    shape, fields = tuple(kernel.shape), {"outside": kernel.outside, "param_dtype": param_dtype}
+    vectors = functools.partial(KernelEncoding, shape, share_heads=kernel.share_heads, **fields)
     terms = {
         "content": Content(),
         "content_bias": ContentBias(param_dtype=param_dtype),
         "relative_content": relative(),
         "relative_query": relative(relative_key=False),
         "relative_key": relative(relative_query=False),
+        "fixed_convolution": RelativeBias(shape, **fields),
+        "dynamic_convolution": Positional(vectors()),
+        "key_convolution": KeyPositional(vectors()),
     }
     if encoding is not None:
         terms |= {"positional": Positional(encoding), "positional_bias": PositionalBias(param_dtype=param_dtype)}
@@ -129,7 +147,24 @@ def table_fields(config: ConfigDict) -> dict[str, Any]:
     }
 
 
-def make_values(config: ConfigDict) -> PairValues | None:
+def make_projections(config: ConfigDict) -> LinearProjections | ConvolutionalProjections:
+    """The projections of one layer."""
+    model: Any = config.model
+    fields: dict[str, Any] = {
+        "use_bias": model.projection_bias,
+        "kernel_init": choose(config, "projection_init", xavier=fused_xavier, fan_in=fan_in),
+        "dtype": dtype(config, "dtype"),
+        "param_dtype": dtype(config, "param_dtype"),
+    }
+    convolved = tuple(model.convolved)
+    if not convolved:
+        return LinearProjections(**fields)
+    if set(convolved) - set(PARTS):
+        raise InputError(f"model.convolved={convolved}: expected some of {PARTS}")
+    return ConvolutionalProjections(tuple(model.kernel.shape), convolved, **fields)
+
+
+def make_values(config: ConfigDict) -> PairValues | PlusDepthwise | None:
     """The values of one layer."""
     value: Any = config.model.value
     fields = table_fields(config)
@@ -138,6 +173,11 @@ def make_values(config: ConfigDict) -> PairValues | None:
         config,
         "value.kind",
         plain=lambda: None,
+        plus_depthwise=lambda: PlusDepthwise(
+            DepthwiseConvolution(
+                tuple(config.model.kernel.shape), dtype=dtype(config, "dtype"), param_dtype=dtype(config, "param_dtype")
+            )
+        ),
         translution=lambda: Translution(share_heads=value.share_heads, **fields),
         low_rank=lambda: LowRankTranslution(rank=value.rank, down_dim=value.down_dim or None, **fields),
         general=lambda: GeneralTranslution(
@@ -156,11 +196,7 @@ def make_block(config: ConfigDict) -> EncoderBlock:
         terms=make_terms(config),
         span=make_span(config),
         values=make_values(config),
-        projections=LinearProjections(
-            use_bias=model.projection_bias,
-            kernel_init=choose(config, "projection_init", xavier=fused_xavier, fan_in=fan_in),
-            **dtypes,
-        ),
+        projections=make_projections(config),
         use_output=model.use_output,
         dropout_rate=model.attention_dropout_rate,
         implementation=model.implementation,

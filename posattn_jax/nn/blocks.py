@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape
@@ -24,6 +25,7 @@ class FeedForward(nn.Module):
       mlp_dim: the hidden width.
       dropout_rate: of the hidden features, before the activation as in the paper's code.
       activation: between the two maps.
+      kernel_init: of both maps, with biases of 0; None: U(+-1 / sqrt(fan_in)) for maps and biases, as the paper's code.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
     """
@@ -31,16 +33,19 @@ class FeedForward(nn.Module):
     mlp_dim: int
     dropout_rate: float = 0.0
     activation: Callable = nn.relu
+    kernel_init: Initializer | None = None
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, inputs: Features, *, deterministic: bool = True) -> Features:
         width = inputs.shape[-1]
-        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        hidden = linear(self.mlp_dim, width, name="hidden", **dtypes)(inputs)
+        fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        if self.kernel_init is not None:
+            fields |= {"kernel_init": self.kernel_init, "bias_init": nn.initializers.zeros}
+        hidden = linear(self.mlp_dim, width, name="hidden", **fields)(inputs)
         hidden = self.activation(nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic))
-        return linear(width, self.mlp_dim, name="output", **dtypes)(hidden)
+        return linear(width, self.mlp_dim, name="output", **fields)(hidden)
 
 
 class EncoderBlock(nn.Module):
@@ -52,9 +57,11 @@ class EncoderBlock(nn.Module):
     Attributes:
       attention: the attention layer.
       mlp_dim: the hidden width of the feed-forward network.
-      dropout_rate: of both branches and inside the feed-forward network.
+      dropout_rate: of both branches.
       norm: "post" or "pre".
       activation: of the feed-forward network.
+      mlp_dropout_rate: inside the feed-forward network; None: `dropout_rate`.
+      kernel_init: of the feed-forward network, see `FeedForward`.
       layer_norm_epsilon: of both layer norms.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
@@ -65,6 +72,8 @@ class EncoderBlock(nn.Module):
     dropout_rate: float = 0.0
     norm: Literal["post", "pre"] = "post"
     activation: Callable = nn.relu
+    mlp_dropout_rate: float | None = None
+    kernel_init: Initializer | None = None
     layer_norm_epsilon: float = 1e-5
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
@@ -105,7 +114,8 @@ class EncoderBlock(nn.Module):
             return x
 
         def feed_forward(x):
-            module = FeedForward(self.mlp_dim, self.dropout_rate, self.activation, name="feed_forward", **dtypes)
+            rate = self.dropout_rate if self.mlp_dropout_rate is None else self.mlp_dropout_rate
+            module = FeedForward(self.mlp_dim, rate, self.activation, self.kernel_init, name="feed_forward", **dtypes)
             return module(x, deterministic=deterministic)
 
         x = inputs

@@ -27,4 +27,4 @@ def linear(features: int, fan_in: int, **fields: Any) -> nn.Dense:
       **fields: of `flax.linen.Dense`: dtype, param_dtype, name, ...
     """
     init = uniform(1 / math.sqrt(fan_in))
-    return nn.Dense(features, kernel_init=init, bias_init=init, **fields)
+    return nn.Dense(features, **({"kernel_init": init, "bias_init": init} | fields))

@@ -64,6 +64,7 @@ class ConvolutionalProjections(nn.Module):
     Attributes:
       kernel_shape: K, odd sizes.
       convolved: the parts whose first heads are convolved.
+      use_bias: whether the linear maps have biases; the convolutions always have.
       kernel_init, bias_init: of all linear maps.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
@@ -71,6 +72,7 @@ class ConvolutionalProjections(nn.Module):
 
     kernel_shape: tuple[int, ...]
     convolved: tuple[Part, ...] = ("query", "key")
+    use_bias: bool = True
     kernel_init: Initializer = fused_xavier
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
@@ -85,7 +87,9 @@ class ConvolutionalProjections(nn.Module):
         if not half:
             raise ValueError(f"num_heads={tokens.num_heads}: half of the heads are to be convolved")
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        linear = functools.partial(LinearProjections, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes)
+        linear = functools.partial(
+            LinearProjections, use_bias=self.use_bias, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes
+        )
         plain = linear(name="linear")(tokens, tuple(part for part in parts if part not in self.convolved))
         made = dict(zip(PARTS, plain, strict=True))
         for part in (part for part in parts if part in self.convolved):

@@ -1,0 +1,224 @@
+"""BERT: an encoder of token ids, and what is read from it: masked tokens, or a label a sequence."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Features, Float, Int, KeyMask
+from posattn_jax.models.stack import run_blocks
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
+from posattn_jax.nn.projections import LinearProjections
+
+TokenIds = Int[Array, "b t"]
+NORMAL = nn.initializers.normal(0.02)
+
+
+def bert_block(
+    num_heads: int,
+    mlp_dim: int,
+    *,
+    dropout_rate: float = 0.1,
+    kernel_init: Initializer = NORMAL,
+    layer_norm_epsilon: float = 1e-12,
+    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike = jnp.float32,
+    **fields: Any,
+) -> EncoderBlock:
+    """A block of BERT: layer norms after the residuals, exact GELU, dropout of attention weights and of both branches.
+
+    Args:
+      num_heads: h.
+      mlp_dim: the hidden width of the feed-forward network.
+      dropout_rate: of all that is dropped.
+      kernel_init: of all linear maps, whose biases are 0.
+      layer_norm_epsilon: of both layer norms.
+      dtype, param_dtype: of the computation, and of the parameters.
+      **fields: of `PositionalSelfAttention`: its terms, values, projections, ...; parts of this block alone.
+    """
+    dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
+    attention = {"projections": LinearProjections(kernel_init=kernel_init, **dtypes), "kernel_init": kernel_init}
+    return EncoderBlock(
+        PositionalSelfAttention(num_heads, dropout_rate=dropout_rate, **(attention | dtypes | fields)),
+        mlp_dim,
+        dropout_rate,
+        mlp_dropout_rate=0.0,
+        activation=exact_gelu,
+        kernel_init=kernel_init,
+        layer_norm_epsilon=layer_norm_epsilon,
+        **dtypes,
+    )
+
+
+class Bert(nn.Module):
+    """Token ids to features, as ELECTRA's BERT-small and BERT-base (Chang 2021, appendix A.1).
+
+      x = Linear(drop(LN(token + segment + position)));  blocks(x)
+
+    The linear map is there only where the embeddings have another width than the blocks.
+
+    Attributes:
+      vocabulary_size: how many token ids there are.
+      width: c, of the features.
+      blocks: the encoder blocks; see `bert_block`.
+      embedding_dim: of the embeddings; None: `width`.
+      max_length: how many absolute positions there are; without them sequences may be of any length.
+      num_segments: how many segment ids there are.
+      absolute_positions: whether a trained vector is added to every token.
+      dropout_rate: of the embeddings.
+      kernel_init: of the embeddings and of the linear map.
+      remat, scan_layers: see `run_blocks`.
+      layer_norm_epsilon: of the layer norm.
+      dtype: of the computation; None: float32.
+      param_dtype: of the parameters.
+    """
+
+    vocabulary_size: int
+    width: int
+    blocks: tuple[EncoderBlock, ...]
+    embedding_dim: int | None = None
+    max_length: int = 128
+    num_segments: int = 2
+    absolute_positions: bool = True
+    dropout_rate: float = 0.1
+    kernel_init: Initializer = NORMAL
+    remat: bool = False
+    scan_layers: bool = False
+    layer_norm_epsilon: float = 1e-12
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        width = self.embedding_dim or self.width
+        sizes = {"token_embedding": self.vocabulary_size, "segment_embedding": self.num_segments}
+        if self.absolute_positions:
+            sizes["position_embedding"] = self.max_length
+        for name, size in sizes.items():
+            setattr(self, name, nn.Embed(size, width, embedding_init=self.kernel_init, **fields))
+        self.embedding_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
+        if width != self.width:
+            self.embedding_projection = nn.Dense(self.width, kernel_init=self.kernel_init, **fields)
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def __call__(
+        self,
+        tokens: TokenIds,
+        *,
+        segments: TokenIds | None = None,
+        key_mask: KeyMask | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Features, dict[str, Any]]:
+        """Encodes sequences.
+
+        Args:
+          tokens: ids [b t].
+          segments: ids [b t] of the sentence that a token belongs to; None: all of them to the first.
+          key_mask: [b t], True = a token, False = padding, which changes no token's features.
+          deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+
+        Returns:
+          Features [b t c], and what each block made on the way, as "block_0", ...: see `PositionalSelfAttention`.
+
+        Raises:
+          ValueError: sequences longer than the absolute positions reach.
+        """
+        length = tokens.shape[1]
+        x = self.token_embedding(tokens)
+        x += self.segment_embedding(jnp.zeros_like(tokens) if segments is None else segments)
+        if self.absolute_positions:
+            if length > self.max_length:
+                raise ValueError(
+                    f"sequences of {length} tokens: absolute positions reach to max_length={self.max_length}"
+                )
+            x += self.position_embedding(jnp.arange(length))
+        x = self.dropout(self.embedding_norm(x), deterministic=deterministic)
+        if x.shape[-1] != self.width:
+            x = self.embedding_projection(x)
+        return run_blocks(
+            self.blocks,
+            x,
+            (length,),
+            remat=self.remat,
+            scan_layers=self.scan_layers,
+            key_mask=key_mask,
+            deterministic=deterministic,
+        )
+
+    def token_logits(self, embedded: Float[Array, "*batch e"]) -> Float[Array, "*batch v"]:
+        """The products of vectors as wide as the embeddings with every token's embedding."""
+        return self.token_embedding.attend(embedded)
+
+
+class MaskedLanguageModel(nn.Module):
+    """Which token stands where: logits = LN(gelu(Linear(features))) . embeddings + bias, the encoder's embeddings.
+
+    Attributes:
+      encoder: the encoder.
+    """
+
+    encoder: Bert
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: TokenIds,
+        *,
+        segments: TokenIds | None = None,
+        key_mask: KeyMask | None = None,
+        targets: Int[Array, "b m"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "b m v"], dict[str, Any]]:
+        """Logits of the tokens at the places `targets`, [b m v]; None: of all.
+
+        They are float32 or better. Other arguments, and the second result, as `Bert`.
+        """
+        encoder = self.encoder
+        fields: dict[str, Any] = {"dtype": encoder.dtype, "param_dtype": encoder.param_dtype}
+        x, made = encoder(tokens, segments=segments, key_mask=key_mask, deterministic=deterministic)
+        if targets is not None:
+            x = jnp.take_along_axis(x, targets[..., None], axis=1)
+        x = nn.Dense(
+            encoder.embedding_dim or encoder.width, kernel_init=encoder.kernel_init, name="transform", **fields
+        )(x)
+        x = nn.LayerNorm(encoder.layer_norm_epsilon, name="norm", **fields)(exact_gelu(x))
+        bias = self.param("bias", nn.initializers.zeros, (encoder.vocabulary_size,), encoder.param_dtype)
+        logits = encoder.token_logits(x)
+        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)) + bias, made
+
+
+class SequenceClassifier(nn.Module):
+    """One vector a sequence: Linear(drop(tanh(Linear(features of the first token)))).
+
+    Attributes:
+      encoder: the encoder.
+      num_outputs: the number of logits; 1 for a number, as in regression.
+    """
+
+    encoder: Bert
+    num_outputs: int
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: TokenIds,
+        *,
+        segments: TokenIds | None = None,
+        key_mask: KeyMask | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
+        """Logits [b num_outputs], float32 or better. Arguments, and the second result, as `Bert`."""
+        encoder = self.encoder
+        fields: dict[str, Any] = {
+            "kernel_init": encoder.kernel_init,
+            "dtype": encoder.dtype,
+            "param_dtype": encoder.param_dtype,
+        }
+        x, made = encoder(tokens, segments=segments, key_mask=key_mask, deterministic=deterministic)
+        x = nn.tanh(nn.Dense(encoder.width, name="pooler", **fields)(x[:, 0]))
+        x = nn.Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
+        logits = nn.Dense(self.num_outputs, name="head", **fields)(x)
+        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)), made

@@ -1,0 +1,207 @@
+"""BERT: its parameters to the last one, padding, segments, the tied head."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.models.bert import NORMAL, Bert, MaskedLanguageModel, SequenceClassifier, bert_block
+from posattn_jax.nn.encodings import KernelEncoding
+from posattn_jax.nn.projections import ConvolutionalProjections
+from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
+from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
+
+SMALL = {"embedding_dim": 128, "width": 256, "num_heads": 4, "mlp_dim": 1024, "num_blocks": 12}
+BASE = {"embedding_dim": None, "width": 768, "num_heads": 12, "mlp_dim": 3072, "num_blocks": 12}
+TINY = {"embedding_dim": 6, "width": 8, "num_heads": 2, "mlp_dim": 12, "num_blocks": 2}
+
+
+def make_bert(size, kinds=(), kernel=17, vocabulary_size=30_004, dtype=None, **fields):
+    """A BERT with the parts that are named."""
+    size = dict(size)
+    convolved = tuple(part for part in ("query", "key", "value") if part in kinds)
+
+    def block():
+        terms = {
+            "fixed": RelativeBias((kernel,)),
+            "dynamic": Positional(KernelEncoding((kernel,))),
+            "keyed": KeyPositional(KernelEncoding((kernel,))),
+        }
+        parts = {"terms": (Content(), *(term for name, term in terms.items() if name in kinds))}
+        if "depthwise" in kinds:
+            parts["values"] = PlusDepthwise(DepthwiseConvolution((kernel,)))
+        if convolved:
+            parts["projections"] = ConvolutionalProjections((kernel,), convolved, kernel_init=NORMAL)
+        return bert_block(size["num_heads"], size["mlp_dim"], dtype=dtype, **parts)
+
+    return Bert(
+        vocabulary_size,
+        size["width"],
+        tuple(block() for _ in range(size["num_blocks"])),
+        embedding_dim=size["embedding_dim"],
+        absolute_positions="absolute" in kinds,
+        dtype=dtype,
+        **fields,
+    )
+
+
+COMPOSITE = ("fixed", "dynamic")
+# Chang 2021, Tables 1 to 3, 6 and 7: parameters beyond those without convolutions a block, and as printed (millions).
+ROWS = [
+    (SMALL, (), 0, 13.41),
+    (SMALL, ("absolute",), 0, 13.43),
+    (SMALL, ("fixed",), 17 * 4, 13.42),
+    (SMALL, ("dynamic",), 17 * 64, 13.43),
+    (SMALL, COMPOSITE, 17 * 4 + 17 * 64, 13.43),
+    (SMALL, (*COMPOSITE, "keyed"), 17 * 4 + 2 * 17 * 64, 13.44),
+    (SMALL, ("depthwise",), 18 * 256, 13.47),
+    (SMALL, (*COMPOSITE, "depthwise"), 18 * 256 + 1156, 13.48),
+    (SMALL, ("query", "key"), 36 * 256, 13.525),  # printed as 13.53
+    (SMALL, ("value",), 18 * 256, 13.47),
+    (SMALL, ("query", "key", "value"), 54 * 256, 13.58),
+    (SMALL, (*COMPOSITE, "query", "key"), 36 * 256 + 1156, 13.54),
+    (SMALL, (*COMPOSITE, "value"), 18 * 256 + 1156, 13.48),
+    (SMALL, (*COMPOSITE, "query", "key", "value"), 54 * 256 + 1156, 13.59),
+    (BASE, ("absolute",), 0, 108.82),
+    (BASE, ("fixed",), 17 * 12, 108.73),
+    (BASE, ("dynamic",), 17 * 64, 108.74),
+    (BASE, COMPOSITE, 17 * 12 + 17 * 64, 108.74),
+]
+EXACT = {
+    (256, ()): 13_414_324,
+    (256, ("absolute",)): 13_430_708,
+    (256, COMPOSITE): 13_428_196,
+    (256, ("query", "key")): 13_524_916,
+    (768, ("absolute",)): 108_821_044,
+}
+
+
+@pytest.mark.parametrize(
+    "size, kinds, more, printed", ROWS, ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
+)
+def test_parameter_count(size, kinds, more, printed):
+    width, inner, embedding = size["width"], size["mlp_dim"], size["embedding_dim"] or size["width"]
+    expected = 30_004 * (embedding + 1) + 4 * embedding + (128 * embedding if "absolute" in kinds else 0)
+    expected += embedding * width + width if embedding != width else 0
+    expected += 12 * (4 * width**2 + 4 * width + 2 * width * inner + inner + width + 4 * width + more)
+    expected += width * embedding + 3 * embedding
+    model = MaskedLanguageModel(make_bert(size, kinds))
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), int))
+    assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == expected
+    assert EXACT.get((width, kinds), expected) == expected
+    assert round(expected / 1e6, 2) == pytest.approx(printed, abs=0.0051)
+
+
+EVERYTHING = (*COMPOSITE, "keyed", "depthwise", "query", "key", "absolute")
+
+
+def make_tiny(kinds=EVERYTHING, head=MaskedLanguageModel, **fields):
+    """A model of 20 tokens, its parameters redrawn so that all of it matters, and sequences with segments."""
+    model = head(make_bert(TINY, kinds, kernel=3, vocabulary_size=20, max_length=9), **fields)
+    tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
+    segments = (jnp.arange(7) >= 3).astype(int) * jnp.ones_like(tokens)
+    params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    leaves = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    return model, tree.unflatten(leaves), tokens, segments
+
+
+@pytest.mark.parametrize("kinds", [("absolute",), COMPOSITE, EVERYTHING], ids=["absolute", "composite", "everything"])
+def test_padding_changes_no_token(kinds):
+    """Of any length, with anything in it; and a mask that keeps all is no mask."""
+    model, params, tokens, segments = make_tiny(kinds)
+    mask = jnp.arange(7) < jnp.array([[4], [7]])
+
+    @jax.jit
+    def logits(tokens, mask):
+        return model.apply({"params": params}, tokens, segments=segments, key_mask=mask)[0]
+
+    padded = logits(tokens, mask)
+    np.testing.assert_array_equal(padded[0, :4], logits(jnp.where(mask, tokens, 13), mask)[0, :4])
+    shorter = jax.jit(lambda: model.apply({"params": params}, tokens[:1, :4], segments=segments[:1, :4])[0])()
+    np.testing.assert_allclose(padded[0, :4], shorter[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(padded[1], logits(tokens, jnp.ones_like(mask))[1], rtol=1e-4, atol=1e-5)
+
+
+def test_segments_matter_and_default_to_the_first():
+    model, params, tokens, segments = make_tiny(("absolute",))
+    run = jax.jit(lambda **fields: model.apply({"params": params}, tokens, **fields)[0])
+    np.testing.assert_array_equal(run(), run(segments=jnp.zeros_like(tokens)))
+    assert np.abs(run() - run(segments=segments)).max() > 1e-3
+
+
+def test_targets_choose_among_all_logits():
+    model, params, tokens, _ = make_tiny()
+    where = jnp.array([[0, 5, 2], [6, 6, 1]])
+    everywhere, chosen = jax.jit(
+        lambda: [model.apply({"params": params}, tokens, targets=targets)[0] for targets in (None, where)]
+    )()
+    np.testing.assert_allclose(chosen, jnp.take_along_axis(everywhere, where[..., None], 1), rtol=1e-5, atol=1e-5)
+
+
+def test_the_head_is_tied_to_the_embeddings():
+    """Of a token that no input has, the embedding has a gradient only through the head."""
+    model, params, tokens, _ = make_tiny(("absolute",))
+    tokens = jnp.where(tokens == 19, 0, tokens)
+    total = jax.jit(jax.grad(lambda params: model.apply({"params": params}, tokens)[0][..., 19].sum()))
+    gradient = total(params)
+    embedding = gradient["encoder"]["token_embedding"]["embedding"]
+    assert np.abs(embedding[19]).max() > 1e-3
+    np.testing.assert_allclose(gradient["bias"], jnp.zeros(20).at[19].set(14))
+
+
+def test_without_positions_tokens_are_a_bag():
+    model, params, tokens, _ = make_tiny(())
+    order = jnp.array([3, 1, 6, 0, 5, 2, 4])
+    run = jax.jit(lambda tokens: model.apply({"params": params}, tokens)[0])
+    np.testing.assert_allclose(run(tokens[:, order]), run(tokens)[:, order], rtol=1e-4, atol=1e-5)
+
+
+def test_a_label_a_sequence():
+    model, params, tokens, segments = make_tiny(head=SequenceClassifier, num_outputs=3)
+    logits = jax.jit(lambda: model.apply({"params": params}, tokens, segments=segments)[0])()
+    assert logits.shape == (2, 3)
+    features = jax.jit(lambda: model.encoder.apply({"params": params["encoder"]}, tokens, segments=segments)[0])()
+    pooled = jnp.tanh(features[:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"])
+    expected = pooled @ params["head"]["kernel"] + params["head"]["bias"]
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_is_everywhere_and_follows_its_rng():
+    model, params, tokens, _ = make_tiny(("absolute",))
+    run = jax.jit(lambda rng: model.apply({"params": params}, tokens, deterministic=False, rngs={"dropout": rng})[0])
+    first = run(jax.random.key(0))
+    np.testing.assert_array_equal(first, run(jax.random.key(0)))
+    assert np.abs(first - run(jax.random.key(1))).max() > 1e-3
+
+
+def test_scanned_blocks_in_bfloat16():
+    encoder = make_bert(TINY, COMPOSITE, kernel=3, vocabulary_size=20, scan_layers=True, dtype=jnp.bfloat16)
+    model = MaskedLanguageModel(encoder)
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 5), int))
+    logits, made = jax.jit(model.apply)(params, jnp.zeros((1, 5), int))
+    assert logits.dtype == jnp.float32 and np.isfinite(logits).all() and set(made) == {"block_0", "block_1"}
+
+
+def test_initialisation():
+    params = jax.jit(make_bert({**TINY, "width": 64, "mlp_dim": 96}, ("absolute",)).init)(
+        jax.random.key(0), jnp.zeros((1, 5), int)
+    )["params"]
+    for path, array in jax.tree_util.tree_leaves_with_path(params):
+        name = path[-1].key
+        if name in ("kernel", "embedding"):
+            assert np.std(array) == pytest.approx(0.02, rel=0.15), path
+        else:
+            np.testing.assert_array_equal(array, 1.0 if name == "scale" else 0.0)
+
+
+def test_too_long_a_sequence():
+    tokens = jnp.zeros((1, 10), int)
+    with pytest.raises(ValueError, match="sequences of 10 tokens: absolute positions reach to max_length=9"):
+        make_bert(TINY, ("absolute",), max_length=9).init(jax.random.key(0), tokens)
+    assert isinstance(make_bert(TINY, ("fixed",), max_length=9), nn.Module)
+    jax.eval_shape(make_bert(TINY, ("fixed",), max_length=9).init, jax.random.key(0), tokens)
