@@ -9,6 +9,7 @@ from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, Sinusoidal
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import (
     Content,
     ContentBias,
@@ -50,6 +51,7 @@ __all__ = [
     "SinusoidalEncoding",
     "Siren",
     "SirenEncoding",
+    "SpanConvolution",
     "Translution",
     "VisionTransformer",
     "bert_block",

@@ -51,6 +51,8 @@ class PositionalSelfAttention(nn.Module):
         the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise`, which adds to
         their averages; None: plain values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
+      beside: heads that do not attend: a module (query, tokens) -> outputs [b t h' d], joined to those of the others
+        before the output projection, such as `SpanConvolution`; None: no more heads.
       projections: a module (tokens, parts) -> query, key, value, of which `parts` are needed; None:
         `LinearProjections()`.
       use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
@@ -70,6 +72,7 @@ class PositionalSelfAttention(nn.Module):
     span: GaussianSpan | None = None
     values: Callable | None = None
     gate: Callable | None = None
+    beside: nn.Module | None = None
     projections: nn.Module | None = None
     use_output: bool = True
     dropout_rate: float = 0.0
@@ -127,8 +130,9 @@ class PositionalSelfAttention(nn.Module):
         if self.head_dim is None and width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
         head_dim = self.head_dim or width // self.num_heads
-        if not self.use_output and self.num_heads * head_dim != width:
-            raise ValueError(f"use_output=False needs num_heads={self.num_heads} x head_dim={head_dim} to be {width}")
+        if not self.use_output and (self.beside is not None or self.num_heads * head_dim != width):
+            needed = f"num_heads={self.num_heads} x head_dim={head_dim} to be {width}, and no heads beside"
+            raise ValueError(f"use_output=False needs {needed}")
         if positions is not None and self.span is not None:
             raise ValueError("positions is given: points have no span on a grid")
         projections = self.projections
@@ -204,6 +208,8 @@ class PositionalSelfAttention(nn.Module):
             outputs += added
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
+        if self.beside is not None:
+            outputs = jnp.concatenate([outputs, self.beside(query, tokens)], 2)
         if not self.use_output:
             return outputs.reshape(*outputs.shape[:2], width), made
         outputs = nn.DenseGeneral(
@@ -220,6 +226,8 @@ class PositionalSelfAttention(nn.Module):
     def _needed(self) -> tuple[Part, ...]:
         """What the other parts need of the projections."""
         needed = {part for term in self.terms for part in getattr(term, "needs", ("query", "key"))}
+        if self.beside is not None:
+            needed.add("query")
         if not isinstance(self.values, PairValues):
             needed.add("value")
         return tuple(part for part in PARTS if part in needed)

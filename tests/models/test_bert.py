@@ -11,6 +11,7 @@ import pytest
 from posattn_jax.models.bert import NORMAL, Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.projections import ConvolutionalProjections
+from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 
@@ -46,6 +47,18 @@ def make_bert(size, kinds=(), kernel=17, vocabulary_size=30_004, dtype=None, **f
         dtype=dtype,
         **fields,
     )
+
+
+def test_parameter_count_of_convbert():
+    """Two of four heads attend, the others are convolutions; Table 7."""
+
+    def block():
+        beside = SpanConvolution((9,), kernel_init=NORMAL)
+        return bert_block(2, 1024, head_dim=64, beside=beside)
+
+    encoder = Bert(30_004, 256, tuple(block() for _ in range(12)), embedding_dim=128)
+    params = jax.eval_shape(MaskedLanguageModel(encoder).init, jax.random.key(0), jnp.zeros((1, 8), int))
+    assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == 13_094_540
 
 
 COMPOSITE = ("fixed", "dynamic")

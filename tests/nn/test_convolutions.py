@@ -12,6 +12,7 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from tests import oracle
@@ -194,7 +195,42 @@ def test_half_of_the_heads_are_convolved(float64, grid_shape):
     np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("kernel_at", ["query", "key"])
+@pytest.mark.parametrize("grid_shape", [(5,), (2, 3), (1, 2, 2)], ids=str)
+def test_heads_beside_those_that_attend(float64, grid_shape, kernel_at):
+    """Number by number, padding left out; the heads that attend are as they are alone."""
+    n, shape = math.prod(grid_shape), kernel(grid_shape)
+    layer = PositionalSelfAttention(
+        H, D, beside=SpanConvolution(shape, kernel_at, param_dtype=jnp.float64), param_dtype=jnp.float64
+    )
+    mask = jnp.arange(n) < jnp.array([n, n - 1])[:, None]
+    inputs, variables, (outputs, _) = apply(layer, grid_shape, key_mask=mask)
+    params = variables["params"]
+    own, where = params["beside"], oracle.positions(grid_shape)
+    dense = lambda name, x: x @ own[name]["kernel"] + own[name]["bias"]
+    convolution = nn.Conv(C, shape, feature_group_count=C, param_dtype=jnp.float64)
+    kept = (inputs * mask[..., None]).reshape(B, *grid_shape, C)
+    span = convolution.apply({"params": own["depthwise"]["convolution"]}, kept).reshape(inputs.shape)
+    projections = params["projections"]
+    query = jnp.einsum("btc,chd->bthd", inputs, projections["kernel"][:, 0]) + projections["bias"][0]
+    logits = dense("kernel", query.reshape(B, n, -1) * dense("pointwise", span)).reshape(B, n, H, *shape)
+    weights = np.asarray(jax.nn.softmax(logits.reshape(B, n, H, -1)).reshape(logits.shape))
+    value = np.asarray(dense("value", inputs).reshape(B, n, H, D))
+    beside = np.zeros((B, n, H, D))
+    for b, t, s, h in np.ndindex(B, n, n, H):
+        offset = [k - q for k, q in zip(where[s], where[t], strict=True)]
+        if mask[b, s] and max(map(abs, offset)) <= 1:
+            made_at = s if kernel_at == "key" else t
+            beside[b, t, h] += weights[(b, made_at, h, *(o + 1 for o in offset))] * value[b, s, h]
+    plain = PositionalSelfAttention(H, D, use_output=False, param_dtype=jnp.float64)
+    attended = plain.apply({"params": {"projections": projections}}, inputs, grid_shape, key_mask=mask)[0]
+    joined = np.concatenate([attended.reshape(B, n, H, D), beside], 2)
+    expected = jnp.einsum("bthd,hdc->btc", joined, params["output"]["kernel"]) + params["output"]["bias"]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-10)
+
+
 EVERYTHING = {
+    "beside": SpanConvolution((3,)),
     "terms": (
         Content(),
         RelativeBias((3,)),
@@ -236,8 +272,10 @@ def test_with_a_span_and_a_larger_grid():
         ({"values": PlusDepthwise(DepthwiseConvolution((2,)))}, r"kernel_shape=\(2,\): expected 1 odd sizes"),
         ({"num_heads": 1, "projections": ConvolutionalProjections((3,))}, "num_heads=1: half of the heads"),
         ({"terms": (RelativeBias((3,)), RelativeBias((5,)))}, "terms has two of RelativeBias"),
+        ({"beside": SpanConvolution((4,))}, r"kernel_shape=\(4,\): expected 1 odd sizes"),
+        ({"beside": SpanConvolution((3,)), "use_output": False}, "use_output=False needs .* no heads beside"),
     ],
-    ids=["bias", "encoding", "values", "projections", "twice"],
+    ids=["bias", "encoding", "values", "projections", "twice", "beside", "output"],
 )
 def test_what_does_not_fit(fields, message):
     with pytest.raises(ValueError, match=message):
@@ -250,6 +288,7 @@ def test_points_have_no_kernels():
         {"terms": (Content(), RelativeBias((3,)))},
         {"terms": (Content(), KeyPositional(KernelEncoding((3,))))},
         {"values": PlusDepthwise(DepthwiseConvolution((3,)))},
+        {"beside": SpanConvolution((3,))},
     ):
         with pytest.raises(ValueError, match="point"):
             layer = PositionalSelfAttention(H, **fields)

@@ -1,0 +1,87 @@
+"""Heads that do not attend: a dynamic convolution whose kernel is made of a span of tokens (ConvBERT, Jiang 2020)."""
+
+import itertools
+import math
+from typing import Any, Literal, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Query, Shape
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.nn.values import DepthwiseConvolution
+from posattn_jax.ops.kernels import check_kernel
+
+KernelAt = Literal["query", "key"]
+
+
+class SpanConvolution(nn.Module):
+    """As many heads as attend, each a weighted sum over the neighbours within a kernel: a `beside` slot of attention.
+
+      w_t = softmax_o(Linear(q_t * Linear(depthwise(x)_t)))    one weight an offset o and head
+      outputs_t = sum_o w_t[o] Linear(x)_{t+o}                 kernel_at = "query", as the paper
+      outputs_t = sum_o w_{t+o}[o] Linear(x)_{t+o}             kernel_at = "key", as the code of Chang 2021
+
+    What is masked, or off the grid, adds nothing. The first linear map sees all heads' features at once.
+
+    Attributes:
+      kernel_shape: K, odd sizes.
+      kernel_at: whose weights are taken, see above.
+      kernel_init: of the linear maps, whose biases are 0.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    kernel_shape: tuple[int, ...]
+    kernel_at: KernelAt = "query"
+    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, query: Query, tokens: Tokens) -> Query:
+        """The outputs of these heads [b t h d].
+
+        Raises:
+          ValueError: class tokens or points, which have no neighbours on a grid, or a field that has no such value.
+        """
+        if self.kernel_at not in get_args(KernelAt):
+            raise ValueError(f'kernel_at="{self.kernel_at}": expected "query" or "key"')
+        if tokens.num_class_tokens or tokens.positions is not None:
+            raise ValueError("SpanConvolution is of a grid: class tokens and points lie on none")
+        kernel_shape = check_kernel(self.kernel_shape, tokens.grid_shape)
+        b, n, h, d = query.shape
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+        def linear(features: int, name: str) -> nn.Dense:
+            return nn.Dense(features, kernel_init=self.kernel_init, name=name, **dtypes)
+
+        span = DepthwiseConvolution(self.kernel_shape, name="depthwise", **dtypes)(tokens.inputs, tokens)
+        span = linear(h * d, "pointwise")(span)
+        logits = linear(h * math.prod(kernel_shape), "kernel")(query.reshape(b, n, -1) * span)
+        logits = logits.reshape(b, n, h, -1)
+        weights = jax.nn.softmax(logits.astype(jnp.promote_types(jnp.float32, logits.dtype))).astype(logits.dtype)
+        value = linear(h * d, "value")(tokens.inputs).reshape(b, n, h, d)
+        if tokens.key_mask is not None:
+            value = jnp.where(tokens.key_mask[..., None, None], value, 0)
+        outputs = jnp.zeros_like(value)
+        for tap, offset in enumerate(itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel_shape))):
+            own = weights[..., tap, None]
+            if self.kernel_at == "key":
+                outputs += neighbours(own * value, tokens.grid_shape, offset)
+            else:
+                outputs += own * neighbours(value, tokens.grid_shape, offset)
+        return outputs
+
+
+def neighbours(x: Array, grid_shape: Shape, offset: Shape) -> Array:
+    """out[:, t] = x[:, t + offset], 0 where that is off the grid: [b t ...] -> [b t ...]."""
+    y = x.reshape(len(x), *grid_shape, *x.shape[2:])
+    for axis, (o, size) in enumerate(zip(offset, grid_shape, strict=True), 1):
+        o = max(-size, min(o, size))
+        y = jax.lax.slice_in_dim(y, max(o, 0), size + min(o, 0), axis=axis)
+        y = jnp.pad(y, [(0, 0)] * axis + [(max(-o, 0), max(o, 0))] + [(0, 0)] * (y.ndim - axis - 1))
+    return y.reshape(x.shape)
