@@ -2,7 +2,8 @@
 
 python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits
 Hardware and time: 2 CPU cores, about 1.5 minutes. Expected best-epoch validation accuracy: .969 to .981 (five seeds).
-"", :composite (content, fixed and dynamic convolutions of 5 x 5 pixels in the place of SIREN and span), :tiny (tests).
+"", :composite (fixed and dynamic convolutions, of all offsets, in the place of SIREN and span: .877, one seed; with
+kernels of 5 x 5 .560, for the last pixel, which is read, then knows others only by their direction), :tiny (tests).
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common.apply_variant(common.get_config(), "digits")
     if variant == "composite":
         config.model.terms = ("content", "fixed_convolution", "dynamic_convolution")
-        config.model.kernel.shape = (5, 5)
+        config.model.kernel.shape = (15, 15)
         config.model.encoding.kind = "none"
         config.model.span.enabled = False
     elif variant == "tiny":

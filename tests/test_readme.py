@@ -1,7 +1,10 @@
 """The README's examples run, and its commands exist."""
 
+import math
 import pathlib
 import re
+
+import jax
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -20,9 +23,15 @@ def test_example_of_a_layer(unchecked):
 def test_example_of_translution(unchecked):
     names = {}
     exec(examples()[1], names)
-    assert len(examples()) == 2
     assert names["logits"].shape == (2, 10)
     assert names["variables"]["params"]["blocks_0"]["attention"]["values"]["matrices"].shape == (5, 5, 64, 1, 64)
+
+
+def test_example_of_convolutions(unchecked):
+    names = {}
+    exec(examples()[2], names)
+    assert len(examples()) == 3
+    assert sum(math.prod(array.shape) for array in jax.tree.leaves(names["params"])) == 13_428_196
 
 
 def test_commands():
