@@ -2,6 +2,7 @@
 
 python -m posattn_jax.main --config=configs/translution_mnist.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
 Hardware and time: :quick one CPU core, 3 minutes. Expected test accuracy after the last epoch: .956 +- .002 (n = 5).
+The sweep of depths 1 to 4, one seed: 30 minutes of one core; 5 and 6 were not run.
 "" (30 epochs), :quick (10 epochs), :tiny (tests).
 """
 

@@ -8,10 +8,11 @@ import jax
 import jaxtyping
 import pytest
 
-# Programs that run once or twice: quick code generation takes a third of the time. XLA reads this at its first use.
+# Programs that run once or twice: code generation that is quick, not good. XLA reads this when it starts.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-if jax.__version_info__ < (0, 12):  # later versions know no other code generation
-    FLAGS += " --xla_cpu_use_fusion_emitters=false"
+if jax.__version_info__ < (0, 12):  # which no longer knows the first of these
+    FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    FLAGS += " --xla_cpu_use_xnnpack=false --xla_cpu_use_onednn=false"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
 # Many tests compile the same program; with pytest-xdist the workers share the folder that the first process made.

@@ -21,7 +21,7 @@ from tests import made_data
         ("model.kind", "mlp", 'model.kind="mlp": expected "classifier" or "vit"'),
         ("model.activation", "tanh", 'model.activation="tanh": expected "relu" or "gelu"'),
         ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier" or "fan_in"'),
-        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "translution", "low_rank" or "general"'),
+        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "plus_depthwise", "translution"'),
         ("model.value.kernel_init", "zeros", 'model.value.kernel_init="zeros": expected "kaiming" or "fan_in"'),
         (
             "data.name",
