@@ -42,7 +42,7 @@ def made_source(config):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_traces_at_full_size(name):
+def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
     config.model.scan_layers = True  # one layer is traced for all
     source = made_source(config)
