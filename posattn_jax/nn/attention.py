@@ -100,8 +100,8 @@ class PositionalSelfAttention(nn.Module):
     ) -> tuple[Features, dict[str, Any]]:
         """Attends over the grid.
 
-        With class tokens, or values that differ from pair to pair, the weights are laid out for every pair, whatever
-        the implementation: see `attention_weights`.
+        With class tokens, or terms or values that are `by_pair`, the weights are laid out for every pair, whatever the
+        implementation: see `attention_weights`.
 
         Args:
           inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order.
@@ -261,7 +261,7 @@ class PositionalSelfAttention(nn.Module):
             "terms without a sinusoidal encoding": factors is None,
             "a relative bias": biased,
             "return_weights": return_weights,
-            "class tokens, or matrices for displacements": by_pair,
+            "class tokens, or parts that are by pair": by_pair,
             "attention dropout": self.dropout_rate > 0,
         }
         obstacle = next((name for name, found in obstacles.items() if found), None)

@@ -24,7 +24,7 @@ def linear(features: int, fan_in: int, **fields: Any) -> nn.Dense:
     Args:
       features: the output width.
       fan_in: the input width.
-      **fields: of `flax.linen.Dense`: dtype, param_dtype, name, ...
+      **fields: of `flax.linen.Dense`: dtype, param_dtype, name, ...; a kernel_init or bias_init among them is used.
     """
     init = uniform(1 / math.sqrt(fan_in))
     return nn.Dense(features, **({"kernel_init": init, "bias_init": init} | fields))

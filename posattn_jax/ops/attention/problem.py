@@ -166,7 +166,7 @@ class Problem:
         queries = self.content_queries(queries)
         return jnp.einsum("bthd,bshd->bhts", queries, self.key, preferred_element_type=self.dtype)
 
-    @property
+    @functools.cached_property
     def encoding(self) -> Float[Array, "*r h _"] | None:
         """What `position_queries` meet at every offset: E, and beta / scale as one feature more; None: nothing."""
         parts = [] if self.relative_encoding is None else [self.relative_encoding]
