@@ -13,7 +13,8 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.seed = 9188  # of the split, the initialisation, dropout and the order; the paper's: 9188 2755 361 1321 833
 
-    config.task = "classification"  # of images; or reconstruction: a SIREN of the model's width fits sinusoids' E
+    # of images; or reconstruction: a SIREN of the model's width fits sinusoids' E; masked_lm: of text
+    config.task = "classification"
 
     config.data = ConfigDict()
     # digits, mnist, cifar10, cifar100 (its fine labels), moving_mnist (a digit an image), moving_mnist_clips (a moving
@@ -32,31 +33,44 @@ def get_config() -> ConfigDict:
     config.data.frames = 8  # moving_mnist_clips
     config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
 
+    # Of text, data.dir is a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
+    config.data.validation_dir = ""  # likewise; "": a twentieth of the pairs of lines, drawn by the seed
+    config.data.cache_dir = "data/cache"  # of tokenizers, and of texts as token ids
+    config.data.vocabulary_size = 30004  # 4 special tokens included
+    config.data.length = 128  # of a sequence, in tokens
+    config.data.mask_share = 0.15  # masked_lm: of the tokens
+
     config.model = ConfigDict()
-    config.model.kind = "classifier"  # or vit
+    config.model.kind = "classifier"  # or vit; bert
     config.model.num_blocks = 6
     config.model.width = 64
     config.model.num_heads = 8
+    config.model.head_dim = 0  # 0: the width divided by the heads
     config.model.mlp_dim = 128
+    config.model.embedding_dim = 0  # bert: of tokens; 0: the width
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.0
+    config.model.mlp_dropout_rate = -1.0  # inside the feed-forward network; -1: as dropout_rate
     config.model.norm = "post"  # or pre
     config.model.activation = "relu"  # or gelu
     config.model.readout = "last"  # or mean, max; vit: class, mean or max
     config.model.patch_shape = ()  # vit: a size in every dimension
-    config.model.absolute_positions = False  # vit: a trained vector for every token
+    config.model.absolute_positions = False  # vit, bert: a trained vector for every token
+    config.model.layer_norm_epsilon = 1e-5
+    config.model.linear_init = "own"  # of linear maps, projections excepted; or normal: N(0, .02)
     config.model.projection_bias = True  # of queries, keys and values
-    config.model.projection_init = "xavier"  # over the fused map; or fan_in: of each as a linear map of its own
+    config.model.projection_init = "xavier"  # over the fused map; fan_in: of each as a linear map of its own; normal
     config.model.use_output = True  # whether attention has an output projection
-    # some of these, and of Translution's relative_content (in the place of content), relative_query and relative_key
-    # also relative_content, relative_query, relative_key (as in Translution); fixed_convolution, dynamic_convolution,
-    # key_convolution (of the kernel below)
+    # some of these; of Translution's relative_content (in the place of content), relative_query, relative_key; and of
+    # fixed_convolution, dynamic_convolution, key_convolution (of the kernel below)
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
     config.model.kernel = ConfigDict()
     config.model.kernel.shape = ()  # of all convolutions: odd sizes, one a dimension
     config.model.kernel.outside = "clip"  # terms: offsets beyond the kernel have what its edge has; or drop: 0
     config.model.kernel.share_heads = True  # dynamic_convolution, key_convolution: the same vectors for all heads
+    config.model.kernel.at = "query"  # span_convolution: whose weights are taken; or key
     config.model.convolved = ()  # query, key or value: made by a convolution for the first half of the heads
+    config.model.beside = "none"  # or span_convolution (ConvBERT's): as many heads again that do not attend
     # auto, tiled, dense, patch, window or reference; without a span and with sinusoidal encodings also factorised
     config.model.implementation = "auto"
     config.model.remat = False

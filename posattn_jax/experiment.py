@@ -16,6 +16,7 @@ from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
 from posattn_jax.data.points import Points
 from posattn_jax.errors import InputError
+from posattn_jax.language_config import load_text, make_masked_lm
 from posattn_jax.model_config import check_sizes, make_model, siren_fields
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
@@ -121,7 +122,9 @@ def task_parts(config: ConfigDict) -> tuple[Callable[..., dict[str, Any]], Calla
             return load_labelled, make_classification
         case "reconstruction":
             return load_offsets, make_reconstruction
-    raise InputError(f'task="{config.task}": expected "classification" or "reconstruction"')
+        case "masked_lm":
+            return load_text, make_masked_lm
+    raise InputError(f'task="{config.task}": expected "classification", "reconstruction" or "masked_lm"')
 
 
 def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | None = None) -> Task:

@@ -5,9 +5,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.nn.initializers import Initializer
 from ml_collections import ConfigDict
 
 from posattn_jax.errors import InputError
+from posattn_jax.models.bert import NORMAL, Bert
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
@@ -17,6 +19,7 @@ from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, Sinusoidal
 from posattn_jax.nn.projections import PARTS, ConvolutionalProjections, LinearProjections, fan_in, fused_xavier
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import (
     Content,
     ContentBias,
@@ -152,7 +155,7 @@ def make_projections(config: ConfigDict) -> LinearProjections | ConvolutionalPro
     model: Any = config.model
     fields: dict[str, Any] = {
         "use_bias": model.projection_bias,
-        "kernel_init": choose(config, "projection_init", xavier=fused_xavier, fan_in=fan_in),
+        "kernel_init": choose(config, "projection_init", xavier=fused_xavier, fan_in=fan_in, normal=NORMAL),
         "dtype": dtype(config, "dtype"),
         "param_dtype": dtype(config, "param_dtype"),
     }
@@ -187,48 +190,104 @@ def make_values(config: ConfigDict) -> PairValues | PlusDepthwise | None:
     return make()
 
 
+def make_beside(config: ConfigDict) -> SpanConvolution | None:
+    """The heads of one layer that do not attend."""
+    kernel: Any = config.model.kernel
+    dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
+    if linear_init(config) is not None:
+        dtypes["kernel_init"] = linear_init(config)
+    make = choose(
+        config,
+        "beside",
+        none=lambda: None,
+        span_convolution=lambda: SpanConvolution(tuple(kernel.shape), kernel.at, **dtypes),
+    )
+    return make()
+
+
+def linear_init(config: ConfigDict) -> Initializer | None:
+    """Of linear maps, queries, keys and values excepted; None: of each its own."""
+    return choose(config, "linear_init", own=None, normal=NORMAL)
+
+
 def make_block(config: ConfigDict) -> EncoderBlock:
     """One encoder block, whose parts are its own: parts shared between blocks would share parameters."""
     model: Any = config.model
     dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
+    init = linear_init(config)
     attention = PositionalSelfAttention(
         num_heads=model.num_heads,
+        head_dim=model.head_dim or None,
         terms=make_terms(config),
         span=make_span(config),
         values=make_values(config),
+        beside=make_beside(config),
         projections=make_projections(config),
         use_output=model.use_output,
         dropout_rate=model.attention_dropout_rate,
         implementation=model.implementation,
+        **(dtypes if init is None else dtypes | {"kernel_init": init}),
+    )
+    return EncoderBlock(
+        attention,
+        model.mlp_dim,
+        model.dropout_rate,
+        model.norm,
+        choose(config, "activation", relu=nn.relu, gelu=exact_gelu),
+        mlp_dropout_rate=None if model.mlp_dropout_rate == -1 else model.mlp_dropout_rate,
+        kernel_init=init,
+        layer_norm_epsilon=model.layer_norm_epsilon,
         **dtypes,
     )
-    activation = choose(config, "activation", relu=nn.relu, gelu=exact_gelu)
-    return EncoderBlock(attention, model.mlp_dim, model.dropout_rate, model.norm, activation, **dtypes)
 
 
-def make_model(config: ConfigDict, num_classes: int) -> Classifier | VisionTransformer:
-    """The classifier.
+def make_stack(config: ConfigDict) -> dict[str, Any]:
+    """The fields that all models share: their width, their blocks and how these are run.
 
     Raises:
       InputError: sizes that do not fit together.
     """
     model: Any = config.model
-    for name in ("dropout_rate", "attention_dropout_rate"):
-        if not 0 <= model[name] < 1:
+    for name in ("dropout_rate", "attention_dropout_rate", "mlp_dropout_rate"):
+        if not 0 <= model[name] < 1 and (name, model[name]) != ("mlp_dropout_rate", -1):
             raise InputError(f"model.{name}={model[name]}: expected at least 0 and less than 1")
     check_sizes(config, "num_blocks", "width", "num_heads", "mlp_dim")
-    if model.width % model.num_heads:
+    if not model.head_dim and model.width % model.num_heads:
         raise InputError(f"model.num_heads={model.num_heads} does not divide model.width={model.width}")
-    fields: dict[str, Any] = {
-        "num_classes": num_classes,
+    return {
         "width": model.width,
         "blocks": tuple(make_block(config) for _ in range(model.num_blocks)),
-        "readout": model.readout,
         "remat": model.remat,
         "scan_layers": model.scan_layers,
         "dtype": dtype(config, "dtype"),
         "param_dtype": dtype(config, "param_dtype"),
     }
+
+
+def make_bert(config: ConfigDict, vocabulary_size: int, length: int) -> Bert:
+    """The encoder of token ids.
+
+    Raises:
+      InputError: another kind of model, or sizes that do not fit together.
+    """
+    model: Any = config.model
+    if model.kind != "bert":
+        raise InputError(f'model.kind="{model.kind}": expected "bert" with task="{config.task}"')
+    return Bert(
+        vocabulary_size,
+        embedding_dim=model.embedding_dim or None,
+        max_length=length,
+        absolute_positions=model.absolute_positions,
+        dropout_rate=model.dropout_rate,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        **make_stack(config),
+    )
+
+
+def make_model(config: ConfigDict, num_classes: int) -> Classifier | VisionTransformer:
+    """The classifier; raises as `make_stack`."""
+    model: Any = config.model
+    fields = make_stack(config) | {"num_classes": num_classes, "readout": model.readout}
     make = choose(
         config,
         "kind",

@@ -16,6 +16,8 @@ from ml_collections import ConfigDict
 
 from posattn_jax import experiment
 from posattn_jax.analysis import figures
+from posattn_jax.data import tokenizer
+from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
@@ -46,6 +48,8 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
     write_json(workdir / "config.json", config.to_dict())
     with _alone_in(workdir):
+        if isinstance(sources["train"], SentencePairs):
+            tokenizer.keep(sources["train"].tokenizer, workdir)
         trainer.open(workdir)
         (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:

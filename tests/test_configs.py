@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from posattn_jax import experiment
+from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.images import ImageSet
+from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
 
@@ -32,13 +34,32 @@ MADE = {
 
 
 def made_source(config):
-    """Made images of the config's size; a task that reads no images has its own source."""
+    """Made images, or text, of the config's size; a task that reads neither has its own source."""
     if config.task == "reconstruction":
         return experiment.load_sources(config)["train"]
+    if config.task == "masked_lm":
+        return made_text(config)
     sides, channels, classes = MADE[config.data.name]
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (80, *sides, channels)).astype(np.uint8)
     return experiment.lay_out(config, ImageSet(images, rng.integers(0, classes, 80), classes, max_value=16))
+
+
+class MadeTokenizer(Tokenizer):
+    """Of a size, and no more."""
+
+    vocabulary_size = 0
+
+    def __init__(self, vocabulary_size):
+        self.vocabulary_size = vocabulary_size
+
+
+def made_text(config):
+    """Pairs of lines of random tokens, as many as images."""
+    ids = np.random.default_rng(0).integers(4, config.data.vocabulary_size, 1600).astype(np.uint16)
+    pairs = np.array([(line, 2) for line in range(0, 160, 2)])
+    tokenizer = MadeTokenizer(config.data.vocabulary_size)
+    return SentencePairs(ids, np.arange(0, 1601, 10), pairs, config.data.length, tokenizer)
 
 
 @pytest.mark.parametrize("name", TRAINED)

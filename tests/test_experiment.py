@@ -12,7 +12,7 @@ from tests import made_data
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("task", "regression", 'task="regression": expected "classification" or "reconstruction"'),
+        ("task", "regression", 'task="regression": expected "classification", "reconstruction" or "masked_lm"'),
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
@@ -20,7 +20,7 @@ from tests import made_data
         ("data.validation", "test", 'data.validation="test": digits has no test part'),
         ("model.kind", "mlp", 'model.kind="mlp": expected "classifier" or "vit"'),
         ("model.activation", "tanh", 'model.activation="tanh": expected "relu" or "gelu"'),
-        ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier" or "fan_in"'),
+        ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier", "fan_in" or "normal"'),
         ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "plus_depthwise", "translution"'),
         ("model.value.kernel_init", "zeros", 'model.value.kernel_init="zeros": expected "kaiming" or "fan_in"'),
         (

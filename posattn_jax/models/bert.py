@@ -1,5 +1,6 @@
 """BERT: an encoder of token ids, and what is read from it: masked tokens, or a label a sequence."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, Int, KeyMask
+from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
 from posattn_jax.models.stack import run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
@@ -110,6 +111,7 @@ class Bert(nn.Module):
         *,
         segments: TokenIds | None = None,
         key_mask: KeyMask | None = None,
+        span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
     ) -> tuple[Features, dict[str, Any]]:
         """Encodes sequences.
@@ -118,6 +120,7 @@ class Bert(nn.Module):
           tokens: ids [b t].
           segments: ids [b t] of the sentence that a token belongs to; None: all of them to the first.
           key_mask: [b t], True = a token, False = padding, which changes no token's features.
+          span_bounds: see `run_blocks`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
 
         Returns:
@@ -144,6 +147,7 @@ class Bert(nn.Module):
             (length,),
             remat=self.remat,
             scan_layers=self.scan_layers,
+            span_bounds=span_bounds,
             key_mask=key_mask,
             deterministic=deterministic,
         )
@@ -167,10 +171,8 @@ class MaskedLanguageModel(nn.Module):
         self,
         tokens: TokenIds,
         *,
-        segments: TokenIds | None = None,
-        key_mask: KeyMask | None = None,
         targets: Int[Array, "b m"] | None = None,
-        deterministic: bool = True,
+        **inputs: Any,
     ) -> tuple[Float[Array, "b m v"], dict[str, Any]]:
         """Logits of the tokens at the places `targets`, [b m v]; None: of all.
 
@@ -178,7 +180,7 @@ class MaskedLanguageModel(nn.Module):
         """
         encoder = self.encoder
         fields: dict[str, Any] = {"dtype": encoder.dtype, "param_dtype": encoder.param_dtype}
-        x, made = encoder(tokens, segments=segments, key_mask=key_mask, deterministic=deterministic)
+        x, made = encoder(tokens, **inputs)
         if targets is not None:
             x = jnp.take_along_axis(x, targets[..., None], axis=1)
         x = nn.Dense(
@@ -206,9 +208,8 @@ class SequenceClassifier(nn.Module):
         self,
         tokens: TokenIds,
         *,
-        segments: TokenIds | None = None,
-        key_mask: KeyMask | None = None,
         deterministic: bool = True,
+        **inputs: Any,
     ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
         """Logits [b num_outputs], float32 or better. Arguments, and the second result, as `Bert`."""
         encoder = self.encoder
@@ -217,7 +218,7 @@ class SequenceClassifier(nn.Module):
             "dtype": encoder.dtype,
             "param_dtype": encoder.param_dtype,
         }
-        x, made = encoder(tokens, segments=segments, key_mask=key_mask, deterministic=deterministic)
+        x, made = encoder(tokens, deterministic=deterministic, **inputs)
         x = nn.tanh(nn.Dense(encoder.width, name="pooler", **fields)(x[:, 0]))
         x = nn.Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
         logits = nn.Dense(self.num_outputs, name="head", **fields)(x)

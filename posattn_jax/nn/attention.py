@@ -119,8 +119,8 @@ class PositionalSelfAttention(nn.Module):
 
         Returns:
           The outputs [b t c] and a dict of what the layer made on the way, as far as its parts make it:
-          "relative_encoding" [*R, h, d] (0 where the span does not reach), "sigma" as `relative_attention` takes it,
-          "weights" [b h t s].
+          "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h], "sigma" as
+          `relative_attention` takes it, "depthwise_kernel" [*K, c], "weights" [b h t s].
 
         Raises:
           ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
@@ -167,7 +167,7 @@ class PositionalSelfAttention(nn.Module):
         if query is None:  # nothing asks for it, but for its shape
             query = jnp.zeros((*inputs.shape[:2], self.num_heads, head_dim), self.dtype or inputs.dtype)
         factorised = self._is_factorised(query, factors, return_weights, by_pair, "relative_bias" in arguments)
-        made = {name: arguments[name] for name in ("relative_encoding",) if name in arguments}
+        made = {name: arguments[name] for name in ("relative_encoding", "relative_bias") if name in arguments}
         scores = {"pair_scores": arguments.pop("pair_scores")} if "pair_scores" in arguments else {}  # not rounded
         arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
         if self.span is not None:
@@ -187,7 +187,7 @@ class PositionalSelfAttention(nn.Module):
         }
         added = None
         if isinstance(self.values, PlusDepthwise):
-            added = self.values(value, tokens)
+            added, made["depthwise_kernel"] = self.values(value, tokens), self.values.kernel
         elif self.values is not None and not isinstance(self.values, PairValues):
             value = self.values(value)
         if by_pair:

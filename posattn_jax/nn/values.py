@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, Value
+from posattn_jax.axes import Array, Features, Float, Value
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.kernels import check_kernel
@@ -64,3 +64,8 @@ class PlusDepthwise(nn.Module):
         """What is added to the averages [b t h d]."""
         flat = value.reshape(*value.shape[:2], -1)
         return self.convolution(flat, tokens).reshape(value.shape)
+
+    @property
+    def kernel(self) -> Float[Array, "*k c"]:
+        """Of the convolution, once it was called."""
+        return jnp.squeeze(self.convolution.variables["params"]["convolution"]["kernel"], -2)

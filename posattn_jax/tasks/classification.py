@@ -2,25 +2,22 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
-from posattn_jax.ops.attention import score_share
-from posattn_jax.ops.span import half_span, span_share, span_size
-
-Params = Any
-Totals = dict[str, Array]
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.ops.span import span_share
+from posattn_jax.tasks.blocks import BlockTask, Params, Totals
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(BlockTask):
     """Cross-entropy of a classifier's logits, and a price on its learned spans.
 
       loss = mean cross-entropy + span_penalty * mean over layers of the span's share of the grid
@@ -32,11 +29,11 @@ class Classification:
       reference_shape: the grid of the data the model was trained on, where `input_shape` is another.
       num_dims: p, of points that lie on no grid; 0: the data lies on one.
       span_penalty: the price of spans that cover everything; the paper has none.
-      span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
-        follows the span at run time.
+      span_bounds: see `BlockTask`.
     """
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
+    unit: ClassVar[str] = "images"  # of examples
 
     model: Classifier | VisionTransformer
     input_shape: Shape
@@ -52,7 +49,12 @@ class Classification:
         return self.model.token_grid(self.input_shape)
 
     @property
-    def _reference_grid(self) -> Sizes | None:
+    def blocks(self) -> Sequence[EncoderBlock]:
+        """Of the model."""
+        return self.model.blocks
+
+    @property
+    def reference_grid(self) -> Sizes | None:
         """The grid that attention met in training, where it was another."""
         return None if self.reference_shape is None else self.model.token_grid(self.reference_shape)
 
@@ -68,7 +70,7 @@ class Classification:
 
     def _whole(self, shape: Shape) -> tuple[Shape, ...]:
         """Bounds that no span exceeds."""
-        return (tuple(size - 1 for size in self.model.token_grid(shape)),) * len(self.model.blocks)
+        return (tuple(size - 1 for size in self.model.token_grid(shape)),) * len(self.blocks)
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
@@ -97,7 +99,7 @@ class Classification:
         return loss, totals
 
     def _span_share(self, made: dict[str, dict[str, Array]]) -> Array:
-        layers = zip(self.model.blocks, made.values(), strict=True)
+        layers = zip(self.blocks, made.values(), strict=True)
         shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
         if not shares:
             raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to price")
@@ -115,7 +117,7 @@ class Classification:
         return {"loss": float(totals["loss"]) / count, "accuracy": float(totals["correct"]) / count}
 
     def describe(self, params: Params) -> Any:
-        """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
+        """See `BlockTask`."""
         _, made = self.model.apply(
             {"params": params},
             **self._nothing(self.input_shape),
@@ -123,43 +125,3 @@ class Classification:
             span_bounds=self._whole(self.input_shape),  # the encodings also where no span reaches
         )
         return made
-
-    def within(self, span_bounds: tuple[Shape, ...]) -> "Classification":
-        """The same task, its layouts made for spans that do not exceed the bounds."""
-        return dataclasses.replace(self, span_bounds=span_bounds)
-
-    def half_spans(self, params: Params) -> list[Array]:
-        """How far each block's queries see: [p] a block, the largest of its heads."""
-        made, everything = self.describe(params), jnp.subtract(jnp.asarray(self.grid_shape), 1.0)
-        halves = []
-        for block, out in zip(self.model.blocks, made.values(), strict=True):
-            half = everything
-            if "sigma" in out:
-                half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self._reference_grid)
-            halves.append(half.reshape(-1, len(self.grid_shape)).max(0))
-        return halves
-
-    def spans(self, made: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """Per block with a span, as lists: "sigma", "size" (the positions it covers) and "score_share".
-
-        The last is the share of all scores that the block computes, one a head where each has its own span.
-        """
-        spans = {}
-        for i, block in enumerate(self.model.blocks):
-            if "sigma" in made[f"block_{i}"]:
-                sigma = jnp.asarray(made[f"block_{i}"]["sigma"])
-                size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self._reference_grid)
-                bound = None if self.span_bounds is None else self.span_bounds[i]
-                shares = [
-                    score_share(
-                        self.grid_shape,
-                        tuple((extent - 1) // 2 for extent in each),
-                        span_bound=bound,
-                        batch_size=batch_size,
-                        num_heads=block.attention.num_heads,
-                        implementation=block.attention.implementation,
-                    )
-                    for each in np.atleast_2d(size).tolist()
-                ]
-                spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist(), "score_share": shares}
-        return spans

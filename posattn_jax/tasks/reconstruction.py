@@ -30,6 +30,7 @@ class Reconstruction:
     """
 
     score: ClassVar[str] = "explained"  # 1: E itself, 0: no better than the mean of each feature
+    unit: ClassVar[str] = "offsets"  # of examples
 
     siren: Siren
     grid_shape: Shape

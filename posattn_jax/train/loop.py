@@ -168,7 +168,7 @@ class Trainer:
           Interrupted: by SIGINT or SIGTERM, after saving.
         """
         settings = self.settings
-        bar = Progress(settings.total_steps, self.step, settings.examples_per_step)
+        bar = Progress(settings.total_steps, self.step, settings.examples_per_step, self.task.unit)
         try:
             with Interruption() as interruption:
                 clock = Clock(self.seconds, self.step)
@@ -230,7 +230,9 @@ class Trainer:
         """Writes the speed since the last time, and the spans."""
         rate = clock.steps_per_second(self.step) * self.settings.examples_per_step
         clock.start_rate(self.step)
-        self._writer.write(self.step, self.epoch, "speed", {"images_per_second": rate, "seconds": clock.seconds})
+        self._writer.write(
+            self.step, self.epoch, "speed", {f"{self.task.unit}_per_second": rate, "seconds": clock.seconds}
+        )
         task = self._task_within(self._span_bounds)
         spans = task.spans(jax.device_get(self._sigmas(self.state.params)), batch_size=self.micro_batches[1])
         for block, span in spans.items():
@@ -240,7 +242,7 @@ class Trainer:
                 self._writer.write(self.step, self.epoch, "span", figures)
         if spans:
             self._shown["scores"] = float(np.mean([share for span in spans.values() for share in span["score_share"]]))
-        self._shown["images/s"] = rate
+        self._shown[f"{self.task.unit}/s"] = rate
 
     def _end_epoch(self, clock: "Clock") -> str:
         """Evaluates, writes what the epoch brought, and saves; returns a line about it."""
@@ -264,7 +266,8 @@ class Trainer:
             for split, metrics in (("train", train), ("validation", validation))
         )
         computed = f"  scores computed {self._shown['scores']:.0%}" if "scores" in self._shown else ""
-        return f"epoch {self.epoch:.2f}  {figures}{computed}  {self._shown['images/s']:.3g} images/s"
+        unit = f"{self.task.unit}/s"
+        return f"epoch {self.epoch:.2f}  {figures}{computed}  {self._shown[unit]:.3g} {unit}"
 
     def _save(self, seconds: float, score: float | None = None) -> None:
         self._check()

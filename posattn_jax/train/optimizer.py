@@ -28,4 +28,5 @@ def adam(
 
 
 def _decays(path: tuple, array: jax.Array) -> bool:
-    return array.ndim > 1 and "span" not in [getattr(key, "key", None) for key in path]
+    names = [getattr(key, "key", None) for key in path]
+    return array.ndim > 1 and names[-1] != "bias" and "span" not in names

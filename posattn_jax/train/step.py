@@ -19,6 +19,7 @@ class Task(Protocol):
     """What the loop asks of a task: see `tasks.classification.Classification`."""
 
     score: ClassVar[str]
+    unit: ClassVar[str]
 
     @property
     def grid_shape(self) -> Shape: ...

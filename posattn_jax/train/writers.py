@@ -39,13 +39,13 @@ class MetricWriter:
 
 
 class Progress:
-    """A bar with epoch, loss, accuracy, images/s and time left, on a terminal; elsewhere a line an epoch."""
+    """A bar with epoch, loss, score, speed and time left, on a terminal; elsewhere a line an epoch."""
 
-    def __init__(self, total_steps: int, step: int, examples_per_step: int):
+    def __init__(self, total_steps: int, step: int, examples_per_step: int, unit: str):
         self._bar = tqdm(
             total=total_steps * examples_per_step,
             initial=step * examples_per_step,
-            unit=" images",
+            unit=f" {unit}",
             unit_scale=True,
             disable=None,
             dynamic_ncols=True,

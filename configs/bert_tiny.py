@@ -1,0 +1,42 @@
+"""A BERT for two CPU cores, pre-trained on a few megabytes of English; sweep(): do positions help, and which?
+
+python launch/english_text.py FROM data/english   (what FROM holds: see there)
+python -m posattn_jax.main --config=configs/bert_tiny.py:composite --workdir=runs/NAME \
+    --config.data.dir=data/english/train --config.data.validation_dir=data/english/validation
+Hardware and time: TODO. Expected: TODO
+Variants as configs/bert_small.py.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common_bert
+from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = common_bert.get_config("bert_tiny", variant)
+    if variant != "tiny":
+        config.data.update(vocabulary_size=4096, length=40)
+        config.train.update(total_steps=2000, batch_size=64, checkpoint_steps=0)
+        config.optimizer.update(learning_rate=1e-3, warmup_steps=200)
+    return config
+
+
+def sweep(variant: str = "") -> Plan:
+    names = ("none", "absolute", "fixed", "dynamic", "composite")
+    claims = (
+        ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
+        ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
+        ("Dynamic convolutions give a lower loss than absolute positions", "dynamic", "absolute", "less"),
+        ("Composite attention gives a lower loss than absolute positions", "composite", "absolute", "less"),
+        ("Composite attention gives a lower loss than fixed convolutions", "composite", "fixed", "less"),
+        ("Composite attention gives a lower loss than dynamic convolutions", "composite", "dynamic", "less"),
+    )
+    return Plan(
+        "Masked language modelling: are convolutions in attention better than absolute positions?",
+        common_bert.treatments(*names),
+        tuple(Hypothesis(*claim) for claim in claims),
+        seeds=PAPER_SEEDS[:3],
+        response="loss",
+        epoch="last",
+    )

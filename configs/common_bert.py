@@ -1,0 +1,104 @@
+"""What the configs of BERT (Chang 2021) share: its pre-training by masked language modelling, and its convolutions."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import common
+from posattn_jax.analysis.plan import Treatment
+
+FIXED, DYNAMIC, KEY = "fixed_convolution", "dynamic_convolution", "key_convolution"
+COMPOSITE: dict[str, Any] = {"model.terms": ("content", FIXED, DYNAMIC)}
+
+
+def _convolved(*parts: str) -> dict[str, Any]:
+    return {"model.convolved": parts}
+
+
+# Of a BERT that knows no positions.
+PLAIN: dict[str, Any] = {"model.terms": ("content",), "model.absolute_positions": False}
+# The rows of the paper's tables, as changes of it.
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "absolute": {"model.absolute_positions": True},
+    "fixed": {"model.terms": ("content", FIXED)},
+    "dynamic": {"model.terms": ("content", DYNAMIC)},
+    "composite": COMPOSITE,
+    "composite_key": {"model.terms": ("content", FIXED, DYNAMIC, KEY)},
+    "depthwise": {"model.value.kind": "plus_depthwise"},
+    "composite_depthwise": COMPOSITE | {"model.value.kind": "plus_depthwise"},
+    "qk": _convolved("query", "key"),
+    "value": _convolved("value"),
+    "qkv": _convolved("query", "key", "value"),
+    "composite_qk": COMPOSITE | _convolved("query", "key"),
+    "composite_value": COMPOSITE | _convolved("value"),
+    "composite_qkv": COMPOSITE | _convolved("query", "key", "value"),
+    # Half of the heads attend, the others are convolutions.
+    "convbert": {
+        "model.absolute_positions": True,
+        "model.beside": "span_convolution",
+        "model.kernel.shape": (9,),
+        "model.kernel.at": "key",
+    },
+}
+LABELS = {
+    "none": "No convolution",
+    "absolute": "No convolution + abs position",
+    "fixed": "Fixed lightweight",
+    "dynamic": "Dynamic lightweight",
+    "composite": "Composite",
+}
+
+SIZES: dict[str, dict[str, int]] = {
+    "bert_tiny": {"embedding_dim": 128, "width": 128, "num_heads": 4, "mlp_dim": 512, "num_blocks": 3},
+    "bert_small": {"embedding_dim": 128, "width": 256, "num_heads": 4, "mlp_dim": 1024, "num_blocks": 12},
+    "bert_base": {"embedding_dim": 768, "width": 768, "num_heads": 12, "mlp_dim": 3072, "num_blocks": 12},
+}
+
+
+def get_config(size: str, variant: str = "") -> ConfigDict:
+    """A BERT of a size, with one of `CONVOLUTIONS`; "": absolute; "tiny": composite, two steps, for tests."""
+    config = common.get_config()
+    config.task = "masked_lm"
+    config.data.dir = "data/text"
+    config.model.update(
+        kind="bert",
+        terms=("content",),
+        attention_dropout_rate=0.1,
+        mlp_dropout_rate=0.0,
+        activation="gelu",
+        layer_norm_epsilon=1e-12,
+        projection_init="normal",
+        linear_init="normal",
+        **SIZES[size],
+    )
+    config.model.encoding.kind = "none"
+    config.model.kernel.shape = (17,)
+    config.model.span.enabled = False
+    config.train.update(total_epochs=0.0, accumulation_steps=1, checkpoint_steps=5000)
+    config.optimizer.update(eps=1e-6, weight_decay=0.01, clip_norm=1.0, schedule="linear", warmup_steps=10_000)
+    if variant == "tiny":
+        config.data.update(vocabulary_size=60, length=12)
+        config.model.update(embedding_dim=6, width=8, num_heads=2, mlp_dim=16, num_blocks=1)
+        config.model.kernel.shape = (5,)
+        config.train.update(total_steps=2, batch_size=4, eval_batch_size=8)
+        variant = "composite"
+    return with_convolution(config, variant or "absolute")
+
+
+def with_convolution(config: ConfigDict, name: str) -> ConfigDict:
+    """The config with one of `CONVOLUTIONS`; ValueError where there is none of the name."""
+    if name not in CONVOLUTIONS:
+        raise ValueError(f'config variant "{name}": expected none, {", ".join(CONVOLUTIONS)} or tiny')
+    config.update_from_flattened_dict(CONVOLUTIONS[name])
+    if config.model.beside != "none":
+        config.model.update(head_dim=config.model.width // config.model.num_heads)
+        config.model.update(num_heads=config.model.num_heads // 2)
+    return config
+
+
+def treatments(*names: str) -> tuple[Treatment, ...]:
+    """Some of `CONVOLUTIONS`, each with all the fields that any of them changes: whichever config they start from."""
+    changed = {field for name in names for field in CONVOLUTIONS[name]}
+    plain = {field: value for field, value in PLAIN.items() if field in changed}
+    return tuple(Treatment(name, LABELS[name], plain | CONVOLUTIONS[name]) for name in names)

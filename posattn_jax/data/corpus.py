@@ -1,0 +1,109 @@
+"""A text as token ids on disk, made once as a stream: pairs of its consecutive lines, drawn in any order."""
+
+import array
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from posattn_jax.data import sequences, text_files
+from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.errors import InputError
+
+CHUNK = 10_000  # lines that are tokenised at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePairs:
+    """Every line with the next of its document, in pairs that do not overlap; a last one may be alone.
+
+    Attributes:
+      ids: all token ids, one line after the other.
+      starts: [lines + 1] where each line begins in `ids`.
+      pairs: [n, 2] a pair's first line, and how many it has: 1 or 2.
+      length: t, of a sequence.
+      tokenizer: that made the ids.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    pairs: np.ndarray
+    length: int
+    tokenizer: Tokenizer
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def select(self, numbers: np.ndarray) -> "SentencePairs":
+        """The pairs of these numbers, in this order."""
+        return dataclasses.replace(self, pairs=self.pairs[numbers])
+
+    @property
+    def num_cut(self) -> int:
+        """How many pairs are longer than a sequence, and are cut."""
+        first, num = self.pairs.T
+        return int(np.sum(self.starts[first + num] - self.starts[first] > sequences.room(self.length, num)))
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""
+        examples = [[self._line(line) for line in range(first, first + num)] for first, num in self.pairs[ids]]
+        return sequences.lay_out(examples, self.length) | {"ids": np.asarray(ids, np.int32)}
+
+    def _line(self, number: int) -> np.ndarray:
+        return self.ids[self.starts[number] : self.starts[number + 1]]
+
+
+def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[SentencePairs, SentencePairs]:
+    """Splits into train and validation by a permutation drawn from the seed."""
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    num_train = round(train_share * len(pairs))
+    return pairs.select(order[:num_train]), pairs.select(order[num_train:])
+
+
+def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, cache: pathlib.Path) -> SentencePairs:
+    """The pairs of some text files, tokenised if the cache does not have them.
+
+    Raises:
+      InputError: there is no line in them, or one that is damaged.
+    """
+    folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', tokenizer.sha256)[:16]}"
+    dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
+    if not folder.exists():
+        print(f"tokenising {len(files)} files ...")
+        _write(text_files.lines(files), tokenizer, dtype, folder)
+    starts, pairs = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("starts", "pairs"))
+    if not len(pairs):
+        raise InputError(f"{', '.join(map(str, files))}: no line with text")
+    return SentencePairs(np.memmap(folder / "ids.bin", dtype, "r"), starts, pairs, length, tokenizer)
+
+
+def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
+    """Streams the lines into a folder that is there only once it is whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        starts, pairs, is_open = array.array("q", [0]), array.array("q"), False
+        with (temporary / "ids.bin").open("wb") as file:
+            for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
+                for line, ids in zip(chunk, tokenizer.encode(chunk), strict=True):
+                    if not line:
+                        is_open = False
+                    elif len(ids):
+                        if is_open:
+                            pairs[-1] = 2
+                        else:
+                            pairs.extend((len(starts) - 1, 1))
+                        is_open = not is_open
+                        starts.append(starts[-1] + len(ids))
+                        file.write(ids.astype(dtype).tobytes())
+        np.save(temporary / "starts.npy", np.array(starts, np.int64))
+        np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
+        with contextlib.suppress(OSError):  # where another process was quicker, with the same
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,39 @@
+"""Sequences of token ids as BERT meets them: [CLS] first [SEP] second [SEP], then padding."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posattn_jax.data.tokenizer import CLS, PAD, SEP
+
+Ids = np.ndarray
+
+
+def room(length: int, num_parts: int) -> int:
+    """The tokens that a sequence of this length has for one part, or two, beside the special ones."""
+    return length - 1 - num_parts
+
+
+def cut(parts: Sequence[Ids], length: int) -> list[Ids]:
+    """One part, or two, made to fit into a sequence: tokens are taken from the end of the longer."""
+    kept = [len(part) for part in parts]
+    for _ in range(max(0, sum(kept) - room(length, len(parts)))):
+        kept[int(np.argmax(kept))] -= 1
+    return [part[:num] for part, num in zip(parts, kept, strict=True)]
+
+
+def lay_out(examples: Sequence[Sequence[Ids]], length: int) -> dict[str, np.ndarray]:
+    """{"tokens" [b t], "segments" [b t]}, both int32: examples of one part or two, cut to `length`, and padded.
+
+    Segments are 0, and 1 in the second part and at its [SEP].
+    """
+    tokens = np.full((len(examples), length), PAD, np.int32)
+    segments = np.zeros_like(tokens)
+    for row, segment, parts in zip(tokens, segments, examples, strict=True):
+        row[0], start = CLS, 1
+        for number, part in enumerate(cut(parts, length)):
+            end = start + len(part) + 1
+            row[start:end] = *part, SEP
+            segment[start:end] = number
+            start = end
+    return {"tokens": tokens, "segments": segments}

@@ -1,0 +1,57 @@
+"""Text: a file or a folder of files, one sentence a line, blank lines between documents; read as a stream."""
+
+import gzip
+import hashlib
+import pathlib
+import zlib
+from collections.abc import Iterable, Iterator
+
+from posattn_jax.errors import InputError
+
+SUFFIXES = (".txt", ".txt.gz")
+
+
+def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
+    """The text files of a folder and its folders, ordered by name; or the one file that `path` is.
+
+    Args:
+      path: where to look.
+      field: the config's field that says so, for errors.
+
+    Raises:
+      InputError: there are none.
+    """
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
+    if not files:
+        raise InputError(f"{field}={path}: no text there (expected a file, or a folder with {' or '.join(SUFFIXES)})")
+    return files
+
+
+def lines(files: Iterable[pathlib.Path]) -> Iterator[str]:
+    """The lines without the white space around them; "" between documents, of which each file's end is one.
+
+    Raises:
+      InputError: a file is no UTF-8, or is damaged.
+    """
+    for path in files:
+        number = 0
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    yield " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: line {number} is no UTF-8") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{path}: cannot be read after line {number} ({error})") from error
+        yield ""
+
+
+def fingerprint(files: Iterable[pathlib.Path], *more: object) -> str:
+    """A hash of what the files hold, in their order, and of whatever else a result depends on."""
+    digest = hashlib.sha256(repr(more).encode())
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

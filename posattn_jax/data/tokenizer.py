@@ -1,0 +1,146 @@
+"""Subwords: an uncased SentencePiece model, trained from a run's own text, and four special tokens before its pieces.
+
+0 [PAD]   1 [CLS]   2 [SEP]   3 [MASK]   4 ... the pieces, of which the first is unknown
+"""
+
+import functools
+import hashlib
+import io
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from posattn_jax.data import text_files
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_atomically
+
+PAD, CLS, SEP, MASK = SPECIALS = range(4)
+MODEL_FILE, HASH_FILE = "tokenizer.model", "tokenizer.sha256"  # in a run folder
+# Of larger texts so many lines are drawn: more change the pieces little, and take memory.
+MOST_LINES = 1_000_000
+
+
+class Tokenizer:
+    """A trained model."""
+
+    def __init__(self, model: bytes):
+        self.model = model
+        self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Of the model: two runs understand each other's token ids where it is the same."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The pieces and the special tokens."""
+        return self._processor.vocab_size() + len(SPECIALS)
+
+    def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each sentence, without special tokens."""
+        return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(list(sentences))]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special tokens are left out."""
+        return self._processor.decode([int(each) - len(SPECIALS) for each in ids if each >= len(SPECIALS)])
+
+    def save(self, path: pathlib.Path) -> None:
+        """Writes the model."""
+        write_atomically(path, lambda file: file.write(self.model))
+
+
+def read(path: pathlib.Path) -> Tokenizer:
+    """A model that was saved.
+
+    Raises:
+      InputError: there is none.
+    """
+    try:
+        return Tokenizer(path.read_bytes())
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path}: no SentencePiece model can be read there ({error})") from error
+
+
+def keep(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+    """Saves a run's tokenizer, and its hash, in the run folder.
+
+    Raises:
+      InputError: the folder has another one.
+    """
+    if (workdir / HASH_FILE).exists():
+        kept = of_run(workdir).sha256
+        if kept != tokenizer.sha256:
+            raise InputError(
+                f"--workdir={workdir}: its tokenizer has the SHA-256 {kept[:12]}..., that of the text is now "
+                f"{tokenizer.sha256[:12]}...: the text has changed; choose another folder"
+            )
+        return
+    tokenizer.save(workdir / MODEL_FILE)
+    write_atomically(workdir / HASH_FILE, lambda file: file.write(f"{tokenizer.sha256}  {MODEL_FILE}\n".encode()))
+
+
+def of_run(workdir: pathlib.Path) -> Tokenizer:
+    """The tokenizer that a run was trained with.
+
+    Raises:
+      InputError: it is not there, or not the one whose hash was kept.
+    """
+    tokenizer, path = read(workdir / MODEL_FILE), workdir / HASH_FILE
+    kept = path.read_text(encoding="utf-8").split()[0] if path.exists() else "not known"
+    if kept != tokenizer.sha256:
+        raise InputError(
+            f"{workdir / MODEL_FILE}: is not the tokenizer of this run, whose SHA-256 is {kept[:12]}... (this one has "
+            f"{tokenizer.sha256[:12]}...)"
+        )
+    return tokenizer
+
+
+def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
+    """Trains a unigram model (Kudo and Richardson 2018) that folds case; the same text gives the same model.
+
+    Raises:
+      InputError: the text allows no vocabulary as large, or as small.
+    """
+    sentencepiece, model = _sentencepiece(), io.BytesIO()
+    sentencepiece.set_random_generator_seed(0)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=filter(None, sentences),
+            model_writer=model,
+            vocab_size=vocabulary_size - len(SPECIALS),
+            normalization_rule_name="nmt_nfkc_cf",
+            bos_id=-1,
+            eos_id=-1,
+            unk_id=0,
+            input_sentence_size=MOST_LINES,
+            shuffle_input_sentence=True,
+            num_threads=1,  # with more the sums differ, and the pieces with them
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        text = " ".join(str(error).split())
+        most = re.search(r"set it to a value <= (\d+)", text)
+        reason = f"the text allows at most {int(most[1]) + len(SPECIALS)}" if most else text
+        raise InputError(f"data.vocabulary_size={vocabulary_size}: {reason}") from error
+    return Tokenizer(model.getvalue())
+
+
+def of_text(files: Sequence[pathlib.Path], vocabulary_size: int, cache: pathlib.Path) -> Tokenizer:
+    """The tokenizer of some text files, trained if the cache does not have it."""
+    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__)
+    path = cache / f"tokenizer-{key[:16]}.model"
+    if not path.exists():
+        print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
+        train(text_files.lines(files), vocabulary_size).save(path)
+    return read(path)
+
+
+def _sentencepiece():
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise InputError('text needs the extra "nlp": pip install posattn_jax[nlp]') from error
+    return sentencepiece

@@ -1,0 +1,87 @@
+"""What the loop asks a task about its model's blocks: how far they see, and what that costs."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.ops.attention import score_share
+from posattn_jax.ops.span import half_span, span_size
+
+Params = Any
+Totals = dict[str, Array]
+
+
+class BlockTask:
+    """A task, a dataclass, of a model with encoder blocks.
+
+    Attributes:
+      span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
+        follows the span at run time.
+    """
+
+    span_bounds: tuple[Shape, ...] | None
+
+    @property
+    def blocks(self) -> Sequence[EncoderBlock]:
+        """The model's."""
+        raise NotImplementedError
+
+    @property
+    def grid_shape(self) -> Sizes:
+        """The grid that attention meets."""
+        raise NotImplementedError
+
+    @property
+    def reference_grid(self) -> Sizes | None:
+        """The grid that attention met in training, where it was another."""
+        return None
+
+    def describe(self, params: Params) -> Any:
+        """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
+        raise NotImplementedError
+
+    def within(self, span_bounds: tuple[Shape, ...]) -> Any:
+        """The same task, its layouts made for spans that do not exceed the bounds."""
+        task: Any = self
+        return dataclasses.replace(task, span_bounds=span_bounds)
+
+    def half_spans(self, params: Params) -> list[Array]:
+        """How far each block's queries see: [p] a block, the largest of its heads."""
+        made, everything = self.describe(params), jnp.subtract(jnp.asarray(self.grid_shape), 1.0)
+        halves = []
+        for block, out in zip(self.blocks, made.values(), strict=True):
+            half = everything
+            if "sigma" in out:
+                half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self.reference_grid)
+            halves.append(half.reshape(-1, len(self.grid_shape)).max(0))
+        return halves
+
+    def spans(self, made: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
+        """Per block with a span, as lists: "sigma", "size" (the positions it covers) and "score_share".
+
+        The last is the share of all scores that the block computes, one a head where each has its own span.
+        """
+        spans = {}
+        for i, block in enumerate(self.blocks):
+            if "sigma" in made[f"block_{i}"]:
+                sigma = jnp.asarray(made[f"block_{i}"]["sigma"])
+                size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_grid)
+                bound = None if self.span_bounds is None else self.span_bounds[i]
+                shares = [
+                    score_share(
+                        self.grid_shape,
+                        tuple((extent - 1) // 2 for extent in each),
+                        span_bound=bound,
+                        batch_size=batch_size,
+                        num_heads=block.attention.num_heads,
+                        implementation=block.attention.implementation,
+                    )
+                    for each in np.atleast_2d(size).tolist()
+                ]
+                spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist(), "score_share": shares}
+        return spans

@@ -1,0 +1,97 @@
+"""Masked language modelling: what a run optimises and reports."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from posattn_jax.axes import Array, Shape
+from posattn_jax.models.bert import MaskedLanguageModel
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.tasks.blocks import BlockTask, Params, Totals
+from posattn_jax.tasks.masking import Masking
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModelling(BlockTask):
+    """Cross-entropy of the tokens that are hidden from the model (Devlin 2019), in natural logarithms.
+
+      loss = mean over hidden tokens of -log p(token);  perplexity = exp(loss)
+
+    What is hidden is drawn anew in each update of training, and is the same in every evaluation.
+
+    Attributes:
+      model: the model.
+      length: t, of the sequences.
+      masking: what is hidden.
+      pad_id: of the token that fills sequences up: nothing attends to it.
+      span_bounds: see `BlockTask`.
+    """
+
+    score: ClassVar[str] = "accuracy"
+    unit: ClassVar[str] = "sequences"
+
+    model: MaskedLanguageModel
+    length: int
+    masking: Masking
+    pad_id: int = 0
+    span_bounds: tuple[Shape, ...] | None = None
+
+    @property
+    def grid_shape(self) -> Shape:
+        """The sequence."""
+        return (self.length,)
+
+    @property
+    def blocks(self) -> Sequence[EncoderBlock]:
+        """Of the encoder."""
+        return self.model.encoder.blocks
+
+    def init(self, rng: Array) -> Params:
+        """The parameters of a fresh model."""
+        return self.model.init(rng, jnp.zeros((1, self.length), jnp.int32))["params"]
+
+    def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
+        """The loss of a batch {"tokens", "segments" [b t], "ids" [b], optional "weights" [b]} and its totals.
+
+        Without `rng` dropout is off, and what is hidden depends on the sequence's id alone. Totals add up over
+        batches: see `summarise`.
+        """
+        mask_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
+        tokens = batch["tokens"]
+        shown, places, told = self.masking(mask_rng, tokens, batch["ids"])
+        logits, _ = self.model.apply(
+            {"params": params},
+            shown,
+            targets=places,
+            segments=batch["segments"],
+            key_mask=tokens != self.pad_id,
+            span_bounds=self.span_bounds,
+            deterministic=rng is None,
+            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
+        )
+        targets = jnp.take_along_axis(tokens, places, axis=1)
+        weights = told * batch.get("weights", jnp.ones(len(tokens)))[:, None]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        correct = jnp.argmax(logits, -1) == targets
+        totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
+        return totals["loss"] / jnp.maximum(totals["count"], 1), totals
+
+    @staticmethod
+    def zero_totals() -> Totals:
+        """The totals of no sequences."""
+        return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
+
+    @staticmethod
+    def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
+        """Mean cross-entropy, its perplexity, and accuracy of the hidden tokens in the totals."""
+        loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
+        return {"loss": loss / count, "accuracy": correct / count, "perplexity": math.exp(min(loss / count, 700.0))}
+
+    def describe(self, params: Params) -> Any:
+        """See `BlockTask`."""
+        return self.model.encoder.apply({"params": params["encoder"]}, jnp.zeros((1, self.length), jnp.int32))[1]
