@@ -23,7 +23,6 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    names = ("none", "absolute", "fixed", "dynamic", "composite")
     claims = (
         ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
         ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
@@ -34,7 +33,7 @@ def sweep(variant: str = "") -> Plan:
     )
     return Plan(
         "Masked language modelling: are convolutions in attention better than absolute positions?",
-        common_bert.treatments(*names),
+        common_bert.treatments(common_bert.FIVE, "bert_tiny"),
         tuple(Hypothesis(*claim) for claim in claims),
         seeds=PAPER_SEEDS[:3],
         response="loss",

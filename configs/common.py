@@ -13,7 +13,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.seed = 9188  # of the split, the initialisation, dropout and the order; the paper's: 9188 2755 361 1321 833
 
-    # of images; or reconstruction: a SIREN of the model's width fits sinusoids' E; masked_lm: of text
+    # of images; reconstruction: a SIREN of the model's width fits sinusoids' E; masked_lm: of text; glue: of sentences
     config.task = "classification"
 
     config.data = ConfigDict()
@@ -39,15 +39,19 @@ def get_config() -> ConfigDict:
     config.data.vocabulary_size = 30004  # 4 special tokens included
     config.data.length = 128  # of a sequence, in tokens
     config.data.mask_share = 0.15  # masked_lm: of the tokens
+    # glue: data.name is cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli, data.dir has the folders of its files
+    config.data.malformed = "refuse"  # glue: lines of its files; or skip
 
     config.model = ConfigDict()
     config.model.kind = "classifier"  # or vit; bert
+    config.model.pretrained = ""  # glue: the run folder to start from; {seed} in it is this run's
     config.model.num_blocks = 6
     config.model.width = 64
     config.model.num_heads = 8
     config.model.head_dim = 0  # 0: the width divided by the heads
     config.model.mlp_dim = 128
     config.model.embedding_dim = 0  # bert: of tokens; 0: the width
+    config.model.max_length = 0  # bert: the absolute positions; 0: data.length
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.0
     config.model.mlp_dropout_rate = -1.0  # inside the feed-forward network; -1: as dropout_rate

@@ -1,11 +1,13 @@
 """What the configs of BERT (Chang 2021) share: its pre-training by masked language modelling, and its convolutions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs import common
 from posattn_jax.analysis.plan import Treatment
+from posattn_jax.files import flatten
 
 FIXED, DYNAMIC, KEY = "fixed_convolution", "dynamic_convolution", "key_convolution"
 COMPOSITE: dict[str, Any] = {"model.terms": ("content", FIXED, DYNAMIC)}
@@ -15,9 +17,7 @@ def _convolved(*parts: str) -> dict[str, Any]:
     return {"model.convolved": parts}
 
 
-# Of a BERT that knows no positions.
-PLAIN: dict[str, Any] = {"model.terms": ("content",), "model.absolute_positions": False}
-# The rows of the paper's tables, as changes of it.
+# The rows of the paper's tables, as changes of a BERT that knows no positions.
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "absolute": {"model.absolute_positions": True},
@@ -41,13 +41,25 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
         "model.kernel.at": "key",
     },
 }
+# As the paper's Table 6 names them.
 LABELS = {
     "none": "No convolution",
     "absolute": "No convolution + abs position",
     "fixed": "Fixed lightweight",
     "dynamic": "Dynamic lightweight",
     "composite": "Composite",
+    "composite_key": "Composite + key-based dynamic",
+    "depthwise": "Fixed depthwise",
+    "composite_depthwise": "Composite + fixed depthwise",
+    "qk": "Convolutional QK",
+    "value": "Convolutional value",
+    "qkv": "Convolutional QKV",
+    "composite_qk": "Composite + convolutional QK",
+    "composite_value": "Composite + convolutional value",
+    "composite_qkv": "Composite + convolutional QKV",
+    "convbert": "ConvBERT",
 }
+FIVE = ("none", "absolute", "fixed", "dynamic", "composite")
 
 SIZES: dict[str, dict[str, int]] = {
     "bert_tiny": {"embedding_dim": 128, "width": 128, "num_heads": 4, "mlp_dim": 512, "num_blocks": 3},
@@ -78,27 +90,31 @@ def get_config(size: str, variant: str = "") -> ConfigDict:
     config.train.update(total_epochs=0.0, accumulation_steps=1, checkpoint_steps=5000)
     config.optimizer.update(eps=1e-6, weight_decay=0.01, clip_norm=1.0, schedule="linear", warmup_steps=10_000)
     if variant == "tiny":
-        config.data.update(vocabulary_size=60, length=12)
+        config.data.update(vocabulary_size=50, length=12)
         config.model.update(embedding_dim=6, width=8, num_heads=2, mlp_dim=16, num_blocks=1)
         config.model.kernel.shape = (5,)
         config.train.update(total_steps=2, batch_size=4, eval_batch_size=8)
         variant = "composite"
-    return with_convolution(config, variant or "absolute")
+    return with_convolution(config, variant or "absolute", size)
 
 
-def with_convolution(config: ConfigDict, name: str) -> ConfigDict:
+def with_convolution(config: ConfigDict, name: str, size: str) -> ConfigDict:
     """The config with one of `CONVOLUTIONS`; ValueError where there is none of the name."""
     if name not in CONVOLUTIONS:
-        raise ValueError(f'config variant "{name}": expected none, {", ".join(CONVOLUTIONS)} or tiny')
-    config.update_from_flattened_dict(CONVOLUTIONS[name])
-    if config.model.beside != "none":
-        config.model.update(head_dim=config.model.width // config.model.num_heads)
-        config.model.update(num_heads=config.model.num_heads // 2)
+        raise ValueError(f'config variant "{name}": expected nothing, {", ".join(CONVOLUTIONS)} or tiny')
+    config.update_from_flattened_dict(_fields(name, size))
     return config
 
 
-def treatments(*names: str) -> tuple[Treatment, ...]:
+def _fields(name: str, size: str) -> dict[str, Any]:
+    if name != "convbert":
+        return CONVOLUTIONS[name]
+    width, num_heads = SIZES[size]["width"], SIZES[size]["num_heads"]
+    return CONVOLUTIONS[name] | {"model.num_heads": num_heads // 2, "model.head_dim": width // num_heads}
+
+
+def treatments(names: Sequence[str], size: str) -> tuple[Treatment, ...]:
     """Some of `CONVOLUTIONS`, each with all the fields that any of them changes: whichever config they start from."""
-    changed = {field for name in names for field in CONVOLUTIONS[name]}
-    plain = {field: value for field, value in PLAIN.items() if field in changed}
-    return tuple(Treatment(name, LABELS[name], plain | CONVOLUTIONS[name]) for name in names)
+    changed = {field for name in names for field in _fields(name, size)}
+    plain = {field: value for field, value in flatten(get_config(size, "none").to_dict()).items() if field in changed}
+    return tuple(Treatment(name, LABELS[name], plain | _fields(name, size)) for name in names)

@@ -1,5 +1,6 @@
 """From a config's fields to the objects of a run. With `main` the only place that reads a config."""
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
 from posattn_jax.data.points import Points
 from posattn_jax.errors import InputError
-from posattn_jax.language_config import load_text, make_masked_lm
+from posattn_jax.language_config import load_glue, load_text, make_glue, make_masked_lm, start_from_pretrained
 from posattn_jax.model_config import check_sizes, make_model, siren_fields
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
@@ -124,7 +125,9 @@ def task_parts(config: ConfigDict) -> tuple[Callable[..., dict[str, Any]], Calla
             return load_offsets, make_reconstruction
         case "masked_lm":
             return load_text, make_masked_lm
-    raise InputError(f'task="{config.task}": expected "classification", "reconstruction" or "masked_lm"')
+        case "glue":
+            return load_glue, make_glue
+    raise InputError(f'task="{config.task}": expected "classification", "reconstruction", "masked_lm" or "glue"')
 
 
 def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | None = None) -> Task:
@@ -140,6 +143,11 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
     except ValueError as error:
         raise InputError(f"model: {error}") from error
     return task
+
+
+def pretrained(config: ConfigDict) -> Callable[[Any], Any] | None:
+    """From fresh parameters to those that a run starts from, where these are an earlier run's."""
+    return functools.partial(start_from_pretrained, config) if config.task == "glue" else None
 
 
 def make_settings(config: ConfigDict, num_examples: int) -> Settings:

@@ -16,20 +16,23 @@ from ml_collections import ConfigDict
 
 from posattn_jax import experiment
 from posattn_jax.analysis import figures
-from posattn_jax.data import tokenizer
+from posattn_jax.data import glue, tokenizer
 from posattn_jax.data.corpus import SentencePairs
+from posattn_jax.data.glue import Sentences
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.evaluator import Evaluator
+from posattn_jax.train.evaluator import Evaluator, predictions
 from posattn_jax.train.loop import Trainer, abstract_state
 from posattn_jax.train.sharding import make_mesh
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # Fields that may change while a run goes on: where the data lies, and which devices are there; ...
-MAY_CHANGE = ("data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
+MAY_CHANGE = ("data.dir", "data.validation_dir", "data.cache_dir", "data.download")
+MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
@@ -48,9 +51,9 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
     write_json(workdir / "config.json", config.to_dict())
     with _alone_in(workdir):
-        if isinstance(sources["train"], SentencePairs):
+        if isinstance(sources["train"], SentencePairs | Sentences):
             tokenizer.keep(sources["train"].tokenizer, workdir)
-        trainer.open(workdir)
+        trainer.open(workdir, experiment.pretrained(config))
         (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:
             trainer.run()
@@ -96,6 +99,11 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
             results[name] = evaluator(state.params, sources[name])
             figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
             print(f"{name}: {figures_of}  ({len(sources[name])} examples, grid {task.grid_shape})")
+    if "unlabelled" in sources:
+        told = predictions(task, mesh, config.train.eval_batch_size, state.params, sources["unlabelled"])
+        groups = sources["unlabelled"].groups
+        written = glue.write_answers(config.data.name, told, groups, workdir / "answers")
+        print(f"answers to the test set: {', '.join(map(str, written))}")
     write_json(workdir / "evaluation.json", results)
 
 
@@ -135,6 +143,11 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
         "versions": {package: metadata.version(package) for package in PACKAGES},
         "git_commit": _git_commit(),
     }
+    if isinstance(trainer.task, SentencePrediction):
+        labels = trainer.train_source.targets, trainer.validation_source.targets
+        summary["always_the_same"] = trainer.task.always_the_same(*labels)
+    if (workdir / tokenizer.HASH_FILE).exists():
+        summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
     write_json(workdir / "summary.json", summary)
     return summary
 

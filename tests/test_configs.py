@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from posattn_jax import experiment
+from posattn_jax.data import glue
 from posattn_jax.data.corpus import SentencePairs
+from posattn_jax.data.glue import Sentences
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.files import flatten
@@ -18,7 +20,8 @@ from posattn_jax.train.step import init_state, make_train_step
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
-ALIKE = ("translution_mnist", "translution_cifar100")  # tiny, as translution and translution_cifar10
+# Tiny, as translution, translution_cifar10 and bert_small.
+ALIKE = ("translution_mnist", "translution_cifar100", "bert_base", "bert_tiny")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # Of each data set: the sides of an image, its channels, and how many labels there are.
@@ -37,7 +40,7 @@ def made_source(config):
     """Made images, or text, of the config's size; a task that reads neither has its own source."""
     if config.task == "reconstruction":
         return experiment.load_sources(config)["train"]
-    if config.task == "masked_lm":
+    if config.task in ("masked_lm", "glue"):
         return made_text(config)
     sides, channels, classes = MADE[config.data.name]
     rng = np.random.default_rng(0)
@@ -55,11 +58,35 @@ class MadeTokenizer(Tokenizer):
 
 
 def made_text(config):
-    """Pairs of lines of random tokens, as many as images."""
+    """Pairs of lines, or of sentences, of random tokens, as many as images."""
     ids = np.random.default_rng(0).integers(4, config.data.vocabulary_size, 1600).astype(np.uint16)
     pairs = np.array([(line, 2) for line in range(0, 160, 2)])
     tokenizer = MadeTokenizer(config.data.vocabulary_size)
+    if config.task == "glue":
+        targets = np.arange(80, dtype=np.int32 if glue.TASKS[config.data.name].labels else np.float32) % 2
+        groups, examples = np.zeros(80, np.int32), list(zip(*ids.reshape(2, 80, 10).astype(np.int32), strict=True))
+        return Sentences(examples, targets, groups, config.data.length, tokenizer, num_ids=80)
     return SentencePairs(ids, np.arange(0, 1601, 10), pairs, config.data.length, tokenizer)
+
+
+# Parameters of BERT-small beyond those without convolutions, a block; see tests/models/test_bert.py.
+KERNELS = {"none": 0, "fixed": 68, "dynamic": 1088, "composite": 1156, "composite_key": 2244, "depthwise": 4608}
+KERNELS |= {"qk": 9216, "value": 4608, "qkv": 13824}
+KERNELS |= {f"composite_{name}": 1156 + KERNELS[name] for name in ("depthwise", "qk", "value", "qkv")}
+SMALL = {name: 13_414_324 + 12 * more for name, more in KERNELS.items()}
+SMALL |= {"": 13_430_708, "absolute": 13_430_708, "convbert": 13_094_540}
+BASE = {"": 108_821_044, "fixed": 108_725_188, "dynamic": 108_735_796, "composite": 108_738_244}
+SIZES = [("bert_small", *each) for each in SMALL.items()] + [("bert_base", *each) for each in BASE.items()]
+
+
+@pytest.mark.parametrize("name, variant, expected", SIZES)
+def test_parameters_of_bert(unchecked, name, variant, expected):
+    """Chang 2021, Tables 1 to 3, 6 and 7."""
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config.model.scan_layers = True
+    task = experiment.make_task(config, made_source(config))
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    assert sum(array.size for array in jax.tree.leaves(params)) == expected
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -96,13 +123,13 @@ def test_two_steps_of_the_tiny_variant(name):
     "name", [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
 )
 def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
-    """Its fields are the config's, and no two treatments train the same; of those that differ in depth, the first."""
+    """Its fields are the config's, and no two treatments train the same; of those with an axis the first."""
     module = importlib.import_module(f"configs.{name}")
     plan, made = module.sweep("tiny"), []
-    for treatment in plan.treatments if plan.axis is None else plan.treatments[:4]:
+    for treatment in plan.treatments if plan.axis is None else plan.treatments[:5]:
         config = module.get_config("tiny").lock()
         config.update_from_flattened_dict(treatment.fields)
-        made.append(repr(experiment.make_task(config, made_source(config))))  # which traces it
+        made.append((config.data.name, repr(experiment.make_task(config, made_source(config)))))  # which traces it
     assert len(set(made)) == len(made) > 1
     assert plan.hypotheses
     for field in plan.evaluate:

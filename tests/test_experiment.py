@@ -12,7 +12,7 @@ from tests import made_data
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("task", "regression", 'task="regression": expected "classification", "reconstruction" or "masked_lm"'),
+        ("task", "regression", 'task="regression": expected "classification", "reconstruction", "masked_lm" or "glue"'),
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),

@@ -86,7 +86,8 @@ class Plan:
       response: the validation metric that the sweep judges by.
       epoch: after which epoch: the "best", by validation, or the "last".
       axis: a field that treatments differ in, such as "model.num_blocks": a figure has the response against it, with a
-        line for treatments that differ in nothing else, named by their label up to its last comma.
+        line for treatments that differ in nothing else, named by their label up to its last comma; or, where its values
+        are names, a table has a row for them.
       source: the paper that the printed figures are from, and its data.
       paper_note: what a reader of its statistics should know.
 

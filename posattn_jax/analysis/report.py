@@ -15,7 +15,7 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import paper_power
+from posattn_jax.analysis import field_table, paper_power
 from posattn_jax.analysis.findings import Finding, Outcome, findings, number, outcomes
 from posattn_jax.analysis.markdown_table import table
 from posattn_jax.analysis.plan import Treatment
@@ -62,6 +62,10 @@ def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], cap
     parts = [f"# {plain(plan.question)}"]
     if tested:
         parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
+    by_field = field_table.compose(runs)
+    if by_field is not None:
+        what = f"{runs.response_label}, in hundredths: means and standard errors of the mean"
+        parts += [f"## By {plan.axis}", f"{what[0].upper()}{what[1:]}.\n\n{by_field}"]
     parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
@@ -182,7 +186,8 @@ def _how(runs: Runs) -> str:
 
 
 def _data(config: dict[str, Any]) -> str:
-    return config["data"]["name"] if config.get("task", "classification") == "classification" else config["task"]
+    task = config.get("task", "classification")
+    return config["data"]["name"] if task in ("classification", "glue") else task
 
 
 def _duration(train: dict[str, Any]) -> str:

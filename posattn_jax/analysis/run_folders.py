@@ -13,7 +13,8 @@ from posattn_jax.errors import InputError
 from posattn_jax.files import flatten, has_fields, is_evaluated, read_metrics
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
-MAY_DIFFER = ("seed", "data.dir", "data.download", "mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
+MAY_DIFFER = ("seed", "data.dir", "data.validation_dir", "data.cache_dir", "data.download")
+MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
 
 
 @dataclasses.dataclass(frozen=True)

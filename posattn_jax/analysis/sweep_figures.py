@@ -16,10 +16,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from posattn_jax.analysis import statistics
+from posattn_jax.analysis.field_table import lines_of, value_of
 from posattn_jax.analysis.figures import MARKERS, STYLES
 from posattn_jax.analysis.run_folders import Run, Runs
 from posattn_jax.analysis.span_pictures import draw_spans
-from posattn_jax.files import flatten, write_atomically
+from posattn_jax.files import write_atomically
 
 SHADES = ("black", "0.55")
 COLUMNS = 3
@@ -109,14 +110,11 @@ def _curves(of_one: list[Run], split: str, names: list[str]) -> tuple[np.ndarray
 def _by_field(runs: Runs) -> Figure | None:
     """Figures 4 and 5b of Fan 2025: the response against the field that the plan names, and every run."""
     axis_field = runs.plan.axis
-    if axis_field is None:
+    if axis_field is None or any(isinstance(value_of(run, axis_field), str) for run in runs.all):
         return None
-    lines: dict[str, list[str]] = {}
-    for name in runs.runs:
-        lines.setdefault(runs.plan.treatment(name).label.rpartition(",")[0], []).append(name)
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
-    for i, (label, names) in enumerate(lines.items()):
-        at = [flatten(runs.runs[name][0].config)[axis_field] for name in names]
+    for i, (label, names) in enumerate(lines_of(runs).items()):
+        at = [value_of(runs.runs[name][0], axis_field) for name in names]
         responses = [runs.responses(name) for name in names]
         drawn = sorted({len(each) for each in responses})
         counts = f"n = {drawn[0]}" if len(drawn) == 1 else f"n = {drawn[0]} to {drawn[-1]}"

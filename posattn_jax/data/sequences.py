@@ -9,8 +9,8 @@ from posattn_jax.data.tokenizer import CLS, PAD, SEP
 Ids = np.ndarray
 
 
-def room(length: int, num_parts: int) -> int:
-    """The tokens that a sequence of this length has for one part, or two, beside the special ones."""
+def room(length: int, num_parts: int | np.ndarray) -> int | np.ndarray:
+    """The tokens that sequences of this length have for one part, or two, beside the special ones."""
     return length - 1 - num_parts
 
 

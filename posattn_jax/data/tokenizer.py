@@ -43,9 +43,9 @@ class Tokenizer:
         """The ids of each sentence, without special tokens."""
         return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(list(sentences))]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: np.ndarray) -> str:
         """The text of ids; special tokens are left out."""
-        return self._processor.decode([int(each) - len(SPECIALS) for each in ids if each >= len(SPECIALS)])
+        return self._processor.decode((ids[ids >= len(SPECIALS)] - len(SPECIALS)).tolist())
 
     def save(self, path: pathlib.Path) -> None:
         """Writes the model."""
@@ -121,9 +121,10 @@ def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        text = " ".join(str(error).split())
-        most = re.search(r"set it to a value <= (\d+)", text)
-        reason = f"the text allows at most {int(most[1]) + len(SPECIALS)}" if most else text
+        reason = " ".join(str(error).split())
+        for pattern, bound in ((r"set it to a value <= (\d+)", "most"), (r"required_chars\. \d+ vs (\d+)", "least")):
+            if found := re.search(pattern, reason):
+                reason = f"the text allows at {bound} {int(found[1]) + len(SPECIALS)}"
         raise InputError(f"data.vocabulary_size={vocabulary_size}: {reason}") from error
     return Tokenizer(model.getvalue())
 

@@ -80,7 +80,9 @@ def make_jobs(
                     epoch=plan.epoch,
                 )
             )
-    experiment.load_sources(config)  # data that is missing is told once, not by every run
+    first = config.copy_and_resolve_references()
+    first.update_from_flattened_dict({**plan.treatments[0].fields, "seed": plan.seeds[0]})
+    experiment.load_sources(first)  # data that is missing is told once, not by every run
     return jobs
 
 

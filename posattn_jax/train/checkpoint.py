@@ -82,6 +82,27 @@ class Checkpoints:
             )
         return None
 
+    def read_params(self, step: int) -> Any:
+        """The parameters of `step` as they were saved, on the first device: whoever saved them, and how they were cut.
+
+        Raises:
+          RunError: they cannot be read.
+        """
+        path = self.folder / str(step) / "state"
+        one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        try:
+            with ocp.StandardCheckpointer() as checkpointer:
+                saved: Any = checkpointer.metadata(path).item_metadata
+                abstract = jax.tree.map(
+                    lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=one_device),
+                    saved.tree,
+                    is_leaf=lambda each: hasattr(each, "shape"),
+                )
+                return checkpointer.restore(path, abstract)["params"]
+        except Exception as error:  # see `restore`
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RunError(f"checkpoint {path} cannot be read: {reason}") from error
+
     def latest_step(self) -> int | None:
         """The step of the newest checkpoint."""
         return self._manager.latest_step()

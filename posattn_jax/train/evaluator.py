@@ -1,8 +1,9 @@
-"""The metrics of a model over a whole source."""
+"""What a model has to say of a whole source: its metrics, or its predictions."""
 
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, evaluation_batches
@@ -24,3 +25,11 @@ class Evaluator:
         for batch in evaluation_batches(source, self.batch_size, jax.process_index(), jax.process_count()):
             totals = self._step(params, put_batch(batch, self.mesh), totals)
         return self.task.summarise(jax.device_get(totals))
+
+
+def predictions(task: Any, mesh: Mesh, batch_size: int, params: Any, source: Source) -> np.ndarray:
+    """What `task.predict` tells of every example [n], in order."""
+    batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
+    predict = jax.jit(task.predict, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    batches = evaluation_batches(source, batch_size, jax.process_index(), jax.process_count())
+    return np.concatenate([np.asarray(predict(params, put_batch(batch, mesh))) for batch in batches])[: len(source)]

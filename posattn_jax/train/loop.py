@@ -9,6 +9,8 @@ import dataclasses
 import functools
 import pathlib
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +94,7 @@ class Trainer:
         settings: Settings,
     ):
         self.task, self.mesh, self.settings = task, mesh, settings
-        self.validation_source = validation_source
+        self.train_source, self.validation_source = train_source, validation_source
         self.steps_per_epoch = steps_per_epoch(len(train_source), settings.examples_per_step)
         self.micro_batches = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
 
@@ -129,8 +131,8 @@ class Trainer:
         self._pending: list[tuple[int, dict[str, jax.Array]]] = []
         self._shown: dict[str, float] = {}
 
-    def open(self, workdir: pathlib.Path) -> None:
-        """Takes up the run where its folder left it, or begins it.
+    def open(self, workdir: pathlib.Path, pretrained: Callable[[Any], Any] | None = None) -> None:
+        """Takes up the run where its folder left it, or begins it, with what `pretrained` makes of fresh parameters.
 
         Raises:
           InputError: the run is already further than it shall go.
@@ -140,6 +142,10 @@ class Trainer:
         restored = self.checkpoints.restore(self.abstract)
         if restored is None:
             self.state, self.seconds = self._init(), 0.0
+            if pretrained is not None:
+                params = pretrained(self.state.params)
+                shardings = jax.tree.map(lambda array: array.sharding, self.abstract.params)
+                self.state = self.state.replace(params=jax.device_put(params, shardings))
         else:
             self.state, progress = restored
             self._batches.set_state(progress["data"])

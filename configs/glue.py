@@ -1,0 +1,115 @@
+"""GLUE's tasks (Chang 2021, Table 5), from a run of masked language modelling, or from one of MNLI.
+
+python -m posattn_jax.main --config=configs/glue.py:cola,bert_tiny,composite --workdir=runs/NAME \
+    --config.data.dir=GLUE --config.model.pretrained=runs/PRETRAINED
+... --mode=evaluate: answers/CoLA.tsv in the form of GLUE's site
+python -m posattn_jax.main --config=configs/glue.py:bert_tiny --mode=sweep --workdir=runs/glue \
+    --config.data.dir=GLUE
+Hardware and time: TODO. Expected scores: TODO
+A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
+bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
+any order; or tiny (tests).
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import common_bert
+from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+
+TEN_SEEDS = (*PAPER_SEEDS, 1, 2, 3, 4, 5)
+TASKS = {
+    "cola": "CoLA",
+    "mnli": "MNLI",
+    "mrpc": "MRPC",
+    "qnli": "QNLI",
+    "qqp": "QQP",
+    "rte": "RTE",
+    "sst2": "SST-2",
+    "stsb": "STS-B",
+    "wnli": "WNLI",
+}
+LARGE, LONG = ("mnli", "qqp"), ("rte", "stsb")
+FROM_MNLI = ("mrpc", "rte", "stsb")
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    words = set(variant.split(",")) - {"", "from_mnli"}
+    is_tiny = "tiny" in words
+    size = _take(words, tuple(common_bert.SIZES), "bert_small")
+    config = common_bert.get_config(size, "tiny" if is_tiny else "none")
+    task = _take(words, tuple(TASKS), "cola")
+    if not is_tiny:
+        name = _take(words, tuple(common_bert.CONVOLUTIONS), "composite")
+        common_bert.with_convolution(config, name, size)
+    if words - {"tiny"}:
+        raise ValueError(f'config variant "{variant}": expected a task, a size and a convolution, or tiny')
+    config.task = "glue"
+    config.train.checkpoint_steps = 0
+    config.optimizer.update(weight_decay=0.0, warmup_steps=0)
+    config.update_from_flattened_dict(recipe(task, size))
+    if is_tiny:
+        config.train.update(total_steps=2, batch_size=4)
+    return config
+
+
+def recipe(task: str, size: str) -> dict[str, Any]:
+    """What is a task's own: Table 5 of the paper; for bert_tiny with shorter sequences, and one epoch of SST-2."""
+    epochs = 10.0 if task in LONG else 4.0 if task in LARGE else 3.0
+    fields: dict[str, Any] = {
+        "data.name": task,
+        "train.batch_size": 128 if task in LARGE else 32,
+        "optimizer.learning_rate": 1e-4 if task == "qnli" or size == "bert_base" else 3e-4,
+    }
+    if size == "bert_tiny":
+        fields |= {"data.length": {"cola": 24, "sst2": 32}.get(task, 40), "model.max_length": 40}
+        epochs = 1.0 if task == "sst2" else epochs
+    return fields | {"train.total_epochs": epochs, "optimizer.warmup_epochs": epochs / 10}
+
+
+def _take(words: set[str], known: tuple[str, ...], default: str) -> str:
+    """Takes the one word that is known out of the words."""
+    found = sorted(words & set(known))
+    if len(found) > 1:
+        raise ValueError(f'config variant "{",".join(found)}": expected one of these')
+    words -= set(found)
+    return found[0] if found else default
+
+
+def sweep(variant: str = "") -> Plan:
+    """Tasks and convolutions: the paper's Table 6 with ten seeds, or those that bert_tiny was trained with.
+
+    The runs start from those of configs/bert_SIZE.py --mode=sweep --workdir=runs/bert_SIZE; with "from_mnli" the three
+    tasks for which the paper did so start from those of MNLI in runs/glue.
+    """
+    words = set(variant.split(","))
+    size = _take(words, tuple(common_bert.SIZES), "bert_small")
+    if size == "bert_tiny":
+        names, tasks, seeds = common_bert.FIVE, ("cola", "sst2", "mrpc", "stsb", "rte"), PAPER_SEEDS[:3]
+    else:
+        names = tuple(common_bert.CONVOLUTIONS) if size == "bert_small" else common_bert.FIVE[1:]
+        tasks, seeds = tuple(task for task in TASKS if task not in (*FROM_MNLI, "wnli")), TEN_SEEDS
+    start = "runs/{size}/{name}/{seed}" if size == "bert_tiny" else "runs/{size}/{name}/9188"
+    if "from_mnli" in words:
+        tasks, start = FROM_MNLI, "runs/glue/mnli_{name}/{seed}"
+    treatments, hypotheses = [], []
+    for task in tasks:
+        for each in common_bert.treatments(names, size):
+            fields = {"model.pretrained": start.format(size=size, name=each.name, seed="{seed}")}
+            fields |= recipe(task, size) | each.fields
+            treatments.append(Treatment(f"{task}_{each.name}", f"{each.label}, {TASKS[task]}", fields))
+        for name, control in (("absolute", "none"), ("composite", "absolute")):
+            claim = f"{TASKS[task]}: {common_bert.LABELS[name]} is above {common_bert.LABELS[control]}"
+            if {name, control} <= set(names):
+                hypotheses.append(Hypothesis(claim, f"{task}_{name}", f"{task}_{control}", "greater"))
+    return Plan(
+        "GLUE: what do convolutions in attention do to the score, and on which task?",
+        tuple(treatments),
+        tuple(hypotheses),
+        seeds=seeds,
+        response="score",
+        epoch="last",
+        axis="data.name",
+        source="Chang 2021, Table 6",
+    )

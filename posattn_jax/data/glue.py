@@ -1,0 +1,217 @@
+"""GLUE's tasks (Wang 2018): read from their official files or as tensorflow-datasets prepares them, and answered."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from posattn_jax.data import sequences, tfds_sentences
+from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_atomically
+
+Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
+Part = Literal["train", "dev", "test"]
+Malformed = Literal["refuse", "skip"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One task.
+
+    Attributes:
+      folder: of its files train.tsv, dev.tsv and test.tsv.
+      sentences: the columns of its one or two sentences.
+      label: the column of its label; test files have none.
+      labels: what stands there, by number; (): a number from 0 to 5.
+      metric: what GLUE judges it by.
+      columns: of files without a header.
+      parts: what follows "dev" and "test" in the names of files, where there are several; also of the answers' files.
+      tfds_columns: the features of its sentences, where tensorflow-datasets names them otherwise.
+    """
+
+    folder: str
+    sentences: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    metric: Metric = "accuracy"
+    columns: tuple[str, ...] = ()
+    parts: tuple[tuple[str, str], ...] = (("", ""),)
+    tfds_columns: tuple[str, ...] = ()
+
+
+PAIR, ENTAILMENT = ("sentence1", "sentence2"), ("entailment", "not_entailment")
+TASKS = {
+    "cola": GlueTask("CoLA", ("sentence",), "label", ("0", "1"), "matthews", ("source", "label", "mark", "sentence")),
+    "sst2": GlueTask("SST-2", ("sentence",), "label", ("0", "1")),
+    "mrpc": GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), "accuracy_f1", tfds_columns=PAIR),
+    "qqp": GlueTask("QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), "accuracy_f1"),
+    "stsb": GlueTask("STS-B", PAIR, "score", (), "correlation"),
+    "mnli": GlueTask(
+        "MNLI",
+        PAIR,
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        parts=(("_matched", "-m"), ("_mismatched", "-mm")),
+        tfds_columns=("premise", "hypothesis"),
+    ),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", ENTAILMENT),
+    "rte": GlueTask("RTE", PAIR, "label", ENTAILMENT),
+    "wnli": GlueTask("WNLI", PAIR, "label", ("0", "1")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences, or pairs of them, as token ids, and what is to be told of each.
+
+    Attributes:
+      examples: [n] one or two arrays of ids.
+      targets: [n] the numbers of labels, or scores; 0 where they are not known.
+      groups: [n] from which of a task's files, by number.
+      length: t, of a sequence.
+      tokenizer: that made the ids.
+      num_skipped: the malformed lines that were left out.
+      num_ids: as many as the largest labelled part of the task has examples; 0: not known.
+    """
+
+    examples: Sequence[Sequence[np.ndarray]]
+    targets: np.ndarray
+    groups: np.ndarray
+    length: int
+    tokenizer: Tokenizer
+    num_skipped: int = 0
+    num_ids: int = 0
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def num_cut(self) -> int:
+        """How many are longer than a sequence, and are cut."""
+        return sum(bool(sum(map(len, parts)) > sequences.room(self.length, len(parts))) for parts in self.examples)
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
+        laid_out = sequences.lay_out([self.examples[each] for each in ids], self.length)
+        own = {"targets": self.targets[ids], "groups": self.groups[ids], "ids": np.asarray(ids, np.int32)}
+        return laid_out | own
+
+
+def check_name(name: str) -> GlueTask:
+    """The task of a name; InputError where there is none."""
+    if name not in TASKS:
+        raise InputError(f'data.name="{name}": expected one of GLUE\'s tasks: {", ".join(TASKS)}')
+    return TASKS[name]
+
+
+def load(
+    name: str, folder: pathlib.Path, part: Part, tokenizer: Tokenizer, length: int, malformed: Malformed = "refuse"
+) -> Sentences:
+    """Reads a part of a task.
+
+    Args:
+      name: of the task.
+      folder: that has the folders of GLUE's official files, or of sets that are prepared.
+      part: which.
+      tokenizer: makes ids of sentences.
+      length: of a sequence.
+      malformed: whether lines that have not the columns, or not the labels, that they should have are refused, or
+        skipped (some lines of QQP's training file are broken).
+
+    Raises:
+      InputError: no such task, or its files are missing or malformed.
+    """
+    if malformed not in get_args(Malformed):
+        raise InputError(f'data.malformed="{malformed}": expected "refuse" or "skip"')
+    task = check_name(name)
+    texts: list[tuple[str, ...]] = []
+    targets: list[float] = []
+    groups: list[int] = []
+    num_skipped = 0
+    prepared = tfds_sentences.find(name, folder)
+    for group, (suffix, _) in enumerate(task.parts if part != "train" else (("", ""),)):
+        if prepared is not None:
+            features = task.tfds_columns or task.sentences
+            rows = tfds_sentences.read(prepared, {"dev": "validation"}.get(part, part) + suffix, features)
+        else:
+            rows = _read(task, folder / task.folder / f"{part}{suffix}.tsv", labelled=part != "test")
+        for row in rows:
+            if isinstance(row, InputError):
+                if malformed == "refuse":
+                    raise row
+                num_skipped += 1
+                continue
+            texts.append(row[0])
+            targets.append(row[1])
+            groups.append(group)
+    ids = [tokenizer.encode(column) for column in zip(*texts, strict=True)]
+    dtype = np.int32 if task.labels else np.float32
+    examples = list(zip(*ids, strict=True))
+    return Sentences(examples, np.array(targets, dtype), np.array(groups, np.int32), length, tokenizer, num_skipped)
+
+
+def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
+    """The sentences and the target of each line, or what is wrong with it."""
+    if not path.is_file():
+        raise InputError(f"{path} is missing: expected GLUE's official files below data.dir, or a set that is prepared")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is no UTF-8 ({error})") from error
+    has_header = not (task.columns and labelled)
+    columns = lines[0].rstrip("\r").split("\t") if has_header else list(task.columns)
+    needed = (*task.sentences, *((task.label,) if labelled else ()))
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        raise InputError(f'{path}: line 1: no column "{missing[0]}" (it has {", ".join(columns)})')
+    for number, line in enumerate(lines[has_header:], start=1 + has_header):
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != len(columns):
+            yield InputError(f"{path}: line {number}: {len(cells)} columns, expected {len(columns)}")
+            continue
+        row = dict(zip(columns, cells, strict=True))
+        target = 0.0
+        if labelled:
+            try:
+                target = _target(task, row[task.label])
+            except ValueError as error:
+                yield InputError(f'{path}: line {number}: {task.label}="{row[task.label]}": {error}')
+                continue
+        yield tuple(row[column] for column in task.sentences), target
+
+
+def _target(task: GlueTask, text: str) -> float:
+    """The number of a label, or the score; ValueError for anything else."""
+    if task.labels:
+        if text not in task.labels:
+            raise ValueError(f"expected {', '.join(task.labels)}")
+        return float(task.labels.index(text))
+    try:
+        score = float(text)
+    except ValueError:
+        score = -1.0
+    if not 0 <= score <= 5:
+        raise ValueError("expected a number from 0 to 5")
+    return score
+
+
+def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Writes a test set's answers in the form that GLUE's site takes: CoLA.tsv, MNLI-m.tsv, ...
+
+    Args:
+      name: of the task.
+      outputs: [n] the numbers of labels, or scores, which are put between 0 and 5.
+      groups: [n] which of the task's test sets each belongs to.
+      folder: where to.
+    """
+    task, paths = TASKS[name], []
+    for group, (_, suffix) in enumerate(task.parts):
+        own: Any = outputs[groups == group]
+        told = [task.labels[round(each)] for each in own] if task.labels else [f"{x:.3f}" for x in np.clip(own, 0, 5)]
+        text = "index\tprediction\n" + "".join(f"{number}\t{answer}\n" for number, answer in enumerate(told))
+        paths.append(folder / f"{task.folder}{suffix}.tsv")
+        write_atomically(paths[-1], lambda file, text=text: file.write(text.encode()))
+    return paths

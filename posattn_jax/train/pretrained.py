@@ -1,0 +1,56 @@
+"""Parameters of an earlier run, as the start of another."""
+
+import pathlib
+from typing import Any
+
+import flax.traverse_util
+import numpy as np
+
+from posattn_jax.errors import InputError
+from posattn_jax.train.checkpoint import Checkpoints
+
+PARTS = ("encoder", "pooler")  # what is taken over: heads are of one task
+
+
+def read(workdir: pathlib.Path) -> tuple[Any, int]:
+    """The parameters of a run's best epoch, and its step.
+
+    Raises:
+      InputError: it has no checkpoint.
+    """
+    checkpoints = Checkpoints(workdir, read_only=True)
+    try:
+        step = checkpoints.best_step()
+        if step is None:
+            raise InputError(f"{workdir}: the run has no checkpoint of a finished epoch")
+        return checkpoints.read_params(step), step
+    finally:
+        checkpoints.close()
+
+
+def start_from(params: Any, trained: Any, workdir: pathlib.Path) -> Any:
+    """`params` with the values of `trained` in the parts that both have.
+
+    Args:
+      params: fresh; or their shapes.
+      trained: of another run.
+      workdir: its folder, for errors.
+
+    Raises:
+      InputError: its encoder has not the same parameters.
+    """
+    fresh, found = (flax.traverse_util.flatten_dict(tree) for tree in (params, trained))
+    taken = {}
+    for path, array in fresh.items():
+        if path[0] not in PARTS or (path[0] != "encoder" and path[0] not in trained):
+            continue
+        if path not in found or found[path].shape != array.shape:
+            its = found[path].shape if path in found else "not there"
+            raise InputError(
+                f"model.pretrained={workdir}: {'/'.join(path)} is {its}, and has the shape {array.shape} in this model"
+            )
+        taken[path] = np.asarray(found[path], array.dtype)
+    more = [path for path in found if path[0] == "encoder" and path not in fresh]
+    if more:
+        raise InputError(f"model.pretrained={workdir}: has {'/'.join(more[0])}, and this model has not")
+    return flax.traverse_util.unflatten_dict(fresh | taken)

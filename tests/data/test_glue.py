@@ -1,0 +1,173 @@
+"""GLUE's tasks in their official files, and their answers."""
+
+import numpy as np
+import pytest
+
+from posattn_jax.data import glue, tokenizer
+from posattn_jax.errors import InputError
+from tests.made_text import sentences, write_rte, write_tsv
+
+tfds = pytest.importorskip("tensorflow_datasets")
+A, B, C = sentences(5, 3)
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return tokenizer.train(sentences(0, 300), 50)
+
+
+# Of each task: files, as their rows, and the texts, targets and groups that are read.
+OFFICIAL = {
+    "cola": ({"train": [("gj04", 1, "", A), ("gj04", 0, "*", B)]}, [(A,), (B,)], [1, 0], [0, 0]),
+    "sst2": ({"train": [("sentence", "label"), (A, 0)]}, [(A,)], [0], [0]),
+    "mrpc": (
+        {"train": [("\ufeffQuality", "#1 ID", "#2 ID", "#1 String", "#2 String"), (1, 17, 18, A, f'" {B}')]},
+        [(A, f'" {B}')],
+        [1],
+        [0],
+    ),
+    "qqp": (
+        {"train": [("id", "qid1", "qid2", "question1", "question2", "is_duplicate"), (7, 1, 2, A, B, 1)]},
+        [(A, B)],
+        [1],
+        [0],
+    ),
+    "stsb": (
+        {"train": [("index", "genre", "sentence1", "sentence2", "score"), (0, "x", A, B, "3.250")]},
+        [(A, B)],
+        [3.25],
+        [0],
+    ),
+    "mnli": (
+        {
+            "dev_matched": [
+                ("index", "sentence1", "sentence2", "label1", "gold_label"),
+                (0, A, B, "neutral", "neutral"),
+            ],
+            "dev_mismatched": [("index", "sentence1", "sentence2", "gold_label"), (0, B, C, "contradiction")],
+        },
+        [(A, B), (B, C)],
+        [1, 2],
+        [0, 1],
+    ),
+    "qnli": (
+        {"train": [("index", "question", "sentence", "label"), (0, A, B, "entailment")]},
+        [(A, B)],
+        [0],
+        [0],
+    ),
+    "rte": ({"train": [("index", "sentence1", "sentence2", "label"), (0, A, B, "not_entailment")]}, [(A, B)], [1], [0]),
+    "wnli": ({"train": [("index", "sentence1", "sentence2", "label"), (0, A, B, 1)]}, [(A, B)], [1], [0]),
+}
+
+
+@pytest.mark.parametrize("name", glue.TASKS)
+def test_official_files(tmp_path, subwords, name):
+    files, texts, targets, groups = OFFICIAL[name]
+    for file, rows in files.items():
+        write_tsv(tmp_path / glue.TASKS[name].folder / f"{file}.tsv", rows)
+    part = "dev" if name == "mnli" else "train"
+    found = glue.load(name, tmp_path, part, subwords, 40)
+    assert [[subwords.decode(part) for part in parts] for parts in found.examples] == [
+        [subwords.decode(ids) for ids in subwords.encode(each)] for each in texts
+    ]
+    assert found.targets.tolist() == targets and found.groups.tolist() == groups
+    assert found.targets.dtype == (np.float32 if name == "stsb" else np.int32)
+
+
+def test_test_files_have_a_header_and_no_label(tmp_path, subwords):
+    write_tsv(tmp_path / "CoLA" / "test.tsv", [("index", "sentence"), (0, A), (1, B)])
+    found = glue.load("cola", tmp_path, "test", subwords, 40)
+    assert len(found) == 2 and found.targets.tolist() == [0, 0]
+
+
+def test_batches(tmp_path, subwords):
+    train = glue.load("rte", write_rte(tmp_path), "train", subwords, 12)
+    batch = train.batch(np.array([3, 0]))
+    assert {name: array.shape for name, array in batch.items()} == {
+        "tokens": (2, 12),
+        "segments": (2, 12),
+        "targets": (2,),
+        "groups": (2,),
+        "ids": (2,),
+    }
+    assert batch["ids"].tolist() == [3, 0] and batch["targets"].tolist() == [0, 1]
+    assert train.num_cut == sum(len(a) + len(b) > 9 for a, b in train.examples) > 0
+
+
+HEADER = ("index", "sentence1", "sentence2", "label")
+BAD = [
+    (HEADER, (0, A, B), "train.tsv: line 3: 3 columns, expected 4"),
+    (HEADER, (0, A, B, "maybe"), 'train.tsv: line 3: label="maybe": expected entailment, not_entailment'),
+    (
+        ("index", "sentence1", "label"),
+        (0, A, "entailment"),
+        'line 1: no column "sentence2" .it has index, sentence1, label',
+    ),
+]
+
+
+@pytest.mark.parametrize("header, row, message", BAD, ids=["columns", "label", "header"])
+def test_malformed_lines_are_told(tmp_path, subwords, header, row, message):
+    good = (0, A, B, "entailment")[: len(header)]
+    write_tsv(tmp_path / "RTE" / "train.tsv", [header, good, row, good])
+    with pytest.raises(InputError, match=message):
+        glue.load("rte", tmp_path, "train", subwords, 40)
+    if len(header) == 4:
+        found = glue.load("rte", tmp_path, "train", subwords, 40, "skip")
+        assert len(found) == 2 and found.num_skipped == 1
+
+
+@pytest.mark.parametrize("score", ["6", "-0.1", "nan", "x", ""])
+def test_scores_are_from_0_to_5(tmp_path, subwords, score):
+    write_tsv(tmp_path / "STS-B" / "train.tsv", [("sentence1", "sentence2", "score"), (A, B, score)])
+    with pytest.raises(InputError, match="line 2: score=.*expected a number from 0 to 5"):
+        glue.load("stsb", tmp_path, "train", subwords, 40)
+
+
+def test_what_is_not_there(tmp_path, subwords, unchecked):
+    with pytest.raises(InputError, match="train.tsv is missing"):
+        glue.load("rte", tmp_path, "train", subwords, 40)
+    with pytest.raises(InputError, match='data.name="sst": expected one of GLUE\'s tasks: cola, sst2'):
+        glue.load("sst", tmp_path, "train", subwords, 40)
+    with pytest.raises(InputError, match='data.malformed="drop": expected "refuse" or "skip"'):
+        glue.load("rte", tmp_path, "train", subwords, 40, "drop")
+
+
+def test_answers_are_in_the_form_of_the_site(tmp_path):
+    (path,) = glue.write_answers("rte", np.array([0.0, 1.0]), np.zeros(2, int), tmp_path)
+    assert path.name == "RTE.tsv"
+    assert path.read_text() == "index\tprediction\n0\tentailment\n1\tnot_entailment\n"
+    (path,) = glue.write_answers("stsb", np.array([-1.0, 2.71828]), np.zeros(2, int), tmp_path)
+    assert path.read_text() == "index\tprediction\n0\t0.000\n1\t2.718\n"
+    paths = glue.write_answers("mnli", np.array([0.0, 2.0, 1.0]), np.array([0, 0, 1]), tmp_path)
+    assert [each.name for each in paths] == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+    assert paths[1].read_text() == "index\tprediction\n0\tneutral\n"
+
+
+class Rte(tfds.core.GeneratorBasedBuilder):
+    """Pairs in the form in which tensorflow-datasets has GLUE's, stored in another order."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        text = tfds.features.Text()
+        features = {"sentence1": text, "sentence2": text, "idx": np.int32}
+        features["label"] = tfds.features.ClassLabel(names=["entailment", "not_entailment"])
+        return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
+
+    def _generate_examples(self, test):
+        for i in (2, 0, 1):
+            yield i, {"sentence1": (A, B, C)[i], "sentence2": A, "idx": i, "label": -1 if test else i % 2}
+
+
+def test_prepared_sets(tmp_path, subwords):
+    Rte(data_dir=tmp_path / "glue", file_format="array_record").download_and_prepare()
+    train, test = (glue.load("rte", tmp_path, part, subwords, 40) for part in ("train", "test"))
+    assert train.targets.tolist() == [0, 1, 0] and test.targets.tolist() == [0, 0, 0]
+    assert [subwords.decode(first) for first, _ in train.examples] == [
+        subwords.decode(ids) for ids in subwords.encode([A, B, C])
+    ]

@@ -1,0 +1,61 @@
+"""Text and GLUE's files, made from a seed: for tests only."""
+
+import pathlib
+
+import numpy as np
+
+NOUNS = [
+    "cat",
+    "dog",
+    "house",
+    "tree",
+    "river",
+    "stone",
+    "bird",
+    "child",
+    "ship",
+    "cloud",
+    "garden",
+    "window",
+    "mountain",
+]
+VERBS = ["sees", "likes", "follows", "finds", "leaves", "paints", "carries", "hears", "remembers", "forgets"]
+
+
+def sentences(seed: int, number: int) -> list[str]:
+    """Of a small grammar: The cat sees a dog."""
+    rng = np.random.default_rng(seed)
+
+    def sentence() -> str:
+        first, second = rng.choice(NOUNS, 2)
+        return f"The {first} {rng.choice(VERBS)} {rng.choice(['a', 'the', 'no'])} {second}."
+
+    return [sentence() for _ in range(number)]
+
+
+def write_text(folder: pathlib.Path, number: int = 300) -> pathlib.Path:
+    """Two files, with a blank line between documents of ten sentences."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, name in enumerate(("a.txt", "b.txt")):
+        lines = sentences(seed, number)
+        text = "".join(f"{line}\n" + ("\n" if i % 10 == 9 else "") for i, line in enumerate(lines))
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def write_tsv(path: pathlib.Path, rows: list[tuple]) -> pathlib.Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_rte(folder: pathlib.Path, number: int = 24) -> pathlib.Path:
+    """RTE's three files: the second sentence is the first, or is not."""
+    for seed, part in enumerate(("train", "dev", "test")):
+        first, other = sentences(seed, number), sentences(seed + 10, number)
+        rows: list[tuple] = [("index", "sentence1", "sentence2", "label")]
+        for i in range(number):
+            pair = (first[i], first[i] if i % 2 else other[i])
+            rows.append((i, *pair, ("not_entailment", "entailment")[i % 2]))
+        write_tsv(folder / "RTE" / f"{part}.tsv", [row[:3] for row in rows] if part == "test" else rows)
+    return folder

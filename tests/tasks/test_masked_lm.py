@@ -1,0 +1,151 @@
+"""Masking, and the loss of the tokens that it hides."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.models.bert import Bert, MaskedLanguageModel, bert_block
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.tasks.masking import Masking
+
+SIZE, LENGTH = 30, 12
+MASKING = Masking(vocabulary_size=SIZE, num_special=4, mask_id=3)
+
+
+def make_tokens(num_sequences, length=LENGTH, seed=0):
+    """[CLS] tokens [SEP], of any length, and padding."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(4, SIZE, (num_sequences, length))
+    ends = rng.integers(2, length, num_sequences)
+    tokens[:, 0] = 1
+    tokens[np.arange(num_sequences), ends] = 2
+    return jnp.asarray(np.where(np.arange(length) > ends[:, None], 0, tokens))
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
+def test_of_each_sequence_so_many_are_drawn(share):
+    masking, tokens = Masking(SIZE, 4, 3, share), make_tokens(200)
+    shown, places, told = masking(jax.random.key(0), tokens, jnp.arange(200))
+    for before, after, place, chosen in zip(*map(np.asarray, (tokens, shown, places, told)), strict=True):
+        ordinary = np.flatnonzero(before >= 4)
+        expected = max(1, round(share * len(ordinary)))
+        drawn = place[chosen]
+        assert len(drawn) == len(set(drawn)) == expected
+        assert set(drawn) <= set(ordinary)
+        assert set(np.flatnonzero(before != after)) <= set(drawn)
+
+
+def test_eight_in_ten_are_masked_and_one_is_another():
+    tokens = jnp.full((4000, LENGTH), 7)
+    shown, places, told = MASKING(jax.random.key(1), tokens, jnp.arange(4000))
+    assert told.all()
+    hidden = np.take_along_axis(np.asarray(shown), np.asarray(places), 1).ravel()
+    n = len(hidden)
+    for found, expected in (
+        (hidden == 3, 0.8),
+        (hidden == 7, 0.1 + 0.1 / 26),
+        ((hidden != 3) & (hidden != 7), 0.1 * 25 / 26),
+    ):
+        assert abs(found.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
+    others = hidden[(hidden != 3) & (hidden != 7)]
+    assert set(others) == set(range(4, SIZE)) - {7}  # any that is not special
+    each = np.bincount(np.asarray(places).ravel(), minlength=LENGTH) / len(hidden)
+    np.testing.assert_allclose(each, 1 / LENGTH, atol=4 * np.sqrt(1 / LENGTH / n))
+
+
+def test_the_draw_depends_on_key_and_sequence_alone():
+    tokens = make_tokens(9)
+    shown, *_ = MASKING(jax.random.key(0), tokens, jnp.arange(9))
+    some, *_ = MASKING(jax.random.key(0), tokens[3:5], jnp.arange(3, 5))
+    np.testing.assert_array_equal(shown[3:5], some)
+    other, *_ = MASKING(jax.random.key(1), tokens, jnp.arange(9))
+    assert (shown != other).any()
+    same = MASKING(jax.random.key(0), jnp.tile(tokens[:1], (50, 1)), jnp.arange(50))[0]
+    assert len(np.unique(np.asarray(same), axis=0)) > 1
+
+
+def test_a_sequence_of_special_tokens_alone_hides_nothing():
+    tokens = jnp.array([[1, 2, 2, 0, 0]])
+    shown, _, told = MASKING(jax.random.key(0), tokens, jnp.arange(1))
+    np.testing.assert_array_equal(shown, tokens)
+    assert not told.any()
+
+
+def test_share_is_a_share(unchecked):
+    for share in (0, 1.1):
+        with pytest.raises(ValueError, match=f"share={share}"):
+            Masking(SIZE, 4, 3, share)
+
+
+@pytest.fixture(scope="module")
+def task():
+    blocks = (bert_block(2, 12, dropout_rate=0.3),)
+    encoder = Bert(SIZE, 8, blocks, embedding_dim=6, max_length=LENGTH, dropout_rate=0.3)
+    return MaskedLanguageModelling(MaskedLanguageModel(encoder), LENGTH, MASKING)
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    fresh = jax.jit(task.init)(jax.random.key(0))
+    return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), fresh)
+
+
+def make_batch(num_sequences=5):
+    tokens = make_tokens(num_sequences)
+    return {"tokens": tokens, "segments": jnp.zeros_like(tokens), "ids": jnp.arange(num_sequences) + 3}
+
+
+def test_loss_is_that_of_the_hidden_tokens(task, params):
+    """Against numpy, from the logits of every place of what the model was shown."""
+    batch = make_batch()
+    shown, places, told = map(np.asarray, MASKING(jax.random.key(0), batch["tokens"], batch["ids"]))
+    logits = jax.jit(lambda shown: task.model.apply({"params": params}, shown, key_mask=batch["tokens"] != 0)[0])(shown)
+    logits = np.asarray(logits, np.float64)
+    losses, correct = [], []
+    for row, places_of, told_of, tokens in zip(logits, places, told, np.asarray(batch["tokens"]), strict=True):
+        for place in places_of[told_of]:
+            scores = row[place]
+            losses.append(np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[tokens[place]])
+            correct.append(scores.argmax() == tokens[place])
+    loss, totals = jax.jit(task.loss)(params, batch)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+    figures = task.summarise(totals)
+    assert figures == pytest.approx(
+        {"loss": np.mean(losses), "accuracy": np.mean(correct), "perplexity": np.exp(np.mean(losses))}, rel=1e-5
+    )
+
+
+def test_totals_add_up_and_padding_of_a_batch_counts_nothing(task, params):
+    loss = jax.jit(task.loss)
+    batch = make_batch()
+    _, whole = loss(params, batch | {"weights": jnp.ones(5)})
+    first = {name: array[:3] for name, array in batch.items()} | {"weights": jnp.ones(3)}
+    last = {name: array[jnp.array([3, 4, 4])] for name, array in batch.items()} | {"weights": jnp.array([1.0, 1, 0])}
+    added = jax.tree.map(jnp.add, loss(params, first)[1], loss(params, last)[1])
+    for name in whole:
+        np.testing.assert_allclose(whole[name], added[name], rtol=1e-5)
+
+
+def test_training_draws_anew_and_evaluation_does_not(task, params):
+    loss, batch = jax.jit(task.loss), make_batch()
+    assert loss(params, batch)[0] == loss(params, batch)[0]
+    drawn = [loss(params, batch, jax.random.key(seed))[0] for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_what_is_shown_of_hidden_tokens_is_not_the_tokens(task, params):
+    """A hidden token reaches the loss as a target alone: with any other in its place the logits are the same."""
+    batch, everything = make_batch(), Masking(SIZE, 4, 3, 1.0)
+    shown, *_ = everything(jax.random.key(0), batch["tokens"], batch["ids"])
+    tokens = np.asarray(batch["tokens"])
+    assert (np.asarray(shown)[tokens >= 4] == 3).mean() > 0.6
+    np.testing.assert_array_equal(np.asarray(shown)[tokens < 4], tokens[tokens < 4])
+
+
+def test_describe_and_spans(task, params):
+    assert jax.jit(task.describe)(params) == {"block_0": {}}
+    assert task.spans({"block_0": {}}) == {}
+    (half,) = task.half_spans(params)
+    np.testing.assert_array_equal(half, [LENGTH - 1])
+    assert task.within(((3,),)).span_bounds == ((3,),)
