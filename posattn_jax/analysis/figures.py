@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Rectangle
 
+from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
 from posattn_jax.files import read_metrics
 
 STYLES = ("-", "--", ":", "-.")
@@ -21,9 +22,10 @@ MARKERS = "osD^vX*P"
 
 
 def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Draws learning curves, spans over epochs and on the grid, and encodings, as far as the run has them."""
+    """Draws learning curves, spans over epochs and on the grid, encodings and kernels, as far as the run has them."""
     rows = read_metrics(workdir / "metrics.jsonl")
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
+    config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     with np.load(workdir / "positions.npz") as file:
         positions = dict(file)
     folder = workdir / "figures"
@@ -33,6 +35,8 @@ def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
         "span_over_epochs": _span_over_epochs(rows, summary),
         "span_on_grid": _span_on_grid(positions, summary),
         "positional_encodings": _positional_encodings(positions, summary),
+        "fixed_kernels": fixed_kernels(positions, config["model"]["kernel"]["shape"]),
+        "depthwise_kernels": depthwise_kernels(positions),
     }
     paths = []
     for name, figure in drawings.items():

@@ -7,9 +7,10 @@ import pytest
 
 from posattn_jax.analysis import figures
 from posattn_jax.analysis.figures import draw_run
+from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
 
 
-def write_run(workdir, grid_shape, span=True, per_head=False, full=False):
+def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel=()):
     rng = np.random.default_rng(0)
     num_dims, rows, positions = len(grid_shape), [], {}
     for epoch in range(1, 4):
@@ -26,10 +27,14 @@ def write_run(workdir, grid_shape, span=True, per_head=False, full=False):
             heads = 3 if per_head else 1
             shape = (heads, num_dims, num_dims) if full else (heads, num_dims) if per_head else num_dims
             positions[f"block_{block}/sigma"] = rng.uniform(0.1, 0.3, shape)
+        if kernel:
+            positions[f"block_{block}/relative_bias"] = rng.normal(size=(*(2 * s - 1 for s in grid_shape), 3))
+            positions[f"block_{block}/depthwise_kernel"] = rng.normal(size=(*kernel, 6))
     best = {"step": 3, "epoch": 3, "loss": 1 / 3, "accuracy": 1 / 3}
     summary = {"best": best, "grid_shape": list(grid_shape), "threshold": 0.1 if span else None}
     workdir.joinpath("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     workdir.joinpath("summary.json").write_text(json.dumps(summary))
+    workdir.joinpath("config.json").write_text(json.dumps({"model": {"kernel": {"shape": list(kernel)}}}))
     np.savez(workdir / "positions.npz", **positions)
 
 
@@ -42,6 +47,9 @@ def write_run(workdir, grid_shape, span=True, per_head=False, full=False):
         ((4, 6), {"full": True, "per_head": True}),
         ((1, 4), {}),
         ((4, 4), {"span": False}),
+        ((9,), {"span": False, "kernel": (5,)}),
+        ((4, 6), {"kernel": (5, 3)}),
+        ((3, 4, 5), {"kernel": (3, 3, 3)}),
     ],
     ids=str,
 )
@@ -49,7 +57,9 @@ def test_draws_what_the_run_has(tmp_path, grid_shape, fields):
     write_run(tmp_path, grid_shape, **fields)
     names = [path.stem for path in draw_run(tmp_path)]
     spans = ["span_over_epochs", "span_on_grid"] if fields.get("span", True) else []
-    assert names == ["learning_curves", *spans, "positional_encodings"]
+    kernels = ["fixed_kernels"] if "kernel" in fields else []
+    depthwise = ["depthwise_kernels"] if "kernel" in fields and len(grid_shape) == 1 else []
+    assert names == ["learning_curves", *spans, "positional_encodings", *kernels, *depthwise]
     for name in names:
         pixels = matplotlib.image.imread(tmp_path / "figures" / f"{name}.png")
         assert pixels[..., :3].std() > 0.01, f"{name} is blank"
@@ -70,4 +80,28 @@ def test_a_leaning_gaussian_and_its_box(grid_shape):
     half = np.ceil(np.sqrt(-2 * np.log(0.1) * np.diag(covariance)[-2:]) * [4, 6])
     box = panel.patches[0]
     np.testing.assert_array_equal([box.get_height(), box.get_width()], 2 * np.minimum(half, [4, 6]) + 1)
+    plt.close("all")
+
+
+def test_kernels_are_drawn_by_offset():
+    """What the next token has is right of the middle; offsets beyond the kernel are left out."""
+    bias = np.zeros((17, 2))
+    bias[8 + 1, 0], bias[8 - 2, 1], bias[8 + 5] = 1.0, -1.0, 9.0
+    (panel,) = fixed_kernels({"block_0/relative_bias": bias}, [5]).axes[:1]
+    np.testing.assert_array_equal(panel.images[0].get_array(), [[0, 0, 0, 1, 0], [-1, 0, 0, 0, 0]])
+    assert panel.images[0].get_extent()[:2] == [-2.5, 2.5]
+    plt.close("all")
+
+
+def test_kernels_wider_than_the_grid():
+    (panel,) = fixed_kernels({"block_0/relative_bias": np.ones((3, 2))}, [9]).axes[:1]
+    assert panel.images[0].get_array().shape == (2, 3)
+    plt.close("all")
+
+
+def test_channels_are_sorted_from_the_previous_to_the_next_token():
+    kernel = np.zeros((5, 3))
+    kernel[3], kernel[1] = [1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]
+    (panel,) = depthwise_kernels({"block_0/depthwise_kernel": kernel}).axes[:1]
+    np.testing.assert_array_equal(panel.images[0].get_array()[:, [1, 3]], [[1, -1], [0, 0], [-1, 1]])
     plt.close("all")
