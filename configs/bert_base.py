@@ -1,13 +1,14 @@
 """BERT-base (Chang 2021, Table 4), pre-trained by masked language modelling on the text files of a folder.
 
 python -m posattn_jax.main --config=configs/bert_base.py:composite --workdir=runs/NAME --config.data.dir=FOLDER
-Hardware and time: the paper's 8 GPUs took about 16 days; not run here. Expected: the paper prints no loss.
-Variants as configs/bert_small.py; the paper trained "", :fixed, :dynamic and :composite.
+Hardware and time: 16 days on eight GPUs (the paper); not run here. Expected loss: not printed.
+Variants as configs/bert_small.py; sweep(): those that the paper trained, "", :fixed, :dynamic and :composite.
 """
 
 from ml_collections import ConfigDict
 
 from configs import common_bert
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -16,3 +17,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.train.update(total_steps=1_000_000, batch_size=256)
         config.optimizer.learning_rate = 1e-4
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    return common_bert.sweep(common_bert.FIVE[1:], "bert_base", common_bert.PAPER_SEEDS[:1])

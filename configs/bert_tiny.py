@@ -10,7 +10,7 @@ Variants as configs/bert_small.py.
 from ml_collections import ConfigDict
 
 from configs import common_bert
-from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -23,19 +23,4 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    claims = (
-        ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
-        ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
-        ("Dynamic convolutions give a lower loss than absolute positions", "dynamic", "absolute", "less"),
-        ("Composite attention gives a lower loss than absolute positions", "composite", "absolute", "less"),
-        ("Composite attention gives a lower loss than fixed convolutions", "composite", "fixed", "less"),
-        ("Composite attention gives a lower loss than dynamic convolutions", "composite", "dynamic", "less"),
-    )
-    return Plan(
-        "Masked language modelling: are convolutions in attention better than absolute positions?",
-        common_bert.treatments(common_bert.FIVE, "bert_tiny"),
-        tuple(Hypothesis(*claim) for claim in claims),
-        seeds=PAPER_SEEDS[:3],
-        response="loss",
-        epoch="last",
-    )
+    return common_bert.sweep(common_bert.FIVE, "bert_tiny", common_bert.PAPER_SEEDS[:3])

@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import common
-from posattn_jax.analysis.plan import Treatment
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.files import flatten
 
 FIXED, DYNAMIC, KEY = "fixed_convolution", "dynamic_convolution", "key_convolution"
@@ -118,3 +118,23 @@ def treatments(names: Sequence[str], size: str) -> tuple[Treatment, ...]:
     changed = {field for name in names for field in _fields(name, size)}
     plain = {field: value for field, value in flatten(get_config(size, "none").to_dict()).items() if field in changed}
     return tuple(Treatment(name, LABELS[name], plain | _fields(name, size)) for name in names)
+
+
+def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...]) -> Plan:
+    """Pre-training with some of `CONVOLUTIONS`, judged by the loss after the last update."""
+    claims = (
+        ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
+        ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
+        ("Dynamic convolutions give a lower loss than absolute positions", "dynamic", "absolute", "less"),
+        ("Composite attention gives a lower loss than absolute positions", "composite", "absolute", "less"),
+        ("Composite attention gives a lower loss than fixed convolutions", "composite", "fixed", "less"),
+        ("Composite attention gives a lower loss than dynamic convolutions", "composite", "dynamic", "less"),
+    )
+    return Plan(
+        "Masked language modelling: are convolutions in attention better than absolute positions?",
+        treatments(names, size),
+        tuple(Hypothesis(*claim) for claim in claims if {claim[1], claim[2]} <= set(names)),
+        seeds=seeds,
+        response="loss",
+        epoch="last",
+    )

@@ -1,6 +1,5 @@
-"""From a config's fields to the objects of a run. With `main` the only place that reads a config."""
+"""From a config's fields to the objects of a run; with `model_config` and `language_config`, which it calls."""
 
-import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from posattn_jax.data.offsets import Offsets
 from posattn_jax.data.points import Points
 from posattn_jax.errors import InputError
 from posattn_jax.language_config import load_glue, load_text, make_glue, make_masked_lm, start_from_pretrained
-from posattn_jax.model_config import check_sizes, make_model, siren_fields
+from posattn_jax.model_config import check_sizes, make_model, siren_fields, span_penalty
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid
@@ -39,13 +38,21 @@ def load_images(config: ConfigDict, subset: Literal["train", "test"]) -> ImageSe
     return image_sets.load(data.name, pathlib.Path(data.dir), subset, data.download, scene)
 
 
-def load_sources(config: ConfigDict, test: bool = False) -> dict[str, Any]:
-    """What a run trains on and is judged by: "train", "validation" and, if asked for and there, "test"."""
+def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path | None = None) -> dict[str, Any]:
+    """What a run trains on and is judged by: "train", "validation" and, if asked for and there, "test".
+
+    Args:
+      config: of the run.
+      test: whether the run is to be evaluated; without a label, its test part is "unlabelled".
+      workdir: its folder, whose tokenizer is that of its text.
+    """
     seed: Any = config.seed
     if seed < 0:
         raise InputError(f"seed={seed}: expected 0 or more")
+    if config.model.pretrained and config.task != "glue":
+        raise InputError(f'model.pretrained={config.model.pretrained}: expected "" with task="{config.task}"')
     load, _ = task_parts(config)
-    return load(config, test)
+    return load(config, test, **({"workdir": workdir} if config.task in ("masked_lm", "glue") else {}))
 
 
 def load_labelled(config: ConfigDict, test: bool) -> dict[str, Labelled]:
@@ -98,8 +105,6 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
 
 def make_classification(config: ConfigDict, source: Labelled, trained_with: ConfigDict | None) -> Classification:
     """Classification of a source's images."""
-    if config.model.span.penalty and not config.model.span.enabled:
-        raise InputError(f"model.span.penalty={config.model.span.penalty}: model.span.enabled is False")
     trained_on = lay_out(trained_with or config, source.images).grid_shape
     return Classification(
         make_model(config, source.images.num_classes),
@@ -107,7 +112,7 @@ def make_classification(config: ConfigDict, source: Labelled, trained_with: Conf
         source.num_channels,
         reference_shape=None if trained_on == source.grid_shape else trained_on,
         num_dims=source.num_dims if isinstance(source, Points) else 0,
-        span_penalty=config.model.span.penalty,
+        span_penalty=span_penalty(config),
     )
 
 
@@ -145,9 +150,17 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
     return task
 
 
-def pretrained(config: ConfigDict) -> Callable[[Any], Any] | None:
-    """From fresh parameters to those that a run starts from, where these are an earlier run's."""
-    return functools.partial(start_from_pretrained, config) if config.task == "glue" else None
+def pretrained(config: ConfigDict, task: Task) -> Callable[[Any], Any] | None:
+    """From fresh parameters to those that a run starts from, where these are an earlier run's.
+
+    Raises:
+      InputError: there is no such run, or it has other parameters.
+    """
+    if config.task != "glue":
+        return None
+    start = start_from_pretrained(config)
+    start(jax.eval_shape(task.init, jax.random.key(0)))
+    return start
 
 
 def make_settings(config: ConfigDict, num_examples: int) -> Settings:

@@ -1,8 +1,10 @@
 """From a config's fields to text, its tokenizer, and the tasks of language."""
 
 import dataclasses
+import functools
 import json
 import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,7 +14,7 @@ from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Sentences
 from posattn_jax.errors import InputError
 from posattn_jax.files import flatten
-from posattn_jax.model_config import make_bert
+from posattn_jax.model_config import make_bert, span_penalty
 from posattn_jax.models.bert import MaskedLanguageModel, SequenceClassifier
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.masking import Masking
@@ -44,24 +46,43 @@ def check_length(config: ConfigDict) -> int:
     return length
 
 
-def load_text(config: ConfigDict, test: bool) -> dict[str, SentencePairs]:
-    """Pairs of lines: "train" and, from other files or drawn from the same, "validation"; there is no test part."""
+def load_text(config: ConfigDict, test: bool, workdir: pathlib.Path | None = None) -> dict[str, SentencePairs]:
+    """Pairs of lines: "train" and, from other files or drawn from the same, "validation"; there is no test part.
+
+    A run that is evaluated keeps its tokenizer, whatever the text; one that is trained refuses a text that makes
+    another.
+    """
     data, length, cache = config.data, check_length(config), pathlib.Path(config.data.cache_dir)
+    if data.validation != "split":
+        raise InputError(f'data.validation="{data.validation}": expected "split" with text, or data.validation_dir')
     if data.vocabulary_size <= tokenizer.MASK + 1:
         raise InputError(f"data.vocabulary_size={data.vocabulary_size}: expected more than the special tokens")
     files = text_files.find(pathlib.Path(data.dir), "data.dir")
-    subwords = tokenizer.of_text(files, data.vocabulary_size, cache)
+    if test and workdir is not None:
+        subwords = tokenizer.of_run(workdir)
+    else:
+        subwords = tokenizer.of_text(files, data.vocabulary_size, cache)
+        if workdir is not None:
+            tokenizer.check(subwords, workdir)
     train = corpus.of_text(files, subwords, length, cache)
     if data.validation_dir:
         held_out = text_files.find(pathlib.Path(data.validation_dir), "data.validation_dir")
         validation = corpus.of_text(held_out, subwords, length, cache)
     else:
         train, validation = corpus.split(train, config.seed)
+    if not len(train):
+        raise InputError(f"data.dir={data.dir}: a single pair of lines, which cannot be split")
+    if data.validation_limit:
+        validation = validation.first(data.validation_limit)
     parts = {"train": train, "validation": validation}
-    for name, pairs in parts.items():
-        if pairs.num_cut:
-            print(f"{name}: {pairs.num_cut:,} of {len(pairs):,} pairs of lines are cut to data.length={length} tokens")
+    _tell_what_is_cut(config, parts, "pairs of lines")
     return parts
+
+
+def _tell_what_is_cut(config: ConfigDict, parts: Mapping[str, SentencePairs | Sentences], what: str) -> None:
+    for name, part in parts.items():
+        if num_cut := part.num_cut:
+            print(f"{name}: {num_cut:,} of {len(part):,} {what} are cut to data.length={config.data.length} tokens")
 
 
 def make_masked_lm(
@@ -74,7 +95,13 @@ def make_masked_lm(
     except ValueError as error:
         raise InputError(f"data.mask_{error}") from error
     model = MaskedLanguageModel(make_bert(config, size, source.length))
-    return MaskedLanguageModelling(model, source.length, masking, tokenizer.PAD)
+    return MaskedLanguageModelling(
+        model=model,
+        length=source.length,
+        masking=masking,
+        pad_id=tokenizer.PAD,
+        span_penalty=span_penalty(config),
+    )
 
 
 def pretrained_run(config: ConfigDict) -> pathlib.Path:
@@ -103,30 +130,33 @@ def pretrained_run(config: ConfigDict) -> pathlib.Path:
     return workdir
 
 
-def start_from_pretrained(config: ConfigDict, params: Any) -> Any:
-    """Fresh parameters, with those of the run that the config starts from in their place as far as it has them."""
+def start_from_pretrained(config: ConfigDict) -> Callable[[Any], Any]:
+    """From fresh parameters to those of the run that the config starts from, as far as it has them."""
     workdir = pretrained_run(config)
     trained, step = pretrained.read(workdir)
     print(f"starts from {workdir}, step {step}")
-    return pretrained.start_from(params, trained, workdir)
+    return functools.partial(pretrained.start_from, trained=trained, workdir=workdir)
 
 
-def load_glue(config: ConfigDict, test: bool) -> dict[str, Sentences]:
-    """A task of GLUE: "train", its development set as "validation" and, if asked for, "unlabelled", its test set."""
-    data: Any = config.data
+def load_glue(config: ConfigDict, test: bool, workdir: pathlib.Path | None = None) -> dict[str, Sentences]:
+    """A task of GLUE: "train", its development set as "validation" and, if asked for and there, "unlabelled".
+
+    The tokenizer is that of the run, which it has from the one that it starts from.
+    """
+    data, length, folder = config.data, check_length(config), pathlib.Path(config.data.dir)
     glue.check_name(data.name)
-    subwords, length = tokenizer.of_run(pretrained_run(config)), check_length(config)
+    has_begun = workdir is not None and (workdir / tokenizer.HASH_FILE).exists()
+    subwords = tokenizer.of_run(workdir if has_begun else pretrained_run(config))
     names: dict[str, glue.Part] = {"train": "train", "validation": "dev"}
-    if test:
+    if test and glue.has_test(data.name, folder):
         names["unlabelled"] = "test"
-    parts = {}
-    for name, part in names.items():
-        parts[name] = glue.load(data.name, pathlib.Path(data.dir), part, subwords, length, data.malformed)
-        total = f"of {len(parts[name]):,} examples"
-        if parts[name].num_cut:
-            print(f"{name}: {parts[name].num_cut:,} {total} are cut to data.length={length} tokens")
-        if parts[name].num_skipped:
-            print(f"{name}: {parts[name].num_skipped:,} malformed lines are skipped, beside {total[3:]}")
+    parts = {name: glue.load(data.name, folder, part, subwords, length, data.malformed) for name, part in names.items()}
+    if data.validation_limit:
+        parts["validation"] = parts["validation"].first(data.validation_limit)
+    _tell_what_is_cut(config, parts, "examples")
+    for name, part in parts.items():
+        if part.num_skipped:
+            print(f"{name}: {part.num_skipped:,} malformed lines are skipped, beside {len(part):,} examples")
     most = max(len(parts[name]) for name in ("train", "validation"))
     return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
 
@@ -136,5 +166,10 @@ def make_glue(config: ConfigDict, source: Sentences, trained_with: ConfigDict | 
     task = glue.check_name(config.data.name)
     encoder = make_bert(config, source.tokenizer.vocabulary_size, source.length)
     return SentencePrediction(
-        SequenceClassifier(encoder, len(task.labels) or 1), source.length, source.num_ids, task.metric, tokenizer.PAD
+        model=SequenceClassifier(encoder, len(task.labels) or 1),
+        length=source.length,
+        num_examples=source.num_ids,
+        metric=task.metric,
+        pad_id=tokenizer.PAD,
+        span_penalty=span_penalty(config),
     )

@@ -141,6 +141,14 @@ def make_span(config: ConfigDict) -> GaussianSpan | None:
     )
 
 
+def span_penalty(config: ConfigDict) -> float:
+    """The price of spans; InputError where there are none."""
+    span: Any = config.model.span
+    if span.penalty and not span.enabled:
+        raise InputError(f"model.span.penalty={span.penalty}: model.span.enabled is False")
+    return span.penalty
+
+
 def table_fields(config: ConfigDict) -> dict[str, Any]:
     """The fields of what has a table over displacements."""
     return {
@@ -273,6 +281,8 @@ def make_bert(config: ConfigDict, vocabulary_size: int, length: int) -> Bert:
     model: Any = config.model
     if model.kind != "bert":
         raise InputError(f'model.kind="{model.kind}": expected "bert" with task="{config.task}"')
+    if model.linear_init != "normal":
+        raise InputError(f'model.linear_init="{model.linear_init}": expected "normal" with model.kind="bert"')
     return Bert(
         vocabulary_size,
         embedding_dim=model.embedding_dim or None,

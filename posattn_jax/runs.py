@@ -30,8 +30,8 @@ from posattn_jax.train.loop import Trainer, abstract_state
 from posattn_jax.train.sharding import make_mesh
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
-# Fields that may change while a run goes on: where the data lies, and which devices are there; ...
-MAY_CHANGE = ("data.dir", "data.validation_dir", "data.cache_dir", "data.download")
+# Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
+MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
 MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
@@ -42,18 +42,20 @@ MAY_DIFFER = ("data.pool", "data.validation_limit", "train.eval_batch_size", "mo
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
     check_config(config, workdir)
-    sources = experiment.load_sources(config)
+    sources = experiment.load_sources(config, workdir=workdir)
     num_examples = len(sources["train"])
     settings = experiment.make_settings(config, num_examples)
     optimizer = experiment.make_optimizer(config, settings, num_examples)
     task = experiment.make_task(config, sources["train"])
     mesh = make_mesh(**config.mesh)
     trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
-    write_json(workdir / "config.json", config.to_dict())
+    has_begun = any((workdir / "checkpoints").glob("[0-9]*"))
+    pretrained = None if has_begun else experiment.pretrained(config, task)
     with _alone_in(workdir):
+        write_json(workdir / "config.json", config.to_dict())
         if isinstance(sources["train"], SentencePairs | Sentences):
             tokenizer.keep(sources["train"].tokenizer, workdir)
-        trainer.open(workdir, experiment.pretrained(config))
+        trainer.open(workdir, pretrained)
         (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:
             trainer.run()
@@ -79,7 +81,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
     _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
-    sources = experiment.load_sources(config, test=True)
+    sources = experiment.load_sources(config, test=True, workdir=workdir)
     num_examples = len(sources["train"])
     task = experiment.make_task(config, sources["train"], ConfigDict(saved))
     optimizer = experiment.make_optimizer(config, experiment.make_settings(config, num_examples), num_examples)
@@ -144,8 +146,9 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
         "git_commit": _git_commit(),
     }
     if isinstance(trainer.task, SentencePrediction):
-        labels = trainer.train_source.targets, trainer.validation_source.targets
-        summary["always_the_same"] = trainer.task.always_the_same(*labels)
+        trained_on, judged_by = trainer.train_source, trainer.validation_source
+        of_one = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
+        summary["always_the_same"] = of_one
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
     write_json(workdir / "summary.json", summary)
@@ -163,7 +166,8 @@ def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _alone_in(workdir: pathlib.Path) -> Iterator[None]:
-    """InputError where another process trains in the folder."""
+    """InputError where another process trains in the folder, which is made where it is missing."""
+    workdir.mkdir(parents=True, exist_ok=True)
     with (workdir / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -50,12 +50,24 @@ def write_tsv(path: pathlib.Path, rows: list[tuple]) -> pathlib.Path:
 
 
 def write_rte(folder: pathlib.Path, number: int = 24) -> pathlib.Path:
-    """RTE's three files: the second sentence is the first, or is not."""
+    """RTE's three files, 21 examples in the last: the second sentence is the first, or is not."""
     for seed, part in enumerate(("train", "dev", "test")):
         first, other = sentences(seed, number), sentences(seed + 10, number)
         rows: list[tuple] = [("index", "sentence1", "sentence2", "label")]
         for i in range(number):
             pair = (first[i], first[i] if i % 2 else other[i])
             rows.append((i, *pair, ("not_entailment", "entailment")[i % 2]))
-        write_tsv(folder / "RTE" / f"{part}.tsv", [row[:3] for row in rows] if part == "test" else rows)
+        write_tsv(folder / "RTE" / f"{part}.tsv", [row[:3] for row in rows[:22]] if part == "test" else rows)
+    return folder
+
+
+def write_mnli(folder: pathlib.Path, number: int = 24) -> pathlib.Path:
+    """MNLI's five files, of which the mismatched ones have five examples."""
+    labels = ("entailment", "neutral", "contradiction")
+    for seed, part in enumerate(("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")):
+        some = 5 if part.endswith("mismatched") else number
+        first, second = sentences(seed, some), sentences(seed + 10, some)
+        rows: list[tuple] = [("index", "sentence1", "sentence2", "gold_label")]
+        rows += [(i, first[i], second[i], labels[i % 3]) for i in range(some)]
+        write_tsv(folder / "MNLI" / f"{part}.tsv", [row[:3] for row in rows] if part.startswith("test") else rows)
     return folder

@@ -10,14 +10,20 @@ import time
 import pytest
 
 from posattn_jax.files import read_metrics
+from tests.made_text import write_text
 from tests.test_main import ROOT
 
 KILLS = 10
 
 
-def start(workdir):
-    arguments = [f"--workdir={workdir}", "--config.train.total_epochs=8", "--config.train.checkpoint_steps=10"]
-    command = [sys.executable, "-m", "posattn_jax.main", "--config=configs/digits.py", *arguments]
+DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=8")
+BERT = ("--config=configs/bert_tiny.py:composite", "--config.train.total_steps=400", "--config.train.log_steps=10")
+BERT += ("--config.data.vocabulary_size=50", "--config.data.length=20")
+
+
+def start(workdir, arguments):
+    always = (f"--workdir={workdir}", "--config.train.checkpoint_steps=10")
+    command = [sys.executable, "-m", "posattn_jax.main", *arguments, *always]
     environment = os.environ | {"XLA_FLAGS": ""}  # one device, at full speed
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -25,8 +31,12 @@ def start(workdir):
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_if_never_stopped(tmp_path):
-    whole = start(tmp_path / "whole")
+@pytest.mark.parametrize("arguments", [DIGITS, BERT], ids=["digits", "masked_lm"])
+def test_a_killed_run_ends_as_if_never_stopped(tmp_path, arguments):
+    if arguments is BERT:
+        text = write_text(tmp_path / "text", 4000)
+        arguments = (*BERT, f"--config.data.dir={text}", f"--config.data.cache_dir={tmp_path / 'cache'}")
+    whole = start(tmp_path / "whole", arguments)
     started = time.perf_counter()
     out, _ = whole.communicate()
     seconds = time.perf_counter() - started
@@ -34,7 +44,7 @@ def test_a_killed_run_ends_as_if_never_stopped(tmp_path):
 
     moments, kills = random.Random(0), 0
     while kills < KILLS:
-        process = start(tmp_path / "killed")
+        process = start(tmp_path / "killed", arguments)
         try:
             process.wait(timeout=moments.uniform(2, seconds / 3))
         except subprocess.TimeoutExpired:
@@ -45,7 +55,7 @@ def test_a_killed_run_ends_as_if_never_stopped(tmp_path):
             break
         process.wait()
         print(f"kill {kills} of {KILLS}: {sorted(p.name for p in (tmp_path / 'killed').glob('checkpoints/*'))}")
-    last = start(tmp_path / "killed")
+    last = start(tmp_path / "killed", arguments)
     out, _ = last.communicate()
     assert last.returncode == 0, out
     assert kills == KILLS, "the run ended before it was killed often enough"

@@ -2,7 +2,9 @@
 
 import json
 
+import jax
 import numpy as np
+import optax
 import pytest
 
 from configs import bert_tiny, glue
@@ -10,14 +12,16 @@ from posattn_jax import runs
 from posattn_jax.data import tokenizer
 from posattn_jax.errors import InputError
 from posattn_jax.files import read_metrics
+from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
-from tests.made_text import sentences, write_rte, write_text
+from posattn_jax.train.sharding import make_mesh
+from tests.made_text import sentences, write_mnli, write_rte, write_text
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    write_rte(folder)
+    write_mnli(write_rte(folder))
     write_text(folder / "text")
     return folder
 
@@ -100,6 +104,7 @@ def test_a_text_that_has_changed_is_refused(files, trained, tmp_path):
     with pytest.raises(InputError, match=r"its tokenizer has the SHA-256 .* the text has changed"):
         runs.train(config, trained)
     assert (trained / "metrics.jsonl").read_bytes() == before
+    assert json.loads((trained / "config.json").read_text())["data"]["dir"] == str(files / "text")
 
 
 def test_validation_from_files_of_its_own(files, tmp_path, capsys):
@@ -118,41 +123,71 @@ def test_fine_tuning(tuned, trained):
     assert 0 <= summary["final"]["score"] <= 1
 
 
-def test_it_starts_from_the_run_that_is_given(files, tuned, trained, tmp_path, capsys):
-    """Without a step of training the encoder is that of the run, and the head is not."""
+def test_it_starts_from_the_run_that_is_given(files, tuned, trained):
+    """Its encoder is that of the run, and its head is not."""
     config, _ = tuned
-    config = config.copy_and_resolve_references()
-    config.optimizer.learning_rate = 0.0
-    runs.train(config, tmp_path)
-    assert f"starts from {trained}, step 4" in capsys.readouterr().out
-    read = runs.experiment.pretrained(config)
-    assert read is not None
-    task = runs.experiment.make_task(config, runs.experiment.load_sources(config)["train"])
-    import jax
-
+    sources = runs.experiment.load_sources(config)
+    task = runs.experiment.make_task(config, sources["train"])
     fresh = jax.jit(task.init)(jax.random.key(0))
-    begun, done = read(fresh), runs.Checkpoints(tmp_path, read_only=True).read_params(2)
-    jax.tree.map(np.testing.assert_array_equal, begun["encoder"], done["encoder"])
-    kept = runs.Checkpoints(trained, read_only=True).read_params(4)
+    start = runs.experiment.pretrained(config, task)
+    assert start is not None
+    begun, kept = start(fresh), Checkpoints(trained, read_only=True).read_params(4)
     jax.tree.map(np.testing.assert_array_equal, begun["encoder"], kept["encoder"])
     np.testing.assert_array_equal(begun["head"]["kernel"], fresh["head"]["kernel"])
+    mesh, optimizer = make_mesh(), optax.set_to_zero()
+    settings = runs.experiment.make_settings(config, len(sources["train"]))
+    trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
+    trainer.open(files / "opened", start)
+    jax.tree.map(np.testing.assert_array_equal, trainer.state.params["encoder"], kept["encoder"])
+    trainer.close()
 
 
 def test_evaluation_writes_answers(tuned):
+    """21 of them, which eight devices do not divide: what the model tells of each, one after the other."""
     config, workdir = tuned
     runs.evaluate(config, workdir)
     evaluation = json.loads((workdir / "evaluation.json").read_text())
     summary = json.loads((workdir / "summary.json").read_text())
     assert evaluation["validation"]["score"] == pytest.approx(summary["best"]["score"])
     lines = (workdir / "answers" / "RTE.tsv").read_text().splitlines()
-    assert lines[0] == "index\tprediction" and len(lines) == 25
-    assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "not_entailment"}
+    sources = runs.experiment.load_sources(config, test=True, workdir=workdir)
+    task = runs.experiment.make_task(config, sources["train"])
+    params = Checkpoints(workdir, read_only=True).read_params(summary["best"]["step"])
+    predict = jax.jit(task.predict)
+    told = [int(predict(params, sources["unlabelled"].batch(np.array([i])))[0]) for i in range(21)]
+    labels = ("entailment", "not_entailment")
+    assert lines == ["index\tprediction", *(f"{i}\t{labels[each]}" for i, each in enumerate(told))]
 
 
-def test_a_task_starts_from_another_task(files, tuned, tmp_path):
-    _, workdir = tuned
-    runs.train(rte_config(files, workdir), tmp_path)
-    assert (tmp_path / "summary.json").exists()
+def test_a_task_of_two_development_sets_starts_from_another_task(files, tuned, tmp_path):
+    config = rte_config(files, tuned[1])
+    config.data.name = "mnli"
+    runs.train(config, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    for figures in (summary["final"], summary["always_the_same"]):
+        assert {"score", "score_mismatched"} <= set(figures)
+    runs.evaluate(config, tmp_path)
+    lines = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "answers").iterdir()}
+    assert lines == {"MNLI-m.tsv": 25, "MNLI-mm.tsv": 6}
+
+
+def test_a_run_is_evaluated_without_the_run_that_it_began_from(tuned):
+    config, workdir = tuned
+    config = config.copy_and_resolve_references()
+    config.model.pretrained = "moved"
+    before = (workdir / "evaluation.json").read_text() if (workdir / "evaluation.json").exists() else None
+    runs.evaluate(config, workdir)
+    again = json.loads((workdir / "evaluation.json").read_text())
+    assert before is None or again["validation"] == json.loads(before)["validation"]
+
+
+def test_another_text_is_evaluated_with_the_tokenizer_of_the_run(files, trained, tmp_path, capsys):
+    config = text_config(files)
+    config.data.dir = str(tmp_path / "text")
+    (write_text(tmp_path / "text") / "c.txt").write_text("\n".join(sentences(9, 50)))
+    runs.evaluate(config, trained)
+    assert "training a tokenizer" not in capsys.readouterr().out
+    assert json.loads((trained / "evaluation.json").read_text())["validation"]["perplexity"] > 1
 
 
 @pytest.mark.parametrize(
@@ -164,15 +199,47 @@ def test_a_task_starts_from_another_task(files, tuned, tmp_path):
         ({"model.num_heads": 1}, "another model: model.num_heads is 2 there and 1 here"),
         ({"data.name": "digits"}, 'data.name="digits": expected one of GLUE\'s tasks'),
         ({"data.name": "cola"}, "train.tsv is missing"),
+        ({"data.malformed": "drop"}, 'data.malformed="drop": expected "refuse" or "skip"'),
+        ({"model.span.penalty": 0.1}, "model.span.penalty=0.1: model.span.enabled is False"),
+        ({"model.linear_init": "own"}, 'model.linear_init="own": expected "normal"'),
         ({"data.length": 4}, "data.length=4: expected at least 5"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_bad_input(files, trained, tmp_path, fields, message):
+def test_bad_input(files, trained, tmp_path, unchecked, fields, message):
     config = rte_config(files, trained)
     config.update_from_flattened_dict(fields)
     with pytest.raises(InputError, match=message):
         runs.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"data.validation": "test"}, 'data.validation="test": expected "split" with text'),
+        ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
+        ({"data.mask_share": 0.0}, "data.mask_share=0.0"),
+        ({"model.pretrained": "runs/x"}, 'model.pretrained=runs/x: expected "" with task="masked_lm"'),
+        ({"model.kind": "vit"}, 'model.kind="vit": expected "bert" with task="masked_lm"'),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_input_of_pretraining(files, tmp_path, fields, message):
+    config = text_config(files)
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(InputError, match=message):
+        runs.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+def test_a_run_without_a_checkpoint_is_no_start(files, trained, tmp_path):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("config.json", "tokenizer.sha256", "tokenizer.model"):
+        (copy / name).write_bytes((trained / name).read_bytes())
+    with pytest.raises(InputError, match="the run has no checkpoint of a finished epoch"):
+        runs.train(rte_config(files, copy), tmp_path / "run")
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 

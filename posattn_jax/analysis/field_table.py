@@ -26,29 +26,32 @@ def compose(runs: Runs) -> str | None:
     """The table, where the plan's axis has names for values, such as those of tasks.
 
     Cells are means, and standard errors of the mean; the last column is the mean of a row's cells, its error that of
-    the means of each seed. The last row is what it takes no model for.
+    the means of each seed. A task that is judged by two sets, as MNLI, has two columns. The last row is what it takes
+    no model for.
     """
-    axis = runs.plan.axis
+    axis, response = runs.plan.axis, runs.plan.response
     if axis is None or not all(isinstance(value_of(run, axis), str) for run in runs.all):
         return None
-    columns = {value_of(run, axis): runs.plan.treatment(run.treatment).label.rpartition(",")[2] for run in runs.all}
+    columns: dict[tuple[object, str], str] = {}
+    for run in runs.all:
+        label = runs.plan.treatment(run.treatment).label.rpartition(",")[2].strip()
+        columns[value_of(run, axis), ""] = label
+        if f"{response}_mismatched" in run.figures:
+            columns[value_of(run, axis), "_mismatched"] = f"{label}-mm"
     rows = []
     for label, names in lines_of(runs).items():
         by_value = {value_of(runs.runs[name][0], axis): runs.runs[name] for name in names}
-        cells = [_mean([run.response for run in by_value[value]]) if value in by_value else "-" for value in columns]
-        rows.append([label, *cells, _of_all([by_value.get(value, []) for value in columns])])
+        found = [
+            {run.seed: run.figures[response + suffix] for run in by_value.get(value, [])} for value, suffix in columns
+        ]
+        seeds = set.intersection(*(set(each) for each in found))
+        means = [float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)]
+        rows.append([label, *(_mean(list(each.values())) for each in found), _mean(means)])
     nothing = {value_of(run, axis): run.summary.get("always_the_same", {}) for run in runs.all}
-    if all(runs.plan.response in found for found in nothing.values()):
-        found = [nothing[value][runs.plan.response] for value in columns]
+    if all(response + suffix in nothing[value] for value, suffix in columns):
+        found = [nothing[value][response + suffix] for value, suffix in columns]
         rows.append(["Always the most frequent label, or the mean", *(_percent(x) for x in (*found, np.mean(found)))])
-    return table(["", *(name.strip() for name in columns.values()), "mean"], rows)
-
-
-def _of_all(columns: Sequence[Sequence[Run]]) -> str:
-    """The mean over columns, of the seeds that all of them have."""
-    by_seed = [{run.seed: run.response for run in column} for column in columns]
-    seeds = set.intersection(*(set(each) for each in by_seed))
-    return _mean([float(np.mean([each[seed] for each in by_seed])) for seed in sorted(seeds)])
+    return table(["", *columns.values(), "mean"], rows)
 
 
 def _mean(values: Sequence[float]) -> str:

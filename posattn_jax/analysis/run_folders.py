@@ -13,7 +13,7 @@ from posattn_jax.errors import InputError
 from posattn_jax.files import flatten, has_fields, is_evaluated, read_metrics
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
-MAY_DIFFER = ("seed", "data.dir", "data.validation_dir", "data.cache_dir", "data.download")
+MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")
 MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
 
 
@@ -25,7 +25,8 @@ class Run:
       treatment, seed: which.
       workdir: its folder.
       config, summary: its files.
-      response: what the sweep judges it by.
+      figures: of the epoch, or the evaluation, that the sweep judges by.
+      response: the one that it judges by.
     """
 
     treatment: str
@@ -33,6 +34,7 @@ class Run:
     workdir: pathlib.Path
     config: dict[str, Any]
     summary: dict[str, Any]
+    figures: dict[str, Any]
     response: float
 
     @functools.cached_property
@@ -189,7 +191,7 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
         figures = evaluation["validation"]
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
-    return Run(treatment, seed, workdir, config, summary, figures[plan.response])
+    return Run(treatment, seed, workdir, config, summary, figures, figures[plan.response])
 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:

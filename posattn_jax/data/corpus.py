@@ -1,12 +1,11 @@
 """A text as token ids on disk, made once as a stream: pairs of its consecutive lines, drawn in any order."""
 
 import array
-import contextlib
 import dataclasses
 import itertools
+import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
+VERSION = 1  # of what is kept on disk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,10 @@ class SentencePairs:
         """The pairs of these numbers, in this order."""
         return dataclasses.replace(self, pairs=self.pairs[numbers])
 
+    def first(self, number: int) -> "SentencePairs":
+        """The first so many."""
+        return self.select(np.arange(min(number, len(self))))
+
     @property
     def num_cut(self) -> int:
         """How many pairs are longer than a sequence, and are cut."""
@@ -59,9 +63,9 @@ class SentencePairs:
 
 
 def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[SentencePairs, SentencePairs]:
-    """Splits into train and validation by a permutation drawn from the seed."""
+    """Splits into train and validation, at least one pair, by a permutation drawn from the seed."""
     order = np.random.default_rng(seed).permutation(len(pairs))
-    num_train = round(train_share * len(pairs))
+    num_train = min(round(train_share * len(pairs)), len(pairs) - 1)
     return pairs.select(order[:num_train]), pairs.select(order[num_train:])
 
 
@@ -71,7 +75,7 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
     Raises:
       InputError: there is no line in them, or one that is damaged.
     """
-    folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', tokenizer.sha256)[:16]}"
+    folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', VERSION, tokenizer.sha256)[:16]}"
     dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
     if not folder.exists():
         print(f"tokenising {len(files)} files ...")
@@ -84,8 +88,9 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
 
 def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
     """Streams the lines into a folder that is there only once it is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
         starts, pairs, is_open = array.array("q", [0]), array.array("q"), False
         with (temporary / "ids.bin").open("wb") as file:
@@ -103,7 +108,7 @@ def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: path
                         file.write(ids.astype(dtype).tobytes())
         np.save(temporary / "starts.npy", np.array(starts, np.int64))
         np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
-        with contextlib.suppress(OSError):  # where another process was quicker, with the same
+        if not folder.exists():  # where another process was quicker it is the same
             temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

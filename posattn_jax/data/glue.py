@@ -93,6 +93,13 @@ class Sentences:
         """How many are longer than a sequence, and are cut."""
         return sum(bool(sum(map(len, parts)) > sequences.room(self.length, len(parts))) for parts in self.examples)
 
+    def first(self, number: int) -> "Sentences":
+        """The first so many."""
+        kept = slice(number)
+        return dataclasses.replace(
+            self, examples=self.examples[kept], targets=self.targets[kept], groups=self.groups[kept]
+        )
+
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
         laid_out = sequences.lay_out([self.examples[each] for each in ids], self.length)
@@ -107,6 +114,13 @@ def check_name(name: str) -> GlueTask:
     return TASKS[name]
 
 
+def has_test(name: str, folder: pathlib.Path) -> bool:
+    """Whether the questions of a task's test set are there."""
+    task = check_name(name)
+    paths = [folder / task.folder / f"test{suffix}.tsv" for suffix, _ in task.parts]
+    return tfds_sentences.find(name, folder) is not None or all(path.is_file() for path in paths)
+
+
 def load(
     name: str, folder: pathlib.Path, part: Part, tokenizer: Tokenizer, length: int, malformed: Malformed = "refuse"
 ) -> Sentences:
@@ -119,7 +133,7 @@ def load(
       tokenizer: makes ids of sentences.
       length: of a sequence.
       malformed: whether lines that have not the columns, or not the labels, that they should have are refused, or
-        skipped (some lines of QQP's training file are broken).
+        skipped (some lines of QQP's training file are broken); those of a test set are refused.
 
     Raises:
       InputError: no such task, or its files are missing or malformed.
@@ -140,13 +154,15 @@ def load(
             rows = _read(task, folder / task.folder / f"{part}{suffix}.tsv", labelled=part != "test")
         for row in rows:
             if isinstance(row, InputError):
-                if malformed == "refuse":
+                if malformed == "refuse" or part == "test":  # whose lines are all to be answered
                     raise row
                 num_skipped += 1
                 continue
             texts.append(row[0])
             targets.append(row[1])
             groups.append(group)
+    if not texts:
+        raise InputError(f"{folder}: {part} of {name} has no example")
     ids = [tokenizer.encode(column) for column in zip(*texts, strict=True)]
     dtype = np.int32 if task.labels else np.float32
     examples = list(zip(*ids, strict=True))

@@ -16,10 +16,13 @@ def room(length: int, num_parts: int | np.ndarray) -> int | np.ndarray:
 
 def cut(parts: Sequence[Ids], length: int) -> list[Ids]:
     """One part, or two, made to fit into a sequence: tokens are taken from the end of the longer."""
-    kept = [len(part) for part in parts]
-    for _ in range(max(0, sum(kept) - room(length, len(parts)))):
-        kept[int(np.argmax(kept))] -= 1
-    return [part[:num] for part, num in zip(parts, kept, strict=True)]
+    free = int(room(length, len(parts)))
+    if len(parts) == 1:
+        return [parts[0][:free]]
+    first, second = parts
+    for_first = max(free // 2, free - len(second))  # of an odd number the second has one more
+    for_second = max(free - free // 2, free - len(first))
+    return [first[:for_first], second[:for_second]]
 
 
 def lay_out(examples: Sequence[Sequence[Ids]], length: int) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ import hashlib
 import io
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -64,20 +64,18 @@ def read(path: pathlib.Path) -> Tokenizer:
         raise InputError(f"{path}: no SentencePiece model can be read there ({error})") from error
 
 
-def keep(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """Saves a run's tokenizer, and its hash, in the run folder.
+def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+    """InputError where a run folder has another tokenizer."""
+    kept = of_run(workdir).sha256 if (workdir / HASH_FILE).exists() else tokenizer.sha256
+    if kept != tokenizer.sha256:
+        raise InputError(
+            f"--workdir={workdir}: its tokenizer has the SHA-256 {kept[:12]}..., that of the text is now "
+            f"{tokenizer.sha256[:12]}...: the text has changed; choose another folder"
+        )
 
-    Raises:
-      InputError: the folder has another one.
-    """
-    if (workdir / HASH_FILE).exists():
-        kept = of_run(workdir).sha256
-        if kept != tokenizer.sha256:
-            raise InputError(
-                f"--workdir={workdir}: its tokenizer has the SHA-256 {kept[:12]}..., that of the text is now "
-                f"{tokenizer.sha256[:12]}...: the text has changed; choose another folder"
-            )
-        return
+
+def keep(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+    """Saves a run's tokenizer, and its hash, in the run folder."""
     tokenizer.save(workdir / MODEL_FILE)
     write_atomically(workdir / HASH_FILE, lambda file: file.write(f"{tokenizer.sha256}  {MODEL_FILE}\n".encode()))
 
@@ -106,9 +104,18 @@ def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
     """
     sentencepiece, model = _sentencepiece(), io.BytesIO()
     sentencepiece.set_random_generator_seed(0)
+    failure: list[BaseException] = []
+
+    def watched() -> Iterator[str]:
+        try:
+            yield from filter(None, sentences)
+        except BaseException as error:  # which SentencePiece would tell as one of its own
+            failure.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=filter(None, sentences),
+            sentence_iterator=watched(),
             model_writer=model,
             vocab_size=vocabulary_size - len(SPECIALS),
             normalization_rule_name="nmt_nfkc_cf",
@@ -121,6 +128,8 @@ def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
+        if failure:
+            raise failure[0] from None
         reason = " ".join(str(error).split())
         for pattern, bound in ((r"set it to a value <= (\d+)", "most"), (r"required_chars\. \d+ vs (\d+)", "least")):
             if found := re.search(pattern, reason):

@@ -82,7 +82,7 @@ def make_jobs(
             )
     first = config.copy_and_resolve_references()
     first.update_from_flattened_dict({**plan.treatments[0].fields, "seed": plan.seeds[0]})
-    experiment.load_sources(first)  # data that is missing is told once, not by every run
+    experiment.load_sources(first)  # what the first run misses is told before any is started
     return jobs
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.ops.attention import score_share
-from posattn_jax.ops.span import half_span, span_size
+from posattn_jax.ops.span import half_span, span_share, span_size
 
 Params = Any
 Totals = dict[str, Array]
@@ -20,10 +20,12 @@ class BlockTask:
     """A task, a dataclass, of a model with encoder blocks.
 
     Attributes:
+      span_penalty: the price of spans that cover everything, in the loss; the papers have none.
       span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
         follows the span at run time.
     """
 
+    span_penalty: float
     span_bounds: tuple[Shape, ...] | None
 
     @property
@@ -42,8 +44,25 @@ class BlockTask:
         return None
 
     def describe(self, params: Params) -> Any:
-        """What each block made of the grid: "relative_encoding" [*R, h, d] and "sigma", as far as it has them."""
+        """What each block made of the grid, as far as it has it; see `PositionalSelfAttention`.
+
+        Of a "relative_encoding" [*R, h, d] also what lies beyond the span.
+        """
         raise NotImplementedError
+
+    def whole(self, grid_shape: Sizes) -> tuple[Shape, ...]:
+        """Bounds that no span exceeds."""
+        return (tuple(size - 1 for size in grid_shape),) * len(self.blocks)
+
+    def span_price(self, made: dict[str, dict[str, Array]]) -> Array | float:
+        """span_penalty * mean over layers of the span's share of the grid, of what the blocks made."""
+        if not self.span_penalty:
+            return 0.0
+        layers = zip(self.blocks, made.values(), strict=True)
+        shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
+        if not shares:
+            raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to price")
+        return self.span_penalty * jnp.mean(jnp.stack(shares))
 
     def within(self, span_bounds: tuple[Shape, ...]) -> Any:
         """The same task, its layouts made for spans that do not exceed the bounds."""

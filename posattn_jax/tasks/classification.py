@@ -12,7 +12,6 @@ from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.ops.span import span_share
 from posattn_jax.tasks.blocks import BlockTask, Params, Totals
 
 
@@ -28,8 +27,7 @@ class Classification(BlockTask):
       num_channels: the features of a position.
       reference_shape: the grid of the data the model was trained on, where `input_shape` is another.
       num_dims: p, of points that lie on no grid; 0: the data lies on one.
-      span_penalty: the price of spans that cover everything; the paper has none.
-      span_bounds: see `BlockTask`.
+      span_penalty, span_bounds: see `BlockTask`.
     """
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
@@ -61,16 +59,13 @@ class Classification(BlockTask):
     def init(self, rng: Array) -> Params:
         """The parameters of a fresh model."""
         shape = self.reference_shape or self.input_shape
-        return self.model.init(rng, **self._nothing(shape), span_bounds=self._whole(shape))["params"]
+        bounds = self.whole(self.model.token_grid(shape))
+        return self.model.init(rng, **self._nothing(shape), span_bounds=bounds)["params"]
 
     def _nothing(self, shape: Shape) -> dict[str, Any]:
         """Inputs of this shape that say nothing."""
         inputs = {"inputs": jnp.zeros((1, math.prod(shape), self.num_channels)), "grid_shape": shape}
         return inputs | ({"positions": jnp.zeros((1, *shape, self.num_dims))} if self.num_dims else {})
-
-    def _whole(self, shape: Shape) -> tuple[Shape, ...]:
-        """Bounds that no span exceeds."""
-        return (tuple(size - 1 for size in self.model.token_grid(shape)),) * len(self.blocks)
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
@@ -93,17 +88,7 @@ class Classification(BlockTask):
         correct = jnp.argmax(logits, -1) == batch["labels"]
         count = jnp.sum(weights)
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": count}
-        loss = totals["loss"] / count
-        if self.span_penalty:
-            loss += self.span_penalty * self._span_share(made)
-        return loss, totals
-
-    def _span_share(self, made: dict[str, dict[str, Array]]) -> Array:
-        layers = zip(self.blocks, made.values(), strict=True)
-        shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
-        if not shares:
-            raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to price")
-        return jnp.mean(jnp.stack(shares))
+        return totals["loss"] / count + self.span_price(made), totals
 
     @staticmethod
     def zero_totals() -> Totals:
@@ -122,6 +107,6 @@ class Classification(BlockTask):
             {"params": params},
             **self._nothing(self.input_shape),
             reference_shape=self.reference_shape,
-            span_bounds=self._whole(self.input_shape),  # the encodings also where no span reaches
+            span_bounds=self.whole(self.grid_shape),
         )
         return made

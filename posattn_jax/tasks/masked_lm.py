@@ -2,22 +2,22 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from posattn_jax.axes import Array, Shape
+from posattn_jax.axes import Array
 from posattn_jax.models.bert import MaskedLanguageModel
-from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.tasks.blocks import BlockTask, Params, Totals
+from posattn_jax.tasks.blocks import Params, Totals
 from posattn_jax.tasks.masking import Masking
+from posattn_jax.tasks.sequences import SequenceTask
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskedLanguageModelling(BlockTask):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLanguageModelling(SequenceTask):
     """Cross-entropy of the tokens that are hidden from the model (Devlin 2019), in natural logarithms.
 
       loss = mean over hidden tokens of -log p(token);  perplexity = exp(loss)
@@ -25,35 +25,14 @@ class MaskedLanguageModelling(BlockTask):
     What is hidden is drawn anew in each update of training, and is the same in every evaluation.
 
     Attributes:
-      model: the model.
-      length: t, of the sequences.
       masking: what is hidden.
-      pad_id: of the token that fills sequences up: nothing attends to it.
-      span_bounds: see `BlockTask`.
+      model, length, pad_id, span_penalty, span_bounds: see `SequenceTask`.
     """
 
     score: ClassVar[str] = "accuracy"
-    unit: ClassVar[str] = "sequences"
 
     model: MaskedLanguageModel
-    length: int
     masking: Masking
-    pad_id: int = 0
-    span_bounds: tuple[Shape, ...] | None = None
-
-    @property
-    def grid_shape(self) -> Shape:
-        """The sequence."""
-        return (self.length,)
-
-    @property
-    def blocks(self) -> Sequence[EncoderBlock]:
-        """Of the encoder."""
-        return self.model.encoder.blocks
-
-    def init(self, rng: Array) -> Params:
-        """The parameters of a fresh model."""
-        return self.model.init(rng, jnp.zeros((1, self.length), jnp.int32))["params"]
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"tokens", "segments" [b t], "ids" [b], optional "weights" [b]} and its totals.
@@ -64,22 +43,13 @@ class MaskedLanguageModelling(BlockTask):
         mask_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
         tokens = batch["tokens"]
         shown, places, told = self.masking(mask_rng, tokens, batch["ids"])
-        logits, _ = self.model.apply(
-            {"params": params},
-            shown,
-            targets=places,
-            segments=batch["segments"],
-            key_mask=tokens != self.pad_id,
-            span_bounds=self.span_bounds,
-            deterministic=rng is None,
-            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
-        )
+        logits, made = self.apply(params, batch | {"tokens": shown}, dropout_rng, targets=places)
         targets = jnp.take_along_axis(tokens, places, axis=1)
         weights = told * batch.get("weights", jnp.ones(len(tokens)))[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         correct = jnp.argmax(logits, -1) == targets
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
-        return totals["loss"] / jnp.maximum(totals["count"], 1), totals
+        return totals["loss"] / jnp.maximum(totals["count"], 1) + self.span_price(made), totals
 
     @staticmethod
     def zero_totals() -> Totals:
@@ -91,7 +61,3 @@ class MaskedLanguageModelling(BlockTask):
         """Mean cross-entropy, its perplexity, and accuracy of the hidden tokens in the totals."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
         return {"loss": loss / count, "accuracy": correct / count, "perplexity": math.exp(min(loss / count, 700.0))}
-
-    def describe(self, params: Params) -> Any:
-        """See `BlockTask`."""
-        return self.model.encoder.apply({"params": params["encoder"]}, jnp.zeros((1, self.length), jnp.int32))[1]

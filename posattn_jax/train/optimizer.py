@@ -16,7 +16,7 @@ def adam(
 ) -> optax.GradientTransformation:
     """Adam as Alfons 2022 uses it; with decoupled weight decay and clipping by the global norm where they are not 0.
 
-    Weight decay leaves out biases and norms, whatever has fewer than two axes, and spans.
+    Weight decay leaves out biases, u and v among them, and norms, whatever has fewer than two axes, and spans.
     """
     steps = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     if weight_decay:
@@ -28,5 +28,6 @@ def adam(
 
 
 def _decays(path: tuple, array: jax.Array) -> bool:
-    names = [getattr(key, "key", None) for key in path]
-    return array.ndim > 1 and names[-1] != "bias" and "span" not in names
+    names = [str(getattr(key, "key", "")) for key in path]
+    is_added = names[-1] in ("scale", "u", "v") or names[-1].split("_")[0] == "bias"  # also where layers are stacked
+    return array.ndim > 1 and not is_added and "span" not in names

@@ -118,6 +118,20 @@ def test_malformed_lines_are_told(tmp_path, subwords, header, row, message):
         assert len(found) == 2 and found.num_skipped == 1
 
 
+def test_every_line_of_a_test_set_is_answered(tmp_path, subwords):
+    assert not glue.has_test("rte", tmp_path)
+    write_tsv(tmp_path / "RTE" / "test.tsv", [HEADER[:3], (0, A, B), (1, A)])
+    assert glue.has_test("rte", tmp_path)
+    with pytest.raises(InputError, match="test.tsv: line 3: 2 columns, expected 3"):
+        glue.load("rte", tmp_path, "test", subwords, 40, "skip")
+
+
+def test_a_file_without_an_example(tmp_path, subwords):
+    write_tsv(tmp_path / "RTE" / "dev.tsv", [HEADER])
+    with pytest.raises(InputError, match="dev of rte has no example"):
+        glue.load("rte", tmp_path, "dev", subwords, 40)
+
+
 @pytest.mark.parametrize("score", ["6", "-0.1", "nan", "x", ""])
 def test_scores_are_from_0_to_5(tmp_path, subwords, score):
     write_tsv(tmp_path / "STS-B" / "train.tsv", [("sentence1", "sentence2", "score"), (A, B, score)])

@@ -59,6 +59,19 @@ def test_a_vocabulary_that_the_text_does_not_allow(size, message):
         tokenizer.train(sentences(0, 300), size)
 
 
+def test_what_goes_wrong_with_the_text_is_told_as_such(tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"\xff\n")
+    with pytest.raises(InputError, match=r"bad.txt: line 1 is no UTF-8"):
+        tokenizer.of_text([tmp_path / "bad.txt"], 50, tmp_path / "cache")
+
+    def stopped():
+        yield "The cat."
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.train(stopped(), 50)
+
+
 def test_the_bound_that_is_told_is_the_bound():
     with pytest.raises(InputError) as error:
         tokenizer.train(sentences(0, 300), 5000)
@@ -86,13 +99,14 @@ def test_a_text_is_tokenised_once(tmp_path, monkeypatch):
 
 
 def test_a_run_keeps_its_tokenizer(tmp_path, subwords):
+    tokenizer.check(subwords, tmp_path)
     tokenizer.keep(subwords, tmp_path)
-    tokenizer.keep(subwords, tmp_path)
+    tokenizer.check(subwords, tmp_path)
     assert tokenizer.of_run(tmp_path).sha256 == subwords.sha256
     assert (tmp_path / "tokenizer.sha256").read_text() == f"{subwords.sha256}  tokenizer.model\n"
     other = tokenizer.train(sentences(1, 300), 50)
     with pytest.raises(InputError, match=f"has the SHA-256 {subwords.sha256[:12]}.*now {other.sha256[:12]}"):
-        tokenizer.keep(other, tmp_path)
+        tokenizer.check(other, tmp_path)
     other.save(tmp_path / "tokenizer.model")
     with pytest.raises(InputError, match="is not the tokenizer of this run"):
         tokenizer.of_run(tmp_path)
@@ -123,6 +137,7 @@ def test_pairs_of_consecutive_lines(tmp_path, subwords, monkeypatch, chunk):
         assert batch["segments"].tolist() == segments + [0] * (30 - len(tokens))
         assert batch["ids"] == number
     assert pairs.num_cut == 0
+    assert sorted(path.name[0] for path in (tmp_path / "cache").iterdir()) == ["c"], "nothing half-written is left"
 
 
 def test_text_without_a_line(tmp_path, subwords):
@@ -139,6 +154,7 @@ def test_split_loses_nothing_and_repeats_nothing(tmp_path, subwords):
     assert sorted(map(tuple, both)) == sorted(map(tuple, pairs.pairs))
     np.testing.assert_array_equal(corpus.split(pairs, seed=1)[1].pairs, validation.pairs)
     assert not np.array_equal(corpus.split(pairs, seed=2)[1].pairs, validation.pairs)
+    assert list(map(len, corpus.split(pairs.first(3), seed=1))) == [2, 1], "never none to be judged by"
 
 
 @pytest.mark.parametrize(

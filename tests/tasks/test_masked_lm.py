@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, bert_block
+from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.masking import Masking
 
@@ -82,7 +83,7 @@ def test_share_is_a_share(unchecked):
 def task():
     blocks = (bert_block(2, 12, dropout_rate=0.3),)
     encoder = Bert(SIZE, 8, blocks, embedding_dim=6, max_length=LENGTH, dropout_rate=0.3)
-    return MaskedLanguageModelling(MaskedLanguageModel(encoder), LENGTH, MASKING)
+    return MaskedLanguageModelling(model=MaskedLanguageModel(encoder), length=LENGTH, masking=MASKING)
 
 
 @pytest.fixture(scope="module")
@@ -134,13 +135,44 @@ def test_training_draws_anew_and_evaluation_does_not(task, params):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_what_is_shown_of_hidden_tokens_is_not_the_tokens(task, params):
-    """A hidden token reaches the loss as a target alone: with any other in its place the logits are the same."""
-    batch, everything = make_batch(), Masking(SIZE, 4, 3, 1.0)
-    shown, *_ = everything(jax.random.key(0), batch["tokens"], batch["ids"])
-    tokens = np.asarray(batch["tokens"])
-    assert (np.asarray(shown)[tokens >= 4] == 3).mean() > 0.6
-    np.testing.assert_array_equal(np.asarray(shown)[tokens < 4], tokens[tokens < 4])
+def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params):
+    """Of a sequence whose one told token is masked, any other in its place moves the loss by the logits alone."""
+    tokens = jnp.array([[1, 9, 2] + [0] * (LENGTH - 3)])
+    batch = {"tokens": tokens, "segments": jnp.zeros_like(tokens)}
+    for number in range(20):  # a sequence whose draw is the mask
+        batch["ids"] = jnp.array([number])
+        if MASKING(jax.random.key(0), tokens, batch["ids"])[0][0, 1] == 3:
+            break
+    loss = jax.jit(task.loss)
+    for token in (9, 10, 20):
+        own = batch | {"tokens": tokens.at[0, 1].set(token)}
+        shown = own["tokens"].at[0, 1].set(3)
+        logits = task.apply(params, own | {"tokens": shown})[0][0, 1]
+        expected = float(-jax.nn.log_softmax(logits)[token])
+        assert float(loss(params, own)[0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_segments_are_seen(task, params):
+    batch, loss = make_batch(), jax.jit(task.loss)
+    second = batch | {"segments": batch["segments"].at[:, 3:].set(1)}
+    assert abs(loss(params, batch)[0] - loss(params, second)[0]) > 1e-3
+
+
+@pytest.mark.parametrize("implementation", ["auto", "window"])
+def test_a_learned_span_in_bert(implementation):
+    """It is priced, told of, and bounded for layouts of a static size."""
+    block = bert_block(2, 12, span=GaussianSpan(initial_sigma=0.1), implementation=implementation, dropout_rate=0.0)
+    fields = {"length": LENGTH, "masking": MASKING, "span_penalty": 2.0}
+    task = MaskedLanguageModelling(model=MaskedLanguageModel(Bert(SIZE, 8, (block,), max_length=LENGTH)), **fields)
+    params, batch = jax.jit(task.init)(jax.random.key(0)), make_batch()
+    bounded = task.within(((4,),))
+    spans = task.spans(jax.jit(task.describe)(params))["block_0"]
+    (size,) = spans["size"]
+    loss, totals = jax.jit(bounded.loss)(params, batch)
+    price = loss - totals["loss"] / totals["count"]
+    assert 0 < price < 2 and size < 2 * LENGTH - 1
+    if implementation == "auto":
+        assert float(jax.jit(task.loss)(params, batch)[0]) == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_describe_and_spans(task, params):

@@ -14,14 +14,15 @@ N = 7
 
 def make_task(num_outputs, metric="accuracy"):
     encoder = Bert(SIZE, 8, (bert_block(2, 12),), max_length=LENGTH)
-    return SentencePrediction(SequenceClassifier(encoder, num_outputs), LENGTH, N, metric)
+    model = SequenceClassifier(encoder, num_outputs)
+    return SentencePrediction(model=model, length=LENGTH, num_examples=N, metric=metric)
 
 
 def make_batch(targets, groups=None):
     tokens = make_tokens(N)
     groups = jnp.zeros(N, jnp.int32) if groups is None else groups
     own = {"targets": jnp.asarray(targets), "groups": groups, "ids": jnp.arange(N)}
-    return {"tokens": tokens, "segments": jnp.zeros_like(tokens), **own}
+    return {"tokens": tokens, "segments": (tokens % 2).at[:, 6:].set(0), **own}
 
 
 def parts_of(batch):
@@ -38,7 +39,9 @@ def test_loss_and_totals(num_outputs):
     batch = make_batch(targets)
     params = jax.jit(task.init)(jax.random.key(0))
     logits = np.asarray(
-        jax.jit(lambda: task.model.apply({"params": params}, batch["tokens"], key_mask=batch["tokens"] != 0)[0])(),
+        jax.jit(task.model.apply)(
+            {"params": params}, batch["tokens"], segments=batch["segments"], key_mask=batch["tokens"] != 0
+        )[0],
         np.float64,
     )
     if num_outputs == 1:
@@ -105,5 +108,7 @@ def test_what_was_not_seen_counts_nothing_and_groups_are_apart():
 def test_always_the_same():
     """The most frequent label of training, not of what is judged; of numbers the mean."""
     task = make_task(2)
-    assert task.always_the_same(np.array([1, 1, 0]), np.array([0, 0, 1, 0]))["accuracy"] == 0.25
-    assert make_task(1, "correlation").always_the_same(np.array([1.0, 2]), np.array([0.0, 5]))["score"] == 0
+    found = task.always_the_same(np.array([1, 1, 0]), np.array([0, 0, 1, 0, 1]), np.array([0, 0, 0, 0, 1]))
+    assert found == {"score": 0.25, "accuracy": 0.25, "score_mismatched": 1.0, "accuracy_mismatched": 1.0}
+    numbers = make_task(1, "correlation").always_the_same(np.array([1.0, 2]), np.array([0.0, 5]), np.zeros(2))
+    assert numbers["score"] == 0

@@ -103,12 +103,15 @@ def test_optimizer_is_the_papers_adam():
 
 
 def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "span": {"cholesky": jnp.ones((2, 2))}}
+    """Of any shape: those of heads, and of stacked layers, have more axes than one."""
+    spared = {"bias": jnp.ones(2), "span": {"cholesky": jnp.ones((2, 2))}}
+    spared |= {name: {last: jnp.ones((3, 2))} for name, last in enumerate(("bias", "bias_0", "scale", "u", "v"))}
+    params = {"kernel": jnp.ones((2, 2)), **{str(name): each for name, each in spared.items()}}
     zeros = jax.tree.map(jnp.zeros_like, params)
     decayed, _ = adam(1e-1, weight_decay=0.5).update(zeros, adam(1e-1, weight_decay=0.5).init(params), params)
     np.testing.assert_allclose(decayed["kernel"], -0.05, rtol=1e-5)
-    np.testing.assert_array_equal(decayed["bias"], 0)
-    np.testing.assert_array_equal(decayed["span"]["cholesky"], 0)
+    for array in jax.tree.leaves({name: each for name, each in decayed.items() if name != "kernel"}):
+        np.testing.assert_array_equal(array, 0)
     clipped = adam(1.0, eps=1e6, clip_norm=1.0)  # with a huge eps Adam divides by it alone
     updates, _ = clipped.update(jax.tree.map(lambda a: 100 * a, params), clipped.init(params), params)
     np.testing.assert_allclose(optax.global_norm(updates), 1e-6, rtol=1e-3)
