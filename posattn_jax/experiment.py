@@ -1,4 +1,4 @@
-"""From a config's fields to the objects of a run; with `model_config` and `language_config`, which it calls."""
+"""From a config's fields to the objects of a run; with the `*_config` modules, which it calls."""
 
 import pathlib
 from collections.abc import Callable
@@ -17,7 +17,8 @@ from posattn_jax.data.offsets import Offsets
 from posattn_jax.data.points import Points
 from posattn_jax.errors import InputError
 from posattn_jax.language_config import load_glue, load_text, make_glue, make_masked_lm, start_from_pretrained
-from posattn_jax.model_config import check_sizes, make_model, siren_fields, span_penalty
+from posattn_jax.layer_config import check_sizes, siren_fields, span_penalty
+from posattn_jax.model_config import make_model
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid

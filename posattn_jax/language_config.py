@@ -14,7 +14,8 @@ from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Sentences
 from posattn_jax.errors import InputError
 from posattn_jax.files import flatten
-from posattn_jax.model_config import make_bert, span_penalty
+from posattn_jax.layer_config import span_penalty
+from posattn_jax.model_config import make_bert
 from posattn_jax.models.bert import MaskedLanguageModel, SequenceClassifier
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.masking import Masking

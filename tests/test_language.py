@@ -17,6 +17,8 @@ from posattn_jax.train.loop import Trainer
 from posattn_jax.train.sharding import make_mesh
 from tests.made_text import sentences, write_mnli, write_rte, write_text
 
+pytestmark = pytest.mark.xdist_group("language")  # one process trains what they share
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):

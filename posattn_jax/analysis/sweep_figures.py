@@ -153,7 +153,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
         room = 0.05 * (max(extremes) - min(extremes)) or 0.05
         axis.set(xlabel="epoch", ylabel=f"{runs.judged_by} {runs.plan.response}")
         axis.set_ylim(min(extremes) - room, max(extremes) + room)  # intervals of two runs reach far beyond
-        axis.legend(frameon=False, fontsize="x-small", loc="lower right")
+        axis.legend(frameon=False, fontsize="x-small")
     return figure
 
 
