@@ -8,7 +8,7 @@ Variants as configs/bert_small.py; sweep(): those that the paper trained, "", :f
 from ml_collections import ConfigDict
 
 from configs import common_bert
-from posattn_jax.analysis.plan import Plan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -20,4 +20,4 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    return common_bert.sweep(common_bert.FIVE[1:], "bert_base", common_bert.PAPER_SEEDS[:1])
+    return common_bert.sweep(common_bert.FIVE[1:], "bert_base", PAPER_SEEDS[:1])

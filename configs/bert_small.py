@@ -9,7 +9,7 @@ Hardware and time: 24 hours on two Titan Xp, GLUE included (the paper); not run 
 from ml_collections import ConfigDict
 
 from configs import common_bert
-from posattn_jax.analysis.plan import Plan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -21,4 +21,4 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    return common_bert.sweep(tuple(common_bert.CONVOLUTIONS), "bert_small", common_bert.PAPER_SEEDS[:1])
+    return common_bert.sweep(tuple(common_bert.CONVOLUTIONS), "bert_small", PAPER_SEEDS[:1])

@@ -10,7 +10,7 @@ absolute positions 4.61, of none 5.34; three seeds each). Variants as configs/be
 from ml_collections import ConfigDict
 
 from configs import common_bert
-from posattn_jax.analysis.plan import Plan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -23,4 +23,4 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    return common_bert.sweep(common_bert.FIVE, "bert_tiny", common_bert.PAPER_SEEDS[:3])
+    return common_bert.sweep(common_bert.FIVE, "bert_tiny", PAPER_SEEDS[:3])

@@ -4,28 +4,20 @@ import json
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from configs import bert_tiny, glue
 from posattn_jax import runs
 from posattn_jax.data import tokenizer
 from posattn_jax.errors import InputError
-from posattn_jax.files import read_metrics
+from posattn_jax.files import read_metrics, write_json
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.sharding import make_mesh
 from tests.made_text import sentences, write_mnli, write_rte, write_text
 
-pytestmark = pytest.mark.xdist_group("language")  # one process trains what they share
 
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    write_mnli(write_rte(folder))
-    write_text(folder / "text")
-    return folder
+class Killed(Exception):
+    pass
 
 
 def text_config(files, **data):
@@ -35,49 +27,55 @@ def text_config(files, **data):
     return config
 
 
-def rte_config(files, pretrained):
+def glue_config(files, name, pretrained):
     config = glue.get_config("tiny")
-    config.data.update(name="rte", dir=str(files))
+    config.data.update(name=name, dir=str(files))
     config.model.pretrained = str(pretrained)
     config.train.update(batch_size=8)
     return config
 
 
-@pytest.fixture(scope="module")
-def trained(files):
-    runs.train(text_config(files), files / "runs" / "1")
-    return files / "runs" / "1"
+def read(path):
+    return json.loads(path.read_text())
 
 
-@pytest.fixture(scope="module")
-def tuned(files, trained):
-    """Fine-tuned from the run whose folder has the seed's name."""
-    config = rte_config(files, files / "runs" / "{seed}")
-    config.seed = 1
-    runs.train(config, files / "rte")
-    return config, files / "rte"
+def figures_of(workdir):
+    """Every metric but those of the clock."""
+    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
 
 
-def test_pretraining(trained):
-    summary = json.loads((trained / "summary.json").read_text())
+def test_from_text_to_answers(tmp_path, monkeypatch, capsys):
+    """One story, for what comes later starts from what was trained before."""
+    write_mnli(write_rte(tmp_path))
+    write_text(tmp_path / "text")
+    bert = tmp_path / "bert" / "1"
+    pretrain(tmp_path, bert)
+    is_killed_and_restarted(tmp_path, bert, monkeypatch)
+    meets_other_texts(tmp_path, bert, capsys)
+    config, rte = rte_from(tmp_path, bert)
+    starts_with_the_encoder(config, bert)
+    answers(config, rte)
+    starts_from_another_task(tmp_path, rte)
+    refuses_what_is_no_start(tmp_path, bert)
+
+
+def pretrain(files, bert):
+    runs.train(text_config(files), bert)
+    summary = read(bert / "summary.json")
     assert set(summary["final"]) == {"step", "epoch", "loss", "accuracy", "perplexity"}
     assert summary["final"]["perplexity"] == pytest.approx(np.exp(summary["final"]["loss"]))
-    assert summary["tokenizer_sha256"] == tokenizer.of_run(trained).sha256
-    names = {row["name"] for row in read_metrics(trained / "metrics.jsonl") if row["split"] == "speed"}
+    assert summary["tokenizer_sha256"] == tokenizer.of_run(bert).sha256
+    names = {row["name"] for row in read_metrics(bert / "metrics.jsonl") if row["split"] == "speed"}
     assert "sequences_per_second" in names
-    with np.load(trained / "positions.npz") as positions:
-        assert {name: array.shape for name, array in positions.items()} == {
-            "block_0/relative_encoding": (23, 2, 4),
-            "block_0/relative_bias": (23, 2),
-        }
+    with np.load(bert / "positions.npz") as positions:
+        shapes = {name: array.shape for name, array in positions.items()}
+    assert shapes == {"block_0/relative_encoding": (23, 2, 4), "block_0/relative_bias": (23, 2)}
+    assert (bert / "figures" / "fixed_kernels.png").exists()
 
 
-class Killed(Exception):
-    pass
-
-
-def test_killed_and_restarted_it_ends_bit_for_bit_the_same(files, trained, tmp_path, monkeypatch):
-    update, done = Trainer._update, []
+def is_killed_and_restarted(files, bert, monkeypatch):
+    """And ends bit for bit the same."""
+    update, done, killed = Trainer._update, [], files / "killed"
 
     def update_or_die(trainer):
         if len(done) == 3:
@@ -87,109 +85,114 @@ def test_killed_and_restarted_it_ends_bit_for_bit_the_same(files, trained, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_update", update_or_die)
         with pytest.raises(Killed):
-            runs.train(text_config(files), tmp_path)
-    assert not (tmp_path / "summary.json").exists()
-    runs.train(text_config(files), tmp_path)
-    rows = [
-        [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
-        for workdir in (trained, tmp_path)
-    ]
-    assert rows[0] == rows[1]
+            runs.train(text_config(files), killed)
+    assert not (killed / "summary.json").exists()
+    runs.train(text_config(files), killed)
+    assert figures_of(killed) == figures_of(bert)
 
 
-def test_a_text_that_has_changed_is_refused(files, trained, tmp_path):
-    """And one that has only moved is not."""
-    before, config = (trained / "metrics.jsonl").read_bytes(), text_config(files)
-    config.data.dir = str(write_text(tmp_path / "text"))
-    runs.check_config(config, trained)
-    (tmp_path / "text" / "c.txt").write_text("\n".join(sentences(9, 50)))
+def meets_other_texts(files, bert, capsys):
+    """One that has moved is the same, one that has changed is refused; an evaluation takes the run's tokenizer."""
+    before, config = [(bert / name).read_bytes() for name in ("metrics.jsonl", "config.json")], text_config(files)
+    config.data.dir = str(write_text(files / "moved"))
+    runs.check_config(config, bert)
+    (files / "moved" / "c.txt").write_text("\n".join(sentences(9, 50)))
     with pytest.raises(InputError, match=r"its tokenizer has the SHA-256 .* the text has changed"):
-        runs.train(config, trained)
-    assert (trained / "metrics.jsonl").read_bytes() == before
-    assert json.loads((trained / "config.json").read_text())["data"]["dir"] == str(files / "text")
+        runs.train(config, bert)
+    assert [(bert / name).read_bytes() for name in ("metrics.jsonl", "config.json")] == before
+    capsys.readouterr()
+    runs.evaluate(config, bert)
+    assert "training a tokenizer" not in capsys.readouterr().out
+    assert read(bert / "evaluation.json")["validation"]["perplexity"] > 1
 
 
-def test_validation_from_files_of_its_own(files, tmp_path, capsys):
-    write_text(tmp_path / "held_out", number=40)
-    config = text_config(files, validation_dir=str(tmp_path / "held_out"), length=9)
-    sources = runs.experiment.load_sources(config)
-    assert len(sources["validation"]) == 40 and len(sources["train"]) == 300
-    assert "of 300 pairs of lines are cut to data.length=9 tokens" in capsys.readouterr().out
-
-
-def test_fine_tuning(tuned, trained):
-    _, workdir = tuned
-    summary = json.loads((workdir / "summary.json").read_text())
+def rte_from(files, bert):
+    """Fine-tuned from the run whose folder has the seed's name."""
+    config, rte = glue_config(files, "rte", files / "bert" / "{seed}"), files / "rte"
+    config.seed = 1
+    runs.train(config, rte)
+    summary = read(rte / "summary.json")
     assert summary["always_the_same"] == {"score": 0.5, "accuracy": 0.5}
-    assert summary["tokenizer_sha256"] == tokenizer.of_run(trained).sha256
+    assert summary["tokenizer_sha256"] == tokenizer.of_run(bert).sha256
     assert 0 <= summary["final"]["score"] <= 1
+    return config, rte
 
 
-def test_it_starts_from_the_run_that_is_given(files, tuned, trained):
-    """Its encoder is that of the run, and its head is not."""
-    config, _ = tuned
-    sources = runs.experiment.load_sources(config)
-    task = runs.experiment.make_task(config, sources["train"])
+def starts_with_the_encoder(config, bert):
+    """Of the run, and with a head of its own."""
+    task = runs.experiment.make_task(config, runs.experiment.load_sources(config)["train"])
     fresh = jax.jit(task.init)(jax.random.key(0))
     start = runs.experiment.pretrained(config, task)
     assert start is not None
-    begun, kept = start(fresh), Checkpoints(trained, read_only=True).read_params(4)
+    begun, kept = start(fresh), Checkpoints(bert, read_only=True).read_params(4)
     jax.tree.map(np.testing.assert_array_equal, begun["encoder"], kept["encoder"])
     np.testing.assert_array_equal(begun["head"]["kernel"], fresh["head"]["kernel"])
-    mesh, optimizer = make_mesh(), optax.set_to_zero()
-    settings = runs.experiment.make_settings(config, len(sources["train"]))
-    trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
-    trainer.open(files / "opened", start)
-    jax.tree.map(np.testing.assert_array_equal, trainer.state.params["encoder"], kept["encoder"])
-    trainer.close()
 
 
-def test_evaluation_writes_answers(tuned):
-    """21 of them, which eight devices do not divide: what the model tells of each, one after the other."""
-    config, workdir = tuned
-    runs.evaluate(config, workdir)
-    evaluation = json.loads((workdir / "evaluation.json").read_text())
-    summary = json.loads((workdir / "summary.json").read_text())
+def answers(config, rte):
+    """21, which eight devices do not divide: what the model tells of each; also where its start is no longer there."""
+    config = config.copy_and_resolve_references()
+    config.model.pretrained = "moved"
+    runs.evaluate(config, rte)
+    evaluation, summary = read(rte / "evaluation.json"), read(rte / "summary.json")
     assert evaluation["validation"]["score"] == pytest.approx(summary["best"]["score"])
-    lines = (workdir / "answers" / "RTE.tsv").read_text().splitlines()
-    sources = runs.experiment.load_sources(config, test=True, workdir=workdir)
+    sources = runs.experiment.load_sources(config, test=True, workdir=rte)
     task = runs.experiment.make_task(config, sources["train"])
-    params = Checkpoints(workdir, read_only=True).read_params(summary["best"]["step"])
-    predict = jax.jit(task.predict)
-    told = [int(predict(params, sources["unlabelled"].batch(np.array([i])))[0]) for i in range(21)]
+    params = Checkpoints(rte, read_only=True).read_params(summary["best"]["step"])
+    told = jax.jit(task.predict)(params, sources["unlabelled"].batch(np.arange(21)))
     labels = ("entailment", "not_entailment")
-    assert lines == ["index\tprediction", *(f"{i}\t{labels[each]}" for i, each in enumerate(told))]
+    expected = ["index\tprediction", *(f"{i}\t{labels[int(each)]}" for i, each in enumerate(told))]
+    assert (rte / "answers" / "RTE.tsv").read_text().splitlines() == expected
 
 
-def test_a_task_of_two_development_sets_starts_from_another_task(files, tuned, tmp_path):
-    config = rte_config(files, tuned[1])
-    config.data.name = "mnli"
-    runs.train(config, tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    for figures in (summary["final"], summary["always_the_same"]):
-        assert {"score", "score_mismatched"} <= set(figures)
-    runs.evaluate(config, tmp_path)
-    lines = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "answers").iterdir()}
+def starts_from_another_task(files, rte):
+    """One with two development sets and two test sets."""
+    config, mnli = glue_config(files, "mnli", rte), files / "mnli"
+    runs.train(config, mnli)
+    summary = read(mnli / "summary.json")
+    for found in (summary["final"], summary["always_the_same"]):
+        assert {"score", "score_mismatched"} <= set(found)
+    runs.evaluate(config, mnli)
+    lines = {path.name: len(path.read_text().splitlines()) for path in (mnli / "answers").iterdir()}
     assert lines == {"MNLI-m.tsv": 25, "MNLI-mm.tsv": 6}
 
 
-def test_a_run_is_evaluated_without_the_run_that_it_began_from(tuned):
-    config, workdir = tuned
-    config = config.copy_and_resolve_references()
-    config.model.pretrained = "moved"
-    before = (workdir / "evaluation.json").read_text() if (workdir / "evaluation.json").exists() else None
-    runs.evaluate(config, workdir)
-    again = json.loads((workdir / "evaluation.json").read_text())
-    assert before is None or again["validation"] == json.loads(before)["validation"]
+def refuses_what_is_no_start(files, bert):
+    """A run with another tokenizer, and one without a checkpoint; nothing is left behind."""
+    copy = files / "copy"
+    copy.mkdir()
+    for name in ("config.json", "tokenizer.sha256", "tokenizer.model"):
+        (copy / name).write_bytes((bert / name).read_bytes())
+    with pytest.raises(InputError, match="the run has no checkpoint of a finished epoch"):
+        runs.train(glue_config(files, "rte", copy), files / "run")
+    tokenizer.train(sentences(1, 300), 50).save(copy / "tokenizer.model")
+    with pytest.raises(InputError, match="is not the tokenizer of this run, whose SHA-256 is"):
+        runs.train(glue_config(files, "rte", copy), files / "run")
+    assert not (files / "run").exists()
 
 
-def test_another_text_is_evaluated_with_the_tokenizer_of_the_run(files, trained, tmp_path, capsys):
+@pytest.fixture
+def files(tmp_path):
+    write_rte(tmp_path)
+    write_text(tmp_path / "text")
+    return tmp_path
+
+
+@pytest.fixture
+def untrained(files):
+    """What a run's folder has before its first update."""
     config = text_config(files)
-    config.data.dir = str(tmp_path / "text")
-    (write_text(tmp_path / "text") / "c.txt").write_text("\n".join(sentences(9, 50)))
-    runs.evaluate(config, trained)
-    assert "training a tokenizer" not in capsys.readouterr().out
-    assert json.loads((trained / "evaluation.json").read_text())["validation"]["perplexity"] > 1
+    write_json(files / "bert" / "config.json", config.to_dict())
+    tokenizer.keep(runs.experiment.load_sources(config)["train"].tokenizer, files / "bert")
+    return files / "bert"
+
+
+def test_validation_from_files_of_its_own(files, capsys):
+    write_text(files / "held_out", number=40)
+    config = text_config(files, validation_dir=str(files / "held_out"), length=9)
+    sources = runs.experiment.load_sources(config)
+    assert len(sources["validation"]) == 40 and len(sources["train"]) == 300
+    assert "of 300 pairs of lines are cut to data.length=9 tokens" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -208,12 +211,12 @@ def test_another_text_is_evaluated_with_the_tokenizer_of_the_run(files, trained,
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_bad_input(files, trained, tmp_path, unchecked, fields, message):
-    config = rte_config(files, trained)
+def test_bad_input(files, untrained, unchecked, fields, message):
+    config = glue_config(files, "rte", untrained)
     config.update_from_flattened_dict(fields)
     with pytest.raises(InputError, match=message):
-        runs.train(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists(), "nothing is left behind"
+        runs.train(config, files / "run")
+    assert not (files / "run").exists(), "nothing is left behind"
 
 
 @pytest.mark.parametrize(
@@ -227,29 +230,9 @@ def test_bad_input(files, trained, tmp_path, unchecked, fields, message):
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_bad_input_of_pretraining(files, tmp_path, fields, message):
+def test_bad_input_of_pretraining(files, fields, message):
     config = text_config(files)
     config.update_from_flattened_dict(fields)
     with pytest.raises(InputError, match=message):
-        runs.train(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists(), "nothing is left behind"
-
-
-def test_a_run_without_a_checkpoint_is_no_start(files, trained, tmp_path):
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name in ("config.json", "tokenizer.sha256", "tokenizer.model"):
-        (copy / name).write_bytes((trained / name).read_bytes())
-    with pytest.raises(InputError, match="the run has no checkpoint of a finished epoch"):
-        runs.train(rte_config(files, copy), tmp_path / "run")
-    assert not (tmp_path / "run").exists(), "nothing is left behind"
-
-
-def test_another_tokenizer_is_refused(files, trained, tmp_path):
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name in ("config.json", "tokenizer.sha256"):
-        (copy / name).write_bytes((trained / name).read_bytes())
-    tokenizer.train(sentences(1, 300), 50).save(copy / "tokenizer.model")
-    with pytest.raises(InputError, match="is not the tokenizer of this run, whose SHA-256 is"):
-        runs.train(rte_config(files, copy), tmp_path / "run")
+        runs.train(config, files / "run")
+    assert not (files / "run").exists(), "nothing is left behind"

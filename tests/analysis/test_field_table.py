@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from posattn_jax.analysis import field_table, report
+from posattn_jax.analysis import field_table, report, sweep_figures
+from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from tests.analysis.made_sweep import write_run
@@ -47,10 +48,10 @@ def test_means_errors_and_what_needs_no_model(workdir):
 
 
 def test_it_is_in_the_report_in_the_place_of_a_figure(workdir):
-    report.write(workdir)
-    text = (workdir / "report" / "report.md").read_text()
+    runs = read_runs(workdir)
+    text = report.compose(runs, outcomes(runs), [], {})
     assert "## By data.name" in text and "| No convolution | 55.0 ± 5.0 |" in text
-    assert not (workdir / "report" / "figures" / "by_field.png").exists()
+    assert sweep_figures._by_field(runs) is None
 
 
 def test_a_field_of_numbers_has_no_table(tmp_path):

@@ -16,7 +16,6 @@ from posattn_jax.train.loop import Settings, steps_per_epoch
 from posattn_jax.train.sharding import make_mesh
 from tests.train.made_run import make_task, make_trainer, train
 
-pytestmark = pytest.mark.xdist_group("loop")  # one process trains what they share
 STEPS_PER_EPOCH = 6  # 96 examples in updates of 16
 
 
