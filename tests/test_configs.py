@@ -20,8 +20,8 @@ from posattn_jax.train.step import init_state, make_train_step
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
-# Tiny, as translution, translution_cifar10 and bert_small.
-ALIKE = ("translution_mnist", "translution_cifar100", "bert_base", "bert_tiny")
+# Tiny, as translution and translution_cifar10; and those that tests/test_language.py trains.
+ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # Of each data set: the sides of an image, its channels, and how many labels there are.

@@ -57,7 +57,7 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("stop", [2, STEPS_PER_EPOCH, 8])
+@pytest.mark.parametrize("stop", [pytest.param(2, marks=pytest.mark.slow), STEPS_PER_EPOCH, 8])
 def test_resumes_bit_for_bit(whole, tmp_path, stop):
     """Killed after any step, with a checkpoint every two, a run ends as if never stopped."""
     trainer = make_trainer(tmp_path, checkpoint_steps=2)
@@ -134,7 +134,9 @@ def damage(folder, how):
                 path.unlink()
 
 
-@pytest.mark.parametrize("how", ["truncated data", "truncated metadata", "emptied"])
+@pytest.mark.parametrize(
+    "how", ["truncated data", pytest.param("truncated metadata", marks=pytest.mark.slow), "emptied"]
+)
 def test_an_unreadable_checkpoint_falls_back_to_the_one_before(whole, tmp_path, how, caplog):
     train(tmp_path)
     damage(tmp_path, how)
@@ -195,7 +197,10 @@ def test_no_readable_checkpoint_is_an_error(tmp_path):
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is moved"
 
 
-@pytest.mark.parametrize("sizes, batch_size", [((8, 1, 1), 8), ((2, 2, 2), 8), ((8, 1, 1), 4)], ids=str)
+SIZES = [pytest.param((8, 1, 1), 8, marks=pytest.mark.slow), ((2, 2, 2), 8), ((8, 1, 1), 4)]
+
+
+@pytest.mark.parametrize("sizes, batch_size", SIZES, ids=str)
 def test_eight_devices_lose_as_one_does(tmp_path, sizes, batch_size):
     """Dropout included; but two micro-batches of 4 become one of 8, with other dropout and doubled gradient."""
     rate = 0.0 if batch_size == 4 else 0.1
