@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
     config.data.layout = "2d"  # or 1d: the row-major sequence of pixels; clips: 3d or 1d; points: the brightest pixels
     config.data.num_points = 128  # points: of an image, at most
     config.data.validation = "split"  # a fifth of the train part, drawn by the seed; or test: train on it all
-    config.data.validation_limit = 0  # judge by the first so many images of the validation part; 0: all
+    config.data.validation_limit = 0  # judge by the first so many of the validation part; 0: all
     config.data.pool = 1  # mean-pool height and width by this factor
     config.data.canvas = 64  # moving_mnist: height and width in pixels
     config.data.shift = "none"  # moving_mnist; or halves: training digits in the left half, test digits in the right
@@ -36,7 +36,7 @@ def get_config() -> ConfigDict:
     # Of text, data.dir is a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
     config.data.validation_dir = ""  # likewise; "": a twentieth of the pairs of lines, drawn by the seed
     config.data.cache_dir = "data/cache"  # of tokenizers, and of texts as token ids
-    config.data.vocabulary_size = 30004  # 4 special tokens included
+    config.data.vocabulary_size = 30004  # masked_lm: 4 special tokens included; glue: that of the pretrained run
     config.data.length = 128  # of a sequence, in tokens
     config.data.mask_share = 0.15  # masked_lm: of the tokens
     # glue: data.name is cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli, data.dir has the folders of its files

@@ -73,4 +73,7 @@ def sst2(path: pathlib.Path) -> list[str]:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    main(*map(pathlib.Path, sys.argv[1:]))
+    try:
+        main(*map(pathlib.Path, sys.argv[1:]))
+    except OSError as error:
+        sys.exit(f"english_text: {error.filename}: {error.strerror}")

@@ -40,8 +40,10 @@ MAY_DIFFER = (
 
 
 def check_length(config: ConfigDict) -> int:
-    """The length of a sequence; InputError where it has no room for two sentences."""
+    """The length of a sequence; InputError where it has no room for two sentences, or images are meant."""
     length: Any = config.data.length
+    if config.data.validation != "split":
+        raise InputError(f'data.validation="{config.data.validation}": expected "split" with task="{config.task}"')
     if length < 5:
         raise InputError(f"data.length={length}: expected at least 5, for [CLS] first [SEP] second [SEP]")
     return length
@@ -54,8 +56,6 @@ def load_text(config: ConfigDict, test: bool, workdir: pathlib.Path | None = Non
     another.
     """
     data, length, cache = config.data, check_length(config), pathlib.Path(config.data.cache_dir)
-    if data.validation != "split":
-        raise InputError(f'data.validation="{data.validation}": expected "split" with text, or data.validation_dir')
     if data.vocabulary_size <= tokenizer.MASK + 1:
         raise InputError(f"data.vocabulary_size={data.vocabulary_size}: expected more than the special tokens")
     files = text_files.find(pathlib.Path(data.dir), "data.dir")

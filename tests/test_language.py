@@ -222,7 +222,7 @@ def test_bad_input(files, untrained, unchecked, fields, message):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"data.validation": "test"}, 'data.validation="test": expected "split" with text'),
+        ({"data.validation": "test"}, 'data.validation="test": expected "split" with task="masked_lm"'),
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
         ({"data.mask_share": 0.0}, "data.mask_share=0.0"),
         ({"model.pretrained": "runs/x"}, 'model.pretrained=runs/x: expected "" with task="masked_lm"'),

@@ -174,7 +174,7 @@ def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[
     if not path.is_file():
         raise InputError(f"{path} is missing: expected GLUE's official files below data.dir, or a set that is prepared")
     try:
-        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+        lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")  # a lone \r ends no line
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is no UTF-8 ({error})") from error
     has_header = not (task.columns and labelled)
