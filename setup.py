@@ -49,6 +49,7 @@ setup(
             "hypothesis>=6.100",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.390",
+            "sacrebleu>=2.4",
             "sentencepiece>=0.2",
             "pytest>=8",
             "pytest-xdist>=3.6",

@@ -13,7 +13,8 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.seed = 9188  # of the split, the initialisation, dropout and the order; the paper's: 9188 2755 361 1321 833
 
-    # of images; reconstruction: a SIREN of the model's width fits sinusoids' E; masked_lm: of text; glue: of sentences
+    # of images; reconstruction: a SIREN of the model's width fits sinusoids' E; masked_lm: of text; glue: of sentences;
+    # translation
     config.task = "classification"
 
     config.data = ConfigDict()
@@ -40,10 +41,20 @@ def get_config() -> ConfigDict:
     config.data.length = 128  # of a sequence, in tokens
     config.data.mask_share = 0.15  # masked_lm: of the tokens
     # glue: data.name is cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli, data.dir has the folders of its files
-    config.data.malformed = "refuse"  # glue: lines of its files; or skip
+    config.data.malformed = "refuse"  # glue: lines of its files; translation: lines empty on one side; or skip
+    # translation: data.dir has the files PART.LANGUAGE, plain or .gz, each line the translation of the other's; or
+    # data.name = "tfds/NAME" is a set that tensorflow-datasets has prepared
+    config.data.source = "en"
+    config.data.target = "de"
+    config.data.train_part = "train"
+    config.data.validation_part = "val"
+    config.data.test_part = "test"
+    config.data.buckets = (16, 24, 32, 48, 64, 128)  # lengths that batches are padded to; the last limits training
+    config.data.fold_case = False  # whether upper case is read, and written, as lower case
+    config.data.source_vocabulary_size = 0  # of a source with subwords, and embeddings, of its own; 0: joint
 
     config.model = ConfigDict()
-    config.model.kind = "classifier"  # or vit; bert
+    config.model.kind = "classifier"  # or vit; bert; seq2seq
     config.model.pretrained = ""  # glue: the run folder to start from; {seed} in it is this run's
     config.model.num_blocks = 6
     config.model.width = 64
@@ -51,7 +62,7 @@ def get_config() -> ConfigDict:
     config.model.head_dim = 0  # 0: the width divided by the heads
     config.model.mlp_dim = 128
     config.model.embedding_dim = 0  # bert: of tokens; 0: the width
-    config.model.max_length = 0  # bert: the absolute positions; 0: data.length
+    config.model.max_length = 0  # bert, seq2seq: the absolute positions; 0: data.length, the last of data.buckets
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.0
     config.model.mlp_dropout_rate = -1.0  # inside the feed-forward network; -1: as dropout_rate
@@ -103,6 +114,17 @@ def get_config() -> ConfigDict:
     config.model.value.down_dim = 0  # low_rank: the inputs are first mapped to so many features; 0: they are not
     config.model.value.num_bases = 8  # general
 
+    # seq2seq: what mixes tokens, in a stack's blocks and across; one name, or one a block. attention, shaw, relative,
+    # aposnet, rposnet, lightconv (with GLU), lightconv_plain, lightconv_gelu (gated), lightconv_global (gated, and
+    # outside = clip), linear, glinear (gated), gaussian, fourier (encoder alone)
+    config.model.mixer = ConfigDict()
+    config.model.mixer.encoder = "attention"
+    config.model.mixer.decoder = "attention"
+    config.model.mixer.cross = "attention"
+    config.model.mixer.gate = "own"  # as each is; or yes, no, for all mixers of a sequence with itself
+    config.model.mixer.context = 16  # offsets on each side that have vectors, or weights, of their own
+    config.model.mixer.positions = "auto"  # a stack's: as its mixers are in the paper; or sinusoidal, learned, none
+
     config.model.span = ConfigDict()
     config.model.span.enabled = True
     config.model.span.threshold = 0.1  # 0: no mask
@@ -116,11 +138,19 @@ def get_config() -> ConfigDict:
     config.train = ConfigDict()
     config.train.total_epochs = 80.0
     config.train.total_steps = 0
-    config.train.batch_size = 20
+    config.train.batch_size = 20  # translation: in tokens, of the longer side
     config.train.accumulation_steps = 2  # gradients are summed
     config.train.eval_batch_size = 200
     config.train.log_steps = 50
-    config.train.checkpoint_steps = 0  # besides the checkpoint of every epoch
+    config.train.eval_steps = 0  # between evaluations; 0: an epoch
+    config.train.checkpoint_steps = 0  # besides the checkpoint of every evaluation
+    config.train.keep_checkpoints = 1  # evaluations that are averaged: the best and following, else the last
+    config.train.label_smoothing = 0.1  # translation
+
+    config.decode = ConfigDict()  # translation
+    config.decode.beam_size = 12  # 1: greedy
+    config.decode.batch_size = 32  # sentences
+    config.decode.extra_length = 50  # how much longer than the source a translation may be
 
     config.optimizer = ConfigDict()
     config.optimizer.learning_rate = 1e-3
@@ -129,7 +159,7 @@ def get_config() -> ConfigDict:
     config.optimizer.eps = 1e-8
     config.optimizer.weight_decay = 0.0
     config.optimizer.clip_norm = 0.0  # 0: no clipping
-    config.optimizer.schedule = "constant"  # or cosine, linear
+    config.optimizer.schedule = "constant"  # or cosine, linear, inverse_sqrt
     config.optimizer.warmup_steps = 0
     config.optimizer.warmup_epochs = 0.0
 

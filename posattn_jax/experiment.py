@@ -10,7 +10,7 @@ import optax
 from ml_collections import ConfigDict
 
 from posattn_jax.data import image_sets
-from posattn_jax.data.batches import Source
+from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
@@ -24,12 +24,14 @@ from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.reconstruction import Reconstruction
-from posattn_jax.train.loop import Settings, steps_per_epoch
+from posattn_jax.train.loop import Settings
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
 from posattn_jax.train.step import Task
+from posattn_jax.translation_config import load_parallel, make_translation
 
 Labelled = GridImages | Points
+TEXT_TASKS = ("masked_lm", "glue", "translation")  # whose runs keep a tokenizer
 
 
 def load_images(config: ConfigDict, subset: Literal["train", "test"]) -> ImageSet | None:
@@ -53,7 +55,7 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
     if config.model.pretrained and config.task != "glue":
         raise InputError(f'model.pretrained={config.model.pretrained}: expected "" with task="{config.task}"')
     load, _ = task_parts(config)
-    return load(config, test, **({"workdir": workdir} if config.task in ("masked_lm", "glue") else {}))
+    return load(config, test, **({"workdir": workdir} if config.task in TEXT_TASKS else {}))
 
 
 def load_labelled(config: ConfigDict, test: bool) -> dict[str, Labelled]:
@@ -133,7 +135,10 @@ def task_parts(config: ConfigDict) -> tuple[Callable[..., dict[str, Any]], Calla
             return load_text, make_masked_lm
         case "glue":
             return load_glue, make_glue
-    raise InputError(f'task="{config.task}": expected "classification", "reconstruction", "masked_lm" or "glue"')
+        case "translation":
+            return load_parallel, make_translation
+    known = "classification, reconstruction, masked_lm, glue or translation"
+    raise InputError(f'task="{config.task}": expected {known}')
 
 
 def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | None = None) -> Task:
@@ -164,13 +169,18 @@ def pretrained(config: ConfigDict, task: Task) -> Callable[[Any], Any] | None:
     return start
 
 
-def make_settings(config: ConfigDict, num_examples: int) -> Settings:
-    """How long a run trains, in steps."""
+def steps_per_epoch(config: ConfigDict, source: Source) -> int:
+    """The updates of an epoch of a source."""
     train: Any = config.train
     for name in ("batch_size", "accumulation_steps"):
         if train[name] < 1:
             raise InputError(f"train.{name}={train[name]}: expected at least 1")
-    per_epoch = steps_per_epoch(num_examples, train.batch_size * train.accumulation_steps)
+    return order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
+
+
+def make_settings(config: ConfigDict, per_epoch: int) -> Settings:
+    """How long a run trains, in steps, of which an epoch has `per_epoch`."""
+    train: Any = config.train
     return Settings(
         seed=config.seed,
         total_steps=to_steps("train.total", train.total_steps, train.total_epochs, per_epoch),
@@ -179,6 +189,8 @@ def make_settings(config: ConfigDict, num_examples: int) -> Settings:
         eval_batch_size=train.eval_batch_size,
         log_steps=train.log_steps,
         checkpoint_steps=train.checkpoint_steps,
+        eval_steps=train.eval_steps,
+        keep_checkpoints=train.keep_checkpoints,
         bounded_spans=bounded_spans(config),
     )
 
@@ -192,10 +204,9 @@ def bounded_spans(config: ConfigDict) -> bool:
     return config.model.span.enabled and (needed or (bounded == "auto" and jax.default_backend() == "gpu"))
 
 
-def make_optimizer(config: ConfigDict, settings: Settings, num_examples: int) -> optax.GradientTransformation:
+def make_optimizer(config: ConfigDict, settings: Settings, per_epoch: int) -> optax.GradientTransformation:
     """Adam with the config's schedule, weight decay and clipping."""
     optimizer = config.optimizer
-    per_epoch = steps_per_epoch(num_examples, settings.examples_per_step)
     warmup_steps = to_steps("optimizer.warmup", optimizer.warmup_steps, optimizer.warmup_epochs, per_epoch)
     rate = learning_rate(optimizer.schedule, optimizer.learning_rate, settings.total_steps, warmup_steps)
     return adam(rate, optimizer.b1, optimizer.b2, optimizer.eps, optimizer.weight_decay, optimizer.clip_norm)

@@ -11,9 +11,10 @@ from ml_collections import ConfigDict
 from posattn_jax.errors import InputError
 from posattn_jax.models.bert import NORMAL
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
+from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.displacements import fan_in_table, kaiming_table
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.projections import PARTS, ConvolutionalProjections, LinearProjections, fan_in, fused_xavier
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan

@@ -1,4 +1,4 @@
-"""Trains and evaluates, one run or a sweep of them, and reports what a sweep has found.
+"""Trains, evaluates and translates, one run or a sweep of them, and reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--config.train.total_epochs=2 ...]
@@ -6,6 +6,8 @@
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
+  python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
+                             [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
 
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
@@ -29,7 +31,7 @@ from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "sweep", "report"], "What to do.")
+_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "translate", "sweep", "report"], "What to do.")
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
 flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one.")
@@ -56,6 +58,10 @@ def main(argv: list[str]) -> int:
             from posattn_jax import runs
 
             runs.evaluate(_CONFIG.value, workdir)
+        case "translate":
+            from posattn_jax import translating
+
+            translating.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
         case "sweep":
             from posattn_jax.sweeps import command
 
@@ -70,9 +76,9 @@ def main(argv: list[str]) -> int:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
     rest = command_line.parse_with_config(flags.FLAGS, argv)
-    if _MODE.value != "report":
+    if _MODE.value not in ("report", "translate"):
         command_line.check_config_given(_CONFIG.value)
-    elif _CONFIG.value is not None:
+    elif _MODE.value == "report" and _CONFIG.value is not None:
         raise InputError("--config: a report is made of run folders alone")
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")

@@ -14,15 +14,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from posattn_jax import experiment
+from posattn_jax import experiment, translating
 from posattn_jax.analysis import figures
 from posattn_jax.data import glue, tokenizer
-from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.glue import Sentences
+from posattn_jax.data.batches import Kept
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator, predictions
@@ -35,17 +35,19 @@ MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
 MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
+ENDLESS = ("constant", "inverse_sqrt")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
-MAY_DIFFER = ("data.pool", "data.validation_limit", "train.eval_batch_size", "model.implementation")
+MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size", "model.implementation")
+MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 
 
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
     check_config(config, workdir)
     sources = experiment.load_sources(config, workdir=workdir)
-    num_examples = len(sources["train"])
-    settings = experiment.make_settings(config, num_examples)
-    optimizer = experiment.make_optimizer(config, settings, num_examples)
+    per_epoch = experiment.steps_per_epoch(config, sources["train"])
+    settings = experiment.make_settings(config, per_epoch)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     task = experiment.make_task(config, sources["train"])
     mesh = make_mesh(**config.mesh)
     trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
@@ -53,8 +55,8 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     pretrained = None if has_begun else experiment.pretrained(config, task)
     with _alone_in(workdir):
         write_json(workdir / "config.json", config.to_dict())
-        if isinstance(sources["train"], SentencePairs | Sentences):
-            tokenizer.keep(sources["train"].tokenizer, workdir)
+        if isinstance(sources["train"], Kept):
+            sources["train"].keep(workdir)
         trainer.open(workdir, pretrained)
         (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:
@@ -72,7 +74,7 @@ def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
     """InputError where the folder holds something else than a run that this config continues."""
     saved = _read_config(workdir)
     if saved is not None:
-        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule == "constant" else ()))
+        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule in ENDLESS else ()))
 
 
 def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -82,9 +84,9 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
     _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
     sources = experiment.load_sources(config, test=True, workdir=workdir)
-    num_examples = len(sources["train"])
     task = experiment.make_task(config, sources["train"], ConfigDict(saved))
-    optimizer = experiment.make_optimizer(config, experiment.make_settings(config, num_examples), num_examples)
+    per_epoch = experiment.steps_per_epoch(config, sources["train"])
+    optimizer = experiment.make_optimizer(config, experiment.make_settings(config, per_epoch), per_epoch)
     mesh = make_mesh(**config.mesh)
     checkpoints = Checkpoints(workdir, read_only=True)
     restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
@@ -101,6 +103,9 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
             results[name] = evaluator(state.params, sources[name])
             figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
             print(f"{name}: {figures_of}  ({len(sources[name])} examples, grid {task.grid_shape})")
+    if isinstance(task, Translation):
+        for name, scores in translating.evaluate(config, workdir, sources).items():
+            results[name] |= scores
     if "unlabelled" in sources:
         told = predictions(task, mesh, config.train.eval_batch_size, state.params, sources["unlabelled"])
         groups = sources["unlabelled"].groups

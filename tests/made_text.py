@@ -1,4 +1,4 @@
-"""Text and GLUE's files, made from a seed: for tests only."""
+"""Text, parallel text and GLUE's files, made from a seed: for tests only."""
 
 import pathlib
 
@@ -40,6 +40,28 @@ def write_text(folder: pathlib.Path, number: int = 300) -> pathlib.Path:
         lines = sentences(seed, number)
         text = "".join(f"{line}\n" + ("\n" if i % 10 == 9 else "") for i, line in enumerate(lines))
         (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+LANGUAGES = ("qa", "qb")
+
+
+def translated(sentence: str) -> str:
+    """Into another made-up language: every word but articles backwards, the last first."""
+    words = sentence.removesuffix(".").split()
+    return " ".join(word[::-1] for word in reversed(words) if word.lower() not in ("a", "the")) + "."
+
+
+def write_parallel(folder: pathlib.Path, number: int = 120) -> pathlib.Path:
+    """Parallel text, train.qa to test.qb: one to three sentences of the small grammar, joined, a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, part in enumerate(("train", "val", "test")):
+        clauses, sizes = sentences(seed, 3 * number), np.random.default_rng(seed).integers(1, 4, number)
+        lines = [
+            " and ".join(clauses[3 * i : 3 * i + size]).replace(". and The", " and the") for i, size in enumerate(sizes)
+        ]
+        for language, side in zip(LANGUAGES, (lines, map(translated, lines)), strict=True):
+            (folder / f"{part}.{language}").write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     return folder
 
 

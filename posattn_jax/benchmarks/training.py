@@ -134,7 +134,7 @@ def prepare(
     config: ConfigDict, sigmas: Sequence[float | None], source: GridImages, options: flags.FlagValues
 ) -> dict[tuple[str, float | None], Program | Skipped]:
     """The runs by layout and initial sigma; a layout is compiled once, for a program reads sigma from its state."""
-    settings = experiment.make_settings(config, len(source))
+    settings = experiment.make_settings(config, experiment.steps_per_epoch(config, source))
     optimizer = experiment.make_optimizer(config, settings, len(source))
     batch = make_batch(source, settings)
 

@@ -1,5 +1,6 @@
 """The order in which a run meets its examples: from the seed, shared out over processes, resumable."""
 
+import pathlib
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +19,53 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, ids: np.ndarray) -> Batch: ...
+
+
+@runtime_checkable
+class Kept(Protocol):
+    """A source of which a run keeps something: what its model's numbers mean."""
+
+    def keep(self, workdir: pathlib.Path) -> None: ...
+
+
+@runtime_checkable
+class Order(Protocol):
+    """The ids of the examples of update 0, 1, ..., and how many updates and examples an epoch has."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+    @property
+    def examples_per_step(self) -> float: ...
+    def dataset(self, process_index: int = 0, process_count: int = 1) -> grain.MapDataset: ...
+
+
+@runtime_checkable
+class Ordered(Source, Protocol):
+    """Examples of several sizes, which decide what is together in an update: they have an order of their own."""
+
+    @property
+    def row_multiple(self) -> int: ...
+    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> Order: ...
+
+
+class EpochOrder:
+    """Every update as many examples: see `epoch_order`."""
+
+    def __init__(self, num_examples: int, examples_per_step: int, seed: int):
+        self._arguments = num_examples, examples_per_step, seed
+        self.steps_per_epoch = max(num_examples // examples_per_step, 1)
+        self.examples_per_step = float(examples_per_step)
+
+    def dataset(self, process_index: int = 0, process_count: int = 1) -> grain.MapDataset:
+        """The ids of every update."""
+        return epoch_order(*self._arguments, process_index, process_count)
+
+
+def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> Order:
+    """The order in which a run meets a source."""
+    if isinstance(source, Ordered):
+        return source.order(batch_size, accumulation_steps, seed)
+    return EpochOrder(len(source), batch_size * accumulation_steps, seed)
 
 
 def epoch_order(

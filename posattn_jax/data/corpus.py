@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from posattn_jax.data import sequences, text_files
-from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.data.tokenizer import Tokenizer, keep
 from posattn_jax.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
@@ -52,6 +52,10 @@ class SentencePairs:
         """How many pairs are longer than a sequence, and are cut."""
         first, num = self.pairs.T
         return int(np.sum(self.starts[first + num] - self.starts[first] > sequences.room(self.length, num)))
+
+    def keep(self, workdir: pathlib.Path) -> None:
+        """Saves the tokenizer in the run folder."""
+        keep(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""

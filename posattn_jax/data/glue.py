@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from posattn_jax.data import sequences, tfds_sentences
-from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.data.tokenizer import Tokenizer, keep
 from posattn_jax.errors import InputError
 from posattn_jax.files import write_atomically
 
@@ -99,6 +99,10 @@ class Sentences:
         return dataclasses.replace(
             self, examples=self.examples[kept], targets=self.targets[kept], groups=self.groups[kept]
         )
+
+    def keep(self, workdir: pathlib.Path) -> None:
+        """Saves the tokenizer in the run folder."""
+        keep(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""

@@ -1,4 +1,4 @@
-"""Subwords: an uncased SentencePiece model, trained from a run's own text, and four special tokens before its pieces.
+"""Subwords: a SentencePiece model, trained from a run's own text, and four special tokens before its pieces.
 
 0 [PAD]   1 [CLS]   2 [SEP]   3 [MASK]   4 ... the pieces, of which the first is unknown
 """
@@ -9,6 +9,7 @@ import io
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,9 +18,15 @@ from posattn_jax.errors import InputError
 from posattn_jax.files import write_atomically
 
 PAD, CLS, SEP, MASK = SPECIALS = range(4)
+BEGIN, END = CLS, SEP  # of a sentence that is translated into
 MODEL_FILE, HASH_FILE = "tokenizer.model", "tokenizer.sha256"  # in a run folder
 # Of larger texts so many lines are drawn: more change the pieces little, and take memory.
 MOST_LINES = 1_000_000
+
+Kind = Literal["unigram", "bpe"]
+# Rare characters have a piece too where a text is to be written in pieces. SentencePiece's own defaults are not named:
+# a model holds what was, and its hash would be another.
+OPTIONS: dict[Kind, dict[str, Any]] = {"unigram": {}, "bpe": {"model_type": "bpe", "character_coverage": 1.0}}
 
 
 class Tokenizer:
@@ -96,8 +103,14 @@ def of_run(workdir: pathlib.Path) -> Tokenizer:
     return tokenizer
 
 
-def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
-    """Trains a unigram model (Kudo and Richardson 2018) that folds case; the same text gives the same model.
+def train(sentences: Iterable[str], vocabulary_size: int, kind: Kind = "unigram", fold_case: bool = True) -> Tokenizer:
+    """Trains a unigram model (Kudo and Richardson 2018) or byte pairs (Sennrich 2016); the same text gives the same.
+
+    Args:
+      sentences: one by one.
+      vocabulary_size: the pieces and the special tokens.
+      kind: of model.
+      fold_case: whether upper case is read as lower case.
 
     Raises:
       InputError: the text allows no vocabulary as large, or as small.
@@ -118,7 +131,7 @@ def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
             sentence_iterator=watched(),
             model_writer=model,
             vocab_size=vocabulary_size - len(SPECIALS),
-            normalization_rule_name="nmt_nfkc_cf",
+            normalization_rule_name="nmt_nfkc_cf" if fold_case else "nmt_nfkc",
             bos_id=-1,
             eos_id=-1,
             unk_id=0,
@@ -126,6 +139,7 @@ def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
             shuffle_input_sentence=True,
             num_threads=1,  # with more the sums differ, and the pieces with them
             minloglevel=2,
+            **OPTIONS[kind],
         )
     except (RuntimeError, OSError) as error:
         if failure:
@@ -138,13 +152,42 @@ def train(sentences: Iterable[str], vocabulary_size: int) -> Tokenizer:
     return Tokenizer(model.getvalue())
 
 
-def of_text(files: Sequence[pathlib.Path], vocabulary_size: int, cache: pathlib.Path) -> Tokenizer:
+def of_text(
+    files: Sequence[pathlib.Path],
+    vocabulary_size: int,
+    cache: pathlib.Path,
+    kind: Kind = "unigram",
+    fold_case: bool = True,
+) -> Tokenizer:
     """The tokenizer of some text files, trained if the cache does not have it."""
-    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__)
+    return of_lines(text_files.lines(files), files, vocabulary_size, cache, kind, fold_case)
+
+
+def of_lines(
+    lines: Iterable[str],
+    files: Sequence[pathlib.Path],
+    vocabulary_size: int,
+    cache: pathlib.Path,
+    kind: Kind = "unigram",
+    fold_case: bool = True,
+    part: str = "",
+) -> Tokenizer:
+    """The tokenizer of lines that are read only if the cache does not have it.
+
+    Args:
+      lines: the text.
+      files: that it comes from, in whatever format.
+      vocabulary_size, kind, fold_case: see `train`.
+      cache: where tokenizers are kept.
+      part: of what is in the files, where the lines are not all of it.
+    """
+    options = (kind, fold_case, part)
+    more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
+    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not path.exists():
         print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        train(text_files.lines(files), vocabulary_size).save(path)
+        train(lines, vocabulary_size, kind, fold_case).save(path)
     return read(path)
 
 

@@ -11,7 +11,8 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
 from posattn_jax.models.stack import run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.projections import LinearProjections
 
 TokenIds = Int[Array, "b t"]

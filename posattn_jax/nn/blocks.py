@@ -1,6 +1,6 @@
-"""The encoder block."""
+"""The blocks of a model: attention or mixing, and feed-forward, with residuals around them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -8,14 +8,12 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape
+from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.linear import linear
-
-
-def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x Phi(x), Phi the normal distribution function: not the usual approximation by tanh."""
-    return nn.gelu(x, approximate=False)
+from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.nn.places import Places
 
 
 class FeedForward(nn.Module):
@@ -67,7 +65,7 @@ class EncoderBlock(nn.Module):
       param_dtype: of the parameters.
     """
 
-    attention: PositionalSelfAttention
+    attention: PositionalSelfAttention | TokenMixing
     mlp_dim: int
     dropout_rate: float = 0.0
     norm: Literal["post", "pre"] = "post"
@@ -124,3 +122,83 @@ class EncoderBlock(nn.Module):
             drop = nn.Dropout(self.dropout_rate, deterministic=deterministic)
             x = layer_norm(x + drop(branch(x))) if self.norm == "post" else x + drop(branch(layer_norm(x)))
         return x, made
+
+
+class SequenceBlock(nn.Module):
+    """A block of an encoder, or with `cross` of a decoder, normalised first (Schmidt 2023; Vaswani 2017).
+
+      x = x + drop(mixing(LN(x)));  x = x + drop(cross(LN(x), memory));  x = x + drop(feed_forward(LN(x)))
+
+    Attributes:
+      mixing: of the sequence with itself.
+      mlp_dim: the hidden width of the feed-forward network.
+      cross: of the sequence with another.
+      dropout_rate: of the branches.
+      mlp_dropout_rate: inside the feed-forward network.
+      activation: of the feed-forward network.
+      kernel_init: of the feed-forward network, whose biases are 0.
+      layer_norm_epsilon: of the layer norms.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    mixing: TokenMixing
+    mlp_dim: int
+    cross: TokenMixing | None = None
+    dropout_rate: float = 0.0
+    mlp_dropout_rate: float = 0.0
+    activation: Callable = nn.relu
+    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    layer_norm_epsilon: float = 1e-6
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Features,
+        places: Places,
+        *,
+        before: Mapping[str, Array] | None = None,
+        memory: Memory | None = None,
+        memory_places: Places | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Features, dict[str, Array]]:
+        """One block.
+
+        Args:
+          inputs: [b t c].
+          places: of the sequence with itself.
+          before: what the block kept at earlier steps of decoding; None: the sequence is whole.
+          memory, memory_places: of the other sequence, for `cross`. Its batch may be a divisor of b: each of its
+            sequences is then met by b / batch of `inputs`, which follow each other.
+          deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+
+        Returns:
+          The outputs [b t c], and what the mixing keeps of its keys.
+        """
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        own = Memory()
+
+        def mix(x):
+            nonlocal own
+            own = Memory(x) if before is None else Memory(x, before, places.step)
+            return self.mixing.mix(x, own, places, deterministic=deterministic)[0]
+
+        def cross(x):
+            together = x.reshape(memory.batch_size, -1, x.shape[-1])
+            return self.cross.mix(together, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
+
+        def feed_forward(x):
+            module = FeedForward(
+                self.mlp_dim, self.mlp_dropout_rate, self.activation, self.kernel_init, name="feed_forward", **dtypes
+            )
+            return module(x, deterministic=deterministic)
+
+        x = inputs
+        branches = {"mixing": mix, "cross": cross, "feed_forward": feed_forward}
+        for name, branch in branches.items():
+            if name != "cross" or self.cross is not None:
+                layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
+                x = x + nn.Dropout(self.dropout_rate)(branch(layer_norm(x)), deterministic=deterministic)
+        return x, own.kept

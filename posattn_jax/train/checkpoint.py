@@ -1,13 +1,15 @@
-"""Checkpoints of a run: saved asynchronously, the latest two and the best epoch's kept."""
+"""Checkpoints of a run: saved asynchronously; the latest, the best epoch's and what is to be averaged are kept."""
 
+import dataclasses
 import logging
 import pathlib
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, LatestN
 
 from posattn_jax.errors import RunError
 
@@ -19,16 +21,34 @@ def _rank(metrics: dict[str, Any]) -> tuple[float, int]:
     return metrics["score"], -metrics["step"]
 
 
+@dataclasses.dataclass
+class FromBest:
+    """Keeps the best epoch's checkpoint and the `n` - 1 epochs' after it, for an average of them."""
+
+    n: int
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """One answer a checkpoint, oldest first."""
+        scored = [info for info in checkpoints if info.metrics]
+        best = max(range(len(scored)), key=lambda i: _rank(scored[i].metrics), default=0)
+        kept = {info.step for info in scored[best : best + self.n]}
+        return [info.step in kept for info in checkpoints]
+
+
 class Checkpoints:
     """The checkpoints of one run folder, each the training state and its progress (plain JSON)."""
 
-    def __init__(self, workdir: pathlib.Path, read_only: bool = False):
-        """Opens the folder; with `read_only` nothing in it is changed, so that a run may go on in it."""
+    def __init__(self, workdir: pathlib.Path, read_only: bool = False, keep: int = 1):
+        """Opens the folder.
+
+        Args:
+          workdir: the run folder.
+          read_only: whether nothing in it is changed, so that a run may go on in it.
+          keep: how many checkpoints are kept of the last, at least two, and from the best epoch's on.
+        """
         self._read_only = read_only
         self.folder = workdir.absolute() / "checkpoints"
-        policy = AnyPreservationPolicy(
-            [LatestN(2), BestN(get_metric_fn=_rank, n=1, keep_checkpoints_without_metrics=False)]
-        )
+        policy = AnyPreservationPolicy([LatestN(max(keep, 2)), FromBest(keep)])
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
             best_fn=_rank,  # without it Orbax would not write the scores to disk
@@ -106,6 +126,13 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """The step of the newest checkpoint."""
         return self._manager.latest_step()
+
+    def steps_to_average(self, number: int) -> list[int]:
+        """The best epoch and those after it, `number` in all; where there are not as many, the last so many."""
+        scored = [step for step in sorted(self._manager.all_steps()) if self._manager.metrics(step)]
+        best = self.best_step()
+        following = [step for step in scored if best is not None and step >= best][:number]
+        return following if len(following) == number else scored[-number:]
 
     def best_step(self) -> int | None:
         """The step of the best epoch so far."""

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from posattn_jax.data.batches import Source, epoch_order, training_batches
+from posattn_jax.data.batches import Ordered, Source, order_of, training_batches
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
@@ -36,11 +36,13 @@ class Settings:
     Attributes:
       seed: of the initialisation, dropout and the order of the data.
       total_steps: the updates of the run.
-      batch_size: the examples of a micro-batch.
+      batch_size: the examples of a micro-batch; of a source that is `Ordered`, what that counts.
       accumulation_steps: the micro-batches whose gradients are summed into an update.
       eval_batch_size: the examples of a batch of evaluation.
       log_steps: the updates between two looks at the loss.
-      checkpoint_steps: the updates between two checkpoints, besides the one of every epoch; 0: none besides.
+      checkpoint_steps: the updates between two checkpoints, besides the one of every evaluation; 0: none besides.
+      eval_steps: the updates between two evaluations; 0: an epoch.
+      keep_checkpoints: how many of the last evaluations' are kept, and from the best one on; see `Checkpoints`.
       bounded_spans: whether layouts are compiled for static bounds of the spans (see `train.bounds`); otherwise their
         cost follows the spans at run time.
     """
@@ -52,23 +54,21 @@ class Settings:
     eval_batch_size: int
     log_steps: int
     checkpoint_steps: int = 0
+    eval_steps: int = 0
+    keep_checkpoints: int = 1
     bounded_spans: bool = False
 
     def __post_init__(self):
-        for name in ("total_steps", "eval_batch_size", "log_steps"):
+        for name in ("total_steps", "eval_batch_size", "log_steps", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise InputError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        if self.checkpoint_steps < 0:
-            raise InputError(f"train.checkpoint_steps={self.checkpoint_steps}: expected 0 or more")
+        for name in ("checkpoint_steps", "eval_steps"):
+            if getattr(self, name) < 0:
+                raise InputError(f"train.{name}={getattr(self, name)}: expected 0 or more")
 
     @property
     def examples_per_step(self) -> int:
         return self.batch_size * self.accumulation_steps
-
-
-def steps_per_epoch(num_examples: int, examples_per_step: int) -> int:
-    """The updates of an epoch; examples that do not fill the last one are left out of it."""
-    return max(num_examples // examples_per_step, 1)
 
 
 def abstract_state(task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh) -> TrainState:
@@ -95,8 +95,16 @@ class Trainer:
     ):
         self.task, self.mesh, self.settings = task, mesh, settings
         self.train_source, self.validation_source = train_source, validation_source
-        self.steps_per_epoch = steps_per_epoch(len(train_source), settings.examples_per_step)
-        self.micro_batches = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
+        order = order_of(train_source, settings.batch_size, settings.accumulation_steps, settings.seed)
+        self.steps_per_epoch, self.examples_per_step = order.steps_per_epoch, order.examples_per_step
+        self.eval_steps = settings.eval_steps or self.steps_per_epoch
+        if isinstance(train_source, Ordered):
+            if train_source.row_multiple % num_shards(mesh):
+                needed = f"a divisor of {train_source.row_multiple}, the multiple that a batch has rows of"
+                raise InputError(f"mesh.data x mesh.fsdp is {num_shards(mesh)}: expected {needed}")
+            self.micro_batches = settings.accumulation_steps, settings.batch_size
+        else:
+            self.micro_batches = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
 
         self.abstract = abstract_state(task, optimizer, settings.seed, mesh)
         shardings = jax.tree.map(lambda array: array.sharding, self.abstract)
@@ -119,14 +127,7 @@ class Trainer:
             }
         )
 
-        order = epoch_order(
-            len(train_source),
-            settings.examples_per_step,
-            settings.seed,
-            jax.process_index(),
-            jax.process_count(),
-        )
-        self._batches = training_batches(train_source, order)
+        self._batches = training_batches(train_source, order.dataset(jax.process_index(), jax.process_count()))
         self._init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
         self._pending: list[tuple[int, dict[str, jax.Array]]] = []
         self._shown: dict[str, float] = {}
@@ -138,7 +139,7 @@ class Trainer:
           InputError: the run is already further than it shall go.
           RunError: none of its checkpoints can be read.
         """
-        self.checkpoints = Checkpoints(workdir)
+        self.checkpoints = Checkpoints(workdir, keep=self.settings.keep_checkpoints)
         restored = self.checkpoints.restore(self.abstract)
         if restored is None:
             self.state, self.seconds = self._init(), 0.0
@@ -174,7 +175,7 @@ class Trainer:
           Interrupted: by SIGINT or SIGTERM, after saving.
         """
         settings = self.settings
-        bar = Progress(settings.total_steps, self.step, settings.examples_per_step, self.task.unit)
+        bar = Progress(settings.total_steps, self.step, self.examples_per_step, self.task.unit)
         try:
             with Interruption() as interruption:
                 clock = Clock(self.seconds, self.step)
@@ -183,13 +184,13 @@ class Trainer:
                     if clock.compiling:
                         self._check()
                         clock.start_rate(self.step)
-                    ends_epoch = self.step % self.steps_per_epoch == 0 or self.step == settings.total_steps
-                    if ends_epoch or self.step % settings.log_steps == 0:
+                    evaluates = self.step % self.eval_steps == 0 or self.step == settings.total_steps
+                    if evaluates or self.step % settings.log_steps == 0:
                         self._check()
                         self._log(clock)
                         bar.show(self.step, self.epoch, self._shown)
-                    if ends_epoch:
-                        bar.line(self._end_epoch(clock))
+                    if evaluates:
+                        bar.line(self._evaluate(clock))
                         clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
                         self._save(clock.seconds)
@@ -207,11 +208,8 @@ class Trainer:
         self.checkpoints.close()
 
     def _update(self) -> None:
-        num, size = self.micro_batches
-        batch = {
-            name: array.reshape(num, size // jax.process_count(), *array.shape[1:])
-            for name, array in next(self._batches).items()
-        }
+        num = self.micro_batches[0]
+        batch = {name: array.reshape(num, -1, *array.shape[1:]) for name, array in next(self._batches).items()}
         train_step = self._train_step_within(self._span_bounds)
         self.state, metrics = train_step(self.state, put_batch(batch, self.mesh, axis=1))
         if self._bounds is not None:
@@ -234,7 +232,7 @@ class Trainer:
 
     def _log(self, clock: "Clock") -> None:
         """Writes the speed since the last time, and the spans."""
-        rate = clock.steps_per_second(self.step) * self.settings.examples_per_step
+        rate = clock.steps_per_second(self.step) * self.examples_per_step
         clock.start_rate(self.step)
         self._writer.write(
             self.step, self.epoch, "speed", {f"{self.task.unit}_per_second": rate, "seconds": clock.seconds}
@@ -250,10 +248,10 @@ class Trainer:
             self._shown["scores"] = float(np.mean([share for span in spans.values() for share in span["score_share"]]))
         self._shown[f"{self.task.unit}/s"] = rate
 
-    def _end_epoch(self, clock: "Clock") -> str:
-        """Evaluates, writes what the epoch brought, and saves; returns a line about it."""
+    def _evaluate(self, clock: "Clock") -> str:
+        """Evaluates, writes what the updates since the last time brought, and saves; returns a line about it."""
         train = self.task.summarise(jax.device_get(self.state.totals))
-        if self.step % self.steps_per_epoch == 0:  # not where the run ends within an epoch: it may be lengthened
+        if self.step % self.eval_steps == 0:  # not where the run ends in between: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         evaluate = self._evaluator_within(self._span_bounds)
         validation = evaluate(self.state.params, self.validation_source)

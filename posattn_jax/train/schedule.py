@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+import jax.numpy as jnp
 import optax
 
 from posattn_jax.errors import InputError
@@ -20,9 +21,13 @@ def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -
 
 
 def learning_rate(
-    kind: Literal["constant", "cosine", "linear"], peak: float, total_steps: int, warmup_steps: int = 0
+    kind: Literal["constant", "cosine", "linear", "inverse_sqrt"], peak: float, total_steps: int, warmup_steps: int = 0
 ) -> optax.Schedule:
-    """The learning rate at each step: a linear warm-up from 0, then constant, or cosine or linear decay to 0."""
+    """The learning rate at each step: a linear warm-up from 0, then constant, or a decay.
+
+    A cosine or a line goes to 0; "inverse_sqrt" is peak sqrt(warmup / step), Vaswani's, with a peak of
+    scale / sqrt(c warmup).
+    """
     decay_steps = max(total_steps - warmup_steps, 1)
     match kind:
         case "constant":
@@ -31,8 +36,12 @@ def learning_rate(
             main = optax.cosine_decay_schedule(peak, decay_steps)
         case "linear":
             main = optax.linear_schedule(peak, 0.0, decay_steps)
+        case "inverse_sqrt":
+            if warmup_steps == 0:
+                raise InputError('optimizer.schedule="inverse_sqrt": expected a warm-up')
+            main = lambda step: peak * jnp.sqrt(warmup_steps / (step + warmup_steps))
         case _:
-            raise InputError(f'optimizer.schedule="{kind}": expected "constant", "cosine" or "linear"')
+            raise InputError(f'optimizer.schedule="{kind}": expected "constant", "cosine", "linear" or "inverse_sqrt"')
     if warmup_steps == 0:
         return main
     return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup_steps), main], [warmup_steps])

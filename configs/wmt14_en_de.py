@@ -1,0 +1,23 @@
+"""English to German on WMT14 (Schmidt 2023, Tables 2, 3, 4 and 6).
+
+python -m posattn_jax.main --config=configs/wmt14_en_de.py:rposnet --workdir=runs/NAME --config.data.dir=WMT14
+... --config.data.name=tfds/wmt14_translate/de-en --config.data.validation_part=validation: as tfds has prepared it
+WMT14 has train, valid and newstest2014 in .en and .de, plain or .gz. Hardware and time: GPUs (the paper: two 2080 Ti,
+four for the big models); not run here. Expected BLEU, by the paper: Transformer 26.3 (big 27.1), rPosNet 26.6 (27.3).
+A variant is a mixer (transformer, shaw, relative, fourier, gaussian, linear, glinear, lightconv, lightconv_plain,
+lightconv_gelu, lightconv_global, aposnet, rposnet; with the gate or without: transformer_gated, shaw_gated,
+relative_gated, aposnet_ungated, rposnet_ungated; rPosNet in some places alone: rposnet_e, _d, _c, _ec, _dc, _edc, for
+encoder, decoder, across) and a size (small, base, big), in any order; or tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common_nmt
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    config = common_nmt.get_config(variant)
+    config.data.update(validation_part="valid", test_part="newstest2014")
+    if "tiny" not in variant.split(","):
+        config.data.update(dir="data/wmt14_en_de", vocabulary_size=43_640)
+    return config

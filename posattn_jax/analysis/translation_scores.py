@@ -1,0 +1,181 @@
+"""Scores of translations: BLEU and chrF with sacrebleu, whether systems differ, and files for metrics that we lack."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from posattn_jax.analysis.statistics import Interval
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_atomically
+
+Tokenize = Literal["13a", "zh", "intl", "char", "none"]
+BASELINE = "baseline"
+SOURCE, HYPOTHESIS, REFERENCE = "source.txt", "hypothesis.txt", "reference.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class TestedScore:
+    """A score of one system.
+
+    Attributes:
+      score: of its translations, from 0 to 100.
+      interval: 95%, around the mean of the resampled scores, as wide as these.
+      p: of the difference from the baseline, two-sided; None for the baseline itself.
+      signature: of the metric and the test, to be reported with the score.
+    """
+
+    __test__ = False  # pytest takes the name for that of a test
+
+    score: float
+    interval: Interval
+    p: float | None
+    signature: str
+
+
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", lowercase: bool = False
+) -> dict[str, Any]:
+    """BLEU (Papineni 2002) and chrF (Popović 2015) of a corpus, with sacrebleu (Post 2018).
+
+    Args:
+      hypotheses: a sentence each, without subwords or tokenisation.
+      references: one a hypothesis.
+      tokenize: how BLEU tells words apart; "zh" for Chinese. To chrF it does not matter.
+      lowercase: whether case does not matter.
+
+    Returns:
+      {"bleu", "chrf"}, from 0 to 100, and {"bleu_signature", "chrf_signature"}, to be reported with them.
+
+    Raises:
+      InputError: other numbers of lines, none, another tokenisation, or sacrebleu is missing.
+    """
+    metrics = _metrics(tokenize, lowercase)
+    _check_lines({"hypotheses": hypotheses}, references)
+    scores = {}
+    for name, metric in metrics.items():
+        scores[name] = float(metric.corpus_score(list(hypotheses), [list(references)]).score)
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    return scores
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str],
+    num_samples: int = 1000,
+    seed: int = 12345,
+    tokenize: Tokenize = "13a",
+    lowercase: bool = False,
+) -> dict[str, dict[str, TestedScore]]:
+    """Whether systems differ from a baseline, by paired bootstrap (Koehn 2004) as sacrebleu has it.
+
+      p = (1 + #{i: |d_i| - mean_j |d_j| > |d|}) / (1 + num_samples)   d_i of resampled sentences, d of all
+
+    Where d = 0 it is 1 here; sacrebleu's is 1 / (1 + num_samples) for a system that is the baseline.
+
+    Args:
+      baseline: its translations, one a sentence.
+      systems: name -> translations.
+      references: one a sentence.
+      num_samples: how often sentences are drawn.
+      seed: of the draws; 1 or more, since sacrebleu takes 0 for none.
+      tokenize: see `corpus_scores`.
+      lowercase: likewise.
+
+    Returns:
+      system -> {"bleu", "chrf"}; the first is "baseline".
+
+    Raises:
+      InputError: see `corpus_scores`; or no draws, seed 0, or a system of the name "baseline".
+    """
+    for field, number in (("num_samples", num_samples), ("seed", seed)):
+        if number < 1:
+            raise InputError(f"{field}={number}: expected 1 or more")
+    if BASELINE in systems:
+        raise InputError(f'systems: expected another name than "{BASELINE}"')
+    metrics = _metrics(tokenize, lowercase)
+    together = {BASELINE: baseline, **systems}
+    _check_lines(together, references)
+
+    from sacrebleu.significance import PairedTest
+
+    named = [(name, list(hypotheses)) for name, hypotheses in together.items()]
+    with _seed_of_sacrebleu(seed):
+        test = PairedTest(named, metrics, [list(references)], test_type="bs", n_samples=num_samples)
+    signatures, columns = test()
+
+    tested: dict[str, dict[str, TestedScore]] = {name: {} for name, _ in named}
+    for metric, (column, signature) in zip(metrics, signatures.items(), strict=True):
+        results: Any = columns[column]  # the baseline's first
+        for name, result in zip(tested, results, strict=True):
+            mean, half, p = float(result.mean), float(result.ci), result.p_value
+            if name != BASELINE:
+                p = 1.0 if result.score == results[0].score else float(p)
+            interval = Interval(mean - half, mean + half)
+            tested[name][metric] = TestedScore(float(result.score), interval, p, str(signature))
+    return tested
+
+
+def write_for_outside_metrics(
+    folder: pathlib.Path, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[pathlib.Path]:
+    """Writes source.txt, hypothesis.txt and reference.txt, a sentence a line, for `outside_commands`.
+
+    Line breaks within a sentence become spaces.
+
+    Raises:
+      InputError: other numbers of lines, or none.
+    """
+    _check_lines({"sources": sources, "hypotheses": hypotheses}, references)
+    paths = [folder / name for name in (SOURCE, HYPOTHESIS, REFERENCE)]
+    for path, sentences in zip(paths, (sources, hypotheses, references), strict=True):
+        text = "".join(" ".join(sentence.splitlines()) + "\n" for sentence in sentences)
+        write_atomically(path, lambda file, text=text: file.write(text.encode()))
+    return paths
+
+
+def outside_commands(folder: pathlib.Path) -> list[str]:
+    """What scores the files of a folder with COMET and with BLEURT, where these are installed."""
+    source, hypothesis, reference = (shlex.quote(str(folder / name)) for name in (SOURCE, HYPOTHESIS, REFERENCE))
+    return [
+        f"comet-score -s {source} -t {hypothesis} -r {reference} --model Unbabel/wmt20-comet-da",
+        f"python -m bleurt.score_files -candidate_file={hypothesis} -reference_file={reference} "
+        "-bleurt_checkpoint=BLEURT-20",
+    ]
+
+
+def _metrics(tokenize: str, lowercase: bool) -> dict[str, Any]:
+    if tokenize not in get_args(Tokenize):
+        raise InputError(f'tokenize="{tokenize}": expected {", ".join(get_args(Tokenize))}')
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise InputError('scores of translations need the extra "nlp": pip install posattn_jax[nlp]') from error
+    return {"bleu": BLEU(tokenize=tokenize, lowercase=lowercase), "chrf": CHRF(lowercase=lowercase)}
+
+
+def _check_lines(sentences: Mapping[str, Sequence[str]], references: Sequence[str]) -> None:
+    for name, lines in sentences.items():
+        if len(lines) != len(references):
+            raise InputError(f"{name}: {len(lines)} lines, expected as many as the references have: {len(references)}")
+    if not references:
+        raise InputError("references: 0 lines, expected 1 or more")
+
+
+@contextlib.contextmanager
+def _seed_of_sacrebleu(seed: int) -> Iterator[None]:
+    """sacrebleu knows a seed from its environment alone; a test keeps the one it is made with."""
+    name = "SACREBLEU_SEED"
+    before = os.environ.get(name)
+    os.environ[name] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,111 @@
+"""Batches of about as many tokens: sentences of similar length together, padded to one of a few lengths."""
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import grain
+import numpy as np
+
+from posattn_jax.errors import InputError
+
+ENDLESS = 2**40  # updates
+
+
+def check_buckets(buckets: Sequence[int]) -> None:
+    """InputError where these are no ascending lengths that hold a piece and the end of a sentence."""
+    if not buckets or buckets[0] < 2 or any(a >= b for a, b in itertools.pairwise(buckets)):
+        raise InputError(f"data.buckets={tuple(buckets)}: expected ascending lengths, the first at least 2")
+
+
+def padded_length(length: int, buckets: Sequence[int]) -> int:
+    """The smallest bucket that holds a length; above the last one, its next multiple."""
+    fitting = (bucket for bucket in buckets if bucket >= length)
+    return next(fitting, -(-length // buckets[-1]) * buckets[-1])
+
+
+class BucketOrder:
+    """The order in which a run meets examples of several lengths: every epoch has each of them once.
+
+    An update of the bucket of length l has  steps * multiple * max(1, batch_tokens // (l * multiple))  rows. Where a
+    bucket's examples run out, its last update is filled with rows without example. Their id is -1 - (the number of the
+    bucket): a process whose share is such rows alone then pads to the length that the others have.
+
+    Args:
+      lengths: [n] of the examples, none above the last bucket.
+      buckets: the lengths that batches are padded to, ascending.
+      batch_tokens: the places of a micro-batch, rows * l, on one side.
+      accumulation_steps: the micro-batches of an update.
+      row_multiple: what the rows of a micro-batch are a multiple of, so that as many devices can share it.
+      seed: of all epochs' permutations.
+      num_tokens: that an epoch counts, for its speed; 0: its examples.
+
+    Raises:
+      InputError: a row of the last bucket is more than a micro-batch, or there is no example.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        buckets: tuple[int, ...],
+        batch_tokens: int,
+        accumulation_steps: int,
+        row_multiple: int,
+        seed: int,
+        num_tokens: int = 0,
+    ):
+        check_buckets(buckets)
+        if batch_tokens < buckets[-1]:
+            raise InputError(
+                f"train.batch_size={batch_tokens}: expected at least the longest of data.buckets, {buckets[-1]}"
+            )
+        if not len(lengths):
+            raise InputError(f"data.buckets={buckets}: no training example fits into the longest")
+        if np.max(lengths) > buckets[-1]:
+            raise ValueError(f"an example of length {np.max(lengths)} is in none of the buckets {buckets}")
+        self.buckets, self.seed = buckets, seed
+        self._num_counted = num_tokens or len(lengths)
+        share = np.array([max(1, batch_tokens // (length * row_multiple)) for length in buckets])
+        self.rows = accumulation_steps * row_multiple * share  # [buckets] of an update
+        which = np.searchsorted(buckets, lengths)
+        self._members = [np.flatnonzero(which == number) for number in range(len(buckets))]
+        self._num_updates = np.array([-(-len(own) // rows) for own, rows in zip(self._members, self.rows, strict=True)])
+        # Updates are asked for one after the other: those of two epochs only where one ends.
+        self._epoch = functools.lru_cache(maxsize=2)(self._draw)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The updates of an epoch."""
+        return int(np.sum(self._num_updates))
+
+    @property
+    def examples_per_step(self) -> float:
+        """What an update counts, on average."""
+        return self._num_counted / self.steps_per_epoch
+
+    def padding_share(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
+        """The share of an epoch's places, of both sides and rows without example included, that hold no token."""
+        places = 2 * np.sum(self._num_updates * self.rows * self.buckets)
+        return float(1 - (np.sum(source_lengths) + np.sum(target_lengths)) / places)
+
+    def dataset(self, process_index: int = 0, process_count: int = 1) -> grain.MapDataset:
+        """The ids of update 0, 1, ..., without end.
+
+        Each process takes every `process_count`-th id of an update: together they have each update exactly once.
+        """
+
+        def ids(update: int) -> np.ndarray:
+            epoch, step = divmod(int(update), self.steps_per_epoch)
+            return self._epoch(epoch)[step][process_index::process_count]
+
+        return grain.MapDataset.range(ENDLESS).map(ids)
+
+    def _draw(self, epoch: int) -> list[np.ndarray]:
+        """The ids of each update of an epoch."""
+        rng = np.random.default_rng((self.seed, epoch))
+        updates: list[np.ndarray] = []
+        for number, (own, rows) in enumerate(zip(self._members, self.rows, strict=True)):
+            ids = np.full((self._num_updates[number], rows), -1 - number)
+            ids.flat[: len(own)] = rng.permutation(own)
+            updates += list(ids)
+        return [updates[i] for i in rng.permutation(len(updates))]

@@ -1,0 +1,315 @@
+"""Parallel text: two files of which each line translates the other's, as token ids on disk, made once as a stream."""
+
+import array
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from posattn_jax.data import text_files, tfds_translation
+from posattn_jax.data.buckets import BucketOrder, check_buckets, padded_length
+from posattn_jax.data.tokenizer import END, PAD, Tokenizer, check, keep, of_run
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_json
+
+CHUNK = 10_000  # lines that are tokenised at a time
+VERSION = 1  # of what is kept on disk
+SOURCE_FOLDER, RATIO_FILE = "source", "length_ratio.json"  # in a run folder
+
+Malformed = Literal["refuse", "skip"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelText:
+    """Sentences and their translations. A side is its pieces and END; a length counts END.
+
+    Attributes:
+      source_ids: all ids of the source, one line after the other.
+      source_starts: [lines + 1] where each line begins in them; an empty one has no id, not even END.
+      target_ids, target_starts: likewise.
+      numbers: [n] which lines are the examples, from 0.
+      buckets: the lengths that batches are padded to, ascending.
+      tokenizer: that made the ids of the target.
+      source_tokenizer: that made those of the source; joint text has one of both.
+      row_multiple: what the rows of a batch of training are a multiple of.
+    """
+
+    source_ids: np.ndarray
+    source_starts: np.ndarray
+    target_ids: np.ndarray
+    target_starts: np.ndarray
+    numbers: np.ndarray
+    buckets: tuple[int, ...]
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
+    row_multiple: int = 8
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def select(self, numbers: np.ndarray) -> "ParallelText":
+        """The examples of these numbers, in this order."""
+        return dataclasses.replace(self, numbers=self.numbers[numbers])
+
+    def first(self, number: int) -> "ParallelText":
+        """The first so many."""
+        return self.select(np.arange(min(number, len(self))))
+
+    def by_length(self) -> "ParallelText":
+        """From the shortest to the longest: batches in this order have few shapes."""
+        return self.select(np.argsort(self.lengths, kind="stable"))
+
+    def within_limit(self) -> "ParallelText":
+        """Those of which both sides fit into the last bucket: a limit for training only."""
+        return self.select(np.flatnonzero(self.lengths <= self.buckets[-1]))
+
+    @functools.cached_property
+    def source_lengths(self) -> np.ndarray:
+        """[n]"""
+        return np.diff(self.source_starts)[self.numbers]
+
+    @functools.cached_property
+    def target_lengths(self) -> np.ndarray:
+        """[n]"""
+        return np.diff(self.target_starts)[self.numbers]
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """[n] of the longer side."""
+        return np.maximum(self.source_lengths, self.target_lengths)
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Of all examples."""
+        return int(np.sum(self.source_lengths))
+
+    @property
+    def num_target_tokens(self) -> int:
+        """Of all examples."""
+        return int(np.sum(self.target_lengths))
+
+    @property
+    def length_ratio(self) -> float:
+        """gamma = mean over the examples of  source length / target length."""
+        return float(np.mean(self.source_lengths / self.target_lengths))
+
+    @property
+    def num_too_long(self) -> int:
+        """How many do not fit into the last bucket."""
+        return int(np.sum(self.lengths > self.buckets[-1]))
+
+    @property
+    def num_skipped(self) -> int:
+        """The lines of the files that were left out because one side alone is empty."""
+        return int(np.sum(np.logical_xor(np.diff(self.source_starts), np.diff(self.target_starts))))
+
+    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
+        """The order of training, in batches of so many tokens: see `BucketOrder`."""
+        arguments = self.lengths, self.buckets, batch_size, accumulation_steps, self.row_multiple, seed
+        return BucketOrder(*arguments, num_tokens=self.num_target_tokens)
+
+    def keep(self, workdir: pathlib.Path) -> None:
+        """Saves in the run folder what translating needs of this text: its tokenizers and gamma."""
+        keep(self.tokenizer, workdir)
+        if self.source_tokenizer is not self.tokenizer:
+            keep(self.source_tokenizer, workdir / SOURCE_FOLDER)
+        write_json(workdir / RATIO_FILE, {"length_ratio": self.length_ratio})
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """{"source", "target": [b l]}, int32, of the examples with these numbers.
+
+        l is the smallest bucket that holds them all; above the last one, its next multiple. A number -1 - k gives a row
+        of PAD, in a batch at least as long as bucket k.
+        """
+        needed = [padded_length(int(self.lengths[i]), self.buckets) if i >= 0 else self.buckets[-1 - i] for i in ids]
+        shape = (len(ids), max(needed))
+        return {
+            "source": self._side(self.source_ids, self.source_starts, ids, shape),
+            "target": self._side(self.target_ids, self.target_starts, ids, shape),
+        }
+
+    def _side(self, tokens: np.ndarray, starts: np.ndarray, ids: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        laid_out = np.full(shape, PAD, np.int32)
+        for row, i in zip(laid_out, ids, strict=True):
+            if i >= 0:
+                start, end = starts[self.numbers[i] : self.numbers[i] + 2]
+                row[: end - start] = tokens[start:end]
+        return laid_out
+
+
+def tokenizers_of_run(workdir: pathlib.Path) -> tuple[Tokenizer, Tokenizer]:
+    """Those that a run was trained with: of the source, and of the target."""
+    target = of_run(workdir)
+    own = workdir / SOURCE_FOLDER
+    return (of_run(own) if own.exists() else target), target
+
+
+def check_tokenizers(source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
+    """InputError where a run has others."""
+    check(target, workdir)
+    if source is not target:
+        check(source, workdir / SOURCE_FOLDER)
+
+
+def ratio_of_run(workdir: pathlib.Path) -> float:
+    """gamma, as a run has measured it.
+
+    Raises:
+      InputError: it is not there.
+    """
+    try:
+        return float(json.loads((workdir / RATIO_FILE).read_text(encoding="utf-8"))["length_ratio"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{workdir / RATIO_FILE}: no ratio of lengths can be read there ({error})") from error
+
+
+def find(folder: pathlib.Path, part: str, language: str, field: str) -> pathlib.Path:
+    """The file of a part in a language, plain or zipped.
+
+    Args:
+      folder: where to look.
+      part: such as train.
+      language: which the file's name ends with.
+      field: the config's field that says so, for errors.
+
+    Raises:
+      InputError: there is none.
+    """
+    names = (f"{part}.{language}", f"{part}.{language}.gz")
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"{field}={folder}: no {' or '.join(names)} there")
+
+
+def of_text(
+    source_file: pathlib.Path,
+    target_file: pathlib.Path,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    buckets: tuple[int, ...],
+    cache: pathlib.Path,
+    malformed: Malformed = "refuse",
+) -> ParallelText:
+    """The pairs of lines of two files, tokenised if the cache does not have them.
+
+    Args:
+      source_file, target_file: with as many lines.
+      tokenizers: of the source, and of the target; the same where they are joint.
+      buckets: the lengths that batches are padded to, ascending.
+      cache: where ids are kept, of each file on its own.
+      malformed: whether a line that is empty on one side only is refused, or skipped. Lines that are empty on both
+        sides are left out.
+
+    Raises:
+      InputError: the files have not as many lines, or no text, or a line that is damaged or refused.
+    """
+    _check(buckets, malformed)
+    sides = []
+    for path, tokenizer in zip((source_file, target_file), tokenizers, strict=True):
+        lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is no line of it
+        key = text_files.fingerprint([path], "lines", VERSION, tokenizer.sha256)
+        sides.append(_tokenised(str(path), lines, key, tokenizer, cache))
+    return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
+
+
+def of_prepared(
+    folder: pathlib.Path,
+    split: str,
+    source_language: str,
+    target_language: str,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    buckets: tuple[int, ...],
+    cache: pathlib.Path,
+    malformed: Malformed = "refuse",
+) -> ParallelText:
+    """The pairs of a set that tensorflow-datasets has prepared in this folder: see `of_text`."""
+    _check(buckets, malformed)
+    sides, files = [], tfds_translation.files(folder)
+    for language, tokenizer in zip((source_language, target_language), tokenizers, strict=True):
+        lines = tfds_translation.lines(folder, split, language)
+        key = text_files.fingerprint(files, "lines", VERSION, tokenizer.sha256, split, language)
+        sides.append(_tokenised(f"{folder}: {split}.{language}", lines, key, tokenizer, cache))
+    return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
+
+
+def _check(buckets: tuple[int, ...], malformed: Malformed) -> None:
+    """InputError where the options are wrong; before minutes go into tokenising."""
+    check_buckets(buckets)
+    if malformed not in get_args(Malformed):
+        raise InputError(f'data.malformed="{malformed}": expected "refuse" or "skip"')
+
+
+class _Side(NamedTuple):
+    name: str
+    ids: np.ndarray
+    starts: np.ndarray
+
+
+def _aligned(
+    source: _Side,
+    target: _Side,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    buckets: tuple[int, ...],
+    malformed: Malformed,
+) -> ParallelText:
+    """Both sides together, checked line by line."""
+    num_source, num_target = len(source.starts) - 1, len(target.starts) - 1
+    if num_source != num_target:
+        raise InputError(
+            f"{source.name} has {num_source} lines, {target.name} has {num_target}: expected as many, each the other's "
+            "translation"
+        )
+    has_source, has_target = np.diff(source.starts) > 0, np.diff(target.starts) > 0
+    alone = np.flatnonzero(has_source != has_target)
+    if len(alone) and malformed == "refuse":
+        empty, full = (target, source) if has_source[alone[0]] else (source, target)
+        raise InputError(
+            f"{empty.name}: line {alone[0] + 1} is empty, that of {full.name} is not (one of {len(alone)}; "
+            'data.malformed="skip" leaves them out)'
+        )
+    numbers = np.flatnonzero(has_source & has_target)
+    if not len(numbers):
+        raise InputError(f"{source.name}, {target.name}: no line has text on both sides")
+    arrays = source.ids, source.starts, target.ids, target.starts, numbers
+    return ParallelText(*arrays, buckets, tokenizers[1], tokenizers[0])
+
+
+def _tokenised(name: str, lines: Iterator[str], key: str, tokenizer: Tokenizer, cache: pathlib.Path) -> _Side:
+    """One side's ids; InputError where it has no text."""
+    folder = cache / f"lines-{key[:16]}"
+    dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
+    if not folder.exists():
+        print(f"tokenising {name} ...")
+        _write(lines, tokenizer, dtype, folder)
+    starts = np.load(folder / "starts.npy", mmap_mode="r")
+    if not starts[-1]:
+        raise InputError(f"{name}: no line with text")
+    return _Side(name, np.memmap(folder / "ids.bin", dtype, "r"), starts)
+
+
+def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
+    """Streams the lines into a folder that is there only once it is whole."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        starts = array.array("q", [0])
+        with (temporary / "ids.bin").open("wb") as file:
+            for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
+                for ids in tokenizer.encode(chunk):
+                    if len(ids):  # a line may be of characters only that the model reads as none
+                        ids = np.append(ids, END)
+                    starts.append(starts[-1] + len(ids))
+                    file.write(ids.astype(dtype).tobytes())
+        np.save(temporary / "starts.npy", np.array(starts, np.int64))
+        if not folder.exists():  # where another process was quicker it is the same
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,255 @@
+"""The encoder-decoder of machine translation, and its steps of decoding (Schmidt 2023; Vaswani 2017)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Features, Float, Int
+from posattn_jax.nn.blocks import SequenceBlock
+from posattn_jax.nn.energies import XAVIER
+from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.places import LearnedPositions, Places, SinusoidalPositions, between
+from posattn_jax.nn.precompute import precompute
+
+TokenIds = Int[Array, "b t"]
+Kept = tuple[dict[str, Array], ...]  # of every block
+
+
+class StackPositions(nn.Module):
+    """What a stack knows of positions: vectors added to its words, and features given to all of its layers.
+
+      kind            words become                features
+      "sinusoidal"    word sqrt(c) + sinusoids    sinusoids
+      "learned"       (word + vector) sqrt(c)     drop(LN(vectors)), drawn once for all layers
+      "none"          word sqrt(c)                none
+
+    Attributes:
+      kind: see above.
+      max_length: how many learned vectors there are; positions beyond have the last.
+      dropout_rate: of the features.
+      layer_norm_epsilon: of LN.
+      param_dtype: of the vectors and of LN.
+    """
+
+    kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    max_length: int = 128
+    dropout_rate: float = 0.0
+    layer_norm_epsilon: float = 1e-6
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, places: Int[Array, "s 1"], width: int, *, deterministic: bool = True
+    ) -> tuple[Float[Array, "s c"] | None, Float[Array, "s c"] | None]:
+        """Vectors to be added, and features, of places."""
+        match self.kind:
+            case "sinusoidal":
+                features = SinusoidalPositions()(places, width)
+                return features, features
+            case "learned":
+                vectors = LearnedPositions((self.max_length,), param_dtype=self.param_dtype, name="vectors")
+                added = vectors(places, width)
+                norm = nn.LayerNorm(self.layer_norm_epsilon, param_dtype=self.param_dtype, name="norm")
+                return added, nn.Dropout(self.dropout_rate)(norm(added), deterministic=deterministic)
+            case "none":
+                return None, None
+        raise ValueError(f'kind="{self.kind}": expected "sinusoidal", "learned" or "none"')
+
+    def add(self, words: Features, added: Float[Array, "t c"] | None) -> Features:
+        """The words with the vectors of their places."""
+        root = jnp.sqrt(words.shape[-1]).astype(words.dtype)
+        if added is None:
+            return words * root
+        added = added.astype(words.dtype)
+        return (words + added) * root if self.kind == "learned" else words * root + added
+
+
+class EncoderDecoder(nn.Module):
+    """From source tokens and the target so far to the next target token.
+
+    Normalised first, with a layer norm after each stack. Source, target and output share one matrix of embeddings,
+    or have one each; the output has a bias.
+
+    Attributes:
+      vocabulary_size: of the target, and of the source where it is joint.
+      width: c.
+      encoder_blocks, decoder_blocks: `SequenceBlock`s, those of the decoder with `cross`.
+      encoder_positions, decoder_positions: `StackPositions`.
+      source_vocabulary_size: of a source that has a vocabulary of its own, and three matrices; None: joint, tied.
+      length_ratio: gamma, source length over target length: query t of cross-attention stands at floor(gamma t).
+      pad_id: of the token that fills sequences up: nothing attends to it.
+      dropout_rate: of the embedded words.
+      embedding_init: of the embeddings.
+      layer_norm_epsilon: of the layer norms after the stacks.
+      dtype: of the computation; None: float32. Logits are float32 or better.
+      param_dtype: of the parameters.
+    """
+
+    vocabulary_size: int
+    width: int
+    encoder_blocks: tuple[SequenceBlock, ...]
+    decoder_blocks: tuple[SequenceBlock, ...]
+    encoder_positions: StackPositions
+    decoder_positions: StackPositions
+    source_vocabulary_size: int | None = None
+    length_ratio: float = 1.0
+    pad_id: int = 0
+    dropout_rate: float = 0.0
+    embedding_init: Initializer = XAVIER
+    layer_norm_epsilon: float = 1e-6
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        for block in self.decoder_blocks:
+            if block.cross is None:
+                raise ValueError("decoder_blocks has one without cross-attention")
+            for mixing in (block.mixing, block.cross):
+                if getattr(mixing.energies, "needs_whole_sequence", False):
+                    raise ValueError(f"{type(mixing.energies).__name__} in the decoder: it cannot mix step by step")
+        fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        embed = {"embedding_init": self.embedding_init, **fields}
+        self.embedding = nn.Embed(self.vocabulary_size, self.width, **embed)
+        if self.source_vocabulary_size is not None:
+            self.source_embedding = nn.Embed(self.source_vocabulary_size, self.width, **embed)
+            self.output_embedding = nn.Embed(self.vocabulary_size, self.width, **embed)
+        self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,), self.param_dtype)
+        self.encoder_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
+        self.decoder_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def __call__(
+        self, source: Int[Array, "b s"], target: TokenIds, *, deterministic: bool = True
+    ) -> Float[Array, "b t v"]:
+        """Logits of the tokens after each of the target's.
+
+        Args:
+          source: ids [b s], padded with `pad_id`.
+          target: ids [b t], which begin with the token that begins every target.
+          deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+        """
+        encoded, source_positions = self.encode(source, deterministic=deterministic)
+        memories = tuple(Memory(encoded) for _ in self.decoder_blocks)
+        places = between(*[target.shape[1]] * 2, is_causal=True)
+        return self._decode(target, places, memories, source, source_positions, deterministic=deterministic)[0]
+
+    def encode(
+        self, source: Int[Array, "b s"], *, deterministic: bool = True
+    ) -> tuple[Features, Float[Array, "s c"] | None]:
+        """Features of the source [b s c], those of padding mean nothing; and of its positions."""
+        embedding = self.embedding if self.source_vocabulary_size is None else self.source_embedding
+        places = between(*[source.shape[1]] * 2, key_mask=source != self.pad_id)
+        added, features = self.encoder_positions(places.key, self.width, deterministic=deterministic)
+        places = dataclasses.replace(places, query_features=features, key_features=features)
+        x = self.dropout(self.encoder_positions.add(embedding(source), added), deterministic=deterministic)
+        for block in self.encoder_blocks:
+            x, _ = block(x, places, deterministic=deterministic)
+        return self.encoder_norm(x), features
+
+    def start(self, source: Int[Array, "b s"], num_hypotheses: int, max_steps: int) -> tuple[Kept, Kept]:
+        """What decoding begins with.
+
+        Returns:
+          Of every decoder block what it keeps of the target, empty, [b * num_hypotheses, max_steps, ...]; and what its
+          cross-attention keeps of the source, [b s ...].
+        """
+        encoded, source_positions = self.encode(source)
+        memories = tuple(Memory(encoded) for _ in self.decoder_blocks)
+        first = jnp.zeros((len(source), 1), jnp.int32)
+        _, own = self._decode(first, between(1, 1, is_causal=True), memories, source, source_positions)
+        shape = len(source) * num_hypotheses, max_steps
+        empty = tuple({name: jnp.zeros((*shape, *x.shape[2:]), x.dtype) for name, x in kept.items()} for kept in own)
+        return empty, tuple(memory.kept for memory in memories)
+
+    def step(
+        self, tokens: Int[Array, " n"], position: Int[Array, ""], before: Kept, cross: Kept, source: Int[Array, "b s"]
+    ) -> tuple[Float[Array, "n v"], Kept]:
+        """Logits after one more token of each hypothesis, and what is kept then.
+
+        Args:
+          tokens: the last of each hypothesis, those of a sentence after each other; n is a multiple of b.
+          position: of these tokens.
+          before: of every block, as `start` or the step before returned it.
+          cross: as `start` returned it.
+          source: ids [b s].
+        """
+        max_steps = next(iter(before[0].values())).shape[1]
+        places = between(1, max_steps, is_causal=True, step=position)
+        places = dataclasses.replace(places, query=jnp.reshape(position, (1, 1)).astype(jnp.int32))
+        _, source_positions = self.encoder_positions(jnp.arange(source.shape[1])[:, None], self.width)
+        memories = tuple(Memory(before=kept) for kept in cross)
+        logits, own = self._decode(tokens[:, None], places, memories, source, source_positions, before)
+        return logits[:, 0], own
+
+    def _decode(
+        self,
+        target: TokenIds,
+        places: Places,
+        memories: tuple[Memory, ...],
+        source: Int[Array, "_ s"],
+        source_positions: Float[Array, "s c"] | None,
+        before: Kept | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "b t v"], Kept]:
+        """Logits, and what every block keeps of the target."""
+        rows = places.query[:, 0]
+        added, features = self.decoder_positions(places.key, self.width, deterministic=deterministic)
+        added, of_query = (None if x is None else x[rows] for x in (added, features))
+        places = dataclasses.replace(places, query_features=of_query, key_features=features)
+        x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
+
+        together = len(target) // len(source)  # hypotheses of a sentence, which meet its tokens as so many queries
+        queries = jnp.tile(places.query, (together, 1))
+        across = Places(
+            queries,
+            jnp.arange(source.shape[1], dtype=jnp.int32)[:, None],
+            key_mask=source != self.pad_id,
+            length_ratio=self.length_ratio,
+            query_features=None if of_query is None else jnp.tile(of_query, (together, 1)),
+            key_features=source_positions,
+        )
+        own = []
+        for block, kept, memory in zip(self.decoder_blocks, before or [None] * len(memories), memories, strict=True):
+            x, kept = block(x, places, before=kept, memory=memory, memory_places=across, deterministic=deterministic)
+            own.append(kept)
+        x = self.decoder_norm(x)
+        output = self.embedding if self.source_vocabulary_size is None else self.output_embedding
+        logits = output.attend(x)
+        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)) + self.output_bias, tuple(own)
+
+
+def precomputed(
+    model: EncoderDecoder, params: Mapping[str, Any], max_length: int
+) -> tuple[EncoderDecoder, dict[str, Any]]:
+    """The model whose mixers have tables of position-only energies, of up to `max_length` places: see `precompute`.
+
+    It computes the same logits and refuses longer sequences. The parameters given stay as they are.
+    """
+    places, bound, params = jnp.arange(max_length)[:, None], model.bind({"params": params}), dict(params)
+
+    def features(stack: str) -> Features:
+        _, found = getattr(bound, f"{stack}_positions")(places, model.width)
+        return (SinusoidalPositions()(places, model.width) if found is None else found)[None]
+
+    stacks = {stack: features(stack) for stack in ("encoder", "decoder")}
+    changed: dict[str, Any] = {}
+    for stack, of_stack in stacks.items():
+        blocks = []
+        for i, block in enumerate(getattr(model, f"{stack}_blocks")):
+            name = f"{stack}_blocks_{i}"
+            own = dict(params[name])
+            block = block.clone(parent=None)
+            for slot, keys in (("mixing", of_stack), ("cross", stacks["encoder"])):
+                if getattr(block, slot) is not None:
+                    mixing, own[slot] = precompute(getattr(block, slot), own[slot], of_stack, keys)
+                    block = block.clone(**{slot: mixing})
+            params[name] = own
+            blocks.append(block)
+        changed[f"{stack}_blocks"] = tuple(blocks)
+    return model.clone(**changed), params

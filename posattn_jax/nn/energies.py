@@ -1,0 +1,235 @@
+"""What a mixer's weights are made of: energies of pairs, by content, by position, or both (Schmidt 2023).
+
+A part is called with the queries' inputs y [b t c], the keys' `Memory`, `Places` and (h, d). It returns energies
+[b h t s], of batch 1 where they know positions alone, and which of the pairs they hold for; None: all.
+"""
+
+import itertools
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Bool, Features, Float, Int
+from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.places import Places, SinusoidalPositions
+from posattn_jax.ops import grid, mixing
+
+XAVIER = nn.initializers.xavier_uniform()
+Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "t s"] | None]
+Side = Literal["content", "position"]
+KeySide = Literal["content", "position", "relative"]
+Heads = tuple[int, int]
+
+
+def per_head(heads: Heads, init: Initializer) -> Initializer:
+    """Initialises [n h d] as the matrix [n, h d]."""
+
+    def initialise(key, shape, dtype=jnp.float32, out_sharding=None):
+        return init(key, (shape[0], heads[0] * heads[1]), dtype).reshape(shape)
+
+    return initialise
+
+
+class DotProducts(nn.Module):
+    """(W^q a_t) . (W^k b_s + d_{s-t}) / sqrt(d): content or position on either side, relative positions on the keys'.
+
+      query       keys                     what it is
+      "content"   ("content",)             self-attention (equation 1)
+      "content"   ("content", "relative")  Shaw 2018, keys' side only
+      "content"   ("relative",)            relative attention: dynamic convolution with global context
+      "position"  ("position",)            aPosNet (equation 8)
+      "position"  ("relative",)            rPosNet (equation 9)
+
+    Every head has vectors d of its own; an offset beyond `context` has that of the nearest within.
+
+    Attributes:
+      query: what a_t is: the query's input, or its place.
+      keys: what is summed on the other side.
+      context: K, the largest offset in any dimension with a vector of its own.
+      positions: a module (places [n p], c) -> [n c] for places that come without features; None: sinusoids.
+      kernel_init: of W^q, W^k as matrices [c, h d], and of d as a matrix [(2 K + 1)^p, h d].
+      bias_init: of the biases of W^q and W^k.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    normalize: ClassVar[bool] = True
+
+    query: Side = "content"
+    keys: tuple[KeySide, ...] = ("content",)
+    context: int = 16
+    positions: nn.Module | None = None
+    kernel_init: Initializer = XAVIER
+    bias_init: Initializer = nn.initializers.zeros
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @property
+    def knows_content(self) -> bool:
+        """Whether the energies depend on tokens."""
+        return "content" in (self.query, *self.keys)
+
+    @nn.compact
+    def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
+        num_dims, width = places.query.shape[-1], inputs.shape[-1]
+        positions = self.positions or SinusoidalPositions()
+
+        def project(name: str):
+            return nn.DenseGeneral(
+                heads,
+                kernel_init=self.kernel_init,
+                bias_init=self.bias_init,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                name=name,
+            )
+
+        def features(given: Array | None, at: Int[Array, "n p"]) -> Features:
+            found = positions(at, width) if given is None else given
+            return found.astype(inputs.dtype)[None]
+
+        of_query = inputs if self.query == "content" else features(places.query_features, places.query)
+        query = project("query")(of_query)
+        energies: Any = 0.0
+        if "content" in self.keys:
+            key = memory.keep("key", project("key"))
+            energies += _dot("bthd,bshd->bhts", query, key)
+        if "position" in self.keys:
+            key = project("key_position" if "content" in self.keys else "key")(
+                features(places.key_features, places.key)
+            )
+            energies += _dot("bthd,bshd->bhts", query, key)
+        if "relative" in self.keys:
+            half = (self.context,) * num_dims
+            shape = ((2 * self.context + 1) ** num_dims, *heads)
+            table = self.param("relative", per_head(heads, self.kernel_init), shape, self.param_dtype)
+            by_entry = _dot("bthd,rhd->bhtr", query, table.astype(query.dtype))
+            energies += mixing.of_offsets(by_entry, mixing.kernel_entries(places.offsets, half)[0])
+        return energies / jnp.sqrt(heads[1]).astype(energies.dtype), None
+
+
+def _dot(subscripts: str, a: Array, b: Array) -> Array:
+    """Products in float32 or better."""
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.result_type(jnp.float32, a, b))
+
+
+class OffsetTable(nn.Module):
+    """A trained energy for every offset of a kernel, for all queries or for each place: A_ts = W_{s-t} or W_{t,s-t}.
+
+    The first is LightConv (equation 14), a kernel of which the entries that remain are normalised: without those of
+    padding, of the future and, with outside="drop", of offsets beyond the kernel. With "clip" such offsets have the
+    energy of the nearest within: LightConv with global context. The second is rPosNet after `precompute`.
+
+    Attributes:
+      context: K, the largest offset in any dimension of the kernel.
+      outside: see above.
+      query_shape: the grid of places with energies of their own; None: one kernel for all.
+      kernel_init: of the table [h n (2 K + 1)^p], n the places, or 1.
+      param_dtype: of the table.
+    """
+
+    normalize: ClassVar[bool] = True
+    knows_content: ClassVar[bool] = False
+
+    context: int = 16
+    outside: Literal["clip", "drop"] = "drop"
+    query_shape: tuple[int, ...] | None = None
+    kernel_init: Initializer = XAVIER
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
+        if self.outside not in ("clip", "drop"):
+            raise ValueError(f'outside="{self.outside}": expected "clip" or "drop"')
+        num_dims = places.query.shape[-1]
+        rows = 1 if self.query_shape is None else grid.num_positions(self.query_shape)
+        shape = heads[0], rows, (2 * self.context + 1) ** num_dims
+        table = self.param("table", self.kernel_init, shape, self.param_dtype)
+        if self.query_shape is not None:
+            table = table[:, _rows_of(places.query, self.query_shape)]
+        entries, inside = mixing.kernel_entries(places.offsets, (self.context,) * num_dims)
+        return mixing.of_offsets(table[None], entries), inside if self.outside == "drop" else None
+
+
+class PairTable(nn.Module):
+    """A trained weight for every pair of places: A_ts = W_ts. LinearNet (equation 13), or aPosNet after `precompute`.
+
+    Attributes:
+      query_shape, key_shape: the grids of the places that there are; others are refused.
+      normalize: whether A are energies, of aPosNet, or the weights themselves, of LinearNet.
+      kernel_init: of the table [h N M].
+      param_dtype: of the table.
+    """
+
+    knows_content: ClassVar[bool] = False
+
+    query_shape: tuple[int, ...]
+    key_shape: tuple[int, ...]
+    normalize: bool = False
+    kernel_init: Initializer = XAVIER
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
+        shape = heads[0], grid.num_positions(self.query_shape), grid.num_positions(self.key_shape)
+        table = self.param("table", self.kernel_init, shape, self.param_dtype)
+        rows, columns = _rows_of(places.query, self.query_shape), _rows_of(places.key, self.key_shape)
+        return table[:, rows][:, :, columns][None], None
+
+
+def _rows_of(places: Int[Array, "n p"], shape: tuple[int, ...]) -> Int[Array, " n"]:
+    """The rows of places in a table; ValueError for places beyond it, where they are known before running."""
+    if not isinstance(places, jax.core.Tracer):
+        with jax.ensure_compile_time_eval():
+            largest = places.max(0).tolist()
+        if any(place >= size for place, size in zip(largest, shape, strict=True)):
+            sizes = tuple(place + 1 for place in largest)
+            raise ValueError(f"places reach over {sizes}: the table of this mixer is made for at most {shape}")
+    return mixing.row_major(places, shape)
+
+
+class GaussianWeights(nn.Module):
+    """Fixed weights, a Gaussian around a neighbour: GaussianNet (You 2020; equation 12). They are not normalised.
+
+    Attributes:
+      centres: the neighbours, offsets that the heads take in turn; in several dimensions all their combinations.
+      sigma: of the Gaussian, in positions.
+    """
+
+    normalize: ClassVar[bool] = False
+    knows_content: ClassVar[bool] = False
+
+    centres: tuple[int, ...] = (-1, 0, 1)
+    sigma: float = 1.0
+
+    def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
+        if self.sigma <= 0:
+            raise ValueError(f"sigma={self.sigma}: expected more than 0")
+        combinations = itertools.cycle(itertools.product(self.centres, repeat=places.query.shape[-1]))
+        centres = jnp.asarray(list(itertools.islice(combinations, heads[0])), jnp.result_type(float))
+        return mixing.gaussian_weights(places.offsets, centres, self.sigma)[None], None
+
+
+class FourierWeights(nn.Module):
+    """Fixed weights, the real part of a Fourier transform over the keys: FourierNet (equation 11).
+
+    They depend on how many keys there are, so that they serve no decoder: its sequence is not known before.
+    """
+
+    needs_whole_sequence: ClassVar[bool] = True
+    normalize: ClassVar[bool] = False
+    knows_content: ClassVar[bool] = False
+
+    def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
+        if places.is_causal or places.step is not None:
+            raise ValueError("FourierWeights needs the whole sequence: it cannot mix step by step, in a decoder")
+        sizes = (places.key.max(0) + 1).astype(jnp.result_type(float))[None]
+        if places.key_mask is not None:
+            if places.key.shape[-1] > 1:
+                raise ValueError("key_mask is given: FourierWeights knows the length of masked sequences in 1-D alone")
+            sizes = places.key_mask.sum(-1, keepdims=True).astype(sizes.dtype)
+        return mixing.fourier_weights(places.query, places.key, jnp.maximum(sizes, 1)), None

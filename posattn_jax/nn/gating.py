@@ -1,0 +1,79 @@
+"""The gate around averaged values, and what it does to the values before (Schmidt 2023, section 2.3)."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Features, Float, Query, Value
+
+
+def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x Phi(x), Phi the normal distribution function: not the usual approximation by tanh."""
+    return nn.gelu(x, approximate=False)
+
+
+class NormalizedGelu(nn.Module):
+    """LN(gelu(v)), over the features of all heads: the values of a gated average (equation 4).
+
+    Attributes:
+      activation: in the place of gelu.
+      layer_norm_epsilon: of LN.
+      dtype: of the computation; None follows the values.
+      param_dtype: of the parameters.
+    """
+
+    width_factor: ClassVar[int] = 1
+
+    activation: Callable = exact_gelu
+    layer_norm_epsilon: float = 1e-6
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, value: Value) -> Value:
+        flat = self.activation(value).reshape(*value.shape[:2], -1)
+        norm = nn.LayerNorm(self.layer_norm_epsilon, dtype=self.dtype, param_dtype=self.param_dtype, name="norm")
+        return norm(flat).reshape(value.shape)
+
+
+class Glu(nn.Module):
+    """a sigmoid(b) of values twice as wide, v = (a, b) in each head: LightConv's (equation 14; Dauphin 2017)."""
+
+    width_factor: ClassVar[int] = 2
+
+    def __call__(self, value: Float[Array, "b s h _"]) -> Value:
+        return nn.glu(value, axis=-1)
+
+
+class GeluGate(nn.Module):
+    """c_t * gelu(W_g y_t): a `gate` slot (equation 4).
+
+    Attributes:
+      activation: in the place of gelu.
+      kernel_init: of W_g, as a matrix [c, h d].
+      bias_init: of its bias.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    activation: Callable = exact_gelu
+    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    bias_init: Initializer = nn.initializers.zeros
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Features, outputs: Query) -> Query:
+        gate = nn.DenseGeneral(
+            outputs.shape[2:],
+            kernel_init=self.kernel_init,
+            bias_init=self.bias_init,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name="linear",
+        )(inputs)
+        return outputs * self.activation(gate)

@@ -1,0 +1,46 @@
+"""The keys' side of a mixer: what is made of their inputs, now or in the steps of decoding before."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+
+from posattn_jax.axes import Array, Features, Int
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Inputs of keys that a mixer has not met yet, beside what it kept of earlier ones.
+
+      Memory(x)                     every key at once
+      Memory(x, before, step)       one more key, number `step`, written into arrays that have room for it
+      Memory(before=before)         no new keys: cross-attention after its first step
+
+    Attributes:
+      inputs: x [b s c].
+      before: what was kept, [b s ...] by name.
+      step: where in `before` the new key goes.
+      kept: what is to be kept from here on; filled as the mixer is called.
+    """
+
+    inputs: Features | None = None
+    before: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    step: Int[Array, ""] | None = None
+    kept: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    def keep(self, name: str, make: Callable[[Features], Array]) -> Array:
+        """make(inputs), in its place among what was kept under this name before."""
+        if self.inputs is None:
+            made = self.before[name]
+        elif self.step is None:
+            made = make(self.inputs)
+        else:
+            new = make(self.inputs).astype(self.before[name].dtype)
+            made = jax.lax.dynamic_update_slice_in_dim(self.before[name], new, self.step, axis=1)
+        self.kept[name] = made
+        return made
+
+    @property
+    def batch_size(self) -> int:
+        """b."""
+        return len(next(iter(self.before.values())) if self.inputs is None else self.inputs)

@@ -1,0 +1,138 @@
+"""The layer that mixes tokens of sequences and small grids: by content, by position, gated or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
+from posattn_jax.nn import places as at
+from posattn_jax.nn.energies import XAVIER, DotProducts
+from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.places import Places
+from posattn_jax.ops import mixing, scores
+
+
+class TokenMixing(nn.Module):
+    """Multi-head mixing of tokens whose weights are one replaceable part, values and gate others (Schmidt 2023).
+
+      c_t = sum_s alpha_ts values(W^v x_s);  o(gate(y_t, c_t));  alpha = softmax_s(energies), or energies as they are
+
+    Where `PositionalSelfAttention` is for self-attention on large grids, this is for every pair of two sequences: self-
+    or cross-attention, whole or a step of decoding at a time. Weights that know positions alone are made once a batch.
+    In the place of attention in a block it is self-attention on the grid.
+
+    Attributes:
+      num_heads: h.
+      head_dim: d; None: the width of the inputs divided by h.
+      energies: what the weights are made of, see `nn.energies`; None: `DotProducts()`, self-attention.
+      values: applied to the values [b s h d]: `NormalizedGelu()`, `Glu()`; None: plain values.
+      gate: a module (y [b t c], outputs [b t h d]) -> outputs, `GeluGate()`; None: no gate.
+      dropout_rate: of the weights.
+      kernel_init: of W^v and of the output projection, as matrices.
+      bias_init: of their biases.
+      dtype: of the computation; None follows the inputs. Energies are float32 or better.
+      param_dtype: of the projections; each other part has its own.
+    """
+
+    num_heads: int
+    head_dim: int | None = None
+    energies: nn.Module | None = None
+    values: Callable | None = None
+    gate: Callable | None = None
+    dropout_rate: float = 0.0
+    kernel_init: Initializer = XAVIER
+    bias_init: Initializer = nn.initializers.zeros
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    def __call__(
+        self,
+        inputs: Features,
+        grid_shape: Shape,
+        *,
+        key_mask: KeyMask | None = None,
+        is_causal: bool = False,
+        reference_shape: Shape | None = None,
+        span_bound: Shape | None = None,
+        num_class_tokens: int = 0,
+        positions: PointPositions | None = None,
+        deterministic: bool = True,
+        return_weights: bool = False,
+    ) -> tuple[Features, dict[str, Any]]:
+        """Mixes the tokens of a grid, as `PositionalSelfAttention` is called.
+
+        There is no span that a bound could be for.
+
+        Returns:
+          The outputs [b t c], and {"weights" [b h t s]} where asked for.
+
+        Raises:
+          ValueError: class tokens or points, which have no places on the grid, another grid than the one of training,
+            or inputs that are not those of the grid.
+        """
+        del span_bound
+        if num_class_tokens or positions is not None:
+            raise ValueError("TokenMixing has places on a grid only: no class tokens, no points")
+        if reference_shape is not None and tuple(reference_shape) != tuple(grid_shape):
+            raise ValueError(f"reference_shape={tuple(reference_shape)}: TokenMixing counts offsets in positions")
+        places = at.of_grid(grid_shape, key_mask=key_mask, is_causal=is_causal)
+        if len(places.query) != inputs.shape[1]:
+            raise ValueError(f"inputs has {inputs.shape[1]} tokens: expected {len(places.query)} for {grid_shape=}")
+        outputs, weights = self.mix(inputs, Memory(inputs), places, deterministic=deterministic)
+        return outputs, {"weights": weights} if return_weights else {}
+
+    @nn.compact
+    def mix(
+        self, inputs: Features, memory: Memory, places: Places, *, deterministic: bool = True
+    ) -> tuple[Features, Array]:
+        """Queries of one sequence meet the keys of another, or of the same.
+
+        Args:
+          inputs: y [b t c], of the queries.
+          memory: the keys; what is to be kept of them is found there afterwards.
+          places: where both stand.
+          deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+
+        Returns:
+          The outputs [b t c] and the weights [b h t s], of batch 1 where they are the same for every example.
+
+        Raises:
+          ValueError: a number of heads that does not divide the width, or places that the energies have none for.
+        """
+        width = inputs.shape[-1]
+        if self.head_dim is None and width % self.num_heads:
+            raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
+        heads = self.num_heads, self.head_dim or width // self.num_heads
+        fields: dict[str, Any] = {
+            "kernel_init": self.kernel_init,
+            "bias_init": self.bias_init,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+        }
+
+        make = self.energies
+        if make is None:
+            make = DotProducts(dtype=self.dtype, param_dtype=self.param_dtype, name="energies")
+        energies, inside = make(inputs, memory, places, heads)
+        masks = places.masks() + ([] if inside is None else [inside])
+        if make.normalize:
+            weights = scores.masked_softmax(energies, masks)
+        else:
+            weights = energies
+            for mask in masks:
+                weights = jnp.where(mask, weights, 0)
+        dropped = nn.Dropout(self.dropout_rate)(weights, deterministic=deterministic)
+
+        def make_value(x: Features):
+            factor = getattr(self.values, "width_factor", 1)
+            value = nn.DenseGeneral((heads[0], factor * heads[1]), name="value", **fields)(x)
+            return value if self.values is None else self.values(value)
+
+        outputs = mixing.mix(dropped, memory.keep("value", make_value))
+        if self.gate is not None:
+            outputs = self.gate(inputs, outputs)
+        return nn.DenseGeneral(width, axis=(-2, -1), name="output", **fields)(outputs), weights

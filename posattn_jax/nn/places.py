@@ -1,0 +1,100 @@
+"""Where the queries and the keys of a mixer stand, and which pairs of them may meet."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Bool, Float, Int, KeyMask, Shape
+from posattn_jax.ops import grid, mixing
+from posattn_jax.ops.encodings import sinusoidal_features
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The places of t queries and s keys, as integer coordinates in p dimensions.
+
+    Attributes:
+      query: [t p].
+      key: [s p].
+      key_mask: [b s], True = keep.
+      is_causal: whether query t meets only keys that are not after it, in row-major order.
+      length_ratio: gamma; query t stands at floor(gamma t) among the keys.
+      query_features, key_features: what the model tells its layers of these places, [t c] and [s c]; None: a layer
+        that asks has encodings of its own.
+      step: of the one query of a decoding step, its number; keys after it are not there yet.
+    """
+
+    query: Int[Array, "t p"]
+    key: Int[Array, "s p"]
+    key_mask: KeyMask | None = None
+    is_causal: bool = False
+    length_ratio: float = 1.0
+    query_features: Float[Array, "t c"] | None = None
+    key_features: Float[Array, "s c"] | None = None
+    step: Any = None
+
+    @property
+    def anchor(self) -> Int[Array, "t p"]:
+        """Where among the keys the queries stand."""
+        return mixing.anchors(self.query, self.length_ratio)
+
+    @property
+    def offsets(self) -> Int[Array, "t s p"]:
+        """Key minus query."""
+        return mixing.offsets(self.anchor, self.key)
+
+    def masks(self) -> list[Bool[Array, "..."]]:
+        """Which keys are attended, each to be broadcast against [b h t s]."""
+        masks: list[Any] = [] if self.key_mask is None else [self.key_mask[:, None, None, :]]
+        if self.is_causal:
+            masks.append(grid.not_after(mixing.offsets(self.query, self.key)))
+        return masks
+
+
+def of_grid(grid_shape: Shape, **fields: Any) -> Places:
+    """Every place of a grid meets every other; fields as `Places`."""
+    places = jnp.asarray(grid.positions(grid_shape), jnp.int32)
+    return Places(places, places, **fields)
+
+
+def between(num_queries: int, num_keys: int, **fields: Any) -> Places:
+    """Queries 0, 1, ... of one sequence meet keys 0, 1, ... of another, or of the same."""
+    query, key = (jnp.arange(number, dtype=jnp.int32)[:, None] for number in (num_queries, num_keys))
+    return Places(query, key, **fields)
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed sinusoids of places, the c features shared out over the dimensions (Vaswani 2017)."""
+
+    def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
+        """[n c]; ValueError where the dimensions cannot share the width."""
+        num_dims = places.shape[-1]
+        if width % num_dims:
+            raise ValueError(f"width={width}: sinusoids of {num_dims} dimensions need a multiple of {num_dims}")
+        features = sinusoidal_features(places.astype(jnp.result_type(float)), width // num_dims)
+        return features.reshape(len(places), width)
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector for every place of a grid (Gehring 2017); places beyond it have that of the last there is.
+
+    Attributes:
+      grid_shape: of the table.
+      embedding_init: of the table [N c].
+      param_dtype: of the table.
+    """
+
+    grid_shape: tuple[int, ...]
+    embedding_init: Initializer = nn.initializers.xavier_uniform()
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
+        """[n c]."""
+        shape = grid.check_grid(self.grid_shape)
+        table = self.param("table", self.embedding_init, (grid.num_positions(shape), width), self.param_dtype)
+        return table[mixing.row_major(jnp.clip(places, 0, jnp.asarray(shape) - 1), shape)]

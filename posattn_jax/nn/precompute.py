@@ -1,0 +1,47 @@
+"""Energies that know positions alone, as tables: what a trained mixer needs at inference (Schmidt 2023, section 4)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array, Features
+from posattn_jax.nn.energies import DotProducts, OffsetTable, PairTable
+from posattn_jax.nn.mixing import TokenMixing
+
+
+def precompute(
+    mixing: TokenMixing, params: Mapping[str, Any], query_features: Features, key_features: Features | None = None
+) -> tuple[TokenMixing, dict[str, Any]]:
+    """The same mixer with its position-only energies in a table: of rPosNet [h t 2K+1], of aPosNet [h t s].
+
+    A pure function: the parameters given stay as they are. Other mixers are returned unchanged.
+
+    Args:
+      mixing: in one dimension.
+      params: of the mixer.
+      query_features: [1 t c], of every place that a query may have.
+      key_features: [1 s c], of keys; None: those of queries.
+    """
+    energies: Any = mixing.energies
+    if not isinstance(energies, DotProducts) or energies.knows_content:
+        return mixing, dict(params)
+    own = params["energies"]
+    table: Any = 0.0
+    query = _project(query_features, own["query"])
+    scale = 1 / jnp.sqrt(query.shape[-1])
+    if energies.keys == ("relative",):
+        table = jnp.einsum("thd,rhd->htr", query, own["relative"]) * scale
+        made: Any = OffsetTable(energies.context, "clip", query_features.shape[1:2], param_dtype=energies.param_dtype)
+    elif energies.keys == ("position",):
+        key = _project(query_features if key_features is None else key_features, own["key"])
+        table = jnp.einsum("thd,shd->hts", query, key) * scale
+        shapes = (len(query),), (len(key),)
+        made = PairTable(*shapes, normalize=True, param_dtype=energies.param_dtype)
+    else:
+        raise ValueError(f"keys={energies.keys}: expected positions of one kind, to be precomputed")
+    return mixing.clone(energies=made), {**params, "energies": {"table": table.astype(energies.param_dtype)}}
+
+
+def _project(features: Features, linear: Mapping[str, Array]) -> Array:
+    return jnp.einsum("tc,chd->thd", features[0], linear["kernel"]) + linear["bias"]

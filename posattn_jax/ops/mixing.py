@@ -1,0 +1,64 @@
+"""What mixes tokens by their places alone: energies and fixed weights of pairs of a query and a key.
+
+Places are integer coordinates: of queries t [t p], of keys s [s p]. An offset is s - t, key minus query; in
+cross-attention t is floor(gamma t), the place among the keys that a query stands at (Schmidt 2023, equation 10).
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Bool, Float, Int, Sizes
+
+Places = Int[Array, "_ p"]
+
+
+def anchors(places: Places, length_ratio: float) -> Places:
+    """floor(gamma t): where queries stand among keys of another length."""
+    return places if length_ratio == 1 else jnp.floor(places * length_ratio).astype(jnp.int32)
+
+
+def offsets(queries: Places, keys: Places) -> Int[Array, "t s p"]:
+    """s - t of every pair."""
+    return keys[None] - queries[:, None]
+
+
+def kernel_entries(offset: Int[Array, "t s p"], half: Sizes) -> tuple[Int[Array, "t s"], Bool[Array, "t s"]]:
+    """Of each pair, which entry of a kernel of 2 half + 1 offsets a dimension it meets, clipped; and whether inside."""
+    limit = jnp.asarray(half)
+    clipped = jnp.clip(offset, -limit, limit) + limit
+    return row_major(clipped, tuple(2 * h + 1 for h in half)), jnp.all(jnp.abs(offset) <= limit, -1)
+
+
+def row_major(places: Int[Array, "... p"], shape: Sizes) -> Int[Array, "..."]:
+    """The number of a place on a grid, in row-major order."""
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1]
+    return places @ jnp.asarray(strides.copy(), jnp.int32)
+
+
+def of_offsets(by_entry: Float[Array, "b h _ r"], entries: Int[Array, "t s"]) -> Float[Array, "b h t s"]:
+    """A_ts = by_entry[t, entry_ts]: [b h t r], or t = 1 where it is the same for every query, to [b h t s]."""
+    if by_entry.shape[2] == 1:
+        return by_entry[:, :, 0][:, :, entries]
+    return jnp.take_along_axis(by_entry, entries[None, None], axis=-1)
+
+
+def gaussian_weights(offset: Int[Array, "t s p"], centres: Float[Array, "h p"], sigma: float) -> Float[Array, "h t s"]:
+    """prod_p (2 pi sigma^2)^(-1/2) exp(-(s - t - centre)^2 / 2 sigma^2), not normalised (equation 12)."""
+    squares = jnp.sum(jnp.square(offset - centres[:, None, None]), -1)
+    density = (sigma * math.sqrt(2 * math.pi)) ** -centres.shape[-1]
+    return density * jnp.exp(-squares / (2 * sigma**2))
+
+
+def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "b p"]) -> Float[Array, "b 1 t s"]:
+    """cos(2 pi sum_p t_p s_p / M_p) / sqrt(prod M): the real part of a DFT over M places (Schmidt 2023, equation 11)."""
+    products = queries[:, None] * keys[None]  # [t s p]
+    # Reduced modulo M before the division: cosines of large angles lose their digits.
+    turns = jnp.sum((products % lengths[:, None, None]) / lengths[:, None, None], -1)
+    return (jnp.cos(2 * math.pi * turns) / jnp.sqrt(jnp.prod(lengths, -1))[:, None, None])[:, None]
+
+
+def mix(weights: Float[Array, "#b #h t s"], value: Float[Array, "b s h d"]) -> Float[Array, "b t h d"]:
+    """c_t = sum_s alpha_ts v_s; weights of batch 1 are those of every example."""
+    return jnp.einsum("bhts,bshd->bthd", weights.astype(value.dtype), value)

@@ -1,0 +1,176 @@
+"""Translation: what a run optimises and reports, and how its sentences are decoded."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array, Float, Int, Shape
+from posattn_jax.models.beam_search import beam_search
+from posattn_jax.models.seq2seq import EncoderDecoder
+from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.places import between
+from posattn_jax.tasks.blocks import Params, Totals
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Translation:
+    """Cross-entropy of the target's tokens, each told those before it, with smoothed labels (Vaswani 2017).
+
+      loss = sum over tokens of  -(1 - e) log p(token) - e mean_v log p(v),  divided by `batch_tokens`
+
+    A constant divisor, so that every token weighs the same in whatever batch it is. What is reported is without the
+    smoothing: per token, in natural logarithms, and its exponential, the perplexity.
+
+    Attributes:
+      model: the encoder-decoder.
+      begin_id, end_id, pad_id: of special tokens.
+      batch_tokens: that a micro-batch has room for.
+      label_smoothing: e.
+      length: of the sequences that figures of positions are drawn for.
+    """
+
+    score: ClassVar[str] = "log_likelihood"
+    unit: ClassVar[str] = "tokens"
+
+    model: EncoderDecoder
+    begin_id: int
+    end_id: int
+    pad_id: int = 0
+    batch_tokens: int = 1
+    label_smoothing: float = 0.1
+    length: int = 32
+
+    @property
+    def grid_shape(self) -> Shape:
+        """A sequence."""
+        return (self.length,)
+
+    def init(self, rng: Array) -> Params:
+        """The parameters of a fresh model."""
+        tokens = jnp.full((1, 2), self.end_id, jnp.int32)
+        return self.model.init(rng, tokens, tokens)["params"]
+
+    def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
+        """The loss of a batch {"source", "target" [b l], optional "weights" [b]} and its totals.
+
+        Without `rng` dropout is off. Totals add up over batches: see `summarise`.
+        """
+        target = batch["target"]
+        before = jnp.concatenate([jnp.full_like(target[:, :1], self.begin_id), target[:, :-1]], 1)
+        logits: Any = self.model.apply(
+            {"params": params},
+            batch["source"],
+            before,
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        weights = (target != self.pad_id) * batch.get("weights", jnp.ones(len(target)))[:, None]
+        normaliser = jax.nn.logsumexp(logits, -1)
+        likelihood = jnp.take_along_axis(logits, target[..., None], -1)[..., 0] - normaliser
+        smoothed = (1 - self.label_smoothing) * likelihood + self.label_smoothing * (logits.mean(-1) - normaliser)
+        correct = jnp.argmax(logits, -1) == target
+        totals = {"loss": -likelihood, "correct": correct, "count": jnp.ones_like(weights)}
+        totals = {name: jnp.sum(weights * each) for name, each in totals.items()}
+        return -jnp.sum(weights * smoothed) / self.batch_tokens, totals
+
+    @staticmethod
+    def zero_totals() -> Totals:
+        """The totals of no sentences."""
+        return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
+
+    @staticmethod
+    def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
+        """Mean cross-entropy of the tokens in the totals, its negative, its perplexity, and their accuracy."""
+        loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
+        return {
+            "loss": loss / count,
+            "log_likelihood": -loss / count,
+            "perplexity": math.exp(min(loss / count, 700.0)),
+            "accuracy": correct / count,
+        }
+
+    @functools.partial(jax.jit, static_argnames=("self", "beam_size", "max_steps"))
+    def translate(
+        self, params: Params, source: Int[Array, "b s"], max_lengths: Int[Array, " b"], beam_size: int, max_steps: int
+    ) -> tuple[Int[Array, "b m"], Float[Array, " b"]]:
+        """The best translation that a beam finds of every sentence, and its score; see `beam_search`.
+
+        Args:
+          params: of the model.
+          source: ids [b s].
+          max_lengths: of the translations, [b].
+          beam_size: 1: greedy.
+          max_steps: what no translation is longer than.
+        """
+        variables = {"params": params}
+        empty, cross = self.model.apply(variables, source, beam_size, max_steps, method="start")
+
+        def step(tokens, position, kept):
+            return self.model.apply(variables, tokens, position, kept, cross, source, method="step")
+
+        tokens, scores = beam_search(
+            step,
+            empty,
+            batch_size=len(source),
+            beam_size=beam_size,
+            max_lengths=max_lengths,
+            max_steps=max_steps,
+            begin_id=self.begin_id,
+            end_id=self.end_id,
+            pad_id=self.pad_id,
+            only_best=True,
+        )
+        return tokens[:, 0], scores[:, 0]
+
+    def describe(self, params: Params) -> dict[str, dict[str, Array]]:
+        """The energies of positions alone, [h t s], of every mixer that has such, by its name."""
+        return energies_of_positions(self.model, params, self.length)
+
+    def spans(self, made: Any, batch_size: int = 1) -> dict[str, dict[str, list]]:
+        """There are none."""
+        return {}
+
+    def half_spans(self, params: Params) -> list[Array]:
+        """There are none."""
+        return []
+
+    def within(self, span_bounds: tuple) -> "Translation":
+        """Of no spans, the same task."""
+        return self
+
+
+def energies_of_positions(model: EncoderDecoder, params: Params, length: int) -> dict[str, dict[str, Array]]:
+    """Of every mixer whose weights know positions alone: {"encoder_0": {"energies" [h t s]}, ..., "cross_0": ...}.
+
+    Args:
+      model: the encoder-decoder.
+      params: of the model.
+      length: of the sequences.
+    """
+    bound, made = model.bind({"params": params}), {}
+    places = jnp.arange(length)[:, None]
+    features = {stack: getattr(bound, f"{stack}_positions")(places, model.width)[1] for stack in ("encoder", "decoder")}
+    inputs = jnp.zeros((1, length, model.width), model.param_dtype)
+    for stack in ("encoder", "decoder"):
+        for i, block in enumerate(getattr(bound, f"{stack}_blocks")):
+            for name, mixing in ((f"{stack}_{i}", block.mixing), (f"cross_{i}", block.cross)):
+                energies = None if mixing is None else mixing.energies
+                if energies is None or energies.knows_content:
+                    continue
+                is_cross = name.startswith("cross")
+                at = between(
+                    length,
+                    length,
+                    length_ratio=model.length_ratio if is_cross else 1.0,
+                    query_features=features[stack],
+                    key_features=features["encoder" if is_cross else stack],
+                )
+                heads = mixing.num_heads, mixing.head_dim or model.width // mixing.num_heads
+                found, _ = energies(inputs, Memory(), at, heads)
+                made[name] = {"energies": jnp.broadcast_to(found[0], (heads[0], length, length))}
+    return made

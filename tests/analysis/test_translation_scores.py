@@ -1,0 +1,167 @@
+import collections
+import math
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from posattn_jax.analysis.translation_scores import (
+    corpus_scores,
+    outside_commands,
+    paired_bootstrap,
+    write_for_outside_metrics,
+)
+from posattn_jax.errors import InputError
+
+pytest.importorskip("sacrebleu")
+
+REFERENCES = ["the cat sat on the mat today", "there is a dog in the garden", "we read it as a stranger would"]
+HYPOTHESES = ["the cat sat on a mat today", "there is the dog in the the garden", "we read it as a stranger"]
+
+
+def bleu(hypotheses, references):
+    """100 BP exp(mean_n log p_n), BP = min(1, exp(1 - r / c)): words are between spaces."""
+    pairs = [(h.split(), r.split()) for h, r in zip(hypotheses, references, strict=True)]
+    logs = []
+    for n in range(1, 5):
+        right = total = 0
+        for sentence in pairs:
+            ours, theirs = (collections.Counter(zip(*(x[i:] for i in range(n)), strict=False)) for x in sentence)
+            right, total = right + (ours & theirs).total(), total + ours.total()
+        logs.append(math.log(right / total))
+    ours, theirs = (sum(len(each[i]) for each in pairs) for i in range(2))
+    return 100 * min(1, math.exp(1 - theirs / ours)) * math.exp(sum(logs) / 4)
+
+
+def worse(sentences, share, seed=0):
+    """Words of so many sentences in another order."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.permutation(s.split())) if rng.uniform() < share else s for s in sentences]
+
+
+def made_corpus(number=80):
+    rng = np.random.default_rng(1)
+    return [" ".join(f"w{i}" for i in rng.integers(0, 50, 12)) for _ in range(number)]
+
+
+def test_bleu_is_that_of_the_formula():
+    scores = corpus_scores(HYPOTHESES, REFERENCES)
+    assert scores["bleu"] == pytest.approx(bleu(HYPOTHESES, REFERENCES), rel=1e-9)
+    assert 20 < scores["bleu"] < 80
+    longer = [f"{r} and so on" for r in REFERENCES]
+    assert corpus_scores(HYPOTHESES, longer)["bleu"] == pytest.approx(bleu(HYPOTHESES, longer), rel=1e-9)
+
+
+def test_what_is_the_same_has_100_and_what_is_not_0():
+    scores = corpus_scores(REFERENCES, REFERENCES)
+    assert (scores["bleu"], scores["chrf"]) == (pytest.approx(100), pytest.approx(100))
+    scores = corpus_scores(["x y z"] * 3, ["a b c d"] * 3)
+    assert (scores["bleu"], scores["chrf"]) == (0, 0)
+
+
+def test_case_counts_unless_it_is_not_to():
+    shouted = [r.upper() for r in REFERENCES]
+    assert corpus_scores(shouted, REFERENCES)["bleu"] == 0
+    assert corpus_scores(shouted, REFERENCES, lowercase=True)["chrf"] == pytest.approx(100)
+
+
+def test_chinese_is_told_apart_by_characters():
+    hypothesis, reference = "我今天去了学校里。", "我今天去了学校。"
+    assert corpus_scores([hypothesis], [reference])["bleu"] == 0  # one word
+    scores = corpus_scores([hypothesis], [reference], tokenize="zh")
+    assert scores["bleu"] == pytest.approx(bleu([" ".join(hypothesis)], [" ".join(reference)]), rel=1e-9)
+
+
+def test_signatures_say_what_was_done():
+    fields = dict(each.split(":") for each in corpus_scores(HYPOTHESES, REFERENCES)["bleu_signature"].split("|"))
+    version = fields.pop("version")
+    assert version and fields == {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
+    scores = corpus_scores(HYPOTHESES, REFERENCES, tokenize="zh", lowercase=True)
+    assert "case:lc" in scores["bleu_signature"] and "tok:zh" in scores["bleu_signature"]
+    assert "case:lc" in scores["chrf_signature"] and "nc:6|nw:0" in scores["chrf_signature"]
+
+
+def test_systems_against_a_baseline():
+    references = made_corpus()
+    baseline = worse(references, 0.3)
+    systems = {"same": baseline, "bad": worse(references, 0.9), "near": worse(references, 0.3, seed=2)}
+    tested = paired_bootstrap(baseline, systems, references, num_samples=300)
+    assert list(tested) == ["baseline", "same", "bad", "near"]
+    for metric in ("bleu", "chrf"):
+        own = {name: scores[metric] for name, scores in tested.items()}
+        assert own["baseline"].p is None and own["same"].p == 1 and own["same"].score == own["baseline"].score
+        assert own["same"].interval == own["baseline"].interval
+        assert own["bad"].p < 0.02 and own["near"].p > 0.1
+        for name, each in own.items():
+            hypotheses = systems.get(name, baseline)
+            assert each.score == pytest.approx(corpus_scores(hypotheses, references)[metric])
+            assert each.interval.low < each.score < each.interval.high
+            assert "bs:300" in each.signature and "seed:12345" in each.signature
+        assert own["bad"].interval.high < own["baseline"].interval.low
+
+
+def test_the_seed_is_that_of_the_draws(monkeypatch):
+    """Whatever the environment says, which is left as it was."""
+    references = made_corpus(20)
+    baseline, systems = worse(references, 0.3), {"other": worse(references, 0.5)}
+    found = [paired_bootstrap(baseline, systems, references, 50, seed) for seed in (1, 2)]
+    assert "SACREBLEU_SEED" not in os.environ
+    monkeypatch.setenv("SACREBLEU_SEED", "none")
+    assert [paired_bootstrap(baseline, systems, references, 50, seed) for seed in (1, 2)] == found
+    assert os.environ["SACREBLEU_SEED"] == "none"
+    first, second = found
+    assert "seed:2" in second["other"]["bleu"].signature
+    for name in ("baseline", "other"):
+        assert first[name]["bleu"].interval != second[name]["bleu"].interval
+
+
+def test_files_for_other_metrics(tmp_path):
+    folder = tmp_path / "of a run"
+    paths = write_for_outside_metrics(folder, ["eins\nzwei", "drei"], ["one\r\ntwo", ""], ["one\u2028two\n", "dreí"])
+    assert [path.name for path in paths] == ["source.txt", "hypothesis.txt", "reference.txt"]
+    read = [path.read_bytes().decode() for path in paths]
+    assert read == ["eins zwei\ndrei\n", "one two\n\n", "one two\ndreí\n"]
+    assert sorted(folder.iterdir()) == sorted(paths)
+
+
+def test_commands_of_other_metrics():
+    comet, bleurt = outside_commands(pathlib.Path("out"))
+    assert comet == (
+        "comet-score -s out/source.txt -t out/hypothesis.txt -r out/reference.txt --model Unbabel/wmt20-comet-da"
+    )
+    assert bleurt == (
+        "python -m bleurt.score_files -candidate_file=out/hypothesis.txt -reference_file=out/reference.txt "
+        "-bleurt_checkpoint=BLEURT-20"
+    )
+    assert "'a b/source.txt'" in outside_commands(pathlib.Path("a b"))[0]
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: corpus_scores(["a"], ["a", "b"]), "hypotheses: 1 lines, expected as many as the references have: 2"),
+        (lambda: corpus_scores([], []), "references: 0 lines, expected 1 or more"),
+        (lambda: corpus_scores(["a"], ["a"], "spm"), 'tokenize="spm": expected 13a, zh, intl, char, none'),
+        (lambda: paired_bootstrap(["a"], {"x": []}, ["a"]), "x: 0 lines, expected .*: 1"),
+        (lambda: paired_bootstrap(["a"], {"baseline": ["a"]}, ["a"]), 'another name than "baseline"'),
+        (lambda: paired_bootstrap(["a"], {}, ["a"], num_samples=0), "num_samples=0: expected 1 or more"),
+        (lambda: paired_bootstrap(["a"], {}, ["a"], seed=0), "seed=0: expected 1 or more"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(unchecked, call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_unequal_files_are_not_written(tmp_path):
+    with pytest.raises(InputError, match="sources: 2 lines, expected as many as the references have: 1"):
+        write_for_outside_metrics(tmp_path, ["a", "b"], ["a"], ["a"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_sacrebleu_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    with pytest.raises(InputError, match=r'need the extra "nlp": pip install posattn_jax\[nlp\]'):
+        corpus_scores(["a"], ["a"])

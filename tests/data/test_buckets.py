@@ -1,0 +1,119 @@
+"""The order of examples of several lengths."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from posattn_jax.data.batches import training_batches
+from posattn_jax.data.buckets import BucketOrder, padded_length
+from posattn_jax.errors import InputError
+
+BUCKETS, TOKENS = (4, 6, 12), 24
+SOURCE, TARGET = np.random.default_rng(0).integers(2, 13, (2, 150)) // [[1], [2]] + [[0], [1]]
+LENGTHS = np.maximum(SOURCE, TARGET)
+
+
+def order(tokens=TOKENS, steps=1, shards=1, seed=3, lengths=LENGTHS):
+    return BucketOrder(lengths, BUCKETS, tokens, steps, shards, seed)
+
+
+def updates(of, start, number, index=0, count=1):
+    dataset = of.dataset(index, count)
+    return [dataset[i].tolist() for i in range(start, start + number)]
+
+
+class Ids:
+    """A source that tells which examples it was asked for."""
+
+    def __len__(self):
+        return len(LENGTHS)
+
+    def batch(self, ids):
+        return {"ids": ids}
+
+
+@pytest.mark.parametrize("steps, shards", [(1, 1), (2, 1), (1, 4), (3, 2)])
+def test_every_epoch_has_every_example_once(steps, shards):
+    each = order(steps=steps, shards=shards)
+    for epoch in range(3):
+        found = updates(each, epoch * each.steps_per_epoch, each.steps_per_epoch)
+        assert sorted(i for ids in found for i in ids if i >= 0) == list(range(len(LENGTHS)))
+        partly = [-min(ids) for ids in found if min(ids) < 0]
+        assert len(partly) == len(set(partly)) <= len(BUCKETS), "only a bucket's last update has rows without example"
+
+
+@pytest.mark.parametrize("steps, shards", [(1, 1), (2, 1), (1, 4), (3, 2)])
+def test_an_update_is_of_one_bucket_and_fills_its_micro_batches(steps, shards):
+    each = order(steps=steps, shards=shards)
+    for ids in updates(each, 0, each.steps_per_epoch):
+        lengths = {padded_length(int(LENGTHS[i]), BUCKETS) if i >= 0 else BUCKETS[-1 - i] for i in ids}
+        assert len(lengths) == 1, "rows without example tell the length that the others have"
+        length = lengths.pop()
+        rows = len(ids) // steps
+        assert len(ids) == steps * shards * max(1, TOKENS // (length * shards)) and rows % shards == 0
+        assert rows * length <= TOKENS or rows == shards
+
+
+def test_the_seed_and_the_epoch_decide():
+    each, steps = order(), order().steps_per_epoch
+    first, second = updates(each, 0, steps), updates(each, steps, steps)
+    assert updates(order(), 0, steps) == first and updates(order(), steps, steps) == second
+    assert updates(order(seed=4), 0, steps) != first != second
+    assert sorted(map(sorted, first)) != sorted(map(sorted, second)), "other examples meet in an update"
+    assert list(map(len, first)) != list(map(len, second)), "the lengths take turns otherwise"
+    assert updates(each, 0, steps) == first, "an earlier epoch again"
+    assert updates(each, 10**9, 1) == updates(order(), 10**9, 1), "any update at once"
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_share_each_update_without_overlap(count):
+    whole = updates(order(shards=4), 0, 60)
+    parts = [updates(order(shards=4), 0, 60, index, count) for index in range(count)]
+    for update, *shares in zip(whole, *parts, strict=True):
+        assert len({len(share) for share in shares}) == 1
+        assert list(itertools.chain(*zip(*shares, strict=True))) == update
+
+
+def test_position_is_saved_and_restored():
+    """In the middle of the first epoch, and at its end; what follows goes on into the next."""
+    steps = order().steps_per_epoch
+    for done in (5, steps - 1, steps, steps + 3):
+        batches = training_batches(Ids(), order().dataset())
+        for _ in range(done):
+            next(batches)
+        position = batches.get_state()
+        expected = [next(batches)["ids"].tolist() for _ in range(steps)]
+        resumed = training_batches(Ids(), order().dataset())
+        resumed.set_state(position)
+        assert [next(resumed)["ids"].tolist() for _ in range(steps)] == expected == updates(order(), done, steps)
+
+
+@pytest.mark.parametrize("steps, shards", [(1, 1), (2, 4)])
+def test_padding_share(steps, shards):
+    each, places, tokens = order(steps=steps, shards=shards), 0, 0
+    for ids in updates(each, 0, each.steps_per_epoch):
+        length = max(padded_length(int(LENGTHS[i]), BUCKETS) for i in ids if i >= 0)
+        for i in ids:
+            places += 2 * length
+            tokens += SOURCE[i] + TARGET[i] if i >= 0 else 0
+    assert each.padding_share(SOURCE, TARGET) == pytest.approx(1 - tokens / places)
+
+
+def test_no_padding_where_lengths_are_buckets():
+    lengths = np.repeat([4, 12], 12)
+    assert order(lengths=lengths).padding_share(lengths, lengths) == 0
+
+
+@pytest.mark.parametrize("length, padded", [(1, 4), (4, 4), (5, 6), (12, 12), (13, 24), (24, 24), (25, 36)])
+def test_padded_length(length, padded):
+    assert padded_length(length, BUCKETS) == padded
+
+
+def test_what_cannot_be_ordered():
+    with pytest.raises(InputError, match="^train.batch_size=11: expected at least the longest of data.buckets, 12$"):
+        order(tokens=11)
+    with pytest.raises(InputError, match=r"^data.buckets=\(4, 6, 12\): no training example fits into the longest$"):
+        order(lengths=LENGTHS[:0])
+    with pytest.raises(ValueError, match="length 13 is in none of the buckets"):
+        order(lengths=np.array([13]))

@@ -1,0 +1,216 @@
+"""The encoder-decoder: what it sees, that decoding a step at a time is decoding at once, and its parameters."""
+
+import functools
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import common_nmt
+from posattn_jax.models.seq2seq import StackPositions, precomputed
+from posattn_jax.nn.energies import FourierWeights
+from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.translation_config import make_seq2seq
+
+V, PAD = 11, 0
+ONE_EACH = ("transformer", "shaw_gated", "gaussian", "glinear", "lightconv", "aposnet", "rposnet", "rposnet_edc")
+
+
+def config_of(mixer):
+    """Two blocks of width 8."""
+    config = common_nmt.get_config("tiny")
+    config.model.mixer.update({"gate": "own", "cross": "attention"} | common_nmt.MIXERS[mixer])
+    config.model.update(num_blocks=2, max_length=9)
+    config.model.mixer.context = 2
+    return config
+
+
+@functools.cache
+def made(mixer, separate=False):
+    """A model in float64, and random parameters."""
+    with jax.enable_x64(True):
+        model = make_seq2seq(config_of(mixer), V, V if separate else None, 1.3)
+        ids = jnp.ones((1, 2), jnp.int32)
+        shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), ids, ids)["params"])
+        rng = np.random.default_rng(0)
+        return model, jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape) / 2), shapes)
+
+
+def source_and_target():
+    source = jnp.array([[3, 4, 5, 6, 7, 8], [9, 3, 10, PAD, PAD, PAD]])
+    return source, jax.random.randint(jax.random.key(1), (2, 7), 1, V)
+
+
+@pytest.mark.parametrize("mixer", ONE_EACH)
+def test_a_step_at_a_time_is_all_at_once(float64, mixer):
+    """Three hypotheses a sentence: the logits after every token are those of the whole sequence."""
+    model, params = made(mixer)
+    source, target = source_and_target()[0], jax.random.randint(jax.random.key(2), (6, 7), 1, V)
+    whole = jax.jit(model.apply)({"params": params}, jnp.repeat(source, 3, 0), target)
+    kept, cross = model.apply({"params": params}, source, 3, 7, method="start")
+    step = jax.jit(
+        lambda tokens, at, kept: model.apply({"params": params}, tokens, at, kept, cross, source, method="step")
+    )
+    for at in range(7):
+        logits, kept = step(target[:, at], jnp.int32(at), kept)
+        np.testing.assert_allclose(logits, whole[:, at], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ONE_EACH)
+def test_no_target_token_sees_the_future(float64, mixer):
+    """The gradient of every logit for the embeddings of later target tokens is exactly 0."""
+    model, params = made(mixer, separate=True)
+    source, tokens = source_and_target()[0][:1], jnp.arange(1, 8)
+
+    def logits(embeddings):
+        table = params["embedding"]["embedding"].at[tokens].set(embeddings)
+        return model.apply({"params": params | {"embedding": {"embedding": table}}}, source, tokens[None])[0]
+
+    jacobian = jax.jit(jax.jacrev(logits))(params["embedding"]["embedding"][tokens])  # [t v s c]
+    seen = np.abs(jacobian).sum((1, 3)) > 0
+    assert not np.triu(seen, 1).any(), "the future"
+    assert np.diag(seen).all() and np.diag(seen, -1).all(), "itself, and the token before"
+    everywhere = np.tri(7, dtype=bool)
+    if mixer not in ("gaussian", "lightconv"):  # which reach a few tokens back a block
+        np.testing.assert_array_equal(seen, everywhere)
+
+
+@pytest.mark.parametrize("mixer", ONE_EACH)
+def test_padding_changes_no_token(float64, mixer):
+    """Neither how much there is of it, nor how a batch is put together."""
+    model, params = made(mixer)
+    source, target = source_and_target()
+    run = jax.jit(lambda source, target: model.apply({"params": params}, source, target))
+    alone = run(source[1:, :3], target[1:, :5])
+    np.testing.assert_allclose(run(source, target)[1, :5], alone[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ["aposnet", "rposnet", "rposnet_edc"])
+def test_precomputed_energies_change_no_logit(float64, mixer):
+    model, params = made(mixer)
+    source, target = source_and_target()
+    before = jax.tree.map(np.array, params)
+    fixed, tables = precomputed(model, params, 9)
+    expected = model.apply({"params": params}, source, target)
+    np.testing.assert_allclose(fixed.apply({"params": tables}, source, target), expected, atol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, params, before)
+    kept, cross = fixed.apply({"params": tables}, source, 1, 7, method="start")
+    logits, _ = fixed.apply({"params": tables}, target[:, 0], jnp.int32(0), kept, cross, source, method="step")
+    np.testing.assert_allclose(logits, expected[:, 0], atol=1e-6)
+
+
+def test_positions_beyond_the_table_have_its_last(float64):
+    """So a sentence longer than any of training is translated."""
+    positions = StackPositions("learned", 3, param_dtype=jnp.float64)
+    places = jnp.arange(5)[:, None]
+    (added, features), _ = positions.init_with_output(jax.random.key(0), places, 4)
+    for vectors in (added, features):
+        np.testing.assert_array_equal(vectors[3:], vectors[jnp.array([2, 2])])
+        assert not np.array_equal(vectors[1], vectors[2])
+
+
+def test_dropout_of_positions_is_drawn_once(float64):
+    """All layers of a stack see the same features: those given to blocks are one array."""
+    positions = StackPositions("learned", 5, dropout_rate=0.5, param_dtype=jnp.float64)
+    places = jnp.arange(5)[:, None]
+    variables = positions.init(jax.random.key(0), places, 40)
+    rngs = {"dropout": jax.random.key(1)}
+    added, features = positions.apply(variables, places, 40, deterministic=False, rngs=rngs)
+    assert 0.2 < np.mean(np.asarray(features) == 0) < 0.8 and (np.asarray(added) != 0).all()
+
+
+def test_a_decoder_needs_mixers_that_go_step_by_step(unchecked):
+    model, _ = made("transformer")
+    ids = jnp.ones((1, 2), jnp.int32)
+    block = model.decoder_blocks[0]
+    for change, message in (
+        ({"mixing": TokenMixing(2, energies=FourierWeights())}, "FourierWeights in the decoder"),
+        ({"cross": TokenMixing(2, energies=FourierWeights())}, "FourierWeights in the decoder"),
+        ({"cross": None}, "without cross-attention"),
+    ):
+        wrong = model.clone(decoder_blocks=(block.clone(**change),))
+        with pytest.raises(ValueError, match=message):
+            wrong.init(jax.random.key(0), ids, ids)
+    with pytest.raises(ValueError, match='kind="other": expected "sinusoidal"'):
+        StackPositions("other").init(jax.random.key(0), ids[:, :1], 4)
+
+
+# Schmidt 2023, Tables 2, 3, 5 and 6: size -> rows as printed, a/rPosNet after precomputation.
+PRINTED = {
+    ("wmt14_en_de", "base"): {
+        "transformer": "66.5M",
+        "shaw": "66.7M",
+        "fourier": "63.4M",
+        "gaussian": "60.2M",
+        "linear": "61.8M",
+        "lightconv": "63.4M",
+        "glinear": "65.0M",
+        "aposnet": "65.0M",
+        "rposnet": "63.9M",
+        "transformer_gated": "69.7M",
+        "shaw_gated": "69.9M",
+        "relative": "63.6M",
+        "relative_gated": "66.7M",
+        "aposnet_ungated": "61.8M",
+        "rposnet_ungated": "60.8M",
+    },
+    ("wmt14_en_de", "big"): {
+        "transformer": "221M",
+        "shaw": "221M",
+        "fourier": "208M",
+        "gaussian": "196M",
+        "linear": "199M",
+        "lightconv": "209M",
+        "glinear": "212M",
+        "aposnet": "212M",
+        "rposnet": "210M",
+    },
+    ("iwslt14", "small"): {
+        "transformer": "36.8M",
+        "shaw": "37.0M",
+        "fourier": "33.6M",
+        "gaussian": "30.4M",
+        "linear": "32.0M",
+        "lightconv": "33.6M",
+        "glinear": "35.2M",
+        "aposnet": "35.2M",
+        "rposnet": "34.1M",
+    },
+    ("wmt18_en_zh", "base"): {
+        "lightconv_plain": "101M",
+        "lightconv": "104M",
+        "lightconv_gelu": "104M",
+        "lightconv_global": "104M",
+        "rposnet": "104M",
+    },
+}
+ROWS = [(*which, mixer, printed) for which, rows in PRINTED.items() for mixer, printed in rows.items()]
+
+
+def num_parameters(name, variant):
+    """Of a config's model at full size, with position-only energies in tables."""
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    model = make_seq2seq(config, config.data.vocabulary_size, config.data.source_vocabulary_size or None, 1.0)
+    ids = jnp.ones((1, 2), jnp.int32)
+
+    def parameters(key):
+        return precomputed(model, model.init(key, ids, ids)["params"], 128)[1]
+
+    return sum(x.size for x in jax.tree.leaves(jax.eval_shape(parameters, jax.random.key(0))))
+
+
+@pytest.mark.parametrize("name, size, mixer, printed", ROWS, ids=["-".join(row[:3]) for row in ROWS])
+def test_parameters_as_the_paper_prints_them(name, size, mixer, printed):
+    digits = 1 if "." in printed else 0
+    assert f"{num_parameters(name, f'{mixer},{size}') / 1e6:.{digits}f}M" == printed
+
+
+@pytest.mark.parametrize(
+    "mixer, expected",
+    [("transformer", 44_140_544), ("shaw", 44_343_296), ("lightconv", 40_991_840), ("rposnet", 41_539_584)],
+)
+def test_parameters_exactly(mixer, expected):
+    """C + (c + 1) V of the base models, V = 43,640: counted from the paper's description."""
+    assert num_parameters("wmt14_en_de", f"{mixer},base") == expected + 513 * 43_640
