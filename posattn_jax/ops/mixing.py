@@ -52,7 +52,7 @@ def gaussian_weights(offset: Int[Array, "t s p"], centres: Float[Array, "h p"], 
 
 
 def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "b p"]) -> Float[Array, "b 1 t s"]:
-    """cos(2 pi sum_p t_p s_p / M_p) / sqrt(prod M): the real part of a DFT over M places (Schmidt 2023, equation 11)."""
+    """cos(2 pi sum_p t_p s_p / M_p) / sqrt(prod M): the real part of a DFT over M places (equation 11)."""
     products = queries[:, None] * keys[None]  # [t s p]
     # Reduced modulo M before the division: cosines of large angles lose their digits.
     turns = jnp.sum((products % lengths[:, None, None]) / lengths[:, None, None], -1)
