@@ -14,8 +14,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant)
     config.data.test_part = "test_2016_flickr"
     if "tiny" not in variant.split(","):
-        config.data.update(dir="data/multi30k", vocabulary_size=6000, buckets=(12, 16, 20, 24, 32, 48, 64))
-        config.model.update(num_blocks=3, max_length=128, attention_dropout_rate=0.1, mlp_dropout_rate=0.1)
-        common_nmt.set_size(config, 128, 512, 4, 0.1, steps=0, warmup=600, scale=1.0)
-        config.train.update(total_epochs=16.0, accumulation_steps=1, eval_steps=0, keep_checkpoints=5)
+        config.data.update(dir="data/multi30k", vocabulary_size=6000, buckets=(12, 16, 20, 24, 32, 64))
+        config.model.update(num_blocks=3, max_length=128)
+        common_nmt.set_size(config, 128, 512, 4, 0.1, steps=0, warmup=1000, scale=1.0)
+        config.train.update(total_epochs=10.0, batch_size=2048, accumulation_steps=1, eval_steps=0, keep_checkpoints=4)
     return config

@@ -1,0 +1,223 @@
+"""From parallel text to a trained encoder-decoder, its evaluation, and translations; wrong input."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from configs import nmt_multi30k
+from posattn_jax import main, runs, translating
+from posattn_jax.data import parallel, tokenizer
+from posattn_jax.errors import InputError
+from posattn_jax.files import read_metrics
+from posattn_jax.train.averaging import average
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.loop import Trainer
+from tests.made_text import LANGUAGES, sentences, write_parallel
+
+
+class Killed(Exception):
+    pass
+
+
+def config_of(files, variant="tiny", **data):
+    config = nmt_multi30k.get_config(variant)
+    config.data.update(dir=str(files), cache_dir=str(files / "cache"), test_part="test", **data)
+    config.data.update(source=LANGUAGES[0], target=LANGUAGES[1])
+    config.train.update(total_steps=4)
+    config.mesh.update(data=2, fsdp=2, model=2)
+    return config
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def figures_of(workdir):
+    """Every metric but those of the clock."""
+    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
+
+
+def test_from_text_to_translations(tmp_path, monkeypatch, capsys):
+    """One story, for what comes later needs what was trained before."""
+    write_parallel(tmp_path)
+    workdir = tmp_path / "run"
+    trains(tmp_path, workdir)
+    is_killed_and_restarted(tmp_path, workdir, monkeypatch)
+    averages(workdir)
+    is_evaluated(tmp_path, workdir, capsys)
+    translates(workdir, monkeypatch, capsys)
+    refuses_wrong_input(tmp_path, workdir, capsys)
+
+
+def trains(files, workdir):
+    runs.train(config_of(files), workdir)
+    summary = read(workdir / "summary.json")
+    assert set(summary["final"]) == {"step", "epoch", "loss", "log_likelihood", "perplexity", "accuracy"}
+    source = parallel.of_text(
+        files / "train.qa", files / "train.qb", parallel.tokenizers_of_run(workdir), (24, 72), files / "cache"
+    )
+    assert parallel.ratio_of_run(workdir) == source.within_limit().length_ratio
+    speeds = [row for row in read_metrics(workdir / "metrics.jsonl") if row["name"] == "tokens_per_second"]
+    assert len(speeds) == 4, "an evaluation an update"
+    with np.load(workdir / "positions.npz") as positions:
+        assert {name: array.shape for name, array in positions.items()} == {
+            f"{place}_0/energies": (2, 32, 32) for place in ("encoder", "decoder", "cross")
+        }
+    assert (workdir / "figures" / "energies_encoder_0.png").exists()
+
+
+def is_killed_and_restarted(files, workdir, monkeypatch):
+    """And ends bit for bit the same."""
+    update, done, killed = Trainer._update, [], files / "killed"
+
+    def update_or_die(trainer):
+        if len(done) == 3:
+            raise Killed
+        done.append(update(trainer))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", update_or_die)
+        with pytest.raises(Killed):
+            runs.train(config_of(files), killed)
+    assert not (killed / "summary.json").exists()
+    runs.train(config_of(files), killed)
+    assert figures_of(killed) == figures_of(workdir)
+
+
+def averages(workdir):
+    """The best and following, where these are as many as asked for; in float64."""
+    checkpoints = Checkpoints(workdir, read_only=True)
+    best = checkpoints.best_step()
+    steps = checkpoints.steps_to_average(2)
+    assert len(steps) == 2 and steps == ([best, best + 1] if best < 4 else [3, 4])
+    each = [checkpoints.read_params(step) for step in steps]
+    mean = average(checkpoints, steps)
+    checkpoints.close()
+    biases = [np.asarray(params["output_bias"], np.float64) for params in each]
+    np.testing.assert_array_equal(mean["output_bias"], ((biases[0] + biases[1]) / 2).astype(np.float32))
+
+
+def is_evaluated(files, workdir, capsys):
+    capsys.readouterr()
+    runs.evaluate(config_of(files), workdir)
+    out, results = capsys.readouterr().out, read(workdir / "evaluation.json")
+    for part in ("validation", "test"):
+        assert 0 <= results[part]["bleu"] <= 100 and results[part]["perplexity"] > 1
+        assert "tok:13a" in results[part]["bleu_signature"]
+        folder = workdir / "translations" / part
+        lines = {
+            name: (folder / f"{name}.txt").read_text().splitlines() for name in ("source", "hypothesis", "reference")
+        }
+        assert {len(each) for each in lines.values()} == {results[part] and len(lines["source"])}
+    assert lines["source"] == (files / "test.qa").read_text().splitlines()
+    assert lines["reference"] == (files / "test.qb").read_text().splitlines()
+    assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in out
+
+
+def translates(workdir, monkeypatch, capsys):
+    """Order and empty lines are kept; what is read at a time changes nothing."""
+    lines = sentences(5, 20)
+    lines[3] = lines[11] = ""
+    text = "".join(f"{line}\n" for line in lines).encode()
+
+    def translated():
+        output = io.StringIO()
+        translating.translate(workdir, None, io.BytesIO(text), output)
+        return output.getvalue().splitlines()
+
+    whole = translated()
+    assert len(whole) == 20 and [i for i in range(20) if not whole[i]] == [3, 11]
+    with monkeypatch.context() as patch:
+        patch.setattr(translating, "CHUNK_BATCHES", 1)
+        assert translated() == whole
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    capsys.readouterr()
+
+
+def refuses_wrong_input(files, workdir, capsys):
+    with pytest.raises(InputError, match="input: line 2 is no UTF-8"):
+        translating.translate(workdir, None, io.BytesIO(b"The cat.\n\xff\n"), io.StringIO())
+    long = "cat " * 200
+    output = io.StringIO()
+    translating.translate(workdir, None, io.BytesIO(long.encode()), output)
+    assert "1 of 1 lines are longer than 72 tokens" in capsys.readouterr().err and output.getvalue().count("\n") == 1
+    config = config_of(files)
+    (files / "train.qa").write_text((files / "train.qa").read_text() + "One more.\n")
+    with pytest.raises(InputError, match="as many, each the other's translation"):
+        runs.train(config, files / "other")
+    with pytest.raises(InputError, match="the text has changed"):
+        write_parallel(files, 90)
+        runs.train(config, workdir)
+    tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False).save(workdir / "tokenizer.model")
+    with pytest.raises(InputError, match="is not the tokenizer of this run"):
+        translating.translate(workdir, None, io.BytesIO(b"The cat.\n"), io.StringIO())
+    assert main is not None
+
+
+def test_a_table_refuses_what_is_longer(tmp_path):
+    """LinearNet has no row for places beyond; its error names the line."""
+    write_parallel(tmp_path)
+    config = config_of(tmp_path)
+    config.model.mixer.update(encoder="linear", decoder="glinear", cross="attention")
+    config.mesh.update(data=8, fsdp=1, model=1)
+    config.train.total_steps = 1
+    runs.train(config, tmp_path / "run")
+    output = io.StringIO()
+    translating.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n"), output)
+    assert output.getvalue().count("\n") == 1
+    with pytest.raises(InputError, match=r"line 2 has \d+ tokens: this model's tables have places for 72"):
+        translating.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n" + b"cat " * 200), io.StringIO())
+
+
+def test_a_vocabulary_a_language(tmp_path):
+    """Three matrices, two tokenizers, which the run keeps."""
+    write_parallel(tmp_path)
+    config = config_of(tmp_path, source_vocabulary_size=58)
+    config.train.total_steps = 1
+    runs.train(config, tmp_path / "run")
+    source, target = parallel.tokenizers_of_run(tmp_path / "run")
+    assert (source.vocabulary_size, target.vocabulary_size) == (58, 60)
+    params = Checkpoints(tmp_path / "run", read_only=True).read_params(1)
+    sizes = [len(params[name]["embedding"]) for name in ("source_embedding", "embedding", "output_embedding")]
+    assert sizes == [58, 60, 60]
+    runs.evaluate(config, tmp_path / "run")
+    assert "bleu" in read(tmp_path / "run" / "evaluation.json")["test"]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"model.mixer.decoder": "fourier"}, 'decoder="fourier": it needs the whole sequence, and cannot decode'),
+        ({"model.mixer.cross": "fourier"}, 'cross="fourier": it needs the whole sequence'),
+        ({"model.mixer.encoder": "fnet"}, 'model.mixer.encoder="fnet": expected one of attention, shaw'),
+        ({"model.mixer.encoder": ("shaw", "shaw")}, "expected one mixer, or one for each of 1 blocks"),
+        ({"model.mixer.gate": "maybe"}, 'model.mixer.gate="maybe": expected "own", "yes" or "no"'),
+        ({"model.kind": "bert"}, 'model.kind="bert": expected "seq2seq" with task="translation"'),
+        ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
+        ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
+        ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
+        ({"train.batch_size": 20}, "train.batch_size=20: expected at least the longest of data.buckets, 72"),
+        ({"train.label_smoothing": 1.0}, "train.label_smoothing=1.0: expected at least 0 and less than 1"),
+        ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
+        ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
+        ({"optimizer.warmup_steps": 0}, 'optimizer.schedule="inverse_sqrt": expected a warm-up'),
+        ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
+    ],
+)
+def test_wrong_fields(unchecked, tmp_path, fields, message):
+    write_parallel(tmp_path)
+    config = config_of(tmp_path)
+    with config.unlocked():
+        for name, value in fields.items():
+            *groups, last = name.split(".")
+            group = config
+            for each in groups:
+                group = group[each]
+            with group.ignore_type():
+                group[last] = value
+    with pytest.raises(InputError, match=message):
+        runs.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
