@@ -6,8 +6,8 @@ python -m posattn_jax.main --config=configs/glue.py:cola,bert_tiny,composite --w
 python -m posattn_jax.main --config=configs/glue.py:bert_tiny --mode=sweep --workdir=runs/glue \
     --config.data.dir=GLUE
 Hardware and time: bert_tiny, one CPU core: CoLA, MRPC and RTE 1 to 2 minutes, SST-2 and STS-B 4. Expected scores of
-bert_tiny, composite, in hundredths: CoLA 6, SST-2 79, MRPC 72, STS-B 18, RTE 48; of bert_small and bert_base the paper's
-Table 6, not run here.
+bert_tiny, composite, in hundredths: CoLA 6, SST-2 79, MRPC 72, STS-B 18, RTE 48; of bert_small and bert_base the
+paper's Table 6, not run here.
 A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
 bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
 any order; or tiny (tests).

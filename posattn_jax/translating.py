@@ -1,12 +1,13 @@
 """Translating with a trained run: text as it comes, and the test set of its evaluation."""
 
 import dataclasses
+import io
 import itertools
 import json
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -167,7 +168,7 @@ def _check_vocabulary(task: Translation, params: Any, target: Tokenizer, workdir
         )
 
 
-def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: IO[bytes], output: IO[str]) -> None:
+def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable[bytes], output: io.TextIOBase) -> None:
     """Translates text line by line, some batches at a time, in order; empty lines stay.
 
     Raises:

@@ -167,6 +167,9 @@ def make_seq2seq(
     model: Any = config.model
     if model.kind != "seq2seq":
         raise InputError(f'model.kind="{model.kind}": expected "seq2seq" with task="{config.task}"')
+    for name in ("remat", "scan_layers"):
+        if model[name]:
+            raise InputError(f'model.{name}=True: expected False with model.kind="seq2seq"')
     for name in ("dropout_rate", "attention_dropout_rate", "mlp_dropout_rate"):
         if not 0 <= model[name] < 1 and (name, model[name]) != ("mlp_dropout_rate", -1):
             raise InputError(f"model.{name}={model[name]}: expected at least 0 and less than 1")

@@ -14,14 +14,16 @@ from posattn_jax.data import glue
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Sentences
 from posattn_jax.data.images import ImageSet
+from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
-# Tiny, as translution and translution_cifar10; and those that tests/test_language.py trains.
+# Tiny, as translution and translution_cifar10; and those that test_language.py and test_translation.py train.
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
+ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # Of each data set: the sides of an image, its channels, and how many labels there are.
@@ -40,7 +42,7 @@ def made_source(config):
     """Made images, or text, of the config's size; a task that reads neither has its own source."""
     if config.task == "reconstruction":
         return experiment.load_sources(config)["train"]
-    if config.task in ("masked_lm", "glue"):
+    if config.task in ("masked_lm", "glue", "translation"):
         return made_text(config)
     sides, channels, classes = MADE[config.data.name]
     rng = np.random.default_rng(0)
@@ -66,6 +68,10 @@ def made_text(config):
         targets = np.arange(80, dtype=np.int32 if glue.TASKS[config.data.name].labels else np.float32) % 2
         groups, examples = np.zeros(80, np.int32), list(zip(*ids.reshape(2, 80, 10).astype(np.int32), strict=True))
         return Sentences(examples, targets, groups, config.data.length, tokenizer, num_ids=80)
+    if config.task == "translation":
+        starts, source = np.arange(0, 1601, 10), MadeTokenizer(config.data.source_vocabulary_size or 60)
+        source = source if config.data.source_vocabulary_size else tokenizer
+        return ParallelText(ids, starts, ids, starts, np.arange(160), tuple(config.data.buckets), tokenizer, source)
     return SentencePairs(ids, np.arange(0, 1601, 10), pairs, config.data.length, tokenizer)
 
 
@@ -92,7 +98,8 @@ def test_parameters_of_bert(unchecked, name, variant, expected):
 @pytest.mark.parametrize("name", TRAINED)
 def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
-    config.model.scan_layers = True  # one layer is traced for all
+    config.model.scan_layers = config.task != "translation"  # one layer is traced for all
+    config.model.num_blocks = config.model.num_blocks if config.model.scan_layers else 1
     source = made_source(config)
     task = experiment.make_task(config, source)
     batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
@@ -105,8 +112,9 @@ def test_traces_at_full_size(unchecked, name):
 def test_two_steps_of_the_tiny_variant(name):
     config = importlib.import_module(f"configs.{name}").get_config("tiny")
     source = made_source(config)
-    settings = experiment.make_settings(config, len(source))
-    optimizer = experiment.make_optimizer(config, settings, len(source))
+    per_epoch = experiment.steps_per_epoch(config, source)
+    settings = experiment.make_settings(config, per_epoch)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     task = experiment.make_task(config, source)
     assert settings.total_steps == 2
     state = jax.jit(lambda: init_state(task, optimizer, config.seed))()

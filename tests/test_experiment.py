@@ -47,7 +47,7 @@ from tests import made_data
         ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),
         ("train.total_steps", -1, "train.total_steps=-1"),
         ("train.accumulation_steps", 0, "train.accumulation_steps=0: expected at least 1"),
-        ("optimizer.schedule", "step", 'optimizer.schedule="step": expected "constant", "cosine" or "linear"'),
+        ("optimizer.schedule", "step", 'optimizer.schedule="step": expected "constant", "cosine", "linear"'),
     ],
 )
 def test_bad_field(unchecked, field, value, message):

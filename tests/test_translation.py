@@ -204,6 +204,7 @@ def test_a_vocabulary_a_language(tmp_path):
         ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
         ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
         ({"optimizer.warmup_steps": 0}, 'optimizer.schedule="inverse_sqrt": expected a warm-up'),
+        ({"model.remat": True}, 'model.remat=True: expected False with model.kind="seq2seq"'),
         ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
     ],
 )

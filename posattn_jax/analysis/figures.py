@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
+from posattn_jax.analysis.position_figures import energies_of_heads
 from posattn_jax.files import read_metrics
 
 STYLES = ("-", "--", ":", "-.")
@@ -38,6 +39,12 @@ def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
         "fixed_kernels": fixed_kernels(positions, config["model"]["kernel"]["shape"]),
         "depthwise_kernels": depthwise_kernels(positions),
     }
+    for name, array in positions.items():
+        mixer, _, what = name.rpartition("/")
+        if what == "energies":
+            drawings[f"energies_{mixer}"] = energies_of_heads(
+                array, f"Energies of positions: {mixer.replace('_', ' ')}"
+            )
     paths = []
     for name, figure in drawings.items():
         if figure is not None:

@@ -83,6 +83,7 @@ class Plan:
       seeds: of the split, the initialisation, dropout and the order of the data.
       evaluate: fields under which every run is evaluated once more after training, such as {"data.pool": 1} for a
         larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
+      part: of the data, that such an evaluation is read from: "validation" or "test".
       response: the validation metric that the sweep judges by.
       epoch: after which epoch: the "best", by validation, or the "last".
       axis: a field that treatments differ in, such as "model.num_blocks": a figure has the response against it, with a
@@ -100,6 +101,7 @@ class Plan:
     hypotheses: tuple[Hypothesis, ...] = ()
     seeds: tuple[int, ...] = PAPER_SEEDS
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
+    part: Literal["validation", "test"] = "validation"
     response: str = "accuracy"
     epoch: Literal["best", "last"] = "best"
     axis: str | None = None

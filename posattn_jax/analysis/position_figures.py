@@ -1,55 +1,40 @@
 """Pictures of attention between positions: energies and weights of every head, and what a gate is worth."""
 
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from posattn_jax.analysis.figures import MARKERS, STYLES
 from posattn_jax.axes import Float
-from posattn_jax.files import write_atomically
 
 COLUMNS = 4
 
 
-def draw_energies(energies: Float[np.ndarray, "h t s"], path: pathlib.Path, title: str) -> list[pathlib.Path]:
+def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figure:
     """Energies, or weights, of positions: a heat map a head, all in one scale of shades.
 
     Where some are below 0 the scale is symmetric around it; what is not finite, as masked keys are, is left grey.
 
     Args:
       energies: [h t s].
-      path: of the picture, saved as .png and as .svg.
       title: above it.
-
-    Returns:
-      The two files.
     """
     figure, _ = _heads(energies, 2.5, "query position", "key position", "energy" if _signed(energies) else "weight")
     figure.suptitle(title, fontsize="medium", parse_math=False)
-    return _save(figure, path)
+    return figure
 
 
-def draw_attention(
-    weights: Float[np.ndarray, "h t s"], query_tokens: Sequence[str], key_tokens: Sequence[str], path: pathlib.Path
-) -> list[pathlib.Path]:
+def attention_of_a_sentence(
+    weights: Float[np.ndarray, "h t s"], query_tokens: Sequence[str], key_tokens: Sequence[str]
+) -> Figure:
     """The attention weights of one sentence: a heat map a head, with the tokens beside it.
 
     Args:
       weights: [h t s].
       query_tokens: t of them, downwards.
       key_tokens: s of them, across.
-      path: of the picture, saved as .png and as .svg.
-
-    Returns:
-      The two files.
 
     Raises:
       ValueError: other numbers of tokens.
@@ -64,26 +49,20 @@ def draw_attention(
         # "$" is a token like others, not the beginning of a formula.
         axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, fontsize="small", parse_math=False)
         axis.set_yticks(range(len(query_tokens)), query_tokens, fontsize="small", parse_math=False)
-    return _save(figure, path)
+    return figure
 
 
-def draw_gating(
-    table: Mapping[str, tuple[float | None, float | None]], path: pathlib.Path, score_name: str
-) -> list[pathlib.Path]:
+def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: str) -> Figure:
     """What a gate is worth, by what queries and keys know, from left to right as the table has it.
 
     Args:
       table: "token-position" -> (score with the gate, score without); None where it was not measured.
-      path: of the picture, saved as .png and as .svg.
       score_name: at the axis.
-
-    Returns:
-      The two files.
     """
     figure, axis = plt.subplots(figsize=(1.4 * len(table) + 1.8, 3.6), layout="constrained")
     series = np.array([[np.nan if score is None else score for score in pair] for pair in table.values()])
     for i, (label, color) in enumerate((("with the gate", "black"), ("without", "0.5"))):
-        axis.plot(series[:, i], STYLES[i], marker=MARKERS[i], color=color, label=label)
+        axis.plot(series[:, i], ("-", "--")[i], marker="os"[i], color=color, label=label)
         for x, y in enumerate(series[:, i]):
             if np.isfinite(y):
                 above = not y < series[x, 1 - i]  # of two points the higher has its number above
@@ -94,7 +73,7 @@ def draw_gating(
     axis.margins(x=0.15, y=0.2)
     axis.set(xlabel="what queries and keys know", ylabel=score_name)
     axis.legend(frameon=False)
-    return _save(figure, path)
+    return figure
 
 
 def _signed(energies: np.ndarray) -> bool:
@@ -126,15 +105,3 @@ def _heads(energies: np.ndarray, width: float, down: str, across: str, label: st
     if image is not None:
         figure.colorbar(image, ax=panels, label=label, shrink=0.8)
     return figure, drawn
-
-
-def _save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
-    """Beside each other as .png and .svg, whichever of these `path` ends in."""
-    stem = path.name.removesuffix(".png").removesuffix(".svg")
-    paths = [path.with_name(f"{stem}.{suffix}") for suffix in ("png", "svg")]
-    for each in paths:
-        write_atomically(
-            each, lambda file, s=each.suffix[1:]: figure.savefig(file, format=s, dpi=150, bbox_inches="tight")
-        )
-    plt.close(figure)
-    return paths

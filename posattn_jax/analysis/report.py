@@ -15,7 +15,7 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import field_table, paper_power
+from posattn_jax.analysis import field_table, paper_power, translation_table
 from posattn_jax.analysis.findings import Finding, Outcome, findings, number, outcomes
 from posattn_jax.analysis.markdown_table import table
 from posattn_jax.analysis.plan import Treatment
@@ -66,6 +66,10 @@ def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], cap
     if by_field is not None:
         what = f"{runs.response_label}, in hundredths: means and standard errors of the mean"
         parts += [f"## By {plan.axis}", f"{what[0].upper()}{what[1:]}.\n\n{by_field}"]
+    by_translations = translation_table.compose(runs)
+    if by_translations is not None:
+        what = "p: paired bootstrap of 1,000 samples against the first row, of one seed's translations"
+        parts += ["## Translations", f"Of the {plan.part} part; {what}.\n\n{by_translations}"]
     parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
@@ -187,6 +191,8 @@ def _how(runs: Runs) -> str:
 
 def _data(config: dict[str, Any]) -> str:
     task = config.get("task", "classification")
+    if task == "translation":
+        return f"translation, {config['data']['source']} to {config['data']['target']}"
     return config["data"]["name"] if task in ("classification", "glue") else task
 
 

@@ -91,7 +91,13 @@ class Runs:
         if not self.plan.evaluate:
             return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
         changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
-        return f"validation {self.plan.response} under {changes}, after the best epoch"
+        return f"{self.plan.part} {self.plan.response} under {changes}, {self._which}"
+
+    @property
+    def _which(self) -> str:
+        """The parameters that an evaluation is of."""
+        of_average = self.all[0].config.get("task") == "translation"
+        return "of averaged checkpoints" if of_average else "after the best epoch"
 
     def figure_label(self, treatment: str, drawn: list[Run]) -> str:
         """A treatment's name, and how many of its runs a figure shows."""
@@ -188,7 +194,9 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
         if not is_evaluated(evaluation, summary, plan.evaluate):
             return f"was not evaluated under {', '.join(f'{k}={v}' for k, v in plan.evaluate.items())}"
         assert evaluation is not None
-        figures = evaluation["validation"]
+        if plan.part not in evaluation:
+            return f"its evaluation has no {plan.part} part"
+        figures = evaluation[plan.part]
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
     return Run(treatment, seed, workdir, config, summary, figures, figures[plan.response])

@@ -15,9 +15,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from posattn_jax.analysis import statistics
+from posattn_jax.analysis import statistics, translation_table
 from posattn_jax.analysis.field_table import lines_of, value_of
 from posattn_jax.analysis.figures import MARKERS, STYLES
+from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.run_folders import Run, Runs
 from posattn_jax.analysis.span_pictures import draw_spans
 from posattn_jax.files import write_atomically
@@ -49,6 +50,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             draw_spans,
         ),
         "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
+        "gating": ("What the gate is worth, by what queries and keys know: means over seeds.", _gating),
         "seconds": (
             f"{judged} while training, against seconds, evaluation included: means over seeds.",
             _against_seconds,
@@ -66,6 +68,12 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         plt.close(figure)
         captions[name] = caption
     return captions
+
+
+def _gating(runs: Runs) -> Figure | None:
+    """Figure 2 of Schmidt 2023."""
+    pairs = translation_table.gating(runs)
+    return None if pairs is None else gating(pairs, runs.plan.response)
 
 
 def _box_plots(runs: Runs) -> Figure:

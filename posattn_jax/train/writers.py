@@ -41,7 +41,7 @@ class MetricWriter:
 class Progress:
     """A bar with epoch, loss, score, speed and time left, on a terminal; elsewhere a line an epoch."""
 
-    def __init__(self, total_steps: int, step: int, examples_per_step: int, unit: str):
+    def __init__(self, total_steps: int, step: int, examples_per_step: float, unit: str):
         self._bar = tqdm(
             total=total_steps * examples_per_step,
             initial=step * examples_per_step,

@@ -90,6 +90,9 @@ def test_learning_rates(unchecked):
         assert rate(0) == 0 and rate(5) == pytest.approx(0.5) and rate(10) == pytest.approx(1)
     assert constant(110) == 1 and cosine(60) == pytest.approx(0.5) and linear(110) == pytest.approx(0)
     assert learning_rate("constant", 0.3, 10)(0) == pytest.approx(0.3)
+    noam = learning_rate("inverse_sqrt", 2.0 / np.sqrt(512 * 10), 110, 10)
+    for step in (1, 5, 10, 11, 40, 500):  # Vaswani 2017, section 5.3
+        assert noam(step) == pytest.approx(2.0 * 512**-0.5 * min(step**-0.5, step * 10**-1.5))
     with pytest.raises(InputError, match='schedule="step"'):
         learning_rate("step", 1.0, 10)
 

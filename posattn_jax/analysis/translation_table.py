@@ -1,0 +1,84 @@
+"""Mixers compared by their translations, as Schmidt 2023 prints them: scores, sizes, and paired bootstrap tests."""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from posattn_jax.analysis.markdown_table import table
+from posattn_jax.analysis.run_folders import Run, Runs
+from posattn_jax.analysis.translation_scores import HYPOTHESIS, REFERENCE, paired_bootstrap
+
+# What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
+KNOWS = {
+    "aposnet": "position-position\n(aPosNet)",
+    "rposnet": "position-position\n(rPosNet)",
+    "relative": "token-position",
+    "attention": "token-token",
+    "shaw": "token-token\n+ token-position",
+}
+
+
+def compose(runs: Runs) -> str | None:
+    """The table, where runs are judged by their translations.
+
+    BLEU and chrF are means over seeds, with standard errors of the mean where there are several. p is that of a
+    paired bootstrap test of the translations of one seed against those of the first treatment with the same seed: of
+    these two runs, not of what other seeds would give.
+    """
+    part = runs.plan.part
+    if runs.plan.response not in ("bleu", "chrf") or not all(
+        (_folder(run, part) / HYPOTHESIS).exists() for run in runs.all
+    ):
+        return None
+    names, rows = list(runs.runs), []
+    for name, of_one in runs.runs.items():
+        baseline = {run.seed: run for run in runs.runs[names[0]]}
+        paired = [run for run in of_one if run.seed in baseline]
+        p = {}
+        if name != names[0] and paired:
+            ours, theirs = (_lines(_folder(run, part), HYPOTHESIS) for run in (paired[0], baseline[paired[0].seed]))
+            data = of_one[0].config["data"]
+            tested = paired_bootstrap(
+                theirs,
+                {name: ours},
+                _lines(_folder(paired[0], part), REFERENCE),
+                tokenize="zh" if data["target"] == "zh" else "13a",
+                lowercase=data["fold_case"],
+            )
+            p = {metric: f"{score.p:.3f}" for metric, score in tested[name].items() if score.p is not None}
+        hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
+        row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
+        row += [_mean([run.figures["bleu"] for run in of_one]), p.get("bleu", "")]
+        rows.append([*row, _mean([run.figures["chrf"] for run in of_one]), p.get("chrf", ""), f"{hours:.2f}"])
+    signatures = dict.fromkeys(run.figures[f"{metric}_signature"] for run in runs.all for metric in ("bleu", "chrf"))
+    header = ["", "n", "parameters", "BLEU", "p", "chrF", "p", "hours a run"]
+    return f"{table(header, rows)}\n\nSignatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
+
+
+def gating(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
+    """The response with the gate and without, by what queries and keys know; None where no pair was measured."""
+    found: dict[tuple[str, bool], float] = {}
+    for name in runs.runs:
+        mixer = runs.runs[name][0].config["model"].get("mixer", {"encoder": "", "decoder": None, "gate": ""})
+        if mixer["encoder"] == mixer["decoder"] and mixer["encoder"] in KNOWS and mixer["cross"] == "attention":
+            gated = {"own": mixer["encoder"] in ("aposnet", "rposnet"), "yes": True, "no": False}[mixer["gate"]]
+            found[mixer["encoder"], gated] = float(np.mean(runs.responses(name)))
+    pairs = {label: (found.get((mixer, True)), found.get((mixer, False))) for mixer, label in KNOWS.items()}
+    if not any(None not in pair for pair in pairs.values()):
+        return None
+    return {label: pair for label, pair in pairs.items() if pair != (None, None)}
+
+
+def _folder(run: Run, part: str) -> pathlib.Path:
+    return run.workdir / "translations" / part
+
+
+def _lines(folder: pathlib.Path, name: str) -> list[str]:
+    return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def _mean(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.2f}"
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.2f}"
