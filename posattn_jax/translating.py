@@ -11,17 +11,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
+from posattn_jax.analysis.position_figures import attention_of_a_sentence
 from posattn_jax.data import parallel
 from posattn_jax.data.buckets import padded_length
 from posattn_jax.data.parallel import ParallelText
-from posattn_jax.data.tokenizer import END, PAD, Tokenizer
+from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from posattn_jax.errors import InputError
+from posattn_jax.files import write_atomically
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
+from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
@@ -216,8 +220,40 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path, sources: dict[str, Paral
             )
             print(f"{name}: BLEU {results[name]['bleu']:.2f}  chrF {results[name]['chrf']:.2f}")
             print(f"  {results[name]['bleu_signature']}, {results[name]['chrf_signature']}")
+    originals, _ = sentences(config, sources["validation"].first(1), "validation")
+    draw_attention(translator, originals[0], workdir / "figures")
     if "test" in sources:
         print("COMET and BLEURT, where they are installed:")
         for command in translation_scores.outside_commands(folder / "test"):
             print(f"  {command}")
     return results
+
+
+def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
+    ids = np.append(translator.source.encode([sentence])[0], END)[None]
+    told = np.append(translator.target.encode(translator([sentence]))[0], END)
+    _, captured = translator.task.model.apply(
+        {"params": translator.params},
+        jnp.asarray(ids, jnp.int32),
+        jnp.asarray([[BEGIN, *told[:-1]]], jnp.int32),
+        capture_intermediates=lambda module, method: isinstance(module, TokenMixing) and method == "mix",
+        mutable=["intermediates"],
+    )
+    source = [*translator.source.pieces(ids[0, :-1]), "END"]
+    target = ["BEGIN", *translator.target.pieces(told[:-1])]
+    sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+    paths, last = [], len(translator.task.model.encoder_blocks) - 1
+    for name, tokens in sides.items():
+        stack, slot = (
+            ("encoder", "mixing") if name == "encoder" else ("decoder", "cross" if name == "cross" else "mixing")
+        )
+        ((_, weights),) = captured["intermediates"][f"{stack}_blocks_{last}"][slot]["mix"]
+        weights = np.broadcast_to(
+            weights[0], (translator.task.model.encoder_blocks[0].mixing.num_heads, *weights.shape[2:])
+        )
+        figure = attention_of_a_sentence(weights.astype(float), *tokens)
+        paths.append(folder / f"attention_{name}_{last}.png")
+        write_atomically(paths[-1], lambda file, figure=figure: figure.savefig(file, format="png", dpi=150))
+        plt.close(figure)
+    return paths

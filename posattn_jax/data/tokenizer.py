@@ -54,6 +54,10 @@ class Tokenizer:
         """The text of ids; special tokens are left out."""
         return self._processor.decode((ids[ids >= len(SPECIALS)] - len(SPECIALS)).tolist())
 
+    def pieces(self, ids: np.ndarray) -> list[str]:
+        """The piece of each id, none of which is a special token."""
+        return [self._processor.id_to_piece(int(i) - len(SPECIALS)) for i in ids]
+
     def save(self, path: pathlib.Path) -> None:
         """Writes the model."""
         write_atomically(path, lambda file: file.write(self.model))

@@ -1,0 +1,76 @@
+"""Reports on translations: scores and tests by mixer, and what a gate is worth."""
+
+import json
+
+import pytest
+
+from posattn_jax.analysis import report, translation_scores
+from posattn_jax.analysis.plan import Plan, Treatment, write_plan
+from posattn_jax.files import write_json
+
+REFERENCES = [f"der Hund {i} sieht die kleine Katze im Garten" for i in range(30)]
+
+
+def garbled(share):
+    """The references, of which every so many has other words at its end."""
+    return [line if i % share else f"{line[:12]} nichts davon" for i, line in enumerate(REFERENCES)]
+
+
+def write_run(workdir, mixer, gate, hypotheses, seed):
+    folder = workdir / "translations" / "test"
+    translation_scores.write_for_outside_metrics(folder, REFERENCES, hypotheses, REFERENCES)
+    scores = translation_scores.corpus_scores(hypotheses, REFERENCES)
+    plain = {"encoder": mixer, "decoder": mixer, "cross": "attention", "gate": gate}
+    config = {
+        "seed": seed,
+        "task": "translation",
+        "data": {"source": "en", "target": "de", "fold_case": False},
+        "model": {"mixer": plain},
+        "train": {"total_steps": 5, "total_epochs": 0.0, "accumulation_steps": 1, "batch_size": 9},
+        "decode": {"beam_size": 12},
+    }
+    best = {"step": 5, "epoch": 1.0, "log_likelihood": -1.0, "loss": 1.0}
+    summary = {"best": best, "final": best, "num_parameters": 12_345, "grid_shape": [32], "seconds": 7200.0}
+    summary |= {"score_share": {}, "threshold": None, "device": "cpu", "versions": {"jax": "0"}, "git_commit": None}
+    write_json(workdir / "config.json", config)
+    write_json(workdir / "summary.json", summary)
+    write_json(workdir / "evaluation.json", {"step": 5, "config": config, "validation": {"loss": 1.0}, "test": scores})
+    return scores
+
+
+def test_scores_tests_and_gates(tmp_path):
+    pytest.importorskip("sacrebleu")
+    runs = {
+        "transformer": ("attention", "own", [garbled(9), garbled(10)]),
+        "rposnet": ("rposnet", "own", [garbled(9)]),
+        "rposnet_ungated": ("rposnet", "no", [garbled(2)]),
+    }
+    treatments, scores = [], {}
+    for name, (mixer, gate, translations) in runs.items():
+        fields = {"model.mixer.encoder": mixer, "model.mixer.decoder": mixer, "model.mixer.gate": gate}
+        treatments.append(Treatment(name, name.capitalize(), fields, num_seeds=len(translations)))
+        for seed, hypotheses in enumerate(translations, start=1):
+            scores[name, seed] = write_run(tmp_path / name / str(seed), mixer, gate, hypotheses, seed)
+    evaluate = {"decode.beam_size": 12}
+    plan = Plan("Which?", tuple(treatments), seeds=(1, 2), evaluate=evaluate, part="test", response="bleu")
+    write_plan(tmp_path / "sweep.json", plan, {"commands": []})
+    report.write(tmp_path)
+    text = (tmp_path / "report" / "report.md").read_text()
+    section = text.split("## Translations")[1].split("## ")[0]
+    lines = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    table = {line[0].strip(): [cell.strip() for cell in line[1:]] for line in lines}
+    first, second = scores["transformer", 1]["bleu"], scores["transformer", 2]["bleu"]
+    assert table["Transformer"][:4] == [
+        "2",
+        "12,345",
+        f"{(first + second) / 2:.2f} ± {abs(first - second) / 2:.2f}",
+        "",
+    ]
+    assert table["Rposnet"][2:4] == [f"{first:.2f}", "1.000"], "the same translations"
+    assert float(table["Rposnet_ungated"][3]) < 0.05
+    assert "tok:13a" in text and "hours a run" in text and "2.00" in table["Transformer"][-1]
+    assert (tmp_path / "report" / "figures" / "gating.svg").exists()
+    results = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert {(run["treatment"], run["seed"]): run["response"] for run in results["runs"]} == {
+        which: found["bleu"] for which, found in scores.items()
+    }
