@@ -1,11 +1,18 @@
 """Attention that knows where things are, as replaceable parts of one JAX/Flax layer. The contents page."""
 
+from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.models.classifier import Classifier
+from posattn_jax.models.seq2seq import EncoderDecoder, StackPositions, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.blocks import EncoderBlock, FeedForward
+from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
+from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
+from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
+from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
@@ -31,31 +38,48 @@ __all__ = [
     "ContentBias",
     "ConvolutionalProjections",
     "DepthwiseConvolution",
+    "DotProducts",
     "EncoderBlock",
+    "EncoderDecoder",
     "FeedForward",
+    "FourierWeights",
     "GaussianSpan",
+    "GaussianWeights",
+    "GeluGate",
     "GeneralTranslution",
+    "Glu",
     "KernelEncoding",
     "KeyPositional",
     "LearnedEncoding",
+    "LearnedPositions",
     "LinearProjections",
     "LowRankTranslution",
     "MaskedLanguageModel",
+    "NormalizedGelu",
+    "OffsetTable",
+    "PairTable",
     "PlusDepthwise",
     "Positional",
     "PositionalBias",
     "PositionalSelfAttention",
     "RelativeBias",
     "RelativeContent",
+    "SequenceBlock",
     "SequenceClassifier",
     "SinusoidalEncoding",
+    "SinusoidalPositions",
     "Siren",
     "SirenEncoding",
     "SpanConvolution",
+    "StackPositions",
+    "TokenMixing",
     "Translution",
     "VisionTransformer",
+    "beam_search",
     "bert_block",
     "gaussian",
+    "precompute",
+    "precomputed",
     "relative_attention",
     "span_share",
     "span_size",
