@@ -30,8 +30,14 @@ def test_example_of_translution(unchecked):
 def test_example_of_convolutions(unchecked):
     names = {}
     exec(examples()[2], names)
-    assert len(examples()) == 3
     assert sum(math.prod(array.shape) for array in jax.tree.leaves(names["params"])) == 13_428_196
+
+
+def test_example_of_posnet(unchecked):
+    names = {}
+    exec(examples()[3], names)
+    assert len(examples()) == 4
+    assert names["outputs"].shape == (2, 20, 64) and names["made"]["weights"].shape == (1, 8, 20, 20)
 
 
 def test_commands():
