@@ -117,8 +117,9 @@ class Translator:
         source[len(ids) :, 0] = END  # the rows of a last batch that is not full
         for row, own in zip(source, ids, strict=False):
             row[: len(own)] = own
-        lengths = jnp.asarray((source != PAD).sum(1) + self.extra_length)
-        tokens, _ = task.translate(params, jnp.asarray(source), lengths, self.beam_size, max_steps)
+        lengths = (source != PAD).sum(1) + self.extra_length
+        lengths[len(ids) :] = 1
+        tokens, _ = task.translate(params, jnp.asarray(source), jnp.asarray(lengths), self.beam_size, max_steps)
         return np.asarray(tokens)[: len(ids)]
 
 

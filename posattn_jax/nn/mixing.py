@@ -31,7 +31,7 @@ class TokenMixing(nn.Module):
       energies: what the weights are made of, see `nn.energies`; None: `DotProducts()`, self-attention.
       values: applied to the values [b s h d]: `NormalizedGelu()`, `Glu()`; None: plain values.
       gate: a module (y [b t c], outputs [b t h d]) -> outputs, `GeluGate()`; None: no gate.
-      dropout_rate: of the weights.
+      dropout_rate: of the weights; those that are the same for every example are dropped alike in all.
       kernel_init: of W^v and of the output projection, as matrices.
       bias_init: of their biases.
       dtype: of the computation; None follows the inputs. Energies are float32 or better.
