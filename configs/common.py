@@ -51,6 +51,7 @@ def get_config() -> ConfigDict:
     config.data.test_part = "test"
     config.data.buckets = (16, 24, 32, 48, 64, 128)  # lengths that batches are padded to; the last limits training
     config.data.fold_case = False  # whether upper case is read, and written, as lower case
+    config.data.normalization = "nfkc"  # of Unicode, before subwords are made; or none: "…" stays and is not "..."
     config.data.source_vocabulary_size = 0  # of a source with subwords, and embeddings, of its own; 0: joint
 
     config.model = ConfigDict()
@@ -144,7 +145,7 @@ def get_config() -> ConfigDict:
     config.train.log_steps = 50
     config.train.eval_steps = 0  # between evaluations; 0: an epoch
     config.train.checkpoint_steps = 0  # besides the checkpoint of every evaluation
-    config.train.keep_checkpoints = 1  # evaluations that are averaged: the best and following, else the last
+    config.train.keep_checkpoints = 1  # of so many evaluations; translation averages them: the best and following
     config.train.label_smoothing = 0.1  # translation
 
     config.decode = ConfigDict()  # translation

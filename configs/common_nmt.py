@@ -84,8 +84,8 @@ def get_config(variant: str = "", size: str = "base") -> ConfigDict:
         raise ValueError(f'config variant "{variant}": expected a mixer and a size of {known}; or tiny')
     config = common.get_config()
     config.task = "translation"
-    config.data.update(name="", dir="data/nmt")
-    config.model.update(kind="seq2seq", num_blocks=6, mlp_dropout_rate=0.0)
+    config.data.update(name="", dir="data/nmt", normalization="none")
+    config.model.update(kind="seq2seq", num_blocks=6, mlp_dropout_rate=0.0, norm="pre", layer_norm_epsilon=1e-6)
     config.model.span.enabled = False
     config.train.update(batch_size=4096, eval_batch_size=64)
     config.optimizer.update(b2=0.98, eps=1e-9, schedule="inverse_sqrt")
@@ -97,7 +97,7 @@ def get_config(variant: str = "", size: str = "base") -> ConfigDict:
         config.data.update(vocabulary_size=60, buckets=(24, 72))
         config.model.update(num_blocks=1)
         set_size(config, 8, 16, 2, 0.1, steps=2, warmup=2, scale=1.0)
-        config.train.update(batch_size=288, eval_batch_size=8, accumulation_steps=2, keep_checkpoints=2, eval_steps=1)
+        config.train.update(batch_size=576, eval_batch_size=8, accumulation_steps=2, keep_checkpoints=2, eval_steps=1)
         config.decode.update(beam_size=2, batch_size=8)
         mixers = ["rposnet_edc"]
     config.model.mixer.update(MIXERS[mixers[0]])

@@ -12,7 +12,7 @@ from configs import common_nmt
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant, "small")
-    config.data.update(source="de", target="en", validation_part="valid", fold_case=True)
+    config.data.update(source="de", target="en", validation_part="valid", fold_case=True, normalization="nfkc")
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/iwslt14", vocabulary_size=10_147)
     return config

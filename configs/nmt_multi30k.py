@@ -19,7 +19,7 @@ PLACES = ("encoder", "decoder", "cross", "gate")
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant)
-    config.data.test_part = "test_2016_flickr"
+    config.data.update(test_part="test_2016_flickr", normalization="nfkc")
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/multi30k", vocabulary_size=6000, buckets=(12, 16, 20, 24, 32, 64))
         config.model.update(num_blocks=3, max_length=128)

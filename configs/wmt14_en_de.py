@@ -1,7 +1,8 @@
 """English to German on WMT14 (Schmidt 2023, Tables 2, 3, 4 and 6).
 
 python -m posattn_jax.main --config=configs/wmt14_en_de.py:rposnet --workdir=runs/NAME --config.data.dir=WMT14
-... --config.data.name=tfds/wmt14_translate/de-en --config.data.validation_part=validation: as tfds has prepared it
+... --config.data.name=tfds/wmt14_translate/de-en --config.data.validation_part=validation \\
+    --config.data.test_part=test: as tfds has prepared it
 WMT14 has train, valid and newstest2014 in .en and .de, plain or .gz. Hardware and time: GPUs (the paper: two 2080 Ti,
 four for the big models); not run here. Expected BLEU, by the paper: Transformer 26.3 (big 27.1), rPosNet 26.6 (27.3).
 A variant is a mixer (transformer, shaw, relative, fourier, gaussian, linear, glinear, lightconv, lightconv_plain,

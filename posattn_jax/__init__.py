@@ -10,8 +10,9 @@ from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
+from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
+from posattn_jax.nn.places import LearnedPositions, Places, SinusoidalPositions, between, of_grid
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.siren import Siren, SirenEncoding
@@ -55,9 +56,11 @@ __all__ = [
     "LinearProjections",
     "LowRankTranslution",
     "MaskedLanguageModel",
+    "Memory",
     "NormalizedGelu",
     "OffsetTable",
     "PairTable",
+    "Places",
     "PlusDepthwise",
     "Positional",
     "PositionalBias",
@@ -77,7 +80,9 @@ __all__ = [
     "VisionTransformer",
     "beam_search",
     "bert_block",
+    "between",
     "gaussian",
+    "of_grid",
     "precompute",
     "precomputed",
     "relative_attention",

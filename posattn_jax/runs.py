@@ -78,7 +78,7 @@ def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
 
 
 def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Evaluates a run's best epoch; its data may lie on another grid than it was trained on."""
+    """Evaluates a run's best epoch, or what translates; its data may lie on another grid than it was trained on."""
     saved = _read_config(workdir)
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
@@ -98,13 +98,15 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         task = task.within(SpanBounds(task, state.params).value)
     evaluator = Evaluator(task, mesh, config.train.eval_batch_size)
     results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape), "config": config.to_dict()}
+    translator = translating.of_run(workdir, config)[0] if isinstance(task, Translation) else None
+    params = state.params if translator is None else translator.params  # the average of several
     for name in ("validation", "test"):
         if name in sources:
-            results[name] = evaluator(state.params, sources[name])
+            results[name] = evaluator(params, sources[name])
             figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
             print(f"{name}: {figures_of}  ({len(sources[name])} examples, grid {task.grid_shape})")
-    if isinstance(task, Translation):
-        for name, scores in translating.evaluate(config, workdir, sources).items():
+    if translator is not None:
+        for name, scores in translating.evaluate(translator, config, workdir, sources).items():
             results[name] |= scores
     if "unlabelled" in sources:
         told = predictions(task, mesh, config.train.eval_batch_size, state.params, sources["unlabelled"])

@@ -26,10 +26,11 @@ from posattn_jax.files import write_atomically
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.seq2seq_config import max_length
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.translation_config import max_length, sentences, translation
+from posattn_jax.translation_config import sentences, translation
 
 CHUNK_BATCHES = 8  # that are read, sorted by length and written at a time
 
@@ -75,14 +76,15 @@ class Translator:
             for mixing in (block.mixing, block.cross)
             if mixing is not None
         )
-        self.num_beyond = 0  # sentences longer than the places of the tables
+        self._has_vectors = "learned" in (task.model.encoder_positions.kind, task.model.decoder_positions.kind)
+        self.num_beyond = 0  # sentences longer than there are learned vectors of places
 
-    def __call__(self, lines: Sequence[str], first_number: int = 1) -> list[str]:
+    def __call__(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[str]:
         """The translations, in the order of the lines; of an empty line the empty line.
 
         Args:
           lines: sentences.
-          first_number: of the first line, for errors.
+          numbers: of the lines, for errors; None: 1, 2, ...
 
         Raises:
           InputError: a line is longer than the model's tables, which have no last row to stand for others.
@@ -93,11 +95,10 @@ class Translator:
             if len(ids[i]) <= self.max_length:
                 break
             if self._has_tables:
-                raise InputError(
-                    f"line {first_number + i} has {len(ids[i])} tokens: this model's tables have places for "
-                    f"{self.max_length} (model.max_length)"
-                )
-            self.num_beyond += 1
+                number = i + 1 if numbers is None else numbers[i]
+                places = f"this model's tables have places for {self.max_length} (model.max_length)"
+                raise InputError(f"line {number} has {len(ids[i])} tokens: {places}")
+            self.num_beyond += self._has_vectors
         translated = [""] * len(lines)
         for start in range(0, len(order), self.batch_size):
             numbers = order[start : start + self.batch_size]
@@ -139,7 +140,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
         raise InputError(f"--workdir={workdir}: no run there ({error})") from error
     if config.task != "translation":
         raise InputError(f'--workdir={workdir}: a run of task="{config.task}": expected "translation"')
-    source, target = parallel.tokenizers_of_run(workdir)
+    source, target = parallel.tokenizers_of_run(workdir, joint=not config.data.source_vocabulary_size)
     task = translation(config, source, target, parallel.ratio_of_run(workdir))
     checkpoints = Checkpoints(workdir, read_only=True)
     steps = checkpoints.steps_to_average(config.train.keep_checkpoints)
@@ -147,7 +148,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
         raise InputError(f"--workdir={workdir}: the run has no checkpoint of an evaluation yet")
     params = average(checkpoints, steps)
     checkpoints.close()
-    _check_vocabulary(task, params, target, workdir)
+    _check_vocabulary(params, source, target, workdir)
     decode: Any = (changes or config).decode
     translator = Translator(
         task,
@@ -164,13 +165,13 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     return translator, config
 
 
-def _check_vocabulary(task: Translation, params: Any, target: Tokenizer, workdir: pathlib.Path) -> None:
-    has = len(params["output_bias"])
-    if has != target.vocabulary_size:
-        raise InputError(
-            f"--workdir={workdir}: its tokenizer has {target.vocabulary_size} tokens, its checkpoint is of a model of "
-            f"{has}"
-        )
+def _check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
+    for name, subwords in (("embedding", target), ("source_embedding", source)):
+        if name in params and len(params[name]["embedding"]) != subwords.vocabulary_size:
+            has, knows = subwords.vocabulary_size, len(params[name]["embedding"])
+            raise InputError(
+                f"--workdir={workdir}: its tokenizer has {has} tokens, its checkpoint is of a model of {knows}"
+            )
 
 
 def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable[bytes], output: io.TextIOBase) -> None:
@@ -182,10 +183,14 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
     translator, _ = of_run(workdir, changes)
     number = 0
     for chunk in _chunks(_decoded(lines), translator.batch_size * CHUNK_BATCHES):
-        for translated in translator(chunk, number + 1):
+        for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):
             print(translated, file=output)
         output.flush()
         number += len(chunk)
+    _tell_beyond(translator, number)
+
+
+def _tell_beyond(translator: Translator, number: int) -> None:
     if translator.num_beyond:
         beyond = f"{translator.num_beyond:,} of {number:,} lines are longer than {translator.max_length} tokens"
         print(f"{beyond}: places beyond have the vector of the last", file=sys.stderr)
@@ -203,26 +208,26 @@ def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     return iter(lambda: list(itertools.islice(lines, size)), [])
 
 
-def evaluate(config: ConfigDict, workdir: pathlib.Path, sources: dict[str, ParallelText]) -> dict[str, dict[str, Any]]:
-    """BLEU and chrF of a run's "validation" and "test", whose translations are kept in `WORKDIR/translations`.
+def evaluate(
+    translator: Translator, config: ConfigDict, workdir: pathlib.Path, sources: dict[str, ParallelText]
+) -> dict[str, dict[str, Any]]:
+    """BLEU and chrF of "validation" and "test", whose translations are kept in `WORKDIR/translations`.
 
     With them are the files that COMET and BLEURT ask for, and their commands are told.
     """
-    translator, _ = of_run(workdir, config)
     folder, results = workdir / "translations", {}
     tokenize = "zh" if config.data.target == "zh" else "13a"
     for name in ("validation", "test"):
         if name in sources:
             originals, references = sentences(config, sources[name], name)
-            translations = translator(originals)
+            translations = translator(originals, [int(number) + 1 for number in sources[name].numbers])
+            _tell_beyond(translator, len(originals))
             translation_scores.write_for_outside_metrics(folder / name, originals, translations, references)
-            results[name] = translation_scores.corpus_scores(
-                translations, references, tokenize, lowercase=config.data.fold_case
-            )
+            results[name] = translation_scores.corpus_scores(translations, references, tokenize)
             print(f"{name}: BLEU {results[name]['bleu']:.2f}  chrF {results[name]['chrf']:.2f}")
             print(f"  {results[name]['bleu_signature']}, {results[name]['chrf_signature']}")
-    originals, _ = sentences(config, sources["validation"].first(1), "validation")
-    draw_attention(translator, originals[0], workdir / "figures")
+    middle = sources["validation"].select(np.array([len(sources["validation"]) // 2]))  # they are ordered by length
+    draw_attention(translator, sentences(config, middle, "validation")[0][0], workdir / "figures")
     if "test" in sources:
         print("COMET and BLEURT, where they are installed:")
         for command in translation_scores.outside_commands(folder / "test"):

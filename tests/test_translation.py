@@ -2,13 +2,14 @@
 
 import io
 import json
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from configs import nmt_multi30k
-from posattn_jax import main, runs, translating
+from posattn_jax import runs, translating
 from posattn_jax.data import parallel, tokenizer
 from posattn_jax.errors import InputError
 from posattn_jax.files import read_metrics
@@ -48,7 +49,7 @@ def test_from_text_to_translations(tmp_path, monkeypatch, capsys):
     is_killed_and_restarted(tmp_path, workdir, monkeypatch)
     averages(workdir)
     is_evaluated(tmp_path, workdir, capsys)
-    translates(workdir, monkeypatch, capsys)
+    translates(workdir, monkeypatch)
     refuses_wrong_input(tmp_path, workdir, capsys)
 
 
@@ -117,7 +118,7 @@ def is_evaluated(files, workdir, capsys):
     assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in out
 
 
-def translates(workdir, monkeypatch, capsys):
+def translates(workdir, monkeypatch):
     """Order and empty lines are kept; what is read at a time changes nothing."""
     lines = sentences(5, 20)
     lines[3] = lines[11] = ""
@@ -133,8 +134,15 @@ def translates(workdir, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(translating, "CHUNK_BATCHES", 1)
         assert translated() == whole
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    capsys.readouterr()
+    main_of_a_new_process(workdir, text, whole)
+
+
+def main_of_a_new_process(workdir, text, expected):
+    """The command of the README."""
+    command = [sys.executable, "-m", "posattn_jax.main", "--mode=translate", f"--workdir={workdir}"]
+    done = subprocess.run(command, input=text, capture_output=True, check=True)
+    assert done.stdout.decode().splitlines() == expected
+    assert done.stderr.decode().startswith("average of the checkpoints ") and done.stderr.count(b"\n") == 1
 
 
 def refuses_wrong_input(files, workdir, capsys):
@@ -154,7 +162,6 @@ def refuses_wrong_input(files, workdir, capsys):
     tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False).save(workdir / "tokenizer.model")
     with pytest.raises(InputError, match="is not the tokenizer of this run"):
         translating.translate(workdir, None, io.BytesIO(b"The cat.\n"), io.StringIO())
-    assert main is not None
 
 
 def test_a_table_refuses_what_is_longer(tmp_path):
@@ -172,13 +179,24 @@ def test_a_table_refuses_what_is_longer(tmp_path):
         translating.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n" + b"cat " * 200), io.StringIO())
 
 
+def test_a_checkpoint_of_another_vocabulary(tmp_path):
+    """Whose tokenizer was put there with its hash."""
+    write_parallel(tmp_path)
+    config = config_of(tmp_path)
+    config.train.total_steps = 1
+    runs.train(config, tmp_path / "run")
+    tokenizer.keep(tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False), tmp_path / "run")
+    with pytest.raises(InputError, match="its tokenizer has 58 tokens, its checkpoint is of a model of 60"):
+        translating.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n"), io.StringIO())
+
+
 def test_a_vocabulary_a_language(tmp_path):
     """Three matrices, two tokenizers, which the run keeps."""
     write_parallel(tmp_path)
     config = config_of(tmp_path, source_vocabulary_size=58)
     config.train.total_steps = 1
     runs.train(config, tmp_path / "run")
-    source, target = parallel.tokenizers_of_run(tmp_path / "run")
+    source, target = parallel.tokenizers_of_run(tmp_path / "run", joint=False)
     assert (source.vocabulary_size, target.vocabulary_size) == (58, 60)
     params = Checkpoints(tmp_path / "run", read_only=True).read_params(1)
     sizes = [len(params[name]["embedding"]) for name in ("source_embedding", "embedding", "output_embedding")]
@@ -199,12 +217,15 @@ def test_a_vocabulary_a_language(tmp_path):
         ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
         ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
-        ({"train.batch_size": 20}, "train.batch_size=20: expected at least the longest of data.buckets, 72"),
+        ({"train.batch_size": 570}, "train.batch_size=570: expected at least 8 times the longest of data.buckets, 72"),
         ({"train.label_smoothing": 1.0}, "train.label_smoothing=1.0: expected at least 0 and less than 1"),
         ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
         ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
         ({"optimizer.warmup_steps": 0}, 'optimizer.schedule="inverse_sqrt": expected a warm-up'),
         ({"model.remat": True}, 'model.remat=True: expected False with model.kind="seq2seq"'),
+        ({"model.norm": "post"}, "model.norm='post': expected 'pre'"),
+        ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc", or "none"'),
+        ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
         ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
     ],
 )

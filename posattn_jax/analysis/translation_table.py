@@ -60,8 +60,9 @@ def gating(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
     """The response with the gate and without, by what queries and keys know; None where no pair was measured."""
     found: dict[tuple[str, bool], float] = {}
     for name in runs.runs:
-        mixer = runs.runs[name][0].config["model"].get("mixer", {"encoder": "", "decoder": None, "gate": ""})
-        if mixer["encoder"] == mixer["decoder"] and mixer["encoder"] in KNOWS and mixer["cross"] == "attention":
+        mixer = runs.runs[name][0].config["model"].get("mixer", {})
+        alike = isinstance(mixer.get("encoder"), str) and mixer["encoder"] == mixer["decoder"]
+        if alike and mixer["encoder"] in KNOWS and mixer["cross"] == "attention":
             gated = {"own": mixer["encoder"] in ("aposnet", "rposnet"), "yes": True, "no": False}[mixer["gate"]]
             found[mixer["encoder"], gated] = float(np.mean(runs.responses(name)))
     pairs = {label: (found.get((mixer, True)), found.get((mixer, False))) for mixer, label in KNOWS.items()}

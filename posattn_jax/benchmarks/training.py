@@ -134,8 +134,9 @@ def prepare(
     config: ConfigDict, sigmas: Sequence[float | None], source: GridImages, options: flags.FlagValues
 ) -> dict[tuple[str, float | None], Program | Skipped]:
     """The runs by layout and initial sigma; a layout is compiled once, for a program reads sigma from its state."""
-    settings = experiment.make_settings(config, experiment.steps_per_epoch(config, source))
-    optimizer = experiment.make_optimizer(config, settings, len(source))
+    per_epoch = experiment.steps_per_epoch(config, source)
+    settings = experiment.make_settings(config, per_epoch)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     batch = make_batch(source, settings)
 
     def make_task(implementation, sigma):

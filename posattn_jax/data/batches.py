@@ -95,7 +95,9 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Every example once, in order; "weights" [b] is 0 for the padding of the last batch."""
     local = batch_size // process_count
+    own = slice(process_index * local, (process_index + 1) * local)
     for start in range(0, len(source), batch_size):
-        ids = start + process_index * local + np.arange(local)
-        batch = source.batch(np.minimum(ids, len(source) - 1))
-        yield batch | {"weights": (ids < len(source)).astype(np.float32)}
+        ids = start + np.arange(batch_size)
+        batch = source.batch(np.minimum(ids, len(source) - 1))  # whole: its shape depends on every example
+        batch["weights"] = (ids < len(source)).astype(np.float32)
+        yield {name: array[own] for name, array in batch.items()}

@@ -27,7 +27,7 @@ def padded_length(length: int, buckets: Sequence[int]) -> int:
 class BucketOrder:
     """The order in which a run meets examples of several lengths: every epoch has each of them once.
 
-    An update of the bucket of length l has  steps * multiple * max(1, batch_tokens // (l * multiple))  rows. Where a
+    An update of the bucket of length l has  steps * multiple * (batch_tokens // (l * multiple))  rows. Where a
     bucket's examples run out, its last update is filled with rows without example. Their id is -1 - (the number of the
     bucket): a process whose share is such rows alone then pads to the length that the others have.
 
@@ -41,7 +41,7 @@ class BucketOrder:
       num_tokens: that an epoch counts, for its speed; 0: its examples.
 
     Raises:
-      InputError: a row of the last bucket is more than a micro-batch, or there is no example.
+      InputError: the least rows of the last bucket are more than a micro-batch, or there is no example.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class BucketOrder:
         num_tokens: int = 0,
     ):
         check_buckets(buckets)
-        if batch_tokens < buckets[-1]:
+        if batch_tokens < row_multiple * buckets[-1]:
             raise InputError(
-                f"train.batch_size={batch_tokens}: expected at least the longest of data.buckets, {buckets[-1]}"
+                f"train.batch_size={batch_tokens}: expected at least {row_multiple} times the longest of data.buckets, "
+                f"{buckets[-1]}"
             )
         if not len(lengths):
             raise InputError(f"data.buckets={buckets}: no training example fits into the longest")
@@ -65,7 +66,7 @@ class BucketOrder:
             raise ValueError(f"an example of length {np.max(lengths)} is in none of the buckets {buckets}")
         self.buckets, self.seed = buckets, seed
         self._num_counted = num_tokens or len(lengths)
-        share = np.array([max(1, batch_tokens // (length * row_multiple)) for length in buckets])
+        share = np.array([batch_tokens // (length * row_multiple) for length in buckets])
         self.rows = accumulation_steps * row_multiple * share  # [buckets] of an update
         which = np.searchsorted(buckets, lengths)
         self._members = [np.flatnonzero(which == number) for number in range(len(buckets))]

@@ -1,26 +1,21 @@
 """Parallel text: two files of which each line translates the other's, as token ids on disk, made once as a stream."""
 
-import array
 import dataclasses
 import functools
 import itertools
 import json
-import os
 import pathlib
-import shutil
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from posattn_jax.data import text_files, tfds_translation
 from posattn_jax.data.buckets import BucketOrder, check_buckets, padded_length
-from posattn_jax.data.tokenizer import END, PAD, Tokenizer, check, keep, of_run
+from posattn_jax.data.lines import VERSION, Lines, tokenised
+from posattn_jax.data.tokenizer import PAD, Tokenizer, check, keep, of_run
 from posattn_jax.errors import InputError
 from posattn_jax.files import write_json
 
-CHUNK = 10_000  # lines that are tokenised at a time
-VERSION = 1  # of what is kept on disk
 SOURCE_FOLDER, RATIO_FILE = "source", "length_ratio.json"  # in a run folder
 
 Malformed = Literal["refuse", "skip"]
@@ -39,6 +34,7 @@ class ParallelText:
       tokenizer: that made the ids of the target.
       source_tokenizer: that made those of the source; joint text has one of both.
       row_multiple: what the rows of a batch of training are a multiple of.
+      known_ratio: gamma, where it is not to be measured.
     """
 
     source_ids: np.ndarray
@@ -50,6 +46,7 @@ class ParallelText:
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
     row_multiple: int = 8
+    known_ratio: float | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -97,8 +94,8 @@ class ParallelText:
 
     @property
     def length_ratio(self) -> float:
-        """gamma = mean over the examples of  source length / target length."""
-        return float(np.mean(self.source_lengths / self.target_lengths))
+        """gamma = mean over the examples of  source length / target length; or what a run has measured before."""
+        return self.known_ratio or float(np.mean(self.source_lengths / self.target_lengths))
 
     @property
     def num_too_long(self) -> int:
@@ -144,11 +141,10 @@ class ParallelText:
         return laid_out
 
 
-def tokenizers_of_run(workdir: pathlib.Path) -> tuple[Tokenizer, Tokenizer]:
+def tokenizers_of_run(workdir: pathlib.Path, joint: bool = True) -> tuple[Tokenizer, Tokenizer]:
     """Those that a run was trained with: of the source, and of the target."""
     target = of_run(workdir)
-    own = workdir / SOURCE_FOLDER
-    return (of_run(own) if own.exists() else target), target
+    return (target if joint else of_run(workdir / SOURCE_FOLDER)), target
 
 
 def check_tokenizers(source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
@@ -215,7 +211,7 @@ def of_text(
     for path, tokenizer in zip((source_file, target_file), tokenizers, strict=True):
         lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is no line of it
         key = text_files.fingerprint([path], "lines", VERSION, tokenizer.sha256)
-        sides.append(_tokenised(str(path), lines, key, tokenizer, cache))
+        sides.append(tokenised(str(path), lines, key, tokenizer, cache))
     return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
 
 
@@ -235,7 +231,7 @@ def of_prepared(
     for language, tokenizer in zip((source_language, target_language), tokenizers, strict=True):
         lines = tfds_translation.lines(folder, split, language)
         key = text_files.fingerprint(files, "lines", VERSION, tokenizer.sha256, split, language)
-        sides.append(_tokenised(f"{folder}: {split}.{language}", lines, key, tokenizer, cache))
+        sides.append(tokenised(f"{folder}: {split}.{language}", lines, key, tokenizer, cache))
     return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
 
 
@@ -246,15 +242,9 @@ def _check(buckets: tuple[int, ...], malformed: Malformed) -> None:
         raise InputError(f'data.malformed="{malformed}": expected "refuse" or "skip"')
 
 
-class _Side(NamedTuple):
-    name: str
-    ids: np.ndarray
-    starts: np.ndarray
-
-
 def _aligned(
-    source: _Side,
-    target: _Side,
+    source: Lines,
+    target: Lines,
     tokenizers: tuple[Tokenizer, Tokenizer],
     buckets: tuple[int, ...],
     malformed: Malformed,
@@ -279,37 +269,3 @@ def _aligned(
         raise InputError(f"{source.name}, {target.name}: no line has text on both sides")
     arrays = source.ids, source.starts, target.ids, target.starts, numbers
     return ParallelText(*arrays, buckets, tokenizers[1], tokenizers[0])
-
-
-def _tokenised(name: str, lines: Iterator[str], key: str, tokenizer: Tokenizer, cache: pathlib.Path) -> _Side:
-    """One side's ids; InputError where it has no text."""
-    folder = cache / f"lines-{key[:16]}"
-    dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
-    if not folder.exists():
-        print(f"tokenising {name} ...")
-        _write(lines, tokenizer, dtype, folder)
-    starts = np.load(folder / "starts.npy", mmap_mode="r")
-    if not starts[-1]:
-        raise InputError(f"{name}: no line with text")
-    return _Side(name, np.memmap(folder / "ids.bin", dtype, "r"), starts)
-
-
-def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
-    """Streams the lines into a folder that is there only once it is whole."""
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        starts = array.array("q", [0])
-        with (temporary / "ids.bin").open("wb") as file:
-            for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
-                for ids in tokenizer.encode(chunk):
-                    if len(ids):  # a line may be of characters only that the model reads as none
-                        ids = np.append(ids, END)
-                    starts.append(starts[-1] + len(ids))
-                    file.write(ids.astype(dtype).tobytes())
-        np.save(temporary / "starts.npy", np.array(starts, np.int64))
-        if not folder.exists():  # where another process was quicker it is the same
-            temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -26,6 +26,12 @@ MOST_LINES = 1_000_000
 Kind = Literal["unigram", "bpe"]
 # Rare characters have a piece too where a text is to be written in pieces. SentencePiece's own defaults are not named:
 # a model holds what was, and its hash would be another.
+Normalization = Literal["nfkc", "none"]
+NORMALIZATIONS = {
+    ("nfkc", True): "nmt_nfkc_cf",
+    ("nfkc", False): "nmt_nfkc",
+    ("none", False): "identity",  # what is written in pieces is written as it was: "…" and not "..."
+}
 OPTIONS: dict[Kind, dict[str, Any]] = {"unigram": {}, "bpe": {"model_type": "bpe", "character_coverage": 1.0}}
 
 
@@ -107,7 +113,14 @@ def of_run(workdir: pathlib.Path) -> Tokenizer:
     return tokenizer
 
 
-def train(sentences: Iterable[str], vocabulary_size: int, kind: Kind = "unigram", fold_case: bool = True) -> Tokenizer:
+def train(
+    sentences: Iterable[str],
+    vocabulary_size: int,
+    kind: Kind = "unigram",
+    fold_case: bool = True,
+    normalization: Normalization = "nfkc",
+    field: str = "data.vocabulary_size",
+) -> Tokenizer:
     """Trains a unigram model (Kudo and Richardson 2018) or byte pairs (Sennrich 2016); the same text gives the same.
 
     Args:
@@ -115,10 +128,14 @@ def train(sentences: Iterable[str], vocabulary_size: int, kind: Kind = "unigram"
       vocabulary_size: the pieces and the special tokens.
       kind: of model.
       fold_case: whether upper case is read as lower case.
+      normalization: of Unicode, "nfkc" or "none", which folds no case.
+      field: of the config, that says how large, for errors.
 
     Raises:
-      InputError: the text allows no vocabulary as large, or as small.
+      InputError: no such normalization, or the text allows no vocabulary as large, or as small.
     """
+    if (normalization, fold_case) not in NORMALIZATIONS:
+        raise InputError(f'data.normalization="{normalization}": expected "nfkc", or "none" with data.fold_case=False')
     sentencepiece, model = _sentencepiece(), io.BytesIO()
     sentencepiece.set_random_generator_seed(0)
     failure: list[BaseException] = []
@@ -135,7 +152,7 @@ def train(sentences: Iterable[str], vocabulary_size: int, kind: Kind = "unigram"
             sentence_iterator=watched(),
             model_writer=model,
             vocab_size=vocabulary_size - len(SPECIALS),
-            normalization_rule_name="nmt_nfkc_cf" if fold_case else "nmt_nfkc",
+            normalization_rule_name=NORMALIZATIONS[normalization, fold_case],
             bos_id=-1,
             eos_id=-1,
             unk_id=0,
@@ -152,7 +169,7 @@ def train(sentences: Iterable[str], vocabulary_size: int, kind: Kind = "unigram"
         for pattern, bound in ((r"set it to a value <= (\d+)", "most"), (r"required_chars\. \d+ vs (\d+)", "least")):
             if found := re.search(pattern, reason):
                 reason = f"the text allows at {bound} {int(found[1]) + len(SPECIALS)}"
-        raise InputError(f"data.vocabulary_size={vocabulary_size}: {reason}") from error
+        raise InputError(f"{field}={vocabulary_size}: {reason}") from error
     return Tokenizer(model.getvalue())
 
 
@@ -162,9 +179,12 @@ def of_text(
     cache: pathlib.Path,
     kind: Kind = "unigram",
     fold_case: bool = True,
+    normalization: Normalization = "nfkc",
+    field: str = "data.vocabulary_size",
 ) -> Tokenizer:
     """The tokenizer of some text files, trained if the cache does not have it."""
-    return of_lines(text_files.lines(files), files, vocabulary_size, cache, kind, fold_case)
+    more = {"normalization": normalization, "field": field}
+    return of_lines(text_files.lines(files), files, vocabulary_size, cache, kind, fold_case, **more)
 
 
 def of_lines(
@@ -175,23 +195,25 @@ def of_lines(
     kind: Kind = "unigram",
     fold_case: bool = True,
     part: str = "",
+    normalization: Normalization = "nfkc",
+    field: str = "data.vocabulary_size",
 ) -> Tokenizer:
     """The tokenizer of lines that are read only if the cache does not have it.
 
     Args:
       lines: the text.
       files: that it comes from, in whatever format.
-      vocabulary_size, kind, fold_case: see `train`.
+      vocabulary_size, kind, fold_case, normalization, field: see `train`.
       cache: where tokenizers are kept.
       part: of what is in the files, where the lines are not all of it.
     """
-    options = (kind, fold_case, part)
+    options = (kind, fold_case, part, *(() if normalization == "nfkc" else (normalization,)))
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not path.exists():
         print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        train(lines, vocabulary_size, kind, fold_case).save(path)
+        train(lines, vocabulary_size, kind, fold_case, normalization, field).save(path)
     return read(path)
 
 

@@ -180,7 +180,8 @@ class EncoderDecoder(nn.Module):
         """
         max_steps = next(iter(before[0].values())).shape[1]
         places = between(1, max_steps, is_causal=True, step=position)
-        places = dataclasses.replace(places, query=jnp.reshape(position, (1, 1)).astype(jnp.int32))
+        query = jnp.reshape(position, (1, 1)).astype(jnp.int32)
+        places = dataclasses.replace(places, query=query, query_shape=(max_steps,))
         _, source_positions = self.encoder_positions(jnp.arange(source.shape[1])[:, None], self.width)
         memories = tuple(Memory(before=kept) for kept in cross)
         logits, own = self._decode(tokens[:, None], places, memories, source, source_positions, before)
@@ -213,6 +214,8 @@ class EncoderDecoder(nn.Module):
             length_ratio=self.length_ratio,
             query_features=None if of_query is None else jnp.tile(of_query, (together, 1)),
             key_features=source_positions,
+            query_shape=places.query_shape,
+            key_shape=source.shape[1:],
         )
         own = []
         for block, kept, memory in zip(self.decoder_blocks, before or [None] * len(memories), memories, strict=True):
@@ -220,8 +223,9 @@ class EncoderDecoder(nn.Module):
             own.append(kept)
         x = self.decoder_norm(x)
         output = self.embedding if self.source_vocabulary_size is None else self.output_embedding
-        logits = output.attend(x)
-        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)) + self.output_bias, tuple(own)
+        wide = jnp.promote_types(jnp.float32, x.dtype)  # a product rounded to bfloat16 would tell few tokens apart
+        logits = jnp.einsum("btc,vc->btv", x, output.embedding.astype(x.dtype), preferred_element_type=wide)
+        return logits + self.output_bias, tuple(own)
 
 
 def precomputed(
@@ -245,6 +249,8 @@ def precomputed(
             name = f"{stack}_blocks_{i}"
             own = dict(params[name])
             block = block.clone(parent=None)
+            if any(getattr(getattr(each, "energies", None), "positions", None) for each in (block.mixing, block.cross)):
+                raise ValueError(f"{name}: a mixer with positions of its own, beside those of its stack")
             for slot, keys in (("mixing", of_stack), ("cross", stacks["encoder"])):
                 if getattr(block, slot) is not None:
                     mixing, own[slot] = precompute(getattr(block, slot), own[slot], of_stack, keys)

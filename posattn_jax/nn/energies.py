@@ -5,10 +5,9 @@ A part is called with the queries' inputs y [b t c], the keys' `Memory`, `Places
 """
 
 import itertools
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
@@ -68,6 +67,14 @@ class DotProducts(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
+    def _check(self) -> None:
+        if self.query not in get_args(Side):
+            raise ValueError(f'query="{self.query}": expected "content" or "position"')
+        if not self.keys or set(self.keys) - set(get_args(KeySide)):
+            raise ValueError(f"keys={self.keys}: expected some of {', '.join(get_args(KeySide))}")
+        if self.context < 0:
+            raise ValueError(f"context={self.context}: expected 0 or more")
+
     @property
     def knows_content(self) -> bool:
         """Whether the energies depend on tokens."""
@@ -75,6 +82,7 @@ class DotProducts(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
+        self._check()
         num_dims, width = places.query.shape[-1], inputs.shape[-1]
         positions = self.positions or SinusoidalPositions()
 
@@ -150,7 +158,7 @@ class OffsetTable(nn.Module):
         shape = heads[0], rows, (2 * self.context + 1) ** num_dims
         table = self.param("table", self.kernel_init, shape, self.param_dtype)
         if self.query_shape is not None:
-            table = table[:, _rows_of(places.query, self.query_shape)]
+            table = table[:, _rows_of(places.query, places.query_shape, self.query_shape)]
         entries, inside = mixing.kernel_entries(places.offsets, (self.context,) * num_dims)
         return mixing.of_offsets(table[None], entries), inside if self.outside == "drop" else None
 
@@ -177,18 +185,15 @@ class PairTable(nn.Module):
     def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
         shape = heads[0], grid.num_positions(self.query_shape), grid.num_positions(self.key_shape)
         table = self.param("table", self.kernel_init, shape, self.param_dtype)
-        rows, columns = _rows_of(places.query, self.query_shape), _rows_of(places.key, self.key_shape)
+        rows = _rows_of(places.query, places.query_shape, self.query_shape)
+        columns = _rows_of(places.key, places.key_shape, self.key_shape)
         return table[:, rows][:, :, columns][None], None
 
 
-def _rows_of(places: Int[Array, "n p"], shape: tuple[int, ...]) -> Int[Array, " n"]:
-    """The rows of places in a table; ValueError for places beyond it, where they are known before running."""
-    if not isinstance(places, jax.core.Tracer):
-        with jax.ensure_compile_time_eval():
-            largest = places.max(0).tolist()
-        if any(place >= size for place, size in zip(largest, shape, strict=True)):
-            sizes = tuple(place + 1 for place in largest)
-            raise ValueError(f"places reach over {sizes}: the table of this mixer is made for at most {shape}")
+def _rows_of(places: Int[Array, "n p"], given: tuple[int, ...], shape: tuple[int, ...]) -> Int[Array, " n"]:
+    """The rows of places in a table; ValueError where these are on a larger grid than its own."""
+    if any(size > limit for size, limit in zip(given, shape, strict=True)):
+        raise ValueError(f"places reach over {given}: the table of this mixer is made for at most {shape}")
     return mixing.row_major(places, shape)
 
 

@@ -25,6 +25,7 @@ class Places:
       length_ratio: gamma; query t stands at floor(gamma t) among the keys.
       query_features, key_features: what the model tells its layers of these places, [t c] and [s c]; None: a layer
         that asks has encodings of its own.
+      query_shape, key_shape: the grids that the places are on, known before running: tables refuse larger ones.
       step: of the one query of a decoding step, its number; keys after it are not there yet.
     """
 
@@ -35,6 +36,8 @@ class Places:
     length_ratio: float = 1.0
     query_features: Float[Array, "t c"] | None = None
     key_features: Float[Array, "s c"] | None = None
+    query_shape: tuple[int, ...] = ()
+    key_shape: tuple[int, ...] = ()
     step: Any = None
 
     @property
@@ -58,13 +61,14 @@ class Places:
 def of_grid(grid_shape: Shape, **fields: Any) -> Places:
     """Every place of a grid meets every other; fields as `Places`."""
     places = jnp.asarray(grid.positions(grid_shape), jnp.int32)
-    return Places(places, places, **fields)
+    shape = grid.check_grid(grid_shape)
+    return Places(places, places, query_shape=shape, key_shape=shape, **fields)
 
 
 def between(num_queries: int, num_keys: int, **fields: Any) -> Places:
     """Queries 0, 1, ... of one sequence meet keys 0, 1, ... of another, or of the same."""
     query, key = (jnp.arange(number, dtype=jnp.int32)[:, None] for number in (num_queries, num_keys))
-    return Places(query, key, **fields)
+    return Places(query, key, query_shape=(num_queries,), key_shape=(num_keys,), **fields)
 
 
 class SinusoidalPositions(nn.Module):

@@ -171,6 +171,7 @@ def energies_of_positions(model: EncoderDecoder, params: Params, length: int) ->
                     key_features=features["encoder" if is_cross else stack],
                 )
                 heads = mixing.num_heads, mixing.head_dim or model.width // mixing.num_heads
-                found, _ = energies(inputs, Memory(), at, heads)
-                made[name] = {"energies": jnp.broadcast_to(found[0], (heads[0], length, length))}
+                found, inside = energies(inputs, Memory(), at, heads)
+                found = jnp.broadcast_to(found[0], (heads[0], length, length))
+                made[name] = {"energies": found if inside is None else jnp.where(inside, found, -jnp.inf)}
     return made

@@ -22,8 +22,8 @@ def _rank(metrics: dict[str, Any]) -> tuple[float, int]:
 
 
 @dataclasses.dataclass
-class FromBest:
-    """Keeps the best epoch's checkpoint and the `n` - 1 epochs' after it, for an average of them."""
+class ToAverage:
+    """Keeps the checkpoints of `n` evaluations: from the best one on, and the last."""
 
     n: int
 
@@ -31,7 +31,7 @@ class FromBest:
         """One answer a checkpoint, oldest first."""
         scored = [info for info in checkpoints if info.metrics]
         best = max(range(len(scored)), key=lambda i: _rank(scored[i].metrics), default=0)
-        kept = {info.step for info in scored[best : best + self.n]}
+        kept = {info.step for info in (*scored[best : best + self.n], *scored[-self.n :])}
         return [info.step in kept for info in checkpoints]
 
 
@@ -44,11 +44,12 @@ class Checkpoints:
         Args:
           workdir: the run folder.
           read_only: whether nothing in it is changed, so that a run may go on in it.
-          keep: how many checkpoints are kept of the last, at least two, and from the best epoch's on.
+          keep: of how many evaluations the checkpoints are kept, from the best one on, and of the last; beside the
+            latest two, of whatever.
         """
         self._read_only = read_only
         self.folder = workdir.absolute() / "checkpoints"
-        policy = AnyPreservationPolicy([LatestN(max(keep, 2)), FromBest(keep)])
+        policy = AnyPreservationPolicy([LatestN(2), ToAverage(keep)])
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
             best_fn=_rank,  # without it Orbax would not write the scores to disk

@@ -42,7 +42,7 @@ class Settings:
       log_steps: the updates between two looks at the loss.
       checkpoint_steps: the updates between two checkpoints, besides the one of every evaluation; 0: none besides.
       eval_steps: the updates between two evaluations; 0: an epoch.
-      keep_checkpoints: how many of the last evaluations' are kept, and from the best one on; see `Checkpoints`.
+      keep_checkpoints: of how many evaluations they are kept, the last, and from the best one on; see `Checkpoints`.
       bounded_spans: whether layouts are compiled for static bounds of the spans (see `train.bounds`); otherwise their
         cost follows the spans at run time.
     """

@@ -9,7 +9,7 @@ from posattn_jax.data.batches import training_batches
 from posattn_jax.data.buckets import BucketOrder, padded_length
 from posattn_jax.errors import InputError
 
-BUCKETS, TOKENS = (4, 6, 12), 24
+BUCKETS, TOKENS = (4, 6, 12), 48
 SOURCE, TARGET = np.random.default_rng(0).integers(2, 13, (2, 150)) // [[1], [2]] + [[0], [1]]
 LENGTHS = np.maximum(SOURCE, TARGET)
 
@@ -51,8 +51,8 @@ def test_an_update_is_of_one_bucket_and_fills_its_micro_batches(steps, shards):
         assert len(lengths) == 1, "rows without example tell the length that the others have"
         length = lengths.pop()
         rows = len(ids) // steps
-        assert len(ids) == steps * shards * max(1, TOKENS // (length * shards)) and rows % shards == 0
-        assert rows * length <= TOKENS or rows == shards
+        assert len(ids) == steps * shards * (TOKENS // (length * shards)) and rows % shards == 0
+        assert rows * length <= TOKENS
 
 
 def test_the_seed_and_the_epoch_decide():
@@ -111,7 +111,9 @@ def test_padded_length(length, padded):
 
 
 def test_what_cannot_be_ordered():
-    with pytest.raises(InputError, match="^train.batch_size=11: expected at least the longest of data.buckets, 12$"):
+    with pytest.raises(
+        InputError, match="^train.batch_size=11: expected at least 1 times the longest of data.buckets, 12$"
+    ):
         order(tokens=11)
     with pytest.raises(InputError, match=r"^data.buckets=\(4, 6, 12\): no training example fits into the longest$"):
         order(lengths=LENGTHS[:0])

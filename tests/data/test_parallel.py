@@ -6,6 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
+from posattn_jax.data import lines as lines_
 from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
 from posattn_jax.data.tokenizer import BEGIN, CLS, END, MASK, PAD, SEP
 from posattn_jax.errors import InputError
@@ -169,7 +170,7 @@ def test_processes_pad_alike(train):
 
 def test_a_text_is_tokenised_once(files, subwords, tmp_path, monkeypatch, train):
     parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path)
-    monkeypatch.setattr(parallel, "_write", None)
+    monkeypatch.setattr(lines_, "_write", None)
     again = parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path)
     swapped = parallel.of_text(*files[::-1], (subwords, subwords), BUCKETS, tmp_path)
     batch = train.batch(np.arange(9))
@@ -181,7 +182,7 @@ def test_a_text_is_tokenised_once(files, subwords, tmp_path, monkeypatch, train)
 
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_whatever_is_read_at_a_time(files, subwords, tmp_path, monkeypatch, train, chunk):
-    monkeypatch.setattr(parallel, "CHUNK", chunk)
+    monkeypatch.setattr(lines_, "CHUNK", chunk)
     again = parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path)
     np.testing.assert_array_equal(again.source_ids, train.source_ids)
     np.testing.assert_array_equal(again.target_starts, train.target_starts)
@@ -269,7 +270,7 @@ def test_prepared_sets(prepared, subwords, tmp_path, monkeypatch):
     assert [subwords.decode(row) for row in batch["source"]] == lines
     assert [subwords.decode(row) for row in batch["target"]] == list(map(translated, lines))
     assert len(parallel.of_prepared(folder, "validation", *LANGUAGES, (subwords, subwords), BUCKETS, tmp_path)) == 4
-    monkeypatch.setattr(parallel, "_write", None)
+    monkeypatch.setattr(lines_, "_write", None)
     swapped = parallel.of_prepared(folder, "train", *LANGUAGES[::-1], (subwords, subwords), BUCKETS, tmp_path)
     np.testing.assert_array_equal(swapped.target_ids, found.source_ids)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.train.averaging import average
-from posattn_jax.train.checkpoint import Checkpoints, FromBest
+from posattn_jax.train.checkpoint import Checkpoints, ToAverage
 
 
 def infos(scores):
@@ -23,14 +23,14 @@ def infos(scores):
         ([], []),
         ([None], []),
         ([1.0], [1]),
-        ([1.0, 3.0, 2.0, 2.5, 2.0, 1.0], [2, 3, 4]),
-        ([1.0, 3.0, None, 2.0, 2.5, 2.0], [2, 4, 5]),
+        ([1.0, 3.0, 2.0, 2.5, 2.0, 1.0, 1.0, 1.0], [2, 3, 4, 6, 7, 8]),
+        ([1.0, 3.0, None, 2.0, 2.5, 2.0, None], [2, 4, 5, 6]),
         ([3.0, 3.0, 1.0], [1, 2, 3]),
-        ([1.0, 2.0, 3.0], [3]),
+        ([0.0, 1.0, 2.0, 3.0], [2, 3, 4]),
     ],
 )
-def test_the_best_and_those_after_it_are_kept(scores, kept):
-    preserved = FromBest(3).should_preserve(infos(scores), context=None)
+def test_what_may_be_averaged_is_kept(scores, kept):
+    preserved = ToAverage(3).should_preserve(infos(scores), context=None)
     assert [i for i, keep in enumerate(preserved, start=1) if keep] == kept
 
 
