@@ -148,7 +148,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
         raise InputError(f"--workdir={workdir}: the run has no checkpoint of an evaluation yet")
     params = average(checkpoints, steps)
     checkpoints.close()
-    _check_vocabulary(params, source, target, workdir)
+    check_vocabulary(params, source, target, workdir)
     decode: Any = (changes or config).decode
     translator = Translator(
         task,
@@ -165,7 +165,8 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     return translator, config
 
 
-def _check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
+def check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
+    """InputError where a run's tokenizers are not of the model whose parameters it has."""
     for name, subwords in (("embedding", target), ("source_embedding", source)):
         if name in params and len(params[name]["embedding"]) != subwords.vocabulary_size:
             has, knows = subwords.vocabulary_size, len(params[name]["embedding"])

@@ -21,8 +21,10 @@ from posattn_jax.train.step import init_state, make_train_step
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
-# Tiny, as translution and translution_cifar10; and those that test_language.py and test_translation.py train.
+# Tiny, as translution and translution_cifar10, or as the other configs of cifar1d and cifar2d; and those that
+# test_language.py and test_translation.py train.
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
+ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 

@@ -12,7 +12,11 @@ from tests import made_data
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("task", "regression", 'task="regression": expected "classification", "reconstruction", "masked_lm" or "glue"'),
+        (
+            "task",
+            "regression",
+            'task="regression": expected classification, reconstruction, masked_lm, glue or translation',
+        ),
         ("seed", -1, "seed=-1: expected 0 or more"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
@@ -56,8 +60,8 @@ def test_bad_field(unchecked, field, value, message):
     with pytest.raises(InputError, match=message):
         sources = experiment.load_sources(config)
         experiment.make_task(config, sources["train"])
-        settings = experiment.make_settings(config, 100)
-        experiment.make_optimizer(config, settings, 100)
+        per_epoch = experiment.steps_per_epoch(config, sources["train"])
+        experiment.make_optimizer(config, experiment.make_settings(config, per_epoch), per_epoch)
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,16 @@ def test_evaluate_on_a_larger_grid(trained):
     "arguments, message",
     [
         (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
-        (["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int"),
+        pytest.param(["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int", marks=pytest.mark.slow),
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.model=1: their product is not the 1 devices"),
-        (["--config.train.batch_size=900"], "a batch of 1800 cannot be drawn from 1438 training examples"),
-        (["--confg=x"], "Unknown command line flag 'confg'"),
-        (["stray"], 'unexpected argument "stray"'),
-        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate|sweep|report>"),
+        pytest.param(
+            ["--config.train.batch_size=900"],
+            "a batch of 1800 cannot be drawn from 1438 training examples",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["--confg=x"], "Unknown command line flag 'confg'", marks=pytest.mark.slow),
+        pytest.param(["stray"], 'unexpected argument "stray"', marks=pytest.mark.slow),
+        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate|translate|sweep|report>"),
         (["--mode=evaluate"], "no run there"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -157,6 +161,7 @@ def test_a_folder_of_something_else(tmp_path):
     assert "is in use by something that is no run" in err
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path):
     code, _, err = run(f"--workdir={tmp_path / 'run'}", "--debug", "--config.model.num_heads=3")
     assert code == 1
@@ -192,6 +197,7 @@ def test_a_folder_that_another_process_trains_in(trained):
     assert "another process is training there" in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
     arguments = (f"--workdir={tmp_path / 'run'}", "--config.train.total_steps=200")
     process = command(*arguments)
@@ -274,6 +280,7 @@ def test_reconstruction_resumed_evaluated_and_drawn(tmp_path):
     assert "data.grid_shape was [4, 4] and is now [5, 5]" in err
 
 
+@pytest.mark.slow
 def test_bad_grid_is_one_line(tmp_path):
     code, _, err = run(
         f"--workdir={tmp_path / 'run'}", "--config.data.grid_shape=(4, 0)", config="configs/reconstruction.py:tiny"

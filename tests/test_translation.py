@@ -28,7 +28,7 @@ def config_of(files, variant="tiny", **data):
     config.data.update(dir=str(files), cache_dir=str(files / "cache"), test_part="test", **data)
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1])
     config.train.update(total_steps=4)
-    config.mesh.update(data=2, fsdp=2, model=2)
+    config.data.buckets = (72,)  # one shape, which is compiled once
     return config
 
 
@@ -58,7 +58,7 @@ def trains(files, workdir):
     summary = read(workdir / "summary.json")
     assert set(summary["final"]) == {"step", "epoch", "loss", "log_likelihood", "perplexity", "accuracy"}
     source = parallel.of_text(
-        files / "train.qa", files / "train.qb", parallel.tokenizers_of_run(workdir), (24, 72), files / "cache"
+        files / "train.qa", files / "train.qb", parallel.tokenizers_of_run(workdir), (72,), files / "cache"
     )
     assert parallel.ratio_of_run(workdir) == source.within_limit().length_ratio
     speeds = [row for row in read_metrics(workdir / "metrics.jsonl") if row["name"] == "tokens_per_second"]
@@ -164,12 +164,12 @@ def refuses_wrong_input(files, workdir, capsys):
         translating.translate(workdir, None, io.BytesIO(b"The cat.\n"), io.StringIO())
 
 
+@pytest.mark.slow
 def test_a_table_refuses_what_is_longer(tmp_path):
     """LinearNet has no row for places beyond; its error names the line."""
     write_parallel(tmp_path)
     config = config_of(tmp_path)
     config.model.mixer.update(encoder="linear", decoder="glinear", cross="attention")
-    config.mesh.update(data=8, fsdp=1, model=1)
     config.train.total_steps = 1
     runs.train(config, tmp_path / "run")
     output = io.StringIO()
@@ -180,16 +180,18 @@ def test_a_table_refuses_what_is_longer(tmp_path):
 
 
 def test_a_checkpoint_of_another_vocabulary(tmp_path):
-    """Whose tokenizer was put there with its hash."""
+    """Refused, on either side."""
     write_parallel(tmp_path)
-    config = config_of(tmp_path)
-    config.train.total_steps = 1
-    runs.train(config, tmp_path / "run")
-    tokenizer.keep(tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False), tmp_path / "run")
-    with pytest.raises(InputError, match="its tokenizer has 58 tokens, its checkpoint is of a model of 60"):
-        translating.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n"), io.StringIO())
+    files = [tmp_path / "train.qa", tmp_path / "train.qb"]
+    of_58, of_60 = (tokenizer.of_text(files, size, tmp_path, "bpe", False) for size in (58, 60))
+    params = {name: {"embedding": np.zeros((60, 4))} for name in ("embedding", "source_embedding")}
+    translating.check_vocabulary(params, of_60, of_60, tmp_path)
+    for source, target in ((of_58, of_60), (of_60, of_58)):
+        with pytest.raises(InputError, match="its tokenizer has 58 tokens, its checkpoint is of a model of 60"):
+            translating.check_vocabulary(params, source, target, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_a_language(tmp_path):
     """Three matrices, two tokenizers, which the run keeps."""
     write_parallel(tmp_path)
@@ -203,6 +205,11 @@ def test_a_vocabulary_a_language(tmp_path):
     assert sizes == [58, 60, 60]
     runs.evaluate(config, tmp_path / "run")
     assert "bleu" in read(tmp_path / "run" / "evaluation.json")["test"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_parallel(tmp_path_factory.mktemp("parallel"))
 
 
 @pytest.mark.parametrize(
@@ -229,9 +236,8 @@ def test_a_vocabulary_a_language(tmp_path):
         ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
     ],
 )
-def test_wrong_fields(unchecked, tmp_path, fields, message):
-    write_parallel(tmp_path)
-    config = config_of(tmp_path)
+def test_wrong_fields(unchecked, files, tmp_path, fields, message):
+    config = config_of(files)
     with config.unlocked():
         for name, value in fields.items():
             *groups, last = name.split(".")

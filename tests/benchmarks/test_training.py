@@ -14,6 +14,7 @@ def measured(out, *arguments):
     return json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_layouts_and_sigmas(tmp_path, capsys):
     results = measured(
         tmp_path, "--config=configs/cifar2d_span.py:tiny", "--sigmas=.1,.3", "--config.train.batch_size=3"

@@ -8,8 +8,9 @@ import pytest
 
 from posattn_jax.models.vit import VisionTransformer, take_patches
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.blocks import EncoderBlock, exact_gelu
+from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import LearnedEncoding
+from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent

@@ -18,7 +18,7 @@ def test_what_only_dense_can_do(monkeypatch):
     assert weights.shape == (B, H, 72, 72)
 
 
-@pytest.mark.parametrize("sigma", [0.03, 1.0])
+@pytest.mark.parametrize("sigma", [pytest.param(0.03, marks=pytest.mark.slow), 1.0])
 def test_chosen_at_run_time(sigma):
     """A traced span: "dense" and every tiling are in the program, and give the same as the reference."""
     shape = (16, 16)
@@ -54,6 +54,7 @@ def test_share_of_the_scores():
     assert score_share((5, 4), (1, 2), implementation="window") == 3 * 5 / 20
 
 
+@pytest.mark.slow
 def test_a_batch_over_many_devices():
     """Every device computes its examples, with either layout, and the result is that of one device."""
     shape = (16, 16)

@@ -55,6 +55,7 @@ def test_a_tiling_covers_the_grid_and_the_span(grid_shape, half):
             assert trips * w >= t + 2 * r > (trips - 1) * w
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_positions_alone():
     """Temporary memory of forward and backward at twice the side is about four times as much."""
 

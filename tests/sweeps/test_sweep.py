@@ -74,6 +74,7 @@ def test_two_workers_run_everything_once_two_at_a_time(tmp_path, capsys):
     assert all(len(notes(job, "start")) == 1 for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_named_the_others_are_done_and_it_is_tried_again(tmp_path):
     jobs = [make_job(tmp_path, 1), make_job(tmp_path, 2, exit_code=1), make_job(tmp_path, 3)]
     with pytest.raises(RunError, match=r"1 of 3 runs failed: a/2: posattn_jax: error: no luck \(see .*2.txt\)"):
@@ -85,6 +86,7 @@ def test_a_failed_run_is_named_the_others_are_done_and_it_is_tried_again(tmp_pat
     assert jobs[1].finished and len(notes(jobs[0], "start")) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_someone_is_at_work_on_is_waited_for(tmp_path):
     job = make_job(tmp_path, 1)
     with claim(job.log) as log:
@@ -98,6 +100,7 @@ def test_a_run_that_someone_is_at_work_on_is_waited_for(tmp_path):
     assert job.finished and not is_claimed(job.log)
 
 
+@pytest.mark.slow
 def test_a_killed_run_failed_and_the_next_call_starts_it_again(tmp_path):
     """Its memory may have been too little: the same call does not try for ever."""
     job = make_job(tmp_path, 1, seconds=3)
@@ -191,6 +194,7 @@ def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, 
     assert all(job.finished for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_runs_nothing_twice_at_a_time(tmp_path):
     """Its workers outlive SIGKILL; the same command waits for them and does the rest."""
     jobs = [make_job(tmp_path, seed) for seed in range(3)]

@@ -29,7 +29,8 @@ def test_loss_of_smoothed_labels(float64):
     """Token by token from the model's probabilities; PAD, and examples of weight 0, count for nothing."""
     task, params = task_of("rposnet", label_smoothing=0.2, batch_tokens=10)
     begun = np.concatenate([np.full((3, 1), BEGIN), TARGET[:, :-1]], 1)
-    logits = np.asarray(task.model.apply({"params": params}, jnp.asarray(SOURCE), jnp.asarray(begun)))
+    logits = np.asarray(jax.jit(task.model.apply)({"params": params}, jnp.asarray(SOURCE), jnp.asarray(begun)))
+    loss_of = jax.jit(task.loss)
     for weights in (None, [1.0, 0.0, 1.0]):
         loss = smoothed = correct = count = 0.0
         for b, t in np.argwhere(TARGET != PAD):
@@ -39,7 +40,7 @@ def test_loss_of_smoothed_labels(float64):
             smoothed -= weight * (0.8 * log_p[TARGET[b, t]] + 0.2 * log_p.mean())
             correct += weight * (log_p.argmax() == TARGET[b, t])
             count += weight
-        found, totals = jax.jit(task.loss)(params, batch_of(weights))
+        found, totals = loss_of(params, batch_of(weights))
         np.testing.assert_allclose(found, smoothed / 10, rtol=1e-6)
         np.testing.assert_allclose(
             [totals["loss"], totals["correct"], totals["count"]], [loss, correct, count], rtol=1e-6
@@ -81,12 +82,13 @@ def test_a_beam_finds_what_is_likelier(float64):
     task, params = task_of("rposnet")
     source, limits = jnp.asarray(SOURCE[:2]), jnp.array([4, 4])
     scores = {}
+    run = jax.jit(task.model.apply)
     for beam in (1, 8):
         tokens, scores[beam] = task.translate(params, source, limits, beam, 4)
         for b, row in enumerate(np.asarray(tokens)):
             length = int((row != PAD).sum())
             begun = jnp.asarray(np.concatenate([[BEGIN], row[:-1]])[None])
-            log_p = jax.nn.log_softmax(task.model.apply({"params": params}, source[b : b + 1], begun)[0])
+            log_p = jax.nn.log_softmax(run({"params": params}, source[b : b + 1], begun)[0])
             np.testing.assert_allclose(scores[beam][b], log_p[np.arange(length), row[:length]].mean(), rtol=1e-4)
     assert (np.asarray(scores[8]) >= np.asarray(scores[1]) - 1e-6).all()
 

@@ -35,6 +35,7 @@ def test_bounds_follow_the_spans():
     assert bounds.value == ((4, 4),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["patch"])
 def test_a_bounded_run_is_the_same_run(tmp_path, implementation):
     """With a span that grows on the way, so that the bounds change."""

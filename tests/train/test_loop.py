@@ -8,11 +8,12 @@ import numpy as np
 import optax
 import pytest
 
+from posattn_jax.data.batches import EpochOrder
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import read_metrics
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.interruption import Interrupted
-from posattn_jax.train.loop import Settings, steps_per_epoch
+from posattn_jax.train.loop import Settings
 from posattn_jax.train.sharding import make_mesh
 from tests.train.made_run import make_task, make_trainer, train
 
@@ -57,7 +58,7 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("stop", [pytest.param(2, marks=pytest.mark.slow), STEPS_PER_EPOCH, 8])
+@pytest.mark.parametrize("stop", [*(pytest.param(stop, marks=pytest.mark.slow) for stop in (2, STEPS_PER_EPOCH)), 8])
 def test_resumes_bit_for_bit(whole, tmp_path, stop):
     """Killed after any step, with a checkpoint every two, a run ends as if never stopped."""
     trainer = make_trainer(tmp_path, checkpoint_steps=2)
@@ -88,7 +89,7 @@ def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
     assert metrics(tmp_path) == metrics(whole[0])
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_signals_save_and_stop(whole, tmp_path, signum):
     trainer = make_trainer(tmp_path)
     update = trainer._update
@@ -135,7 +136,7 @@ def damage(folder, how):
 
 
 @pytest.mark.parametrize(
-    "how", ["truncated data", pytest.param("truncated metadata", marks=pytest.mark.slow), "emptied"]
+    "how", [*(pytest.param(f"truncated {part}", marks=pytest.mark.slow) for part in ("data", "metadata")), "emptied"]
 )
 def test_an_unreadable_checkpoint_falls_back_to_the_one_before(whole, tmp_path, how, caplog):
     train(tmp_path)
@@ -174,6 +175,7 @@ def test_the_best_outlives_restarts(tmp_path):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_an_unreadable_best_falls_back_to_a_newer_one(tmp_path):
     trainer = train(tmp_path, total_steps=12)
     checkpoints = Checkpoints(tmp_path, read_only=True)
@@ -197,7 +199,7 @@ def test_no_readable_checkpoint_is_an_error(tmp_path):
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is moved"
 
 
-SIZES = [pytest.param((8, 1, 1), 8, marks=pytest.mark.slow), ((2, 2, 2), 8), ((8, 1, 1), 4)]
+SIZES = [((2, 2, 2), 8), *(pytest.param((8, 1, 1), size, marks=pytest.mark.slow) for size in (4, 8))]
 
 
 @pytest.mark.parametrize("sizes, batch_size", SIZES, ids=str)
@@ -221,7 +223,7 @@ def test_resumes_on_other_devices(whole, tmp_path):
     chex.assert_trees_all_close(jax.device_get(resumed.state.params), jax.device_get(whole[1].params), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["total_steps", "eval_batch_size", "log_steps"])
+@pytest.mark.parametrize("name", ["total_steps", "eval_batch_size", "log_steps", "keep_checkpoints"])
 def test_bad_settings(name):
     fields = {
         "seed": 1,
@@ -236,6 +238,6 @@ def test_bad_settings(name):
 
 
 def test_steps_per_epoch():
-    assert steps_per_epoch(40_000, 40) == 1000
-    assert steps_per_epoch(95, 16) == 5
-    assert steps_per_epoch(3, 16) == 1
+    """Examples that do not fill the last update are left out of an epoch."""
+    for num_examples, examples_per_step, expected in ((40_000, 40, 1000), (95, 16, 5), (3, 16, 1)):
+        assert EpochOrder(num_examples, examples_per_step, seed=0).steps_per_epoch == expected
