@@ -75,6 +75,7 @@ def test_the_same_command_again_changes_nothing(trained):
     assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_evaluate_on_a_larger_grid(trained):
     workdir, _ = trained
     code, out, err = run(f"--workdir={workdir}", "--mode=evaluate")
@@ -219,6 +220,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_cifar10_from_files_to_pictures(tmp_path):
     """The paper's config, tiny, on made files in the official layout."""
     made_data.write_binary(tmp_path / "data")

@@ -37,6 +37,7 @@ def stack_blocks(variables):
     return {"params": params | {"blocks_0": jax.tree.map(lambda *arrays: jnp.stack(arrays), *blocks)}}
 
 
+@pytest.mark.slow
 def test_remat_and_scan_change_nothing():
     variables = init(MODEL)
     logits, made = apply(MODEL, variables)

@@ -206,6 +206,7 @@ def sinusoidal_layer(**fields):
     return PositionalSelfAttention(**({"num_heads": 2, "terms": terms} | fields))
 
 
+@pytest.mark.slow
 def test_factorised_has_the_parameters_and_outputs_of_the_others():
     inputs, variables, (expected, expected_made) = apply(sinusoidal_layer(implementation="dense"), (2, 3))
     layer = sinusoidal_layer(implementation="factorised")

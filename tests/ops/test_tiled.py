@@ -15,6 +15,7 @@ class TestTiled(LocalSuite):
     implementation = "tiled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid_shape, per_head", [((11,), True), ((5, 4), False), ((3, 2, 4), False)], ids=str)
 def test_many_tiles_groups_and_trips(float64, monkeypatch, grid_shape, per_head):
     """Tiles of two queries, each a group of its own, that meet their keys in many trips."""

@@ -50,6 +50,7 @@ def test_loss_of_smoothed_labels(float64):
         assert figures["log_likelihood"] == -figures["loss"]
 
 
+@pytest.mark.slow
 def test_rows_without_example_have_no_gradient(float64):
     task, params = task_of("rposnet", label_smoothing=0.0)
     gradient = jax.jit(jax.grad(lambda params, batch: task.loss(params, batch)[0]))
