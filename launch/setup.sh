@@ -1,6 +1,7 @@
 # Sourced by the launchers: makes .venv where it is missing, and installs the package with the extras given.
-# One of: source launch/setup.sh ""       the package
-#         source launch/setup.sh test     with the extra "test"
+# One of: source launch/setup.sh ""       the package, within the bounds of setup.py
+#         source launch/setup.sh test     with the extra "test", in the versions of launch/constraints.txt;
+#                                         with OPEN_BOUNDS=1 within the bounds of setup.py too
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-python3}
@@ -13,9 +14,13 @@ if [ ! -x .venv/bin/python ]; then
 fi
 extras=${1:-}
 stamp=.venv/.installed-${extras:-plain}
-if [ ! -e "$stamp" ] || [ setup.py -nt "$stamp" ]; then
+constraints=()
+if [ "$extras" = test ] && [ -z "${OPEN_BOUNDS:-}" ]; then
+    constraints=(--constraint launch/constraints.txt)
+fi
+if [ ! -e "$stamp" ] || [ setup.py -nt "$stamp" ] || [ launch/constraints.txt -nt "$stamp" ]; then
     echo "Installing into .venv ..."
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".${extras:+[$extras]}"
     touch "$stamp"
 fi
 

@@ -9,6 +9,7 @@
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
 
+One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
@@ -40,6 +41,9 @@ flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names the
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
 SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
+_DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
+)
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 
@@ -51,12 +55,14 @@ def main(argv: list[str]) -> int:
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
     match _MODE.value:
         case "train":
-            from posattn_jax import runs
+            from posattn_jax import processes, runs
 
+            processes.join(_DISTRIBUTED.value)
             runs.train(_CONFIG.value, workdir)
         case "evaluate":
-            from posattn_jax import runs
+            from posattn_jax import processes, runs
 
+            processes.join(_DISTRIBUTED.value)
             runs.evaluate(_CONFIG.value, workdir)
         case "translate":
             from posattn_jax import translating
@@ -82,6 +88,8 @@ def parse_flags(argv: list[str]) -> list[str]:
         raise InputError("--config: a report is made of run folders alone")
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
+    if _DISTRIBUTED.value and _MODE.value not in ("train", "evaluate"):
+        raise InputError(f"--distributed is for --mode=train and evaluate, and --mode is {_MODE.value}")
     for name in SWEEP_FLAGS if _MODE.value != "sweep" else ():
         if flags.FLAGS[name].present:
             raise InputError(f"--{name} is for --mode=sweep, and --mode is {_MODE.value}")

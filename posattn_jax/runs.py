@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from posattn_jax import experiment, translating
@@ -21,6 +22,7 @@ from posattn_jax.data.batches import Kept
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
+from posattn_jax.processes import first_goes_ahead, is_first
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.bounds import SpanBounds
@@ -44,7 +46,8 @@ MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
     check_config(config, workdir)
-    sources = experiment.load_sources(config, workdir=workdir)
+    with first_goes_ahead("data"):
+        sources = experiment.load_sources(config, workdir=workdir)
     per_epoch = experiment.steps_per_epoch(config, sources["train"])
     settings = experiment.make_settings(config, per_epoch)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
@@ -53,21 +56,21 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
     has_begun = any((workdir / "checkpoints").glob("[0-9]*"))
     pretrained = None if has_begun else experiment.pretrained(config, task)
-    with _alone_in(workdir):
-        write_json(workdir / "config.json", config.to_dict())
-        if isinstance(sources["train"], Kept):
-            sources["train"].keep(workdir)
+    with _alone_in(workdir) if is_first() else contextlib.nullcontext():
+        if is_first():
+            write_json(workdir / "config.json", config.to_dict())
+            if isinstance(sources["train"], Kept):
+                sources["train"].keep(workdir)
         trainer.open(workdir, pretrained)
-        (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
+        if is_first():
+            (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:
             trainer.run()
-            summary = _finish(trainer, config, workdir)
+            arrays = _positions(trainer)
+            if is_first():
+                _finish(trainer, arrays, config, workdir)
         finally:
             trainer.close()
-        drawn = figures.draw_run(workdir)
-    best = summary["best"]
-    print(f"best validation {task.score} {best[task.score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
-    print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
 
 
 def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -83,7 +86,12 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
     _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
-    sources = experiment.load_sources(config, test=True, workdir=workdir)
+    if config.task == "translation" and jax.process_count() > 1:
+        raise InputError(
+            f"--mode=evaluate: a translation is evaluated by one process, and here are {jax.process_count()}"
+        )
+    with first_goes_ahead("data"):
+        sources = experiment.load_sources(config, test=True, workdir=workdir)
     task = experiment.make_task(config, sources["train"], ConfigDict(saved))
     per_epoch = experiment.steps_per_epoch(config, sources["train"])
     optimizer = experiment.make_optimizer(config, experiment.make_settings(config, per_epoch), per_epoch)
@@ -111,16 +119,30 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     if "unlabelled" in sources:
         told = predictions(task, mesh, config.train.eval_batch_size, state.params, sources["unlabelled"])
         groups = sources["unlabelled"].groups
-        written = glue.write_answers(config.data.name, told, groups, workdir / "answers")
-        print(f"answers to the test set: {', '.join(map(str, written))}")
-    write_json(workdir / "evaluation.json", results)
+        if is_first():
+            written = glue.write_answers(config.data.name, told, groups, workdir / "answers")
+            print(f"answers to the test set: {', '.join(map(str, written))}")
+    if is_first():
+        write_json(workdir / "evaluation.json", results)
 
 
-def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """Writes `positions.npz` and `summary.json`; returns the summary.
+def _positions(trainer: Trainer) -> dict[str, np.ndarray]:
+    """What the best epoch knows of positions, and an image to draw it on."""
+    restored = trainer.checkpoints.restore(trainer.abstract, trainer.checkpoints.best_step())
+    if restored is None:
+        raise RunError(f"{trainer.checkpoints.folder}: the checkpoints are gone")
+    describe = jax.jit(trainer.task.describe, out_shardings=NamedSharding(trainer.mesh, PartitionSpec()))
+    made = jax.device_get(describe(restored[0].params))
+    arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
+    if isinstance(trainer.validation_source, GridImages):
+        image = trainer.validation_source.pixels(np.arange(1))[0]
+        if image.ndim == 3:  # no clip
+            arrays["image"] = image
+    return arrays
 
-    The first has what the best epoch knows of positions, and an image to draw it on.
-    """
+
+def _finish(trainer: Trainer, arrays: dict[str, np.ndarray], config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Writes `positions.npz` and `summary.json`, draws the pictures, and tells."""
     epochs: dict[int, dict[str, Any]] = {}
     for row in read_metrics(workdir / "metrics.jsonl"):
         if row["split"] == "validation":
@@ -128,15 +150,6 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
     score = trainer.task.score
     best = max(epochs.values(), key=lambda figures_: (figures_[score], -figures_["step"]))
 
-    restored = trainer.checkpoints.restore(trainer.abstract, trainer.checkpoints.best_step())
-    if restored is None:
-        raise RunError(f"{workdir}: the checkpoints are gone")
-    made = jax.device_get(jax.jit(trainer.task.describe)(restored[0].params))
-    arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
-    if isinstance(trainer.validation_source, GridImages):
-        image = trainer.validation_source.pixels(np.arange(1))[0]
-        if image.ndim == 3:  # no clip
-            arrays["image"] = image
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
     summary = {
@@ -159,7 +172,9 @@ def _finish(trainer: Trainer, config: ConfigDict, workdir: pathlib.Path) -> dict
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
     write_json(workdir / "summary.json", summary)
-    return summary
+    drawn = figures.draw_run(workdir)
+    print(f"best validation {score} {best[score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
+    print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
 
 
 def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:

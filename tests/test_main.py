@@ -185,6 +185,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     monkeypatch.setattr(main, "_CONFIG", type("Flag", (), {"value": None}))
     monkeypatch.setattr(main, "_WORKDIR", type("Flag", (), {"value": str(tmp_path)}))
     monkeypatch.setattr(main, "_MODE", type("Flag", (), {"value": "train"}))
+    monkeypatch.setattr(main, "_DISTRIBUTED", type("Flag", (), {"value": False}))
     assert main.run(["main"]) == 1
     assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
 

@@ -1,5 +1,6 @@
 """The order in which a run meets its examples: from the seed, shared out over processes, resumable."""
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -36,7 +37,7 @@ class Order(Protocol):
     def steps_per_epoch(self) -> int: ...
     @property
     def examples_per_step(self) -> float: ...
-    def dataset(self, process_index: int = 0, process_count: int = 1) -> grain.MapDataset: ...
+    def dataset(self) -> grain.MapDataset: ...
 
 
 @runtime_checkable
@@ -56,9 +57,9 @@ class EpochOrder:
         self.steps_per_epoch = max(num_examples // examples_per_step, 1)
         self.examples_per_step = float(examples_per_step)
 
-    def dataset(self, process_index: int = 0, process_count: int = 1) -> grain.MapDataset:
+    def dataset(self) -> grain.MapDataset:
         """The ids of every update."""
-        return epoch_order(*self._arguments, process_index, process_count)
+        return epoch_order(*self._arguments)
 
 
 def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> Order:
@@ -68,36 +69,57 @@ def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int
     return EpochOrder(len(source), batch_size * accumulation_steps, seed)
 
 
-def epoch_order(
-    num_examples: int, batch_size: int, seed: int, process_index: int = 0, process_count: int = 1
-) -> grain.MapDataset:
-    """The ids of batch 0, 1, ...: every epoch a new permutation, whose incomplete last batch is left out.
-
-    Each process takes every `process_count`-th id of a batch: together they have each batch exactly once, whatever
-    their number.
-    """
+def epoch_order(num_examples: int, batch_size: int, seed: int) -> grain.MapDataset:
+    """The ids of batch 0, 1, ...: every epoch a new permutation, whose incomplete last batch is left out."""
     if not 0 < batch_size <= num_examples:
         raise InputError(f"a batch of {batch_size} cannot be drawn from {num_examples} training examples")
     whole = num_examples // batch_size * batch_size
     ids = grain.MapDataset.range(num_examples).seed(seed).shuffle()[:whole]
-    ids = ids[process_index::process_count]
-    return ids.batch(batch_size // process_count, drop_remainder=True).repeat()
+    return ids.batch(batch_size, drop_remainder=True).repeat()
 
 
-def training_batches(source: Source, order: grain.MapDataset) -> grain.DatasetIterator:
-    """Batches in that order; the iterator's get_state and set_state hold the position. One thread reads ahead."""
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of every batch that one process reads.
+
+    Attributes:
+      shards: the numbers of its shards, ascending.
+      num_shards: that a batch is cut into, in order. All processes' together are 0, 1, ..., num_shards - 1, each of
+        them as often as devices hold a copy of it: no example is read for nothing, and none is left out.
+    """
+
+    shards: tuple[int, ...] = (0,)
+    num_shards: int = 1
+
+    def of(self, batch: np.ndarray) -> np.ndarray:
+        """Its rows of a batch [n, ...] whose size num_shards divides."""
+        cut = batch.reshape(self.num_shards, -1, *batch.shape[1:])
+        return cut[list(self.shards)].reshape(-1, *batch.shape[1:])
+
+
+WHOLE = Share()
+
+
+def training_batches(
+    source: Source, order: grain.MapDataset, num_micro_batches: int = 1, share: Share = WHOLE
+) -> grain.DatasetIterator:
+    """Batches in that order, of each micro-batch this process's share, one after the other.
+
+    The iterator's get_state and set_state hold the position, which is the same in all processes, and whatever their
+    number. One thread reads ahead.
+    """
+
+    def read(ids: np.ndarray) -> Batch:
+        return source.batch(np.concatenate([share.of(each) for each in np.split(ids, num_micro_batches)]))
+
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-    return iter(order.map(lambda ids: source.batch(np.asarray(ids))).to_iter_dataset(options))
+    return iter(order.map(lambda ids: read(np.asarray(ids))).to_iter_dataset(options))
 
 
-def evaluation_batches(
-    source: Source, batch_size: int, process_index: int = 0, process_count: int = 1
-) -> Iterator[Batch]:
-    """Every example once, in order; "weights" [b] is 0 for the padding of the last batch."""
-    local = batch_size // process_count
-    own = slice(process_index * local, (process_index + 1) * local)
+def evaluation_batches(source: Source, batch_size: int, share: Share = WHOLE) -> Iterator[Batch]:
+    """This process's share of every example once, in order; "weights" [b] is 0 for the padding of the last batch."""
     for start in range(0, len(source), batch_size):
         ids = start + np.arange(batch_size)
         batch = source.batch(np.minimum(ids, len(source) - 1))  # whole: its shape depends on every example
         batch["weights"] = (ids < len(source)).astype(np.float32)
-        yield {name: array[own] for name, array in batch.items()}
+        yield {name: share.of(array) for name, array in batch.items()}

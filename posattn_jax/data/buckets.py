@@ -89,15 +89,12 @@ class BucketOrder:
         places = 2 * np.sum(self._num_updates * self.rows * self.buckets)
         return float(1 - (np.sum(source_lengths) + np.sum(target_lengths)) / places)
 
-    def dataset(self, process_index: int = 0, process_count: int = 1) -> grain.MapDataset:
-        """The ids of update 0, 1, ..., without end.
-
-        Each process takes every `process_count`-th id of an update: together they have each update exactly once.
-        """
+    def dataset(self) -> grain.MapDataset:
+        """The ids of update 0, 1, ..., without end."""
 
         def ids(update: int) -> np.ndarray:
             epoch, step = divmod(int(update), self.steps_per_epoch)
-            return self._epoch(epoch)[step][process_index::process_count]
+            return self._epoch(epoch)[step]
 
         return grain.MapDataset.range(ENDLESS).map(ids)
 

@@ -8,7 +8,6 @@ machine, bit for bit what it would have been without the interruption.
 import dataclasses
 import functools
 import pathlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,17 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Ordered, Source, order_of, training_batches
 from posattn_jax.errors import InputError, RunError
+from posattn_jax.processes import is_first
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.clock import Clock
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted, Interruption
-from posattn_jax.train.sharding import num_shards, put_batch, state_sharding
+from posattn_jax.train.sharding import bytes_of, num_shards, own_share, put_batch, state_sharding
 from posattn_jax.train.step import Task, TrainState, init_state, make_train_step, plan_micro_batches
-from posattn_jax.train.writers import MetricWriter, Progress
+from posattn_jax.train.writers import MetricWriter, NoWriter, Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +111,11 @@ class Trainer:
         shardings = jax.tree.map(lambda array: array.sharding, self.abstract)
         self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
         self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
+        everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
         self._train_step_within = functools.cache(
             lambda bounds: jax.jit(
                 make_train_step(self._task_within(bounds), optimizer, settings.accumulation_steps),
-                out_shardings=(shardings, None),
+                out_shardings=(shardings, everywhere),
                 donate_argnums=0,
             )
         )
@@ -124,10 +126,12 @@ class Trainer:
             lambda params: {
                 block: {name: array for name, array in out.items() if name == "sigma"}
                 for block, out in task.describe(params).items()
-            }
+            },
+            out_shardings=everywhere,
         )
 
-        self._batches = training_batches(train_source, order.dataset(jax.process_index(), jax.process_count()))
+        num_micro_batches = self.micro_batches[0]
+        self._batches = training_batches(train_source, order.dataset(), num_micro_batches, own_share(mesh))
         self._init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
         self._pending: list[tuple[int, dict[str, jax.Array]]] = []
         self._shown: dict[str, float] = {}
@@ -157,7 +161,7 @@ class Trainer:
             raise InputError(
                 f"train.total_steps={self.settings.total_steps}: the run has already done {self.step} steps"
             )
-        self._writer = MetricWriter(workdir, self.step)
+        self._writer = MetricWriter(workdir, self.step) if is_first() else NoWriter()
 
     @property
     def _span_bounds(self) -> Bounds | None:
@@ -175,12 +179,15 @@ class Trainer:
           Interrupted: by SIGINT or SIGTERM, after saving.
         """
         settings = self.settings
-        bar = Progress(settings.total_steps, self.step, self.examples_per_step, self.task.unit)
+        if self.mesh.size > 1:
+            whole, on_each = (size / 2**20 for size in bytes_of(self.abstract))
+            print(f"parameters and optimiser: {whole:,.1f} MiB, {on_each:,.1f} on each of {self.mesh.size} devices")
+        bar = Progress(settings.total_steps, self.step, self.examples_per_step, self.task.unit, silent=not is_first())
         try:
             with Interruption() as interruption:
                 clock = Clock(self.seconds, self.step)
                 while self.step < settings.total_steps:
-                    self._update()
+                    self._update(clock)
                     if clock.compiling:
                         self._check()
                         clock.start_rate(self.step)
@@ -194,7 +201,7 @@ class Trainer:
                         clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
                         self._save(clock.seconds)
-                    if interruption.signum is not None and self.step < settings.total_steps:
+                    if self.step < settings.total_steps and interruption.asked_at(self.step):
                         self._save(clock.seconds)
                         self.checkpoints.wait()
                         raise Interrupted(interruption.signum, self.step)
@@ -207,9 +214,11 @@ class Trainer:
         self._writer.close()
         self.checkpoints.close()
 
-    def _update(self) -> None:
+    def _update(self, clock: Clock) -> None:
         num = self.micro_batches[0]
-        batch = {name: array.reshape(num, -1, *array.shape[1:]) for name, array in next(self._batches).items()}
+        with clock.waiting():
+            batch = next(self._batches)
+        batch = {name: array.reshape(num, -1, *array.shape[1:]) for name, array in batch.items()}
         train_step = self._train_step_within(self._span_bounds)
         self.state, metrics = train_step(self.state, put_batch(batch, self.mesh, axis=1))
         if self._bounds is not None:
@@ -230,13 +239,13 @@ class Trainer:
         saved = self.checkpoints.latest_step()
         return "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
 
-    def _log(self, clock: "Clock") -> None:
-        """Writes the speed since the last time, and the spans."""
-        rate = clock.steps_per_second(self.step) * self.examples_per_step
+    def _log(self, clock: Clock) -> None:
+        """Writes the speed and the share of time that went into waiting for data since the last time; and the spans."""
+        unit = self.task.unit
+        rate, waiting = clock.steps_per_second(self.step) * self.examples_per_step, clock.waiting_share
         clock.start_rate(self.step)
-        self._writer.write(
-            self.step, self.epoch, "speed", {f"{self.task.unit}_per_second": rate, "seconds": clock.seconds}
-        )
+        speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": clock.seconds}
+        self._writer.write(self.step, self.epoch, "speed", speed)
         task = self._task_within(self._span_bounds)
         spans = task.spans(jax.device_get(self._sigmas(self.state.params)), batch_size=self.micro_batches[1])
         for block, span in spans.items():
@@ -246,9 +255,9 @@ class Trainer:
                 self._writer.write(self.step, self.epoch, "span", figures)
         if spans:
             self._shown["scores"] = float(np.mean([share for span in spans.values() for share in span["score_share"]]))
-        self._shown[f"{self.task.unit}/s"] = rate
+        self._shown |= {f"{unit}/s": rate, "waiting": waiting}
 
-    def _evaluate(self, clock: "Clock") -> str:
+    def _evaluate(self, clock: Clock) -> str:
         """Evaluates, writes what the updates since the last time brought, and saves; returns a line about it."""
         train = self.task.summarise(jax.device_get(self.state.totals))
         if self.step % self.eval_steps == 0:  # not where the run ends in between: it may be lengthened
@@ -271,29 +280,10 @@ class Trainer:
         )
         computed = f"  scores computed {self._shown['scores']:.0%}" if "scores" in self._shown else ""
         unit = f"{self.task.unit}/s"
-        return f"epoch {self.epoch:.2f}  {figures}{computed}  {self._shown[unit]:.3g} {unit}"
+        waiting = f"waiting for data {self._shown['waiting']:.1%}"
+        return f"epoch {self.epoch:.2f}  {figures}{computed}  {self._shown[unit]:.3g} {unit}  {waiting}"
 
     def _save(self, seconds: float, score: float | None = None) -> None:
         self._check()
         progress = {"data": self._batches.get_state(), "seconds": seconds}
         self.checkpoints.save(self.state, progress, score)
-
-
-class Clock:
-    """The seconds of a run over all its parts, and the rate of its updates without compilation and evaluation."""
-
-    def __init__(self, seconds_before: float, step: int):
-        self._before, self._started = seconds_before, time.perf_counter()
-        self._rate_step, self._rate_started = step, self._started
-        self.compiling = True
-
-    @property
-    def seconds(self) -> float:
-        return self._before + time.perf_counter() - self._started
-
-    def start_rate(self, step: int) -> None:
-        self.compiling = False
-        self._rate_step, self._rate_started = step, time.perf_counter()
-
-    def steps_per_second(self, step: int) -> float:
-        return (step - self._rate_step) / (time.perf_counter() - self._rate_started)

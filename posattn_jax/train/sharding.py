@@ -12,27 +12,35 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from posattn_jax.data.batches import Share
 from posattn_jax.errors import InputError
 
 AXES = ("data", "fsdp", "model")
 BATCH_AXES = ("data", "fsdp")
 
-# Path of a parameter -> the mesh axis of each of its last dimensions. An optimiser's moments have the same paths.
+# What a dimension of a parameter is -> the axis of the mesh that cuts it.
+CUT_BY = {"width": "fsdp", "heads": "model", "hidden": "model", "vocabulary": "model", "": None}
+
+# Path of a parameter -> what its last dimensions are; "" is not cut. An optimiser's moments have the same paths.
 RULES = (
-    (r"projections/kernel$", ("fsdp", None, "model", None)),
-    (r"projections/bias$", (None, "model", None)),
-    (r"attention/output/kernel$", ("model", None, "fsdp")),
-    (r"feed_forward/hidden/kernel$", ("fsdp", "model")),
-    (r"feed_forward/hidden/bias$", ("model",)),
-    (r"feed_forward/output/kernel$", ("model", "fsdp")),
-    (r"(mixing|cross)/(energies/\w+|value|gate/linear)/kernel$", ("fsdp", "model", None)),
-    (r"(mixing|cross)/(energies/\w+|value|gate/linear)/bias$", ("model", None)),
-    (r"(mixing|cross)/output/kernel$", ("model", None, "fsdp")),
-    (r"(^|/)(source_|output_)?embedding/embedding$", ("model", "fsdp")),
-    (r"(embed|head_\w+|linear)/kernel$", (None, "fsdp")),
-    (r"siren/kernel_\d+$", (None, "fsdp")),
-    (r"(values|terms_\d+)/(\w*matrices|matrix|relative|bases)$", ("fsdp", "model", None)),
-    (r"values/up$", ("model", None, None)),
+    (r"convolution/kernel$", ("", "", "width")),
+    (r"projections/(\w+/)?kernel$", ("width", "", "heads", "")),
+    (r"projections/(\w+/)?bias$", ("", "heads", "")),
+    (r"(attention|mixing|cross)/output/kernel$", ("heads", "", "width")),
+    (r"(mixing|cross)/(energies/\w+|value|gate/linear)/kernel$", ("width", "heads", "")),
+    (r"(mixing|cross)/(energies/\w+|value|gate/linear)/bias$", ("heads", "")),
+    (r"energies/relative$", ("heads", "")),
+    (r"(values|terms_\d+)/(\w*matrices|matrix|relative|bases)$", ("width", "heads", "")),
+    (r"values/up$", ("heads", "", "")),
+    (r"values/down$", ("width", "")),
+    (r"feed_forward/hidden/kernel$", ("width", "hidden")),
+    (r"feed_forward/hidden/bias$", ("hidden",)),
+    (r"feed_forward/output/kernel$", ("hidden", "width")),
+    (r"position_embedding/embedding$|vectors/table$", ("", "width")),
+    (r"embedding/embedding$", ("vocabulary", "width")),
+    (r"(embed|embedding_projection|transform|pooler|linear|head|head_\w+)/kernel$", ("", "width")),
+    (r"beside/(kernel|value|pointwise)/kernel$", ("width", "")),
+    (r"siren/kernel_\d+$", ("", "width")),
 )
 
 
@@ -61,22 +69,36 @@ def num_shards(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
+def own_share(mesh: Mesh) -> Share:
+    """The shards of a batch that this process's devices hold."""
+    devices = mesh.devices.reshape(num_shards(mesh), -1)
+    own = [i for i, copies in enumerate(devices) if any(d.process_index == jax.process_index() for d in copies)]
+    return Share(tuple(own), num_shards(mesh))
+
+
 def state_sharding(state: Any, mesh: Mesh) -> Any:
     """The sharding of every array of a (possibly abstract) state, by the rules above; replicated where none applies."""
 
     def sharding(path, array) -> NamedSharding:
         name = "/".join(str(getattr(key, "key", getattr(key, "name", ""))) for key in path)
-        for pattern, axes in RULES:
-            if re.search(pattern, name):
-                axes = (None,) * (array.ndim - len(axes)) + axes
-                fits = [
-                    axis if axis and size % mesh.shape[axis] == 0 else None
-                    for axis, size in zip(axes, array.shape, strict=True)
-                ]
-                return NamedSharding(mesh, PartitionSpec(*fits))
-        return NamedSharding(mesh, PartitionSpec())
+        dimensions = next((dimensions for pattern, dimensions in RULES if re.search(pattern, name)), ())
+        axes = [CUT_BY[dimension] for dimension in ("",) * (array.ndim - len(dimensions)) + dimensions[-array.ndim :]]
+        fits = [
+            axis if axis and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(axes, array.shape, strict=True)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*fits))
 
     return jax.tree_util.tree_map_with_path(sharding, state)
+
+
+def bytes_of(state: Any) -> tuple[int, int]:
+    """The memory of an abstract state with shardings: on all devices together without copies, and on each of them."""
+    whole = on_each = 0
+    for array in jax.tree.leaves(state):
+        whole += array.size * array.dtype.itemsize
+        on_each += math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+    return whole, on_each
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[str, jax.Array]:

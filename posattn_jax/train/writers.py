@@ -38,16 +38,27 @@ class MetricWriter:
         self._events.close()
 
 
-class Progress:
-    """A bar with epoch, loss, score, speed and time left, on a terminal; elsewhere a line an epoch."""
+class NoWriter:
+    """The writer of all processes but the first."""
 
-    def __init__(self, total_steps: int, step: int, examples_per_step: float, unit: str):
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Progress:
+    """A bar with epoch, loss, score, speed and time left, on a terminal; elsewhere a line an epoch; or silence."""
+
+    def __init__(self, total_steps: int, step: int, examples_per_step: float, unit: str, silent: bool = False):
+        self._silent = silent
         self._bar = tqdm(
             total=total_steps * examples_per_step,
             initial=step * examples_per_step,
             unit=f" {unit}",
             unit_scale=True,
-            disable=None,
+            disable=True if silent else None,
             dynamic_ncols=True,
         )
         self._examples_per_step = examples_per_step
@@ -59,7 +70,8 @@ class Progress:
 
     def line(self, text: str) -> None:
         """Prints a line without breaking the bar."""
-        tqdm.write(text, file=sys.stderr)
+        if not self._silent:
+            tqdm.write(text, file=sys.stderr)
 
     def close(self) -> None:
         self._bar.close()

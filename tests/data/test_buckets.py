@@ -1,7 +1,5 @@
 """The order of examples of several lengths."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -18,8 +16,8 @@ def order(tokens=TOKENS, steps=1, shards=1, seed=3, lengths=LENGTHS):
     return BucketOrder(lengths, BUCKETS, tokens, steps, shards, seed)
 
 
-def updates(of, start, number, index=0, count=1):
-    dataset = of.dataset(index, count)
+def updates(of, start, number):
+    dataset = of.dataset()
     return [dataset[i].tolist() for i in range(start, start + number)]
 
 
@@ -64,15 +62,6 @@ def test_the_seed_and_the_epoch_decide():
     assert list(map(len, first)) != list(map(len, second)), "the lengths take turns otherwise"
     assert updates(each, 0, steps) == first, "an earlier epoch again"
     assert updates(each, 10**9, 1) == updates(order(), 10**9, 1), "any update at once"
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_share_each_update_without_overlap(count):
-    whole = updates(order(shards=4), 0, 60)
-    parts = [updates(order(shards=4), 0, 60, index, count) for index in range(count)]
-    for update, *shares in zip(whole, *parts, strict=True):
-        assert len({len(share) for share in shares}) == 1
-        assert list(itertools.chain(*zip(*shares, strict=True))) == update
 
 
 def test_position_is_saved_and_restored():

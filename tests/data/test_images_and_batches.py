@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import digits
-from posattn_jax.data.batches import epoch_order, evaluation_batches, training_batches
+from posattn_jax.data.batches import Share, epoch_order, evaluation_batches, training_batches
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.errors import InputError
 
@@ -81,12 +81,21 @@ def test_every_epoch_is_a_new_permutation():
     assert ids(order, 3) != ids(epoch_order(13, 4, seed=4), 3)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_share_each_batch_without_overlap(count):
-    whole = ids(epoch_order(13, 4, seed=3), 9)
-    parts = [ids(epoch_order(13, 4, seed=3, process_index=i, process_count=count), 9) for i in range(count)]
-    for batch, *shares in zip(whole, *parts, strict=True):
-        assert sorted(batch) == sorted(itertools.chain(*shares))
+@pytest.mark.parametrize("shares", [((0,), (1,)), ((0, 2), (1, 3)), ((0,), (1,), (2, 3))])
+@pytest.mark.parametrize("num_micro_batches", [1, 2])
+def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches):
+    """Put together in the order of the shards, each micro-batch is what one process alone would have read."""
+    order = epoch_order(13, 8, seed=3)
+    num_shards = sum(map(len, shares))
+    readers = [
+        training_batches(GridImages(SET), order, num_micro_batches, Share(shards, num_shards)) for shards in shares
+    ]
+    for whole, *parts in zip(range(4), *(itertools.islice(reader, 4) for reader in readers), strict=True):
+        together = np.zeros((num_micro_batches, num_shards, 8 // num_micro_batches // num_shards), int)
+        for shards, part in zip(shares, parts, strict=True):
+            together[:, list(shards)] = part["labels"].reshape(num_micro_batches, len(shards), -1)
+        alone = GridImages(SET).batch(np.asarray(order[whole]))["labels"]
+        np.testing.assert_array_equal(together.ravel(), alone)
 
 
 @pytest.mark.parametrize("batch_size", [0, 14])
@@ -111,7 +120,7 @@ def test_position_is_saved_and_restored():
 def test_evaluation_meets_every_example_once(count):
     seen = []
     for index in range(count):
-        for batch in evaluation_batches(GridImages(SET), 4, index, count):
+        for batch in evaluation_batches(GridImages(SET), 4, Share((index,), count)):
             assert len(batch["labels"]) == 4 // count
             seen += batch["labels"][batch["weights"] > 0].tolist()
     assert sorted(seen) == list(range(13))

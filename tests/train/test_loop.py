@@ -64,10 +64,10 @@ def test_resumes_bit_for_bit(whole, tmp_path, stop):
     trainer = make_trainer(tmp_path, checkpoint_steps=2)
     update, done = trainer._update, []
 
-    def update_or_die():
+    def update_or_die(clock):
         if len(done) == stop:
             raise Stop
-        done.append(update())
+        done.append(update(clock))
 
     trainer._update = update_or_die
     with pytest.raises(Stop):
@@ -94,8 +94,8 @@ def test_signals_save_and_stop(whole, tmp_path, signum):
     trainer = make_trainer(tmp_path)
     update = trainer._update
 
-    def update_and_signal():
-        update()
+    def update_and_signal(clock):
+        update(clock)
         if trainer.step == 3:
             os.kill(os.getpid(), signum)
 

@@ -1,0 +1,42 @@
+"""How long a run has taken, how fast it is, and what it waits for."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+
+class Clock:
+    """The seconds of a run over all its parts, and the rate of its updates without compilation and evaluation."""
+
+    def __init__(self, seconds_before: float, step: int):
+        self._before, self._started = seconds_before, time.perf_counter()
+        self.start_rate(step)
+        self.compiling = True
+
+    @property
+    def seconds(self) -> float:
+        """Of the run, the parts before this one included."""
+        return self._before + time.perf_counter() - self._started
+
+    def start_rate(self, step: int) -> None:
+        """Rate and waiting are from here on."""
+        self.compiling = False
+        self._rate_step, self._rate_started = step, time.perf_counter()
+        self._waited = 0.0
+
+    def steps_per_second(self, step: int) -> float:
+        """Since `start_rate`."""
+        return (step - self._rate_step) / (time.perf_counter() - self._rate_started)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time in the block as waiting for data: what the device does meanwhile is not known, so that this
+        is the most that it can have been idle."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
+
+    @property
+    def waiting_share(self) -> float:
+        """The share of the time since `start_rate`."""
+        return self._waited / (time.perf_counter() - self._rate_started)

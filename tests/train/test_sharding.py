@@ -1,0 +1,121 @@
+"""The rules by which models are cut: what they leave whole, what they save, and that they change no number."""
+
+import importlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from posattn_jax import experiment
+from posattn_jax.train.loop import abstract_state
+from posattn_jax.train.optimizer import adam
+from posattn_jax.train.sharding import AXES, RULES, bytes_of, make_mesh, put_batch, state_sharding
+from posattn_jax.train.step import init_state, make_train_step
+from tests.test_configs import made_source
+
+# Config, its variant, and changes.
+MODELS = {
+    "span": ("cifar2d_span", "", {}),
+    "translution": ("translution_imagenet", "", {}),
+    "translution of low rank": ("translution_mnist", "", {"model.value.kind": "low_rank", "model.value.down_dim": 16}),
+    "bert": ("bert_base", "composite", {}),
+    "convbert": ("bert_small", "convbert", {}),
+    "convolutional projections": ("bert_small", "composite_qkv", {}),
+    "shaw": ("wmt14_en_de", "shaw,big", {}),
+    "rposnet": ("wmt14_en_de", "rposnet,big", {}),
+}
+
+
+def made(name, variant, changes=()):
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config.update_from_flattened_dict(dict(changes))
+    source = made_source(config)
+    return config, source, experiment.make_task(config, source)
+
+
+def paths(tree):
+    return ["/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    """Of every model, a block of it."""
+    return {
+        key: jax.eval_shape(made(name, variant, {"model.num_blocks": 1, **changes})[2].init, jax.random.key(0))
+        for key, (name, variant, changes) in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize("key", MODELS)
+def test_little_is_on_every_device(unchecked, parameters, key):
+    """A model's large parameters are cut, by fsdp or by model; copies are at most 5 % of it."""
+    params = parameters[key]
+    shardings = jax.tree.leaves(state_sharding(params, make_mesh(1, 4, 2)))
+    sizes = [array.size for array in jax.tree.leaves(params)]
+    whole = sum(size for size, sharding in zip(sizes, shardings, strict=True) if sharding.is_fully_replicated)
+    assert whole < 0.05 * sum(sizes)
+
+
+def test_every_rule_is_needed(unchecked, parameters):
+    names = [path for params in parameters.values() for path in paths(params)]
+    first = [next((pattern for pattern, _ in RULES if re.search(pattern, name)), None) for name in names]
+    assert set(first) - {None} == {pattern for pattern, _ in RULES}
+
+
+@pytest.mark.parametrize(
+    "name, variant",
+    [
+        ("wmt14_en_de", "rposnet,tiny"),
+        pytest.param("bert_base", "composite,tiny", marks=pytest.mark.slow),
+        pytest.param("wmt14_en_de", "tiny", marks=pytest.mark.slow),
+        pytest.param("translution_mnist", "tiny", marks=pytest.mark.slow),
+    ],
+)
+def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
+    """Data, FSDP and tensor parallel at once."""
+    config, source, task = made(name, variant)
+    config.train.accumulation_steps = 1
+    rows = source.batch(np.arange(8))
+    optimizer = adam(1e-2, eps=1.0)  # of which an update is about proportional to the gradient
+    states = []
+    for mesh in (make_mesh(2, 2, 2), jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)):
+        abstract = abstract_state(task, optimizer, 0, mesh)
+        shardings = jax.tree.map(lambda array: array.sharding, abstract)
+        state = jax.jit(lambda: init_state(task, optimizer, 0), out_shardings=shardings)()
+        batch = put_batch({key: array[None] for key, array in rows.items()}, mesh, axis=1)
+        step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None))
+        states.append(jax.device_get(step(state, batch)[0].params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *states)
+
+
+SIZES = [("bert_base", "composite"), ("wmt14_en_de", "rposnet,big")]
+MESHES = [(8, 1, 1), (4, 2, 1), (2, 4, 1), (1, 8, 1), (1, 4, 2), (1, 2, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, variant", SIZES)
+def test_memory_of_a_device_falls(unchecked, name, variant, capsys):
+    """At full size, compiled for eight devices and not run: arguments are the state and the batch."""
+    _, source, task = made(name, variant)
+    optimizer = adam(1e-3)
+    rows = {key: np.repeat(array, 8, 0)[None, :64] for key, array in source.batch(np.arange(8)).items()}
+    table = []
+    for sizes in MESHES:
+        mesh = make_mesh(*sizes)
+        abstract = abstract_state(task, optimizer, 0, mesh)
+        placed = put_batch(rows, mesh, axis=1)
+        batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), placed)
+        shardings = jax.tree.map(lambda array: array.sharding, abstract)
+        step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None), donate_argnums=0)
+        memory = step.lower(abstract, batch).compile().memory_analysis()
+        whole, on_each = bytes_of(abstract)
+        table.append((on_each, memory.argument_size_in_bytes, memory.temp_size_in_bytes))
+        with capsys.disabled():
+            figures = "  ".join(f"{size / 2**20:,.0f}" for size in (whole, *table[-1]))
+            print(f"\n{name}:{variant} data, fsdp, model {sizes}: state, on each; arguments, temporary MiB: {figures}")
+    states, arguments, temporary = zip(*table, strict=True)
+    assert list(states[:4]) == sorted(states[:4], reverse=True)
+    assert states[3] < states[0] / 7.5 and arguments[3] < arguments[0] / 7
+    assert max(states[4:]) < states[0] / 5
+    assert min(temporary[4:]) < temporary[0]
