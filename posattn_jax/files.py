@@ -3,16 +3,22 @@
 import json
 import os
 import pathlib
+import platform
 from collections.abc import Callable
 from typing import IO, Any
 
 from posattn_jax.errors import RunError
 
 
+def beside(path: pathlib.Path) -> pathlib.Path:
+    """A hidden name in the same folder, this process's alone among those of all hosts that see the folder."""
+    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
+
+
 def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Lets `write` fill a temporary file beside `path`, and renames it to `path` once it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = beside(path)
     try:
         with temporary.open("wb") as file:
             write(file)

@@ -232,5 +232,8 @@ def _peak_memory_bytes() -> dict[str, int]:
 def _git_commit() -> str | None:
     """The commit of the source, if it is a checkout."""
     command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "HEAD"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # a machine without git
+        return None
     return result.stdout.strip() if result.returncode == 0 else None

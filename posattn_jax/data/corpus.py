@@ -3,7 +3,6 @@
 import array
 import dataclasses
 import itertools
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from posattn_jax.data import sequences, text_files
 from posattn_jax.data.tokenizer import Tokenizer, keep
 from posattn_jax.errors import InputError
+from posattn_jax.files import beside
 
 CHUNK = 10_000  # lines that are tokenised at a time
 VERSION = 1  # of what is kept on disk
@@ -92,7 +92,7 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
 
 def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
     """Streams the lines into a folder that is there only once it is whole."""
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    temporary = beside(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
@@ -112,7 +112,10 @@ def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: path
                         file.write(ids.astype(dtype).tobytes())
         np.save(temporary / "starts.npy", np.array(starts, np.int64))
         np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
-        if not folder.exists():  # where another process was quicker it is the same
+        try:
             temporary.rename(folder)
+        except OSError:
+            if not folder.exists():  # where another process was quicker it is the same
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 import array
 import itertools
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import numpy as np
 
 from posattn_jax.data.tokenizer import END, Tokenizer
 from posattn_jax.errors import InputError
+from posattn_jax.files import beside
 
 CHUNK = 10_000  # lines that are tokenised at a time
 VERSION = 1  # of what is kept on disk
@@ -46,7 +46,7 @@ def tokenised(name: str, lines: Iterator[str], key: str, tokenizer: Tokenizer, c
 
 def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
     """Streams the lines into a folder that is there only once it is whole."""
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    temporary = beside(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:

@@ -29,8 +29,10 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     write_plan(workdir / "sweep.json", together, {"commands": list(dict.fromkeys((*commands, command)))})
-    run(jobs, workdir, executor)
-    report.write(workdir)
+    if run(jobs, workdir, executor):
+        report.write(workdir)
+    else:
+        print("nothing is left to start: the array's other jobs are at work on the rest")
 
 
 def _with_earlier(chosen: Plan, plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:

@@ -3,9 +3,10 @@
   WORKDIR/sweep.json                 the plan, and how it was run
   WORKDIR/TREATMENT/SEED/            the run folders
   WORKDIR/logs/TREATMENT/SEED.txt    what they printed
-  WORKDIR/jobs/                      submitit's own files
+  WORKDIR/jobs/                      submitit's own files, of local workers in a folder for every host or SLURM job
 
-What is done is known from these files alone: the same command goes on where it was stopped, however it was.
+What is done is known from these files alone: the same command goes on where it was stopped, however it was. Several
+hosts, or the jobs of a SLURM array, may work on one sweep: the file system's locks must then hold across hosts.
 """
 
 import contextlib
@@ -13,17 +14,19 @@ import dataclasses
 import datetime
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import submitit
 
 from posattn_jax.errors import InputError, RunError
+from posattn_jax.sweeps import slurm
 from posattn_jax.sweeps.jobs import Job, is_claimed
 from posattn_jax.sweeps.table import ProgressTable
 from posattn_jax.sweeps.worker import Worker
@@ -62,27 +65,37 @@ class Executor:
             raise InputError(f"--slurm={','.join(self.slurm)}: --executor is {self.cluster}")
 
 
-def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
+def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
     """Runs what is not finished, and shows how far it is.
+
+    Returns:
+      Whether all is done. Otherwise other jobs of a SLURM array are at work on the rest.
 
     Raises:
       RunError: some runs failed, named with what they said; the others are done.
       KeyboardInterrupt, SystemExit: by Ctrl-C and SIGTERM, after the runs have saved.
     """
-    call = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {os.getpid()}"
+    array = os.environ.get("SLURM_ARRAY_JOB_ID") if executor.cluster == "local" else None
+    call = f"array {array}" if array else f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {os.getpid()}"
     gpus = visible_gpus() if executor.cluster == "local" else []
     workers = executor.workers or max(1, len(gpus))
-    slots = [folder / "jobs" / f"slot_{i}" for i in range(workers)]
+    place = folder / "jobs"
+    if executor.cluster == "local":
+        place /= f"slurm_{os.environ['SLURM_JOB_ID']}" if array else platform.node()
+    slots = [place / f"slot_{i}" for i in range(workers)]
     with _signals_raise(), ProgressTable(jobs) as table:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]
+            if array:
+                pending = [job for job in pending if not job.running]
             if not pending:
                 break
             submitted: list[submitit.Job] = []
             try:
                 for worker in _workers(pending, slots, executor, gpus, call):
-                    submitted.append(_submit(worker, folder / "jobs", executor))
-                while any(not job.done() for job in submitted) or any(map(is_claimed, slots)) or _any_running(pending):
+                    submitted.append(_submit(worker, place, executor))
+                at_work = _at_work(submitted, executor)
+                while at_work() or any(map(is_claimed, slots)) or (not array and any(job.running for job in pending)):
                     table.show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
@@ -93,14 +106,20 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> None:
                 raise
             finally:
                 table.show()
-    failed = [job for job in jobs if not job.finished]
+    elsewhere = [job for job in jobs if array and job.running]
+    failed = [job for job in jobs if not job.finished and job not in elsewhere]
     if failed:
         reasons = "; ".join(f"{job.name}: {_reason(job, folder)}" for job in failed)
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}; the same command tries them again")
+    return not elsewhere
 
 
-def _any_running(jobs: Sequence[Job]) -> bool:
-    return any(job.running for job in jobs)
+def _at_work(submitted: Sequence[submitit.Job], executor: Executor) -> Callable[[], bool]:
+    """Asks whether any of the workers is there, or is still to come."""
+    if executor.cluster == "local":
+        return lambda: not all(job.done() for job in submitted)
+    queue = slurm.Queue([job.job_id for job in submitted])
+    return lambda: not queue.is_empty
 
 
 def _reason(job: Job, folder: pathlib.Path) -> str:

@@ -7,11 +7,14 @@ import pathlib
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
-from typing import IO
+from types import FrameType
+from typing import IO, Any
 
 from submitit.helpers import DelayedSubmission
 
+from posattn_jax.sweeps import slurm
 from posattn_jax.sweeps.jobs import Job, claim
 
 
@@ -38,6 +41,8 @@ class Worker:
     def __call__(self) -> None:
         if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
+        if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+            self._heed_sigterm(signal.getsignal(signal.SIGUSR2))
         with claim(self.slot) as slot:
             if slot is None:
                 return
@@ -79,6 +84,17 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.process.pid, signal.SIGTERM)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+
+    def _heed_sigterm(self, requeue: Any) -> None:
+        """SIGTERM tells of a preemption, or that the job was cancelled; `requeue` is submitit's answer to SIGUSR2."""
+
+        def terminated(signum: int, frame: FrameType | None) -> None:
+            self._stop()
+            if slurm.is_running(os.environ["SLURM_JOB_ID"]):
+                requeue(signum, frame)
+            sys.exit(128 + signum)
+
+        signal.signal(signal.SIGTERM, terminated)
 
     def checkpoint(self) -> DelayedSubmission:
         """Called by submitit before a time limit or a preemption: the job is submitted anew."""

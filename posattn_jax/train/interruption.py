@@ -19,7 +19,9 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """While active, the first SIGINT or SIGTERM is noted; a second one acts at once.
+    """While active, the first SIGINT or SIGTERM is noted; a second SIGINT acts at once.
+
+    A second SIGTERM does not: a cluster sends it to every process of a job, and those that started a run pass it on.
 
     Of several processes it is enough that one is asked: jax, which has SIGTERM to itself then, finds a step that none
     of them has passed, and all are told there.
@@ -47,4 +49,5 @@ class Interruption:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
-        signal.signal(signum, self._previous[signum])
+        if signum == signal.SIGINT:
+            signal.signal(signum, self._previous[signum])

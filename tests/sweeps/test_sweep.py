@@ -14,7 +14,7 @@ import time
 import pytest
 
 from posattn_jax.errors import InputError, RunError
-from posattn_jax.sweeps import sweep
+from posattn_jax.sweeps import slurm, sweep
 from posattn_jax.sweeps.jobs import Job, claim, is_claimed
 from posattn_jax.sweeps.sweep import Executor, visible_gpus
 from posattn_jax.sweeps.table import state
@@ -114,29 +114,92 @@ def test_a_killed_run_failed_and_the_next_call_starts_it_again(tmp_path):
     assert job.finished and len(notes(job, "start")) == 2
 
 
-def test_a_time_limit_lets_the_run_save_and_submits_the_worker_again(tmp_path):
-    """As submitit does it: from a signal handler, while the worker waits for its run."""
-    job = make_job(tmp_path, 1, seconds=5)
-    worker = Worker(tmp_path / "slot", "call", (job,))
+@pytest.mark.parametrize(
+    "signum, state_of_job",
+    [(signal.SIGUSR2, "RUNNING"), (signal.SIGTERM, "RUNNING"), (signal.SIGTERM, "COMPLETING")],
+    ids=["time limit", "preempted", "cancelled"],
+)
+def test_slurm_lets_the_run_save_and_the_worker_is_queued_again(tmp_path, monkeypatch, signum, state_of_job):
+    """As submitit does it: from a signal handler, while the worker waits for its run. Not where it was cancelled."""
+    make_commands(tmp_path, squeue=f"echo {state_of_job}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    job = make_job(tmp_path, 1, seconds=60)
+    worker = Worker(tmp_path / "slot", "call", (job, make_job(tmp_path, 2)))
     again = []
 
     def warned(signum, frame):
         again.append(worker.checkpoint())
         sys.exit(-1)
 
-    previous = signal.signal(signal.SIGUSR2, warned)
-    alarm = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGUSR2))
-    alarm.start()
+    def warn():
+        wait_for(lambda: notes(job, "start"))
+        os.kill(os.getpid(), signum)
+
+    previous = {each: signal.signal(each, warned) for each in (signal.SIGUSR2, signal.SIGTERM)}
+    warner = threading.Thread(target=warn)
+    warner.start()
     try:
         with pytest.raises(SystemExit):
             worker()
     finally:
-        signal.signal(signal.SIGUSR2, previous)
-        alarm.join()
+        warner.join()
+        for each, handler in previous.items():
+            signal.signal(each, handler)
     assert len(notes(job, "saved")) == 1 and not job.running and job.failure() is None
+    assert not worker.jobs[1].finished
+    if state_of_job != "RUNNING":
+        assert not again
+        return
     (submission,) = again
-    pickle.loads(pickle.dumps(submission.function))()
-    assert job.finished
+    resubmitted = pickle.loads(pickle.dumps(submission.function))
+    monkeypatch.delenv("SUBMITIT_EXECUTOR")
+    dataclasses.replace(resubmitted, jobs=(make_job(tmp_path, 1), *resubmitted.jobs[1:]))()
+    assert job.finished and worker.jobs[1].finished
+
+
+def make_commands(folder, **texts):
+    """Shell scripts in the place of SLURM's commands."""
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
+def test_the_jobs_of_a_slurm_array_share_a_sweep(tmp_path, monkeypatch):
+    """None waits for what another has begun."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    jobs = [make_job(tmp_path, seed) for seed in (1, 2)]
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    with claim(jobs[0].log) as log, claim(tmp_path / "jobs" / "slurm_9" / "slot_0") as slot:
+        assert log is not None and slot is not None
+        assert not sweep.run(jobs, tmp_path, Executor())
+    assert jobs[1].finished and not notes(jobs[0], "start")
+    assert sweep.run(jobs, tmp_path, Executor()) and jobs[0].finished
+
+
+@pytest.mark.slow
+def test_what_failed_in_a_slurm_array_is_not_tried_again_in_it(tmp_path, monkeypatch):
+    job = make_job(tmp_path, 3, exit_code=1)
+    for array, number, starts in (("7", "8", 1), ("7", "9", 1), ("10", "10", 2)):
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", array)
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        with pytest.raises(RunError, match="1 of 1 runs failed: a/3: posattn_jax: error: no luck"):
+            sweep.run([job], tmp_path, Executor())
+        assert len(notes(job, "start")) == starts
+
+
+def test_slurm_says_which_jobs_are_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0.0)
+    queue = slurm.Queue(["12", "13"])
+    for answer, is_empty in (("echo 11; echo 12", False), ("exit 1", False), ("echo 13", True), ("exit 1", True)):
+        make_commands(tmp_path, squeue=answer)
+        assert queue.is_empty == is_empty
+    make_commands(tmp_path, squeue='test "$*" = "--noheader --jobs=12 --format=%T" && echo RUNNING')
+    assert slurm.is_running("12") and not slurm.is_running("13")
+    monkeypatch.setenv("PATH", "")
+    assert not slurm.is_running("12")
 
 
 KILLER = """
@@ -277,8 +340,8 @@ def test_every_gpu_has_its_worker(monkeypatch, tmp_path):
     assert worker.environment == {"CUDA_VISIBLE_DEVICES": None}
 
 
-# What submitit asks of SLURM: sbatch prints a job number, squeue and sacct know nothing.
-SBATCH = """#!/bin/sh
+# What submitit asks of SLURM: sbatch prints a job number, sacct knows nothing.
+SBATCH = """
 for last; do :; done
 cp "$last" {folder}/submitted.sh
 echo "Submitted batch job 12"
@@ -286,9 +349,7 @@ echo "Submitted batch job 12"
 
 
 def test_slurm_is_asked_for_a_gpu_a_worker_and_its_parameters(monkeypatch, tmp_path):
-    for name, text in (("sbatch", SBATCH.format(folder=tmp_path)), ("srun", "#!/bin/sh\n"), ("sacct", "#!/bin/sh\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    make_commands(tmp_path, sbatch=SBATCH.format(folder=tmp_path), srun="", sacct="")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     executor = Executor("slurm", 1, 90, {"partition": "gpu", "mem_gb": 32, "setup": "module load cuda"})
     (worker,) = sweep._workers([make_job(tmp_path, 1)], [tmp_path / "slot"], executor, [], "call")
