@@ -6,7 +6,8 @@
 #   sbatch --array=0-3 --gpus-per-node=1 launch/slurm.sh --mode=sweep --config=... --workdir=...
 #       one sweep, whose runs four jobs take from each other
 # Before a time limit, and when another job wants its place, a run saves and ends with 143; the job is then queued again
-# and goes on from there. `scancel JOB` ends it for good; the same sbatch command goes on even then.
+# and goes on from there. So it does, up to RESTARTS (3) times, where a process dies of a signal: the others have lost it,
+# and end. `scancel JOB` ends it for good; the same sbatch command goes on even then.
 #SBATCH --job-name=posattn_jax
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -32,10 +33,16 @@ if [ -n "$is_sweep" ] && [ "${SLURM_NTASKS:-1}" != 1 ]; then
 fi
 
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun no longer takes over sbatch's
-# Not one process for another's exit code 143: it may be saving.
 exit_code=0
+# --kill-on-bad-exit=0: a process that has saved and ended is no reason to kill one that is still saving.
 srun --kill-on-bad-exit=0 .venv/bin/python -m posattn_jax.main "$@" || exit_code=$?
-if [ "$exit_code" = 143 ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ]; then
+case $exit_code in
+    143) go_on=1 ;; # has saved
+    129 | 13[1-9] | 14?) go_on=$((${SLURM_RESTART_COUNT:-0} < ${RESTARTS:-3})) ;;
+    *) go_on=0 ;; # done, failed, or stopped by SIGINT
+esac
+# Otherwise it is SLURM that ends the job, for good or to queue it again.
+if [ "$go_on" = 1 ] && [ "$(squeue --noheader --jobs="$job" --format=%T)" = RUNNING ]; then
     scontrol requeue "$job"
 fi
 exit "$exit_code"

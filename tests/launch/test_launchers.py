@@ -57,8 +57,15 @@ def cluster(tmp_path):
 
 @pytest.mark.parametrize(
     "exit_code, state, requeued",
-    [(0, "RUNNING", False), (143, "RUNNING", True), (143, "COMPLETING", False), (1, "RUNNING", False)],
-    ids=["done", "time limit", "cancelled", "failed"],
+    [
+        (0, "RUNNING", False),
+        (143, "RUNNING", True),
+        (143, "COMPLETING", False),
+        (1, "RUNNING", False),
+        (130, "RUNNING", False),
+        (134, "RUNNING", True),
+    ],
+    ids=["done", "time limit", "cancelled", "failed", "stopped", "lost a process"],
 )
 def test_slurm_queues_again_what_has_saved(cluster, exit_code, state, requeued):
     arguments = ("--config=a.py", "--config.data.dir=a folder")
@@ -74,6 +81,12 @@ def test_slurm_queues_again_one_job_of_an_array(cluster):
     result, called = cluster("--mode=sweep", exit_code=143, **array)
     assert result.returncode == 143
     assert called[1:] == [["squeue", "--noheader", "--jobs=12_3", "--format=%T"], ["scontrol", "requeue", "12_3"]]
+
+
+def test_slurm_queues_again_three_times_what_died(cluster):
+    for restarts, requeued in (("2", True), ("3", False)):
+        _, called = cluster(exit_code=137, SLURM_RESTART_COUNT=restarts)
+        assert (called[-1] == ["scontrol", "requeue", "12"]) == requeued
 
 
 @pytest.mark.parametrize(
@@ -128,7 +141,7 @@ def test_a_tpu_slice_is_made_again_and_the_run_goes_on(tmp_path):
     assert copied[2:] == ["slice:posattn_jax.tar.gz", "--worker=all", zone]
     assert started[:3] == ["ssh", "slice", "--worker=all"] and started[-1] == zone
     lines = started[3].removeprefix("--command=").splitlines()
-    assert shlex.split(lines[-1])[-2:] == ["--config=a.py", "--config.data.dir=a folder"]
+    assert shlex.split(lines[-1])[-3:] == ["--distributed", "--config=a.py", "--config.data.dir=a folder"]
     assert subprocess.run(["bash", "-n"], input="\n".join(lines), text=True, check=False).returncode == 0
 
 
