@@ -182,6 +182,8 @@ def test_the_pods_of_kubernetes_find_each_other():
     (rule,) = job["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2]
     assert rule["onExitCodes"]["containerName"] == container["name"]
-    (policy,) = jobset["spec"]["failurePolicy"]["rules"]
+    failure = jobset["spec"]["failurePolicy"]
+    assert failure["restartStrategy"] == "BlockingRecreate" and failure["maxRestarts"] > 0
+    (policy,) = failure["rules"]
     assert (policy["action"], policy["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
