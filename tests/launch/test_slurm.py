@@ -12,7 +12,7 @@ import pytest
 from posattn_jax.files import read_metrics
 from tests.test_main import ROOT
 
-CONFIG = ("--config=configs/digits.py:tiny", "--config.train.total_steps=700", "--config.train.log_steps=10")
+CONFIG = ("--config=configs/digits.py:tiny", "--config.train.total_steps=300", "--config.train.log_steps=10")
 ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # one device for every process
 
 
@@ -45,7 +45,7 @@ def rows_of(workdir):
     return [row for row in read_metrics(path) if row["split"] != "speed"] if path.exists() else []
 
 
-def wait_for(condition, seconds=600):
+def wait_for(condition, seconds=1800):
     deadline = time.time() + seconds
     while not condition():
         assert time.time() < deadline
