@@ -17,9 +17,10 @@ from ml_collections import ConfigDict
 
 from posattn_jax import experiment, translating
 from posattn_jax.analysis import figures
-from posattn_jax.data import glue, tokenizer
+from posattn_jax.data import glue, remembered, tokenizer
 from posattn_jax.data.batches import Kept
 from posattn_jax.data.images import GridImages
+from posattn_jax.data_files import data_files
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
 from posattn_jax.processes import first_goes_ahead, is_first
@@ -46,6 +47,7 @@ MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
     check_config(config, workdir)
+    remembered.check(data_files(config), workdir)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, workdir=workdir)
     per_epoch = experiment.steps_per_epoch(config, sources["train"])
@@ -54,11 +56,12 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     task = experiment.make_task(config, sources["train"])
     mesh = make_mesh(**config.mesh)
     trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
-    has_begun = any((workdir / "checkpoints").glob("[0-9]*"))
+    has_begun = any(path.name.isdigit() for path in workdir.glob("checkpoints/*"))
     pretrained = None if has_begun else experiment.pretrained(config, task)
     with _alone_in(workdir) if is_first() else contextlib.nullcontext():
         if is_first():
             write_json(workdir / "config.json", config.to_dict())
+            remembered.keep(data_files(config), workdir)
             if isinstance(sources["train"], Kept):
                 sources["train"].keep(workdir)
         trainer.open(workdir, pretrained)
@@ -90,6 +93,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise InputError(
             f"--mode=evaluate: a translation is evaluated by one process, and here are {jax.process_count()}"
         )
+    remembered.check(data_files(config), workdir, evaluates=True)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)
     task = experiment.make_task(config, sources["train"], ConfigDict(saved))

@@ -13,6 +13,7 @@ from posattn_jax.errors import InputError
 from posattn_jax.files import read_metrics, write_json
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
+from tests.drills.damages import flip_a_bit
 from tests.made_text import sentences, write_mnli, write_rte, write_text
 
 
@@ -22,7 +23,7 @@ class Killed(Exception):
 
 def text_config(files, **data):
     config = bert_tiny.get_config("tiny")
-    config.data.update(dir=str(files / "text"), cache_dir=str(files / "cache"), **data)
+    config.data.update({"dir": str(files / "text"), "cache_dir": str(files / "cache")} | data)
     config.train.update(batch_size=8, total_steps=4, checkpoint_steps=1)
     return config
 
@@ -100,6 +101,10 @@ def meets_other_texts(files, bert, capsys):
     with pytest.raises(InputError, match=r"its tokenizer has the SHA-256 .* the text has changed"):
         runs.train(config, bert)
     assert [(bert / name).read_bytes() for name in ("metrics.jsonl", "config.json")] == before
+    damaged = files / "damaged"
+    flip_a_bit(write_text(damaged) / "b.txt")
+    with pytest.raises(InputError, match=f"{damaged}/b.txt has changed, or is damaged, since the run in {bert} began"):
+        runs.train(text_config(files, dir=str(damaged)), bert)
     capsys.readouterr()
     runs.evaluate(config, bert)
     assert "training a tokenizer" not in capsys.readouterr().out

@@ -156,7 +156,7 @@ def refuses_wrong_input(files, workdir, capsys):
     (files / "train.qa").write_text((files / "train.qa").read_text() + "One more.\n")
     with pytest.raises(InputError, match="as many, each the other's translation"):
         runs.train(config, files / "other")
-    with pytest.raises(InputError, match="the text has changed"):
+    with pytest.raises(InputError, match="train.qa has changed, or is damaged, since the run"):
         write_parallel(files, 90)
         runs.train(config, workdir)
     tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False).save(workdir / "tokenizer.model")

@@ -27,7 +27,7 @@ def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
     rows = read_metrics(workdir / "metrics.jsonl")
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    with np.load(workdir / "positions.npz") as file:
+    with np.load(workdir / "positions.npz", allow_pickle=False) as file:
         positions = dict(file)
     folder = workdir / "figures"
     folder.mkdir(exist_ok=True)

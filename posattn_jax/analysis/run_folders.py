@@ -49,7 +49,7 @@ class Run:
         path = self.workdir / "positions.npz"
         if not path.exists():
             return {}
-        with np.load(path) as file:
+        with np.load(path, allow_pickle=False) as file:
             return dict(file)
 
     def series(self, split: str, name: str) -> list[tuple[int, float, float]]:

@@ -6,28 +6,32 @@ import pathlib
 import pickle
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Literal
 
 import numpy as np
 
-from posattn_jax.data.downloads import fetch
+from posattn_jax.data.downloads import fetch, tell_if_not_official
 from posattn_jax.data.images import ImageSet
 from posattn_jax.errors import InputError
 
 URL = "https://www.cs.toronto.edu/~kriz/"
 NUM_IMAGES = {"train": 50_000, "test": 10_000}
 NUM_PIXELS = 3 * 32 * 32
+MOST_BYTES = 200_000_000  # of a file in an archive: the largest official one has 156 million
 
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """One way in which a set is published: an archive, the folder in it, and the files of each split in that."""
+    """One way in which a set is published: an archive, the folder in it, and the files of each split in that.
+
+    The MD5 of a file is None where it is not published.
+    """
 
     archive: str
     md5: str
     folder: str
-    files: dict[str, list[str]]
+    files: dict[str, dict[str, str | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +75,18 @@ class Cifar:
                 f"unpacked {binary.folder} or {python.folder} there; get it from {URL}{binary.archive}, or "
                 "with --config.data.download=True"
             )
-        names, read = found
+        version, place = found
+        files = version.files[split]
+        if place.is_file():
+            tell_if_not_official(place, version.md5)
+            contents = _read_members(place, [f"{version.folder}/{name}" for name in files])
+        else:
+            contents = [self._read_file(place / name, md5) for name, md5 in files.items()]
         images, labels = [], []
-        for name in names:
-            decode = self._decode_binary if name.endswith(".bin") else self._decode_pickle
+        for name, content in zip(files, contents, strict=True):
+            decode = self._decode_binary if version is self.binary else self._decode_pickle
             try:
-                file_images, file_labels = decode(read(name), NUM_IMAGES[split] // len(names))
+                file_images, file_labels = decode(content, NUM_IMAGES[split] // len(files))
             except ValueError as error:
                 raise InputError(f"{name} in {folder} {error}: get the {self.title} archive again") from error
             images.append(file_images)
@@ -84,23 +94,31 @@ class Cifar:
         planar = np.concatenate(images).reshape(-1, 3, 32, 32)
         return ImageSet(np.ascontiguousarray(planar.transpose(0, 2, 3, 1)), np.concatenate(labels), self.num_classes)
 
-    def _find(self, folder: pathlib.Path, split: str) -> tuple[list[str], Callable[[str], bytes]] | None:
-        """The names of a split's files and a function that reads one: of a folder, else of an archive."""
+    def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
+        """What `load` reads of a folder, as far as it is there."""
+        found = self._find(folder, split)
+        if found is None:
+            return []
+        version, place = found
+        paths = [place] if place.is_file() else [place / name for name in version.files[split]]
+        return [path for path in paths if path.is_file()]
+
+    def _find(self, folder: pathlib.Path, split: str) -> tuple[Version, pathlib.Path] | None:
+        """A version, and the folder that has its files, or else its archive."""
         for version in (self.binary, self.python):
-            files = version.files[split]
             for place in (folder, folder / version.folder):
-                if (place / files[0]).is_file():
-                    return files, lambda name, place=place: self._read_file(place / name)
+                if (place / next(iter(version.files[split]))).is_file():
+                    return version, place
         for version in (self.binary, self.python):
             path = folder / version.archive
-            if path.exists():
-                inner = version.folder
-                return version.files[split], lambda name, path=path, inner=inner: _read_member(path, f"{inner}/{name}")
+            if path.is_file():
+                return version, path
         return None
 
-    def _read_file(self, path: pathlib.Path) -> bytes:
+    def _read_file(self, path: pathlib.Path, md5: str | None) -> bytes:
         if not path.exists():
             raise InputError(f"{path.name} is missing in {path.parent}: unpack the {self.title} archive again")
+        tell_if_not_official(path, md5)
         return path.read_bytes()
 
     def _decode_binary(self, data: bytes, num_images: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,13 +150,22 @@ CIFAR10 = Cifar(
         "cifar-10-binary.tar.gz",
         "c32a1d4ab5d03f1284b67883e8d87530",
         "cifar-10-batches-bin",
-        {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]},
+        {"train": dict.fromkeys(f"data_batch_{i}.bin" for i in range(1, 6)), "test": {"test_batch.bin": None}},
     ),
     python=Version(
         "cifar-10-python.tar.gz",
         "c58f30108f718f92721af3b95e74349a",
         "cifar-10-batches-py",
-        {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
+        {
+            "train": {
+                "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                "data_batch_4": "634d18415352ddfa80567beed471001a",
+                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            },
+            "test": {"test_batch": "40351d587109b95175f43aff81a1287e"},
+        },
     ),
 )
 CIFAR100 = Cifar(  # its labels are the fine ones; a binary record has a coarse one before
@@ -150,34 +177,58 @@ CIFAR100 = Cifar(  # its labels are the fine ones; a binary record has a coarse 
         "cifar-100-binary.tar.gz",
         "03b5dce01913d631647c71ecec9e9cb8",
         "cifar-100-binary",
-        {"train": ["train.bin"], "test": ["test.bin"]},
+        {"train": {"train.bin": None}, "test": {"test.bin": None}},
     ),
     python=Version(
         "cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         "cifar-100-python",
-        {"train": ["train"], "test": ["test"]},
+        {
+            "train": {"train": "16019d7e3df5f24257cddd939b257f8d"},
+            "test": {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+        },
     ),
 )
 
 
-def _read_member(archive: pathlib.Path, member: str) -> bytes:
+def _read_members(archive: pathlib.Path, members: Collection[str]) -> list[bytes]:
+    """Files of an archive, none of which is unpacked; read to its end, where the check sum of the whole is."""
+    contents: dict[str, bytes] = {}
+    at = archive.name
     try:
         with tarfile.open(archive) as tar:
-            file = tar.extractfile(member)
-            return file.read() if file else b""
-    except (tarfile.TarError, zlib.error, KeyError, EOFError, OSError) as error:
+            for info in tar:
+                if (at := info.name) not in members:
+                    continue
+                if not info.isreg() or info.size > MOST_BYTES:
+                    raise tarfile.TarError("is no plain file of that set")
+                file = tar.extractfile(info)
+                contents[at] = file.read() if file else b""
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                pass
+        for at in members:
+            if at not in contents:
+                raise tarfile.TarError("is not there")
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise InputError(
-            f"{archive} cannot be read at {member} ({error}): download it again from {URL}{archive.name}"
+            f"{archive} cannot be read at {at} ({error}): download it again from {URL}{archive.name}"
         ) from error
+    return [contents[member] for member in members]
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     """Builds numpy arrays and plain containers, and nothing else: a pickle may name any function."""
 
-    ALLOWED = ("_reconstruct", "ndarray", "dtype", "encode")
+    ALLOWED = (
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+    )
 
     def find_class(self, module, name):
-        if name in self.ALLOWED and module.split(".")[0] in ("numpy", "_codecs"):
+        if (module, name) == ("_codecs", "encode"):  # which Python 3 makes Python 2's strings of
+            return lambda text, _: text.encode("latin1")
+        if (module, name) in self.ALLOWED:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed")

@@ -4,15 +4,14 @@ import array
 import dataclasses
 import itertools
 import pathlib
-import shutil
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from posattn_jax.data import cache as kept
 from posattn_jax.data import sequences, text_files
 from posattn_jax.data.tokenizer import Tokenizer, keep
 from posattn_jax.errors import InputError
-from posattn_jax.files import beside
 
 CHUNK = 10_000  # lines that are tokenised at a time
 VERSION = 1  # of what is kept on disk
@@ -81,41 +80,33 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
     """
     folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', VERSION, tokenizer.sha256)[:16]}"
     dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
-    if not folder.exists():
+
+    def make(temporary: pathlib.Path) -> None:
         print(f"tokenising {len(files)} files ...")
-        _write(text_files.lines(files), tokenizer, dtype, folder)
-    starts, pairs = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("starts", "pairs"))
+        _write(text_files.lines(files), tokenizer, dtype, temporary)
+
+    kept.folder(folder, make)
+    starts, pairs = (np.load(folder / f"{each}.npy", mmap_mode="r", allow_pickle=False) for each in ("starts", "pairs"))
     if not len(pairs):
         raise InputError(f"{', '.join(map(str, files))}: no line with text")
     return SentencePairs(np.memmap(folder / "ids.bin", dtype, "r"), starts, pairs, length, tokenizer)
 
 
 def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
-    """Streams the lines into a folder that is there only once it is whole."""
-    temporary = beside(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        starts, pairs, is_open = array.array("q", [0]), array.array("q"), False
-        with (temporary / "ids.bin").open("wb") as file:
-            for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
-                for line, ids in zip(chunk, tokenizer.encode(chunk), strict=True):
-                    if not line:
-                        is_open = False
-                    elif len(ids):
-                        if is_open:
-                            pairs[-1] = 2
-                        else:
-                            pairs.extend((len(starts) - 1, 1))
-                        is_open = not is_open
-                        starts.append(starts[-1] + len(ids))
-                        file.write(ids.astype(dtype).tobytes())
-        np.save(temporary / "starts.npy", np.array(starts, np.int64))
-        np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.exists():  # where another process was quicker it is the same
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    """Streams the lines into a folder."""
+    starts, pairs, is_open = array.array("q", [0]), array.array("q"), False
+    with (folder / "ids.bin").open("wb") as file:
+        for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
+            for line, ids in zip(chunk, tokenizer.encode(chunk), strict=True):
+                if not line:
+                    is_open = False
+                elif len(ids):
+                    if is_open:
+                        pairs[-1] = 2
+                    else:
+                        pairs.extend((len(starts) - 1, 1))
+                    is_open = not is_open
+                    starts.append(starts[-1] + len(ids))
+                    file.write(ids.astype(dtype).tobytes())
+    np.save(folder / "starts.npy", np.array(starts, np.int64))
+    np.save(folder / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))

@@ -1,10 +1,15 @@
-"""Official files fetched from where they are published."""
+"""Official files: fetched from where they are published, and told from others."""
 
+import hashlib
+import io
+import logging
 import pathlib
 
 import pooch
 
 from posattn_jax.errors import InputError
+
+_logger = logging.getLogger(__name__)
 
 
 def fetch(url: str, md5: str, folder: pathlib.Path) -> None:
@@ -13,3 +18,20 @@ def fetch(url: str, md5: str, folder: pathlib.Path) -> None:
         pooch.retrieve(url, f"md5:{md5}", url.rpartition("/")[2], folder, progressbar=True)
     except Exception as error:  # requests, urllib3 and pooch each have their own
         raise InputError(f"{url} cannot be downloaded into {folder}: {error}") from error
+
+
+def tell_if_not_official(path: pathlib.Path, md5: str | None, content: bytes | None = None) -> None:
+    """Warns where a file, or what is in it, is not what is published: it may be made otherwise, or be damaged.
+
+    Args:
+      path: of the file.
+      md5: that is published; None: none is.
+      content: what the MD5 is of; None: the file.
+    """
+    if md5 is None:
+        return
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file if content is None else io.BytesIO(content), "md5").hexdigest()
+    if digest != md5:
+        told = path, digest[:12], md5[:12]
+        _logger.warning("%s is not the official file: its MD5 is %s..., not %s...; made otherwise, or damaged", *told)

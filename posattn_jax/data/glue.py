@@ -125,6 +125,16 @@ def has_test(name: str, folder: pathlib.Path) -> bool:
     return tfds_sentences.find(name, folder) is not None or all(path.is_file() for path in paths)
 
 
+def files(name: str, folder: pathlib.Path) -> list[pathlib.Path]:
+    """What `load` reads, of every part, as far as it is there."""
+    task = check_name(name)
+    prepared = tfds_sentences.find(name, folder)
+    if prepared is not None:
+        return sorted(path for path in prepared.iterdir() if path.is_file())
+    names = ["train.tsv", *(f"{part}{suffix}.tsv" for part in ("dev", "test") for suffix, _ in task.parts)]
+    return [path for each in names if (path := folder / task.folder / each).is_file()]
+
+
 def load(
     name: str, folder: pathlib.Path, part: Part, tokenizer: Tokenizer, length: int, malformed: Malformed = "refuse"
 ) -> Sentences:

@@ -9,7 +9,7 @@ from posattn_jax.data.images import ImageSet
 from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.errors import InputError
 
-OFFICIAL = {"mnist": mnist.load, "cifar10": CIFAR10.load, "cifar100": CIFAR100.load}  # from their own files
+OFFICIAL = {"mnist": mnist, "cifar10": CIFAR10, "cifar100": CIFAR100}  # from their own files
 NAMES = ("digits", *OFFICIAL, "moving_mnist", "moving_mnist_clips")
 
 
@@ -43,4 +43,15 @@ def load(
         raise InputError(f'data.name="{name}": expected {", ".join(NAMES)} or tfds/NAME')
     if tfds_images.is_prepared(name, folder):
         return tfds_images.load(name, folder, split)
-    return OFFICIAL[name](folder, split, download)
+    return OFFICIAL[name].load(folder, split, download)
+
+
+def files(name: str, folder: pathlib.Path) -> list[pathlib.Path]:
+    """What `load` reads, of both splits, as far as it is there."""
+    name = {"moving_mnist": "mnist", "moving_mnist_clips": "mnist"}.get(name, name)
+    prepared = name.removeprefix("tfds/")
+    if name != "digits" and tfds_images.is_prepared(prepared, folder):
+        return sorted(path for path in (folder / prepared).rglob("*") if path.is_file())
+    if name not in OFFICIAL:
+        return []
+    return sorted({path for split in ("train", "test") for path in OFFICIAL[name].files(folder, split)})

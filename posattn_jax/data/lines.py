@@ -3,15 +3,14 @@
 import array
 import itertools
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from posattn_jax.data import cache as kept
 from posattn_jax.data.tokenizer import END, Tokenizer
 from posattn_jax.errors import InputError
-from posattn_jax.files import beside
 
 CHUNK = 10_000  # lines that are tokenised at a time
 VERSION = 1  # of what is kept on disk
@@ -35,34 +34,26 @@ def tokenised(name: str, lines: Iterator[str], key: str, tokenizer: Tokenizer, c
     """One side's ids; InputError where it has no text."""
     folder = cache / f"lines-{key[:16]}"
     dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
-    if not folder.exists():
+
+    def make(temporary: pathlib.Path) -> None:
         print(f"tokenising {name} ...")
-        _write(lines, tokenizer, dtype, folder)
-    starts = np.load(folder / "starts.npy", mmap_mode="r")
+        _write(lines, tokenizer, dtype, temporary)
+
+    kept.folder(folder, make)
+    starts = np.load(folder / "starts.npy", mmap_mode="r", allow_pickle=False)
     if not starts[-1]:
         raise InputError(f"{name}: no line with text")
     return Lines(name, np.memmap(folder / "ids.bin", dtype, "r"), starts)
 
 
 def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
-    """Streams the lines into a folder that is there only once it is whole."""
-    temporary = beside(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        starts = array.array("q", [0])
-        with (temporary / "ids.bin").open("wb") as file:
-            for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
-                for ids in tokenizer.encode(chunk):
-                    if len(ids):  # a line may be of characters only that the model reads as none
-                        ids = np.append(ids, END)
-                    starts.append(starts[-1] + len(ids))
-                    file.write(ids.astype(dtype).tobytes())
-        np.save(temporary / "starts.npy", np.array(starts, np.int64))
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.exists():  # where another process was quicker it is the same
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    """Streams the lines into a folder."""
+    starts = array.array("q", [0])
+    with (folder / "ids.bin").open("wb") as file:
+        for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
+            for ids in tokenizer.encode(chunk):
+                if len(ids):  # a line may be of characters only that the model reads as none
+                    ids = np.append(ids, END)
+                starts.append(starts[-1] + len(ids))
+                file.write(ids.astype(dtype).tobytes())
+    np.save(folder / "starts.npy", np.array(starts, np.int64))

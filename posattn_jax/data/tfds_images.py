@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from posattn_jax.data import tfds_features
 from posattn_jax.data.images import ImageSet
 from posattn_jax.errors import InputError
 
@@ -25,6 +26,7 @@ def load(name: str, folder: pathlib.Path, split: str) -> ImageSet:
             f'tfds set "{name}" is not prepared in data.dir={folder}: install the extra "prepare" and run '
             f"tfds build {name} --data_dir={folder} --file_format=array_record"
         )
+    tfds_features.check(folder / name)
     import tensorflow_datasets as tfds  # takes seconds, and most runs do not read tfds
 
     builder = tfds.builder(name, data_dir=folder)

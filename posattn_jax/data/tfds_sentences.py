@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from posattn_jax.data import tfds_features
 from posattn_jax.errors import InputError
 
 
@@ -17,6 +18,7 @@ def read(folder: pathlib.Path, split: str, features: Sequence[str]) -> Iterator[
     Raises:
       InputError: the set cannot be read.
     """
+    tfds_features.check(folder)
     import tensorflow_datasets as tfds  # takes seconds, and most runs do not read tfds
 
     try:

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from posattn_jax.data import tfds_features
 from posattn_jax.errors import InputError
 
 
@@ -23,6 +24,7 @@ def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
     Raises:
       InputError: the set has no such split or language, or cannot be read.
     """
+    tfds_features.check(folder)
     import tensorflow_datasets as tfds  # takes seconds, and most runs do not read tfds
 
     try:

@@ -6,6 +6,7 @@
 import functools
 import hashlib
 import io
+import logging
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,9 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from posattn_jax import sums
 from posattn_jax.data import text_files
 from posattn_jax.errors import InputError
 from posattn_jax.files import write_atomically
+
+_logger = logging.getLogger(__name__)
 
 PAD, CLS, SEP, MASK = SPECIALS = range(4)
 BEGIN, END = CLS, SEP  # of a sentence that is translated into
@@ -211,10 +215,27 @@ def of_lines(
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
-    if not path.exists():
+    if not _is_as_saved(path):
         print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        train(lines, vocabulary_size, kind, fold_case, normalization, field).save(path)
+        tokenizer, known = train(lines, vocabulary_size, kind, fold_case, normalization, field), _sum_file(path)
+        write_atomically(known, lambda file: file.write(f"{tokenizer.sha256}  {path.name}\n".encode()))
+        tokenizer.save(path)
     return read(path)
+
+
+def _sum_file(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix(".sha256")
+
+
+def _is_as_saved(path: pathlib.Path) -> bool:
+    """Whether the cache has a tokenizer; not where it has the SHA-256 of another. Earlier versions kept none."""
+    if not path.exists():
+        return False
+    known = _sum_file(path)
+    if not known.exists() or known.read_text(encoding="utf-8", errors="replace").split()[:1] == [sums.of_file(path)]:
+        return True
+    _logger.warning("%s: has changed since it was saved: it is made anew", path)
+    return False
 
 
 def _sentencepiece():

@@ -1,4 +1,7 @@
+import io
 import pickle
+import sys
+import tarfile
 import time
 
 import numpy as np
@@ -47,7 +50,7 @@ def test_every_layout_gives_the_same_images(request, tmp_path, cifar, suffix):
     for inner, version in ((binary, cifar.binary), (python, cifar.python)):
         folder = tmp_path / version.archive.split(".")[0]
         folder.mkdir()
-        made_data.write_archive(inner, folder / version.archive, version.files["test"][0])
+        made_data.write_archive(inner, folder / version.archive, next(iter(version.files["test"])))
         folders.append(folder)
     for folder in folders:
         loaded = cifar.load(folder, "test")
@@ -96,13 +99,94 @@ def test_truncated_archive(binary, tmp_path):
         CIFAR10.load(tmp_path, "train")
 
 
+def write_tar(path, *members, damage=None):
+    """A .tar.gz of (name, content, or what else a member may be)."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=0) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                info.size = len(content)
+            else:
+                info.type, info.linkname = content
+            tar.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+    data = bytearray(buffer.getvalue())
+    if damage is not None:
+        data[damage] ^= 1
+    path.write_bytes(data)
+
+
+def test_an_archive_unpacks_nothing(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    records = bytes(30_730_000)
+    inner = "cifar-10-batches-bin/test_batch.bin"
+    write_tar(
+        folder / "cifar-10-binary.tar.gz",
+        ("../escaped.bin", b"out"),
+        (str(tmp_path / "absolute.bin"), b"out"),
+        ("cifar-10-batches-bin/link", (tarfile.SYMTYPE, "/etc/passwd")),
+        (inner, records),
+    )
+    assert len(CIFAR10.load(folder, "test")) == 10_000
+    assert [path.name for path in tmp_path.rglob("*")] == ["data", "cifar-10-binary.tar.gz"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+def test_a_link_is_not_followed(tmp_path, kind):
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(30_730_000))
+    member = "cifar-10-batches-bin/test_batch.bin"
+    write_tar(tmp_path / "cifar-10-binary.tar.gz", (member, (kind, str(secret))))
+    with pytest.raises(InputError, match=rf"cannot be read at {member} \(is no plain file"):
+        CIFAR10.load(tmp_path, "test")
+
+
+def test_an_archive_is_read_to_its_check_sum(binary, tmp_path, caplog):
+    """One bit of a pixel: of what is not compressed the unpacker notices nothing before."""
+    content = (binary / "test_batch.bin").read_bytes()
+    write_tar(tmp_path / "cifar-10-binary.tar.gz", ("cifar-10-batches-bin/test_batch.bin", content), damage=10_000_000)
+    with pytest.raises(InputError, match=r"cifar-10-binary.tar.gz cannot be read at .* \(CRC check failed"):
+        CIFAR10.load(tmp_path, "test")
+    assert "cifar-10-binary.tar.gz is not the official file: its MD5 is " in caplog.text
+
+
+def test_a_file_that_is_not_the_official_one_is_told(python, caplog):
+    CIFAR10.load(python, "test")
+    assert f"{python}/test_batch is not the official file: its MD5 is " in caplog.text
+
+
+@pytest.mark.parametrize(
+    "module, name",
+    [
+        ("builtins", "print"),
+        ("posix", "system"),
+        ("numpy", "load"),
+        ("numpy.f2py.__main__", "dtype"),
+        ("numpy.lib.npyio", "ndarray"),
+        ("_codecs", "lookup"),
+        ("numpy.core.multiarray", "fromfile"),
+    ],
+)
+def test_a_pickle_may_build_arrays_only(tmp_path, capfd, module, name):
+    (tmp_path / "test_batch").write_bytes(f"c{module}\n{name}\n(S'executed'\ntR.".encode())  # a call of it
+    before = set(sys.modules)
+    with pytest.raises(
+        InputError, match=rf"test_batch in {tmp_path} cannot be read \({module}.{name} is not allowed\)"
+    ):
+        CIFAR10.load(tmp_path, "test")
+    assert "executed" not in capfd.readouterr().out
+    assert not any("f2py.__main__" in each for each in set(sys.modules) - before), "nor is a module imported"
+
+
 class Evil:
     def __reduce__(self):
         return (print, ("executed",))
 
 
-def test_a_pickle_may_build_arrays_only(python, tmp_path, capsys):
-    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
-    with pytest.raises(InputError, match="not allowed"):
+def test_what_is_hidden_in_an_array_is_not_executed(tmp_path, capsys):
+    hidden = {b"data": np.array([Evil()], object)}
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(hidden, protocol=2))
+    with pytest.raises(InputError, match="print is not allowed"):
         CIFAR10.load(tmp_path, "test")
     assert "executed" not in capsys.readouterr().out

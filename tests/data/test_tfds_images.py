@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -52,3 +55,20 @@ def test_missing_set_is_told_at_once(tmp_path):
 def test_missing_split(folder):
     with pytest.raises(InputError, match='no split "test": it has train'):
         tfds_images.load("squares", folder, "test")
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
+def test_a_set_names_no_module_to_import(folder, tmp_path, monkeypatch, key):
+    """tensorflow-datasets would import it, which is to execute it."""
+    shutil.copytree(folder, tmp_path / "data")
+    (tmp_path / "evil_features.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (path,) = (tmp_path / "data").rglob("features.json")
+    described = json.loads(path.read_text())
+    described["featuresDict"]["features"]["image"] = {key: "evil_features.Image"}
+    path.write_text(json.dumps(described))
+    with pytest.raises(InputError, match=f'{path}: names the class "evil_features.Image"'):
+        tfds_images.load("squares", tmp_path / "data", "train")
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(InputError, match=f"{path}: cannot be read"):
+        tfds_images.load("squares", tmp_path / "data", "train")

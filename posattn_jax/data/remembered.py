@@ -1,0 +1,67 @@
+"""The SHA-256 of the files that a run began with, kept in its folder: it goes on with the same data, or not at all."""
+
+import json
+import logging
+import pathlib
+from collections.abc import Mapping
+
+from posattn_jax import sums
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_json
+
+_logger = logging.getLogger(__name__)
+FILE = "data_sha256.json"  # in a run folder
+
+Files = Mapping[str, pathlib.Path]  # by the config's field and the name below its folder: "data.dir/train.tsv"
+
+
+def below(folder: pathlib.Path, paths: list[pathlib.Path], field: str = "data.dir") -> dict[str, pathlib.Path]:
+    """Files by their names in what a field of the config says."""
+    names = (path.name if path == folder else path.relative_to(folder).as_posix() for path in paths)
+    return {f"{field}/{name}": path for name, path in zip(names, paths, strict=True)}
+
+
+def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
+    """Compares the files with those that a run began with; nothing is known before `keep`.
+
+    Args:
+      files: that are to be read.
+      workdir: the run folder.
+      evaluates: whether the run is only evaluated, which may be on other data, and is told.
+
+    Raises:
+      InputError: a run that is trained would go on with a file that has changed, or without one.
+    """
+    known = _read(workdir)
+    gone = sorted(set(known) - set(files))
+    if gone and not evaluates:
+        unverified = f"delete {workdir / FILE} to go on with other files"
+        raise InputError(
+            f"{gone[0]}, which the run in {workdir} began with, is not there: put it back, or {unverified}"
+        )
+    for name, path in files.items() if known else ():
+        if name not in known:
+            if not evaluates:
+                _logger.warning("%s was not read when this run began: it is not verified", path)
+        elif (found := sums.of_file(path)) != known[name]:
+            hashes = f"its SHA-256 is {found[:12]}..., and was {known[name][:12]}..."
+            changed = f"{path} has changed, or is damaged, since the run in {workdir} began: {hashes}"
+            if not evaluates:
+                raise InputError(f"{changed}; put back what it was, or choose another folder")
+            _logger.warning(changed)
+
+
+def keep(files: Files, workdir: pathlib.Path) -> None:
+    """Keeps the SHA-256 of those files that the run folder has none of yet."""
+    known = _read(workdir)
+    new = {name: sums.of_file(path) for name, path in files.items() if name not in known}
+    if new:
+        write_json(workdir / FILE, known | new)
+
+
+def _read(workdir: pathlib.Path) -> dict[str, str]:
+    path = workdir / FILE
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read ({error}); delete it, and the data is not verified") from error

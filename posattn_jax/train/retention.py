@@ -1,0 +1,31 @@
+"""Which checkpoints a run keeps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Score = Mapping[str, Any]  # {"score": of an evaluation, "step": of the checkpoint}
+LATEST = 2  # sound ones: should the last be damaged later, there is one more
+
+
+def rank(score: Score) -> tuple[float, int]:
+    """Checkpoints are ranked by score; of equals the first is the best."""
+    return score["score"], -score["step"]
+
+
+def best(scores: Mapping[int, Score]) -> int | None:
+    """The step of the best evaluation."""
+    return max(scores, key=lambda step: rank(scores[step]), default=None)
+
+
+def to_average(scores: Mapping[int, Score], number: int) -> list[int]:
+    """The best evaluation and those after it, `number` in all; where there are not as many, the last so many."""
+    steps, first = sorted(scores), best(scores)
+    following = [step for step in steps if first is not None and step >= first][:number]
+    return following if len(following) == number else steps[-number:]
+
+
+def of_evaluations(scores: Mapping[int, Score], number: int) -> set[int]:
+    """What may yet be averaged: `number` evaluations from the best one on, and the last."""
+    steps, first = sorted(scores), best(scores)
+    following = [step for step in steps if first is not None and step >= first][:number]
+    return {*following, *steps[-number:]}
