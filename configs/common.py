@@ -168,6 +168,7 @@ def get_config() -> ConfigDict:
     config.mesh.data = -1  # -1: what the other axes leave
     config.mesh.fsdp = 1
     config.mesh.model = 1
+    config.mesh.grid = 1  # classification with a span: cuts the first dimension of the grid that attention meets
     return config
 
 

@@ -148,6 +148,8 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
       InputError: the model's fields do not fit together, or its encoding does not reach over this grid.
     """
     _, make = task_parts(config)
+    if config.mesh.grid != 1 and config.task != "classification":
+        raise InputError(f'mesh.grid={config.mesh.grid}: expected 1 with task="{config.task}"')
     task = make(config, source, trained_with)
     try:  # traced without computing anything
         jax.eval_shape(lambda rng: task.describe(task.init(rng)), jax.random.key(0))
@@ -200,7 +202,7 @@ def bounded_spans(config: ConfigDict) -> bool:
     bounded = config.model.span.bounded
     if bounded not in ("auto", "yes", "no"):
         raise InputError(f'model.span.bounded="{bounded}": expected "auto", "yes" or "no"')
-    needed = bounded == "yes" or config.model.implementation in ("patch", "window")
+    needed = bounded == "yes" or config.model.implementation in ("patch", "window") or config.mesh.grid != 1
     return config.model.span.enabled and (needed or (bounded == "auto" and jax.default_backend() == "gpu"))
 
 

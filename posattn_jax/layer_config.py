@@ -233,6 +233,7 @@ def make_block(config: ConfigDict) -> EncoderBlock:
         use_output=model.use_output,
         dropout_rate=model.attention_dropout_rate,
         implementation=model.implementation,
+        grid_axis=None if config.mesh.grid == 1 else "grid",
         **(dtypes if init is None else dtypes | {"kernel_init": init}),
     )
     return EncoderBlock(

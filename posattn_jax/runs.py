@@ -35,7 +35,7 @@ from posattn_jax.train.sharding import make_mesh
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
 MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
-MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
+MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "model.span.bounded")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 ENDLESS = ("constant", "inverse_sqrt")

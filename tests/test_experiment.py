@@ -88,6 +88,23 @@ def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 
 
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("model.span.enabled", False, 'model: grid_axis="grid" does not support attention without a span'),
+        ("model.implementation", "patch", 'model: grid_axis="grid" does not support implementation="patch"'),
+        ("task", "reconstruction", 'mesh.grid=2: expected 1 with task="reconstruction"'),
+    ],
+)
+def test_a_grid_that_cannot_be_cut(field, value, message):
+    config = digits.get_config("tiny")
+    config.mesh.grid = 2
+    assert experiment.bounded_spans(config)
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=f"^{message}$"):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
 def test_a_price_needs_a_span():
     config = digits.get_config("tiny")
     config.model.span.enabled = False

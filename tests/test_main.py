@@ -17,10 +17,10 @@ from tests import made_data
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def command(*arguments, config="configs/digits.py:tiny"):
-    """Runs the command line in a process of its own, on one device."""
+def command(*arguments, config="configs/digits.py:tiny", num_devices=1):
+    """Runs the command line in a process of its own, on one device or more."""
     quick = {
-        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1"),
+        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", f"device_count={num_devices}"),
         "JAX_COMPILATION_CACHE_DIR": os.environ["POSATTN_TEST_CACHE"],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -34,8 +34,8 @@ def command(*arguments, config="configs/digits.py:tiny"):
     )
 
 
-def run(*arguments, config="configs/digits.py:tiny"):
-    process = command(*arguments, config=config)
+def run(*arguments, **options):
+    process = command(*arguments, **options)
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
@@ -95,7 +95,10 @@ def test_evaluate_on_a_larger_grid(trained):
     [
         (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
         pytest.param(["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int", marks=pytest.mark.slow),
-        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.model=1: their product is not the 1 devices"),
+        (
+            ["--config.mesh.data=3"],
+            "mesh.data=3, mesh.fsdp=1, mesh.model=1, mesh.grid=1: their product is not the 1 devices",
+        ),
         pytest.param(
             ["--config.train.batch_size=900"],
             "a batch of 1800 cannot be drawn from 1438 training examples",
@@ -249,6 +252,21 @@ def test_clips_from_files_to_pictures(tmp_path):
     with np.load(tmp_path / "run" / "positions.npz") as positions:
         assert positions["block_0/relative_encoding"].shape == (3, 7, 7, 2, 4)
         assert "image" not in positions
+
+
+@pytest.mark.slow
+def test_a_grid_cut_over_devices(tmp_path):
+    """Trained on eight devices, each with two rows of half the examples, and evaluated on one; and the same on one."""
+    arguments = ["--config.data.pool=1", "--config.model.span.initial_sigma=0.05", "--config.train.batch_size=16"]
+    scores = []
+    for name, num_devices, mesh in (("cut", 8, ("--config.mesh.data=2", "--config.mesh.grid=4")), ("whole", 1, ())):
+        folder = f"--workdir={tmp_path / name}"
+        for options in ({"num_devices": num_devices}, {}):
+            code, _, err = run(folder, *arguments, *(mesh if options else ("--mode=evaluate",)), **options)
+            assert code == 0, err
+            assert not err or "all-gather" not in err
+        scores.append(json.loads((tmp_path / name / "evaluation.json").read_text())["validation"])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from posattn_jax.files import flatten, has_fields, is_evaluated, read_metrics
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
 MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")
-MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "model.span.bounded")
+MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "model.span.bounded")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The attention layer: one operation with replaceable parts."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
@@ -19,10 +21,12 @@ from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.translution import PairValues
 from posattn_jax.nn.values import PlusDepthwise
 from posattn_jax.ops.attention import (
+    CUT_LAYOUTS,
     LAYOUTS,
     Implementation,
     attention_weights,
     factorised_pays,
+    halo_attention,
     relative_attention,
     sinusoidal_attention,
 )
@@ -60,6 +64,8 @@ class PositionalSelfAttention(nn.Module):
       scale: of the terms; None: 1 / sqrt(d).
       implementation: the layout of `relative_attention`; or "factorised", `sinusoidal_attention`, for sinusoids without
         a span, which "auto" chooses where it pays.
+      grid_axis: the axis of the mesh in scope (`jax.set_mesh`), if it has one, that the grid's first dimension is cut
+        over: see `halo_attention`, which then attends. Everything else is left to the compiler. None: no axis.
       kernel_init: of the output projection, as a matrix [h d, c].
       bias_init: of the output projection.
       dtype: of the computation; None follows the inputs. Positions and the span are computed in float32 or better.
@@ -78,6 +84,7 @@ class PositionalSelfAttention(nn.Module):
     dropout_rate: float = 0.0
     scale: float | None = None
     implementation: Implementation | Literal["factorised"] = "auto"
+    grid_axis: str | None = None
     kernel_init: Initializer = nn.initializers.xavier_uniform()
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
@@ -119,8 +126,9 @@ class PositionalSelfAttention(nn.Module):
 
         Returns:
           The outputs [b t c] and a dict of what the layer made on the way, as far as its parts make it:
-          "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h], "sigma" as
-          `relative_attention` takes it, "depthwise_kernel" [*K, c], "weights" [b h t s].
+          "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h], both without what
+          lies beyond `span_bound` where the grid is cut; "sigma" as `relative_attention` takes it, "depthwise_kernel"
+          [*K, c], "weights" [b h t s].
 
         Raises:
           ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
@@ -152,9 +160,14 @@ class PositionalSelfAttention(nn.Module):
             positions=positions,
         )
         query, key, value = projections(tokens, self._needed())
+        is_cut, met = self._is_cut(by_pair, return_weights), tokens
+        if is_cut:  # terms are asked for the offsets within the bound alone: all those of a smaller grid
+            near = tuple(min(b + 1, s) for b, s in zip(span_bound or grid_shape, grid_shape, strict=True))
+            unit = reference_shape or grid_shape
+            met = dataclasses.replace(tokens, grid_shape=near, reference_shape=unit, reach=None)
         arguments = {}
         for term in self.terms:
-            added = term(query, key, tokens)
+            added = term(query, key, met)
             if "pair_scores" in added and "pair_scores" in arguments:
                 added["pair_scores"] += arguments.pop("pair_scores")
             if arguments.keys() & added.keys():
@@ -196,6 +209,9 @@ class PositionalSelfAttention(nn.Module):
             if factorised:
                 del arguments["relative_encoding"]
                 attended = sinusoidal_attention(query, value=value, **arguments, **factors)
+            elif is_cut:
+                arguments |= {"span_bound": span_bound, "implementation": self.implementation}
+                attended = halo_attention(query, value=value, **arguments, axis_name=self.grid_axis)
             else:
                 arguments |= dropout | {"span_bound": span_bound if span else None}
                 attended: Any = relative_attention(
@@ -248,6 +264,22 @@ class PositionalSelfAttention(nn.Module):
             return self.values(weights.astype(tokens.inputs.dtype), tokens), weights
         outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
         return outputs.astype(value.dtype), weights
+
+    def _is_cut(self, by_pair: bool, return_weights: bool) -> bool:
+        """Whether the grid is cut over devices; ValueError where it is to be and cannot be."""
+        if self.grid_axis is None:
+            return False
+        obstacles = {
+            "attention without a span": self.span is None,
+            f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,
+            "class tokens, or parts that are by pair": by_pair,
+            "return_weights": return_weights,
+            "attention dropout": self.dropout_rate > 0,
+        }
+        obstacle = next((name for name, found in obstacles.items() if found), None)
+        if obstacle is not None:
+            raise ValueError(f'grid_axis="{self.grid_axis}" does not support {obstacle}')
+        return jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
 
     def _is_factorised(
         self, query: Query, factors: dict[str, Any] | None, return_weights: bool, by_pair: bool, biased: bool

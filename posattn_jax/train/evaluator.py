@@ -23,7 +23,8 @@ class Evaluator:
     def __call__(self, params: Any, source: Source) -> dict[str, float]:
         totals = jax.device_put(self.task.zero_totals(), self._replicated)
         for batch in evaluation_batches(source, self.batch_size, own_share(self.mesh)):
-            totals = self._step(params, put_batch(batch, self.mesh), totals)
+            with jax.set_mesh(self.mesh):
+                totals = self._step(params, put_batch(batch, self.mesh), totals)
         return self.task.summarise(jax.device_get(totals))
 
 

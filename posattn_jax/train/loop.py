@@ -220,7 +220,8 @@ class Trainer:
             batch = next(self._batches)
         batch = {name: array.reshape(num, -1, *array.shape[1:]) for name, array in batch.items()}
         train_step = self._train_step_within(self._span_bounds)
-        self.state, metrics = train_step(self.state, put_batch(batch, self.mesh, axis=1))
+        with jax.set_mesh(self.mesh):
+            self.state, metrics = train_step(self.state, put_batch(batch, self.mesh, axis=1))
         if self._bounds is not None:
             self._bounds.follow(self.state.params)
         self.step += 1

@@ -1,7 +1,8 @@
 """Where arrays live on a mesh of devices: the only place that says so.
 
 Axes of the mesh: `data` shares out examples; `fsdp` shares out examples and cuts parameters; `model` cuts heads and
-hidden features. One device is the special case 1 x 1 x 1.
+hidden features; `grid` cuts the positions of an example, by the first dimension of their grid. One device is the
+special case 1 x 1 x 1 x 1.
 """
 
 import math
@@ -15,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from posattn_jax.data.batches import Share
 from posattn_jax.errors import InputError
 
-AXES = ("data", "fsdp", "model")
+AXES = ("data", "fsdp", "model", "grid")
 BATCH_AXES = ("data", "fsdp")
 
 # What a dimension of a parameter is -> the axis of the mesh that cuts it.
@@ -44,21 +45,21 @@ RULES = (
 )
 
 
-def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1) -> Mesh:
+def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, grid: int = 1) -> Mesh:
     """A mesh over all devices; one axis may be -1: whatever is left.
 
     Raises:
       InputError: sizes whose product is not the number of devices.
     """
-    sizes = [data, fsdp, model]
+    sizes = [data, fsdp, model, grid]
     num_devices = jax.device_count()
     known = math.prod(size for size in sizes if size != -1)
     if sizes.count(-1) == 1 and known > 0 and num_devices % known == 0:
         sizes[sizes.index(-1)] = num_devices // known
     if min(sizes) < 1 or math.prod(sizes) != num_devices:
         raise InputError(
-            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.model={model}: their product is not the {num_devices} devices "
-            "(one of them may be -1: what is left)"
+            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.model={model}, mesh.grid={grid}: their product is not the "
+            f"{num_devices} devices (one of them may be -1: what is left)"
         )
     # Auto: the compiler finds the sharding of what lies between; Explicit axes break tensor parallelism.
     return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
@@ -102,6 +103,24 @@ def bytes_of(state: Any) -> tuple[int, int]:
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[str, jax.Array]:
-    """This process's part of a batch as global arrays, cut along `axis` over the examples' mesh axes."""
-    sharding = NamedSharding(mesh, PartitionSpec(*(None,) * axis, BATCH_AXES))
-    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+    """This process's part of a batch as global arrays, cut along `axis` over the examples' mesh axes.
+
+    What has positions has them along the next axis: they are cut over `grid`, where that divides them. A process has
+    all positions of its examples.
+    """
+    share = own_share(mesh)
+
+    def put(array: np.ndarray) -> jax.Array:
+        positions = array.shape[axis + 1 : axis + 2]
+        cut = ["grid" if size % mesh.shape["grid"] == 0 else None for size in positions]
+        sharding = NamedSharding(mesh, PartitionSpec(*(None,) * axis, BATCH_AXES, *cut))
+        rows = array.shape[axis] // len(share.shards)
+
+        def of_device(where: tuple[slice, ...]) -> np.ndarray:
+            own = share.shards.index((where[axis].start or 0) // rows)
+            return array[(*where[:axis], slice(own * rows, (own + 1) * rows), *where[axis + 1 :])]
+
+        shape = (*array.shape[:axis], rows * share.num_shards, *array.shape[axis + 1 :])
+        return jax.make_array_from_callback(shape, sharding, of_device)
+
+    return {name: put(array) for name, array in batch.items()}

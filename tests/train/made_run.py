@@ -34,7 +34,7 @@ def make_task(dropout_rate=0.1, implementation="auto", **fields):
 
 
 def one_device():
-    return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape([1] * len(AXES)), AXES)
 
 
 def make_trainer(workdir, *, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings):

@@ -10,9 +10,10 @@ import pytest
 from posattn_jax import experiment
 from posattn_jax.train.loop import abstract_state
 from posattn_jax.train.optimizer import adam
-from posattn_jax.train.sharding import AXES, RULES, bytes_of, make_mesh, put_batch, state_sharding
+from posattn_jax.train.sharding import RULES, bytes_of, make_mesh, put_batch, state_sharding
 from posattn_jax.train.step import init_state, make_train_step
 from tests.test_configs import made_source
+from tests.train.made_run import one_device
 
 # Config, its variant, and changes.
 MODELS = {
@@ -79,7 +80,7 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
     rows = source.batch(np.arange(8))
     optimizer = adam(1e-2, eps=1.0)  # of which an update is about proportional to the gradient
     states = []
-    for mesh in (make_mesh(2, 2, 2), jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)):
+    for mesh in (make_mesh(2, 2, 2), one_device()):
         abstract = abstract_state(task, optimizer, 0, mesh)
         shardings = jax.tree.map(lambda array: array.sharding, abstract)
         state = jax.jit(lambda: init_state(task, optimizer, 0), out_shardings=shardings)()

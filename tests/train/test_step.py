@@ -70,10 +70,11 @@ def test_bad_plan():
 
 
 def test_mesh():
-    assert dict(make_mesh().shape) == {"data": 8, "fsdp": 1, "model": 1}
-    assert dict(make_mesh(2, -1, 2).shape) == {"data": 2, "fsdp": 2, "model": 2}
+    assert dict(make_mesh().shape) == {"data": 8, "fsdp": 1, "model": 1, "grid": 1}
+    assert dict(make_mesh(2, -1, 2).shape) == {"data": 2, "fsdp": 2, "model": 2, "grid": 1}
+    assert dict(make_mesh(1, 1, 2, -1).shape) == {"data": 1, "fsdp": 1, "model": 2, "grid": 4}
     assert num_shards(make_mesh(2, 2, 2)) == 4
-    with pytest.raises(InputError, match=r"mesh.data=3, mesh.fsdp=1, mesh.model=1: .* not the 8 devices"):
+    with pytest.raises(InputError, match=r"mesh.data=3, mesh.fsdp=1, mesh.model=1, mesh.grid=1: .* not the 8 devices"):
         make_mesh(3)
 
 

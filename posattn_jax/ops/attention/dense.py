@@ -21,5 +21,5 @@ def row_loop(problem: Problem) -> RowLoop:
     """The loop for the rows and heads that are best computed at once."""
     b, _, h, _ = problem.query.shape
     all_heads = problem.return_weights or problem.dropout_rate > 0
-    rows, heads = choose_rows(problem.grid_shape, b, h, problem.dtype.itemsize, all_heads)
+    rows, heads = choose_rows(problem.grid_shape, b, h, problem.dtype.itemsize, all_heads, problem.query_shape[0])
     return RowLoop(problem, rows, heads)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array, Query, Weights
@@ -18,9 +19,9 @@ HEAD_AXES = {"value": 1, "key": 1, "content_query": 1, "position_query": 1, "enc
 class Loop:
     """A way to compute attention piece by piece, for what `problem` asks.
 
-    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] or [h|1 p p], key_addend [b 1 *S 1] and
-    dropout_rng, by name, as far as the problem has them; they are arguments, and never read from `problem`, to be
-    differentiated.
+    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] or [h|1 p p], key_addend [b 1 *S 1],
+    dropout_rng and block [2], the start and first row of a `Block`, by name, as far as the problem has them; they are
+    arguments, and never read from `problem`, to be differentiated.
 
     A subclass computes `some_forward` and `some_backward` for a group of `heads` heads.
     """
@@ -48,6 +49,19 @@ class Loop:
     ) -> dict[str, Array]:
         """The cotangents of the arrays that have one."""
         raise NotImplementedError
+
+    def first_query(self, arrays: dict[str, Array]) -> Any:
+        """The position on the keys' grid where the queries begin: [p]."""
+        along_first = np.arange(len(self.problem.grid_shape)) == 0
+        return along_first * (arrays["block"][0] if "block" in arrays else 0)
+
+    def key_range(self, arrays: dict[str, Array]) -> tuple[Any, Any]:
+        """The keys' grid holds keys from the first of these positions up to the second, each [p]."""
+        size = np.array(self.problem.grid_shape)
+        if "block" not in arrays:
+            return np.zeros_like(size), size
+        first = jnp.asarray(np.arange(len(size)) == 0) * arrays["block"][1]
+        return jnp.maximum(-first, 0), jnp.minimum(np.array(self.problem.whole_shape) - first, size)
 
     @staticmethod
     def of_queries(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -134,18 +148,18 @@ def attend(problem: Problem, loops: Sequence[Loop]) -> tuple[Query, Weights | No
 
 
 def _arrays(problem: Problem) -> dict[str, Array]:
-    def features(x):
+    def features(x, shape=problem.grid_shape):
         """[b t h d] -> [b h *S d]."""
         b, _, h, d = x.shape
-        return jnp.moveaxis(x, 2, 1).reshape(b, h, *problem.grid_shape, d)
+        return jnp.moveaxis(x, 2, 1).reshape(b, h, *shape, d)
 
     arrays = {"value": features(problem.value)}
     if problem.key is not None:
         arrays["key"] = features(problem.key)
-        arrays["content_query"] = features(problem.content_queries(problem.query))
+        arrays["content_query"] = features(problem.content_queries(problem.query), problem.query_shape)
     if problem.encoding is not None:
         arrays["encoding"] = problem.encoding
-        arrays["position_query"] = features(problem.position_queries(problem.query))
+        arrays["position_query"] = features(problem.position_queries(problem.query), problem.query_shape)
     if problem.key_mask is not None:
         masked = scores.masked_out(problem.key_mask, problem.dtype)
         arrays["key_addend"] = masked.reshape(len(masked), 1, *problem.grid_shape, 1)
@@ -153,4 +167,6 @@ def _arrays(problem: Problem) -> dict[str, Array]:
         arrays["sigma"] = jnp.atleast_2d(problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma)))
     if problem.dropout_rate > 0:
         arrays["dropout_rng"] = problem.dropout_rng
+    if problem.block is not None:
+        arrays["block"] = jnp.stack([jnp.asarray(x, jnp.int32) for x in (problem.block.start, problem.block.first)])
     return arrays

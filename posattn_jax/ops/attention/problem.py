@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,28 @@ from posattn_jax.ops import grid, scores, span
 
 
 @dataclasses.dataclass(frozen=True)
+class Block:
+    """Queries that are only some rows, along the first dimension, of a grid that is cut over devices.
+
+    Attributes:
+      rows: how many.
+      whole: the grid before it was cut: a span ends with it, and no key stands beyond it.
+      start: the row of the keys' grid that the first of them stands on, a number or an array [].
+      first: the row of the whole grid that the first row of keys is, likewise; it may lie before the grid.
+    """
+
+    rows: int
+    whole: tuple[int, ...]
+    start: Any
+    first: Any
+
+
+@dataclasses.dataclass(frozen=True)
 class Problem:
-    """The arguments of `relative_attention`; ValueError where they do not fit together."""
+    """The arguments of `relative_attention`; ValueError where they do not fit together.
+
+    With a `block`, `grid_shape` is that of the keys, and E and beta have the offsets within `span_bound` alone.
+    """
 
     query: Query
     key: Key | None
@@ -50,17 +71,21 @@ class Problem:
     dropout_rate: float
     dropout_rng: Array | None
     return_weights: bool
+    block: Block | None = None
 
     def __post_init__(self):
         b, _, h, d = self.query.shape
         n = grid.num_positions(self.grid_shape)
-        sizes = {"query": self.query.shape, "value": self.value.shape}
-        if self.key is not None:
-            sizes["key"] = self.key.shape
-        for name, shape in sizes.items():
-            if shape != (b, n, h, d):
-                raise ValueError(f"{name} has shape {shape}: expected {(b, n, h, d)} for grid_shape={self.grid_shape}")
-        relative = (*grid.relative_shape(self.grid_shape), h, d)
+        if self.sigma is not None:
+            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
+        if self.span_bound is not None:
+            self._check_bound()
+        num_queries = grid.num_positions(self.query_shape)
+        for name, array, length in (("query", self.query, num_queries), ("value", self.value, n), ("key", self.key, n)):
+            shape = (b, length, h, d)
+            if array is not None and array.shape != shape:
+                raise ValueError(f"{name} has shape {array.shape}: expected {shape} for grid_shape={self.grid_shape}")
+        relative = (*(2 * half + 1 for half in self.encoded_half), h, d)
         for name, array, shape in (
             ("relative_encoding", self.relative_encoding, relative),
             ("content_bias", self.content_bias, (h, d)),
@@ -77,10 +102,6 @@ class Problem:
             raise ValueError("key, relative_encoding and relative_bias are all None: there is nothing to attend by")
         if self.relative_bias is not None and not self.scaling:
             raise ValueError("scale=0 is given with relative_bias, which is not scaled")
-        if self.sigma is not None:
-            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
-        if self.span_bound is not None:
-            self._check_bound()
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate={self.dropout_rate}: expected at least 0 and less than 1")
         if self.dropout_rate > 0 and self.dropout_rng is None:
@@ -105,6 +126,24 @@ class Problem:
             raise ValueError(f"span_bound={self.span_bound}: smaller than the half-span {half} of sigma and threshold")
 
     @property
+    def query_shape(self) -> tuple[int, ...]:
+        """The grid of the queries."""
+        return self.grid_shape if self.block is None else (self.block.rows, *self.grid_shape[1:])
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The grid that spans end with."""
+        return self.grid_shape if self.block is None else self.block.whole
+
+    @property
+    def encoded_half(self) -> tuple[int, ...]:
+        """How far the offsets reach that E and beta have."""
+        if self.block is None:
+            return tuple(size - 1 for size in self.grid_shape)
+        assert self.span_bound is not None, "a grid is cut within a bound"
+        return self.span_bound
+
+    @property
     def half(self) -> Float[Array, "... p"]:
         """The half-span of `sigma`, [p] or [h p]."""
         assert self.sigma is not None
@@ -112,13 +151,13 @@ class Problem:
 
     def half_of(self, sigma: Sigma) -> Float[Array, "... p"]:
         """The half-span of any sigma on this grid."""
-        return span.half_span(sigma, self.threshold, self.grid_shape, self.reference_shape)
+        return span.half_span(sigma, self.threshold, self.whole_shape, self.reference_shape)
 
     @functools.cached_property
     def concrete_half(self) -> tuple[int, ...] | None:
         """The half-span, the largest of all heads, where it is known while tracing."""
         if self.sigma is None or self.threshold <= 0:
-            return tuple(size - 1 for size in self.grid_shape)
+            return tuple(size - 1 for size in self.whole_shape)
         if isinstance(self.sigma, jax.core.Tracer):
             return None
         with jax.ensure_compile_time_eval():

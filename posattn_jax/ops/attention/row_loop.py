@@ -4,6 +4,8 @@ Axes stand as the products read them, heads first and features before positions:
 computed at once, keys [h b d s], scores [h b i t s], by offset [h b i t r].
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +28,7 @@ class RowLoop(Loop):
         self.rows = rows
 
     def cost(self, sigma):
-        return float(self.rows.num_positions) ** 2
+        return float(math.prod(self.rows.query_shape)) * self.rows.num_positions
 
     def prepared(self, arrays):
         """The arrays as the trips read them: rows of queries, features before keys, padded tables of offsets."""
@@ -61,6 +63,10 @@ class RowLoop(Loop):
         addend = self.by_key(tables["addend"], starts) if "addend" in tables else 0.0
         if "key_addend" in arrays:
             addend += arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
+        if "block" in arrays:
+            low, high = self.key_range(arrays)
+            where = grid.positions(self.rows.grid_shape)
+            addend += scores.masked_out(jnp.all((where >= low) & (where < high), -1), self.dtype)
         return factor, addend
 
     def by_key(self, table, starts):
@@ -115,7 +121,8 @@ class RowLoop(Loop):
             weights = numerators / total if self.problem.return_weights else None
             return None, (outputs / total, weights, jnp.concatenate([largest, 1 / total], -1))
 
-        outputs, weights, statistics = scan(trip, None, (jnp.asarray(self.rows.starts), queries))[1]
+        starts = jnp.asarray(self.rows.starts) + self.first_query(arrays)
+        outputs, weights, statistics = scan(trip, None, (starts, queries))[1]
         if weights is not None:
             b, h, *_ = arrays["value"].shape
             weights = self.rows.grid(weights).reshape(b, h, self.rows.num_positions, self.rows.num_positions)
@@ -169,7 +176,8 @@ class RowLoop(Loop):
         if d_weights is not None:
             d_weights = rows.queries(d_weights.reshape(-1, self.heads, *rows.grid_shape, rows.num_positions))
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
-        xs = (jnp.asarray(rows.starts), queries, rows.queries(statistics), d_outputs, d_weights)
+        starts = jnp.asarray(rows.starts) + self.first_query(arrays)
+        xs = (starts, queries, rows.queries(statistics), d_outputs, d_weights)
         carry, d_queries = scan(trip, carry, xs)
         made = carry | d_queries
         (cotangents,) = unprepare({name: made[name].astype(x.dtype) for name, x in ready.items()})

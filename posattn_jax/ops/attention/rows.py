@@ -27,11 +27,18 @@ class Rows:
       grid_shape: S.
       run: queries of a row, all along the first dimension.
       at_once: rows that are computed at once.
+      num_queries: along the first dimension, where they are fewer than the keys.
     """
 
     grid_shape: Sizes
     run: int
     at_once: int
+    num_queries: int | None = None
+
+    @property
+    def query_shape(self) -> Sizes:
+        """The grid of the queries."""
+        return (self.num_queries or self.grid_shape[0], *self.grid_shape[1:])
 
     @property
     def num_positions(self) -> int:
@@ -45,8 +52,8 @@ class Rows:
 
     @property
     def runs(self) -> int:
-        """The rows that cover the first dimension."""
-        return -(-self.grid_shape[0] // self.run)
+        """The rows that cover the queries' first dimension."""
+        return -(-self.query_shape[0] // self.run)
 
     @property
     def trips(self) -> int:
@@ -55,7 +62,10 @@ class Rows:
 
     @property
     def starts(self) -> np.ndarray:
-        """The position of the first query of each row: [trips, i, p]. Rows that only fill the last trip repeat."""
+        """The position of the first query of each row, among the queries: [trips, i, p].
+
+        Rows that only fill the last trip repeat.
+        """
         row = np.arange(self.trips * self.at_once) % (self.runs * self.line)
         where = np.stack(np.unravel_index(row, (self.runs, *self.grid_shape[1:])), -1)
         return (where * np.array([self.run, *(1 for _ in self.grid_shape[1:])])).reshape(self.trips, self.at_once, -1)
@@ -64,8 +74,8 @@ class Rows:
         """[b h *S d] -> [trips, h, b, i, t, d], the padding 0."""
         b, h, *_, d = x.shape
         rows = self.runs * self.line
-        x = x.reshape(b, h, self.grid_shape[0], self.line, d)
-        x = jnp.pad(x, [(0, 0), (0, 0), (0, self.runs * self.run - self.grid_shape[0]), (0, 0), (0, 0)])
+        x = x.reshape(b, h, self.query_shape[0], self.line, d)
+        x = jnp.pad(x, [(0, 0), (0, 0), (0, self.runs * self.run - self.query_shape[0]), (0, 0), (0, 0)])
         x = x.reshape(b, h, self.runs, self.run, self.line, d).transpose(2, 4, 1, 0, 3, 5).reshape(rows, h, b, -1, d)
         x = jnp.pad(x, [(0, self.trips * self.at_once - rows)] + [(0, 0)] * 4)
         return x.reshape(self.trips, self.at_once, h, b, self.run, d).transpose(0, 2, 3, 1, 4, 5)
@@ -75,19 +85,20 @@ class Rows:
         _, h, b, _, _, d = x.shape
         x = x.transpose(0, 3, 1, 2, 4, 5).reshape(-1, h, b, self.run, d)[: self.runs * self.line]
         x = x.reshape(self.runs, self.line, h, b, self.run, d).transpose(3, 2, 0, 4, 1, 5)
-        x = x.reshape(b, h, self.runs * self.run, self.line, d)[:, :, : self.grid_shape[0]]
-        return x.reshape(b, h, *self.grid_shape, d)
+        x = x.reshape(b, h, self.runs * self.run, self.line, d)[:, :, : self.query_shape[0]]
+        return x.reshape(b, h, *self.query_shape, d)
 
     def pad(self, table: Array) -> Array:
-        """[... *R] with room for what the padded queries of a row would meet."""
+        """[... *R] with room for what the padded queries of a row would meet; 0 at offsets that R has not."""
         p = len(self.grid_shape)
-        ends = [(self.runs * self.run - self.grid_shape[0], 0), *((0, 0) for _ in range(p - 1))]
+        beyond = [(2 * s - 1 - r) // 2 for s, r in zip(self.grid_shape, table.shape[-p:], strict=True)]
+        ends = [(beyond[0] + self.runs * self.run - self.query_shape[0], beyond[0]), *((n, n) for n in beyond[1:])]
         return jnp.pad(table, [(0, 0)] * (table.ndim - p) + ends)
 
     def first_offsets(self, starts: Array) -> Array:
         """Where in a padded table the window of each row starts."""
-        last = jnp.array([(self.runs - 1) * self.run, *(size - 1 for size in self.grid_shape[1:])])
-        return last - starts
+        last = self.grid_shape[0] - self.query_shape[0] + (self.runs - 1) * self.run
+        return jnp.array([last, *(size - 1 for size in self.grid_shape[1:])]) - starts
 
     def windows(self, table: Array, starts: Array) -> Array:
         """The entries that each row meets, lines along the first dimension joined: [... *R] -> [... i r]."""
@@ -142,12 +153,14 @@ class Rows:
         return jnp.stack([lax.slice_in_dim(x, first, first + keys, axis=-1) for first in firsts], -2)
 
 
-def choose_rows(grid_shape: Sizes, batch: int, num_heads: int, itemsize: int, all_heads: bool) -> tuple[Rows, int]:
+def choose_rows(
+    grid_shape: Sizes, batch: int, num_heads: int, itemsize: int, all_heads: bool, num_queries: int
+) -> tuple[Rows, int]:
     """The rows, and the heads to compute at once: few enough for a cache, unless they have to be all."""
     first, line = grid_shape[0], math.prod(grid_shape[1:])
-    run = -(-first // -(-first // ROW_QUERIES))  # rows of equal length
+    run = -(-num_queries // -(-num_queries // ROW_QUERIES))  # rows of equal length
     room = score_bytes() // (batch * run * first * line * itemsize)
     heads = num_heads if all_heads else heads_at_once(num_heads, room)
-    rows = -(-first // run) * line
+    rows = -(-num_queries // run) * line
     trips = -(-rows // max(1, room // heads))
-    return Rows(grid_shape, run, -(-rows // trips)), heads
+    return Rows(grid_shape, run, -(-rows // trips), num_queries), heads

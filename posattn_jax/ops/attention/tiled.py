@@ -22,5 +22,6 @@ def tiled_attention(problem: Problem) -> tuple[Query, None]:
 def window_loops(problem: Problem) -> list[WindowLoop]:
     """A loop for each tiling that may be the best; which is the best, the span decides."""
     b, _, h, _ = problem.query.shape
-    choices = tilings(problem.grid_shape, b, h, problem.dtype.itemsize, problem.static_half)
+    itemsize = problem.dtype.itemsize
+    choices = tilings(problem.grid_shape, b, h, itemsize, problem.static_half, problem.query_shape)
     return [WindowLoop(problem, tiling, heads) for tiling, heads in choices]

@@ -26,16 +26,18 @@ PAIR_COST = {1: 0.65, 2: 1.0, 3: 0.8}
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A grid S cut into groups of tiles of queries.
+    """A grid of queries cut into groups of tiles.
 
     Attributes:
-      grid_shape: S.
+      grid_shape: S, of the keys.
+      query_shape: the grid of the queries, which may be some rows of S.
       tile: queries of a tile, in each dimension.
       window: keys that a tile meets at once.
       group: tiles that are computed at once.
     """
 
     grid_shape: Sizes
+    query_shape: Sizes
     tile: Sizes
     window: Sizes
     group: Sizes
@@ -55,12 +57,12 @@ class Tiling:
 
     @property
     def groups(self) -> Sizes:
-        """The groups that cover the grid."""
-        return tuple(-(-s // (t * g)) for s, t, g in zip(self.grid_shape, self.tile, self.group, strict=True))
+        """The groups that cover the queries."""
+        return tuple(-(-s // (t * g)) for s, t, g in zip(self.query_shape, self.tile, self.group, strict=True))
 
     @property
     def origins(self) -> np.ndarray:
-        """The position of the first query of each group: [groups, p]."""
+        """The position of the first query of each group, among the queries: [groups, p]."""
         where = np.stack(np.unravel_index(np.arange(math.prod(self.groups)), self.groups), -1)
         return where * np.multiply(self.tile, self.group)
 
@@ -80,7 +82,7 @@ class Tiling:
     def queries(self, x: Array) -> Array:
         """[b h *S d] -> [groups, b, h, tiles, queries, d], the padding 0."""
         b, h, *_, d = x.shape
-        sizes = list(zip(self.groups, self.group, self.tile, self.grid_shape, strict=True))
+        sizes = list(zip(self.groups, self.group, self.tile, self.query_shape, strict=True))
         x = jnp.pad(x, [(0, 0)] * 2 + [(0, m * g * t - s) for m, g, t, s in sizes] + [(0, 0)])
         x = x.reshape(b, h, *(size for m, g, t, _ in sizes for size in (m, g, t)), d)
         axes = [[2 + 3 * i + part for i in range(len(sizes))] for part in range(3)]
@@ -95,7 +97,7 @@ class Tiling:
         axes = [axis for i in range(p) for axis in (i, p + 2 + i, 2 * p + 2 + i)]
         x = x.transpose(p, p + 1, *axes, x.ndim - 1)
         x = x.reshape(b, h, *(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True)), d)
-        return x[(slice(None), slice(None), *(slice(size) for size in self.grid_shape))]
+        return x[(slice(None), slice(None), *(slice(size) for size in self.query_shape))]
 
     def wrap(self, x: Array) -> Array:
         """[b h *S d] -> [b h d *S], its beginning repeated behind its end: a window may start anywhere modulo S."""
@@ -164,7 +166,12 @@ def tile_sizes(grid_shape: Sizes) -> Sizes:
 
 
 def tilings(
-    grid_shape: Sizes, batch: int, num_heads: int, itemsize: int, static_half: Sizes | None
+    grid_shape: Sizes,
+    batch: int,
+    num_heads: int,
+    itemsize: int,
+    static_half: Sizes | None,
+    query_shape: Sizes | None = None,
 ) -> list[tuple[Tiling, int]]:
     """The tilings to choose from, each with the heads to compute at once: one where the half-span is known.
 
@@ -172,7 +179,8 @@ def tilings(
     are too many, or each of `WINDOW_HALVES` that the grid has.
     """
     budget = score_bytes()
-    tile = tile_sizes(grid_shape)
+    query_shape = query_shape or grid_shape
+    tile = tile_sizes(query_shape)
 
     def reached(half):
         return tuple(t + 2 * min(h, s - 1) for t, h, s in zip(tile, half, grid_shape, strict=True))
@@ -193,11 +201,11 @@ def tilings(
     for window in windows:
         room = max(1, budget // (batch * math.prod(tile) * math.prod(window) * itemsize))
         group = []
-        for size, t in zip(reversed(grid_shape), reversed(tile), strict=True):
+        for size, t in zip(reversed(query_shape), reversed(tile), strict=True):
             tiles = -(-size // t)
             parts = -(-tiles // min(room, tiles))
             group.insert(0, -(-tiles // parts))
             room //= group[0]
             room = max(1, room)
-        chosen.append((Tiling(grid_shape, tile, window, tuple(group)), heads_at_once(num_heads, room)))
+        chosen.append((Tiling(grid_shape, query_shape, tile, window, tuple(group)), heads_at_once(num_heads, room)))
     return chosen

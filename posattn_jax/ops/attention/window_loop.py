@@ -90,21 +90,21 @@ class WindowLoop(Loop):
             )
         return logits
 
-    def off_grid(self, key_addend, first):
+    def off_grid(self, arrays, ready, first):
         """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
 
         Made before the loop over groups, which would otherwise compute it again for every score.
         """
-        tiling = self.tiling
+        tiling, (low, high) = self.tiling, self.key_range(arrays)
         on_grid = jnp.ones((len(first), len(tiling.starts), *(1 for _ in tiling.window)), bool)
-        for axis, (size, window) in enumerate(zip(tiling.grid_shape, tiling.window, strict=True)):
+        for axis, window in enumerate(tiling.window):
             position = first[:, None, axis, None] + tiling.starts[:, axis, None] + np.arange(window)
-            on_axis = (position >= 0) & (position < size)
+            on_axis = (position >= low[axis]) & (position < high[axis])
             on_grid &= jnp.expand_dims(on_axis, [2 + i for i in range(len(tiling.window)) if i != axis])
         on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), 1, -1)
         addend = scores.masked_out(on_grid, self.dtype)
-        if key_addend is not None:
-            addend += jax.vmap(functools.partial(tiling.windows, key_addend))(first)
+        if "key_addend" in ready:
+            addend += jax.vmap(functools.partial(tiling.windows, ready["key_addend"]))(first)
         return addend
 
     def prepared(self, arrays):
@@ -122,7 +122,7 @@ class WindowLoop(Loop):
     def window_of_encoding(self, base):
         """Where the offsets of a trip start in the padded encoding, and how many there are."""
         size = [t + w - 1 for t, w in zip(self.tiling.tile, self.tiling.window, strict=True)]
-        return (*(base + np.array(self.tiling.grid_shape) - 1), 0, 0), size
+        return (*(base + np.array(self.problem.encoded_half)), 0, 0), size
 
     def learned(self, ready, base):
         made = {}
@@ -144,7 +144,7 @@ class WindowLoop(Loop):
         def trip(base, carry):
             positional = self.positional(self.learned(ready, base), base)
             modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
-            first = base + tiling.origins
+            first = base + tiling.origins + self.first_query(arrays)
 
             def group(_, xs):
                 first, off_grid, queries, (largest, total, outputs) = xs
@@ -160,7 +160,7 @@ class WindowLoop(Loop):
                 )
                 return None, (new, total, outputs * decay[..., None] + added)
 
-            return scan(group, None, (first, self.off_grid(ready.get("key_addend"), first), queries, carry))[1]
+            return scan(group, None, (first, self.off_grid(arrays, ready, first), queries, carry))[1]
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], arrays["value"].shape[-1]), self.dtype))
@@ -189,7 +189,7 @@ class WindowLoop(Loop):
             positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
             p = positional.get("p")
             modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
-            first = base + tiling.origins
+            first = base + tiling.origins + self.first_query(arrays)
 
             def group(carry, xs):
                 d_sides, d_positional = carry
@@ -224,7 +224,7 @@ class WindowLoop(Loop):
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
                 return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
 
-            off_grid = self.off_grid(ready.get("key_addend"), first)
+            off_grid = self.off_grid(arrays, ready, first)
             xs = (first, off_grid, queries, cotangent, removed, statistics, d_queries)
             (d_sides, d_positional), d_queries = scan(group, (d_sides, zeros(positional)), xs)
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
@@ -246,7 +246,7 @@ class WindowLoop(Loop):
             zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
         )
         d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
-        learned = {name: x for name, x in arrays.items() if name != "key_addend"}
+        learned = {name: x for name, x in arrays.items() if name not in ("key_addend", "block")}
         prepared, unprepare = jax.vjp(self.prepared, learned)
         made = d_queries | d_sides | d_learned
         return unprepare({name: made[name].astype(x.dtype) for name, x in prepared.items()})[0]

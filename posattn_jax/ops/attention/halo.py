@@ -1,0 +1,269 @@
+"""Attention on a grid that is cut over devices: each is sent the keys and values that its queries' spans reach.
+
+The first dimension of the grid is cut into runs of rows, one a device, the last ones filled up. A device holds the
+queries, keys and values of its rows, receives those keys and values of its neighbours that lie within the half-span,
+its halo, and attends with the layouts of one device: its queries then stand inside a larger grid of keys. No statistics
+of the softmax are sent, for a device has all keys of its queries. Nor are encodings: E is the same for all devices, and
+has the offsets within the bound of the span alone. Backward the gradients of the halo are sent the same way back, and
+those of what all devices share are summed.
+"""
+
+import dataclasses
+import functools
+import logging
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from posattn_jax.axes import Array, HeadVector, Key, KeyMask, Query, RelativeBias, RelativeEncoding, Shape, Sigma, Value
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention.auto import auto_attention
+from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.problem import Block, Problem
+from posattn_jax.ops.attention.tiled import tiled_attention
+from posattn_jax.ops.span import SpanMode
+
+# The layouts whose queries may be some rows of the keys' grid.
+CUT_LAYOUTS = {"auto": auto_attention, "dense": dense_attention, "tiled": tiled_attention}
+
+# What of a problem has a row for every position, and what all devices share.
+CUT = ("query", "key", "value", "key_mask")
+SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """What the devices of a cut grid send each other, in rows of the grid.
+
+    Attributes:
+      num_devices: that the grid is cut over.
+      rows: of a device.
+      halo: the rows of others that a device needs on each side.
+    """
+
+    num_devices: int
+    rows: int
+    halo: int
+
+    @property
+    def takes(self) -> list[int]:
+        """The rows that come from the neighbour 1, 2, ... devices away: all of its own, of the last what is left."""
+        hops = -(-self.halo // self.rows)
+        return [min(self.rows, self.halo - hop * self.rows) for hop in range(hops)]
+
+    @property
+    def halo_rows(self) -> int:
+        """The rows that the busiest device sends as halos of others."""
+        sides = ((i, self.num_devices - 1 - i) for i in range(self.num_devices))
+        return max(sum(self.takes[:before]) + sum(self.takes[:after]) for before, after in sides)
+
+    @property
+    def gathered_rows(self) -> int:
+        """The rows that every device sends where all are given everything."""
+        return (self.num_devices - 1) * self.rows
+
+    @property
+    def gathers(self) -> bool:
+        """Whether an all-gather is cheaper: no more is sent, in one piece.
+
+        So it is from half of the grid on: a device in the middle then sends to all others anyway.
+        """
+        return self.num_devices > 1 and self.halo_rows >= self.gathered_rows
+
+
+def plan_exchange(grid_shape: Shape, span_bound: Shape | None, num_devices: int) -> Exchange:
+    """How the keys of a grid that is cut over `num_devices` get to the queries that see `span_bound` far; None: all."""
+    size = grid.check_grid(grid_shape)[0]
+    if num_devices < 1:
+        raise ValueError(f"num_devices={num_devices}: expected at least 1")
+    rows = -(-size // num_devices)
+    others = (num_devices - 1) * rows
+    return Exchange(num_devices, rows, others if span_bound is None else min(int(span_bound[0]), others))
+
+
+def exchange_bytes(
+    grid_shape: Shape,
+    span_bound: Shape | None,
+    num_devices: int,
+    *,
+    batch_size: int = 1,
+    num_heads: int = 1,
+    head_dim: int = 1,
+    itemsize: int = 4,
+) -> dict[str, int]:
+    """The bytes of keys and values that the busiest device sends forward, and backward of their gradients once more.
+
+    Returns:
+      {"hops", "halo" and "all_gather" in bytes}: hops is how many neighbours on each side send something.
+    """
+    exchange = plan_exchange(grid_shape, span_bound, num_devices)
+    row_bytes = 2 * batch_size * math.prod(grid_shape[1:]) * num_heads * head_dim * itemsize
+    return {
+        "hops": len(exchange.takes),
+        "halo": exchange.halo_rows * row_bytes,
+        "all_gather": exchange.gathered_rows * row_bytes,
+    }
+
+
+def halo_attention(
+    query: Query,
+    key: Key | None,
+    value: Value,
+    *,
+    grid_shape: Shape,
+    sigma: Sigma,
+    span_bound: Shape | None = None,
+    relative_encoding: RelativeEncoding | None = None,
+    content_bias: HeadVector | None = None,
+    position_bias: HeadVector | None = None,
+    relative_bias: RelativeBias | None = None,
+    threshold: float = 0.1,
+    span_mode: SpanMode = "multiply",
+    reference_shape: Shape | None = None,
+    key_mask: KeyMask | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    implementation: str = "auto",
+    axis_name: str = "grid",
+) -> Query:
+    """`relative_attention` with the grid's first dimension cut over an axis of the mesh in scope (`jax.set_mesh`).
+
+    Arguments are those of `relative_attention`, whole, as a jitted function sees them; other axes of the mesh stay
+    the compiler's. Where the arrays are cut by rows beforehand nothing but the halo is sent: of keys, values and a
+    `key_mask`, forward, and of the gradients of the first two backward; and a sum over the devices of the gradients of
+    E, sigma and the biases, whose size follows the bound. Where the rows are no multiple of the devices, the arrays are
+    padded, and the compiler moves what it must.
+
+    Where an all-gather sends no more than the halos would, from half of the grid on, keys and values are gathered
+    instead: every device then holds all of them. That is logged as a warning, once for every grid and bound.
+
+    Args:
+      sigma: as there, and needed: without a span every query meets every key.
+      span_bound: half-spans that no span of `sigma` exceeds, see there; None: those of the whole grid.
+      relative_encoding, relative_bias: at the offsets within `span_bound`, [*(2 bound + 1), ...], bounds of more than
+        S - 1 being S - 1; or over more offsets, as [*R, ...], of which the others are left out.
+      implementation: "auto", "tiled" or "dense".
+      axis_name: of the axis.
+
+    Returns:
+      The outputs [b t h d], cut by rows.
+
+    Raises:
+      ValueError: no such axis of a mesh in scope, a layout that cannot be cut, or as `relative_attention`.
+
+    Source: ours.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if axis_name not in mesh.shape:
+        raise ValueError(f'axis_name="{axis_name}": expected an axis of the mesh in scope, which has {mesh.axis_names}')
+    if implementation not in CUT_LAYOUTS:
+        known = ", ".join(sorted(CUT_LAYOUTS))
+        raise ValueError(f'implementation="{implementation}": expected one of {known} where the grid is cut')
+    if sigma is None:
+        raise ValueError("sigma is None: expected a span, which says what devices need of each other")
+    shape = grid.check_grid(grid_shape)
+    far = tuple(size - 1 for size in shape)
+    bound = far if span_bound is None else tuple(int(b) for b in span_bound)
+    if len(bound) == len(far):
+        bound = tuple(map(min, bound, far))
+    problem = Problem(
+        query=query,
+        key=key,
+        value=value,
+        grid_shape=shape,
+        relative_encoding=_within(relative_encoding, bound),
+        content_bias=content_bias,
+        position_bias=position_bias,
+        relative_bias=_within(relative_bias, bound),
+        sigma=sigma,
+        threshold=threshold,
+        span_mode=span_mode,
+        reference_shape=grid.check_reference(shape, reference_shape),
+        span_bound=bound,
+        key_mask=key_mask,
+        is_causal=is_causal,
+        scale=scale,
+        dropout_rate=0.0,
+        dropout_rng=None,
+        return_weights=False,
+        block=Block(shape[0], shape, 0, 0),
+    )
+    exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
+    if exchange.gathers:
+        _say_that_it_gathers(shape, bound[0], exchange)
+    line, num_rows = math.prod(shape[1:]), exchange.num_devices * exchange.rows
+
+    def local(start, cut, shared):
+        own = {name: x for name, x in cut.items() if name == "query"}
+        seen = {name: x for name, x in cut.items() if name != "query"}
+        if exchange.gathers:
+            block = Block(exchange.rows, shape, start[0], 0)
+            seen = {name: lax.all_gather(x, axis_name, axis=1, tiled=True) for name, x in seen.items()}
+            key_rows = num_rows
+        else:
+            block = Block(exchange.rows, shape, exchange.halo, start[0] - exchange.halo)
+            seen = {name: with_halo(x, exchange, line, axis_name) for name, x in seen.items()}
+            key_rows = exchange.rows + 2 * exchange.halo
+        keys_shape = (key_rows, *shape[1:])
+        here = dataclasses.replace(problem, **own, **seen, **shared, grid_shape=keys_shape, block=block)
+        return CUT_LAYOUTS[implementation](here.within_bound())[0]
+
+    padding = (num_rows - shape[0]) * line
+    cut = {name: x for name in CUT if (x := getattr(problem, name)) is not None}
+    cut = {name: jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2)) for name, x in cut.items()}
+    shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
+    starts = jnp.arange(exchange.num_devices, dtype=jnp.int32) * exchange.rows
+    by_rows = PartitionSpec(None, axis_name)
+    outputs = jax.shard_map(
+        local,
+        in_specs=(PartitionSpec(axis_name), by_rows, PartitionSpec()),
+        out_specs=by_rows,
+        axis_names={axis_name},
+        check_vma=False,  # the loops begin with zeros, which are the same on every device
+    )(starts, cut, shared)
+    return outputs[:, : shape[0] * line]
+
+
+def with_halo(x: Array, exchange: Exchange, line: int, axis_name: str) -> Array:
+    """A device's rows with those of its neighbours: [b rows ...] -> [b (halo + rows + halo) ...].
+
+    What lies beyond the first and the last device is 0.
+
+    Args:
+      x: rows of `line` positions each, joined.
+    """
+    before, after = [], []
+    for hop, rows in enumerate(exchange.takes, 1):
+        pairs = [(i, i + hop) for i in range(exchange.num_devices - hop)]
+        last, first = x[:, x.shape[1] - rows * line :], x[:, : rows * line]
+        before.insert(0, lax.ppermute(last, axis_name, pairs))
+        after.append(lax.ppermute(first, axis_name, [(there, here) for here, there in pairs]))
+    return jnp.concatenate([*before, x, *after], 1)
+
+
+def _within(table: Array | None, bound: tuple[int, ...]) -> Array | None:
+    """A table over offsets without those beyond the bound."""
+    if table is None:
+        return None
+    sides = [(size // 2, min(reach, size // 2)) for size, reach in zip(table.shape, bound, strict=False)]
+    return table[tuple(slice(middle - reach, middle + reach + 1) for middle, reach in sides)]
+
+
+@functools.cache
+def _say_that_it_gathers(grid_shape: tuple[int, ...], bound: int, exchange: Exchange) -> None:
+    _LOG.warning(
+        "grid %s cut over %d devices: a half-span of up to %d rows of %d a device makes halos send %d rows in %d hops, "
+        "and an all-gather is cheaper with %d: every device is given all keys and values",
+        grid_shape,
+        exchange.num_devices,
+        bound,
+        exchange.rows,
+        exchange.halo_rows,
+        len(exchange.takes),
+        exchange.gathered_rows,
+    )

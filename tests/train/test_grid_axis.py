@@ -1,0 +1,148 @@
+"""Runs whose grid is cut over the mesh axis `grid`, and the layers that cannot be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from posattn_jax.data.images import GridImages
+from posattn_jax.files import read_metrics
+from posattn_jax.models.classifier import Classifier
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.siren import SirenEncoding
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
+from posattn_jax.nn.translution import Translution
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.train.loop import Settings, Trainer
+from posattn_jax.train.optimizer import adam
+from posattn_jax.train.sharding import make_mesh, put_batch
+from tests.train.made_run import make_images, one_device
+
+
+def make_layer(encoding=None, **fields):
+    terms = (Content(), Positional(encoding or SirenEncoding()), ContentBias(), PositionalBias())
+    own = {"terms": terms, "span": GaussianSpan(initial_sigma=0.1), "grid_axis": "grid"}
+    return PositionalSelfAttention(2, **(own | fields))
+
+
+def train(workdir, mesh, num_blocks, **fields):
+    """Two updates on sequences of 16 pixels: the parameters, and the losses of training and evaluation."""
+    blocks = tuple(EncoderBlock(make_layer(), mlp_dim=16, dropout_rate=0.1) for _ in range(num_blocks))
+    task = Classification(Classifier(4, 8, blocks, dropout_rate=0.1, **fields), (16,), num_channels=1)
+    train_images, validation = (GridImages(make_images(n).images, "1d") for n in (32, 8))
+    settings = Settings(
+        seed=1,
+        total_steps=2,
+        batch_size=8,
+        accumulation_steps=2,
+        eval_batch_size=8,
+        log_steps=1,
+        bounded_spans=True,
+    )
+    trainer = Trainer(task, adam(1e-2), train_images, validation, mesh, settings)
+    trainer.open(workdir)
+    try:
+        trainer.run()
+    finally:
+        trainer.close()
+    assert trainer._bounds.value[0] == (6,)  # 4 rows of the neighbour, and 2 of the next
+    rows = read_metrics(workdir / "metrics.jsonl")
+    return jax.device_get(trainer.state.params), [row["value"] for row in rows if row["name"] == "loss"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_blocks": 1},
+        pytest.param({"num_blocks": 2}, marks=pytest.mark.slow),
+        pytest.param({"num_blocks": 2, "remat": True, "scan_layers": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_trains_as_on_one_device(tmp_path, caplog, fields):
+    """Dropout, evaluation and changing bounds included; other axes of the mesh stay as they are."""
+    params, losses = train(tmp_path / "one", one_device(), **fields)
+    cut_params, cut_losses = train(tmp_path / "cut", make_mesh(2, 1, 1, 4), **fields)
+    np.testing.assert_allclose(cut_losses, losses, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), cut_params, params)
+    assert "all-gather" not in caplog.text
+
+
+def test_batches_are_cut_along_their_positions():
+    mesh = make_mesh(2, 1, 1, 4)
+    batch = {"inputs": np.zeros((3, 4, 16, 1)), "labels": np.zeros((3, 4)), "odd": np.zeros((3, 4, 13, 1))}
+    found = {name: array.sharding.spec for name, array in put_batch(batch, mesh, axis=1).items()}
+    examples = ("data", "fsdp")
+    assert found == {
+        "inputs": PartitionSpec(None, examples, "grid"),
+        "labels": PartitionSpec(None, examples),
+        "odd": PartitionSpec(None, examples, None),
+    }
+
+
+@pytest.mark.parametrize(
+    "encoding, grid_shape",
+    [
+        (SirenEncoding(), (5, 3)),
+        (RelativeBias((3, 5)), (6, 2)),
+        *(
+            pytest.param(encoding, (5, 3), marks=pytest.mark.slow)
+            for encoding in (SinusoidalEncoding(), LearnedEncoding(), KernelEncoding((5, 3)))
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, tuple) else type(value).__name__,
+)
+def test_layers_cut_are_layers_whole(encoding, grid_shape):
+    """Encodings are made for the offsets within the bound alone; rows that the devices do not divide are padded."""
+    terms = (Content(), encoding) if isinstance(encoding, RelativeBias) else (Content(), Positional(encoding))
+    layer = make_layer(terms=terms)
+    inputs = jax.random.normal(jax.random.key(0), (2, int(np.prod(grid_shape)), 8))
+    params = jax.jit(lambda key: layer.init(key, inputs, grid_shape)["params"])(jax.random.key(1))
+    params = jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params)
+    params["span"]["sigma"] = jnp.array([0.1, 0.2])
+
+    @jax.jit
+    def differentiate(params):
+        def loss(params):
+            outputs, made = layer.apply({"params": params}, inputs, grid_shape, span_bound=(1, 1))
+            return (outputs**2).sum(), (outputs, made)
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    gradients, (outputs, made) = differentiate(params)
+    jax.clear_caches()
+    with jax.set_mesh(make_mesh(4, 1, 1, 2)):
+        cut_gradients, (cut_outputs, cut_made) = differentiate(params)
+    np.testing.assert_allclose(cut_outputs, outputs, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), cut_gradients, gradients)
+    (name,) = made.keys() - {"sigma"}
+    middle = tuple(slice(size - 2, size + 1) for size in grid_shape)
+    np.testing.assert_allclose(cut_made[name], made[name][middle], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields, obstacle",
+    [
+        ({"span": None}, "attention without a span"),
+        ({"implementation": "window"}, 'implementation="window"'),
+        ({"values": Translution()}, "class tokens, or parts that are by pair"),
+        ({"dropout_rate": 0.1}, "attention dropout"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_layers_that_cannot_be_cut_say_so(fields, obstacle):
+    """Whether there are devices or not."""
+    layer = make_layer(**fields)
+    with pytest.raises(ValueError, match=f'grid_axis="grid" does not support {obstacle}'):
+        jax.eval_shape(lambda key: layer.init(key, jnp.zeros((1, 6, 8)), (6,)), jax.random.key(0))
+
+
+def test_weights_of_a_cut_grid_are_not_returned():
+    with pytest.raises(ValueError, match='grid_axis="grid" does not support return_weights'):
+        jax.eval_shape(
+            lambda key: make_layer().init(key, jnp.zeros((1, 6, 8)), (6,), return_weights=True), jax.random.key(0)
+        )
