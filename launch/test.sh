@@ -6,4 +6,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" test
 .venv/bin/ruff format --check .
 .venv/bin/pyright --pythonpath .venv/bin/python
 .venv/bin/lint-imports
-.venv/bin/python -m pytest --numprocesses="${TEST_PROCESSES:-2}" -m "not slow" "$@"
+.venv/bin/python -m pytest --numprocesses="${TEST_PROCESSES:-2}" --dist=loadfile -m "not slow" "$@"

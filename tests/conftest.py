@@ -1,5 +1,6 @@
 """Eight virtual devices for every test, float64 where a test asks for it, and one cache of compiled programs."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -19,6 +20,16 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 _cache = os.environ.setdefault("POSATTN_TEST_CACHE", tempfile.mkdtemp(prefix="posattn_jax_tests_"))
 jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+# Where in the source an operation is, no test asks; finding out takes time with every program.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+
+
+def pytest_collection_finish():
+    """What is imported stays: it is not searched for garbage again and again while programs are traced."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_sessionfinish(session):

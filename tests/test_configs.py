@@ -1,5 +1,6 @@
 """Every config is traced at full size, and two steps of its :tiny variant run on made data."""
 
+import functools
 import importlib
 import json
 import pathlib
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import cifar2d_span
 from posattn_jax import experiment
 from posattn_jax.data import glue
 from posattn_jax.data.corpus import SentencePairs
@@ -18,6 +20,7 @@ from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
+from tests.slow import slow
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
@@ -26,6 +29,7 @@ NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
 ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
+NEARLY_ALIKE = ("digits", "cifar2d_span", "translution_moving_mnist")  # test_main.py trains the first
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # Of each data set: the sides of an image, its channels, and how many labels there are.
@@ -110,7 +114,9 @@ def test_traces_at_full_size(unchecked, name):
     json.dumps(config.to_dict())
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINED if name not in ALIKE])
+@pytest.mark.parametrize(
+    "name", [slow(name) if name in NEARLY_ALIKE else name for name in TRAINED if name not in ALIKE]
+)
 def test_two_steps_of_the_tiny_variant(name):
     config = importlib.import_module(f"configs.{name}").get_config("tiny")
     source = made_source(config)
@@ -157,6 +163,18 @@ def test_head_says_command_hardware_time_and_score(name):
         assert word in head
 
 
+def traced(config):
+    source = made_source(config)
+    task = experiment.make_task(config, source)
+    batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
+    return str(jax.make_jaxpr(lambda rng: task.loss(task.init(rng), batch, rng))(jax.random.key(0)))
+
+
+@functools.cache
+def traced_plain():
+    return traced(cifar2d_span.get_config("tiny"))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -180,14 +198,6 @@ def test_head_says_command_hardware_time_and_score(name):
 )
 def test_options_are_read(fields):
     """Each option of a config changes what is traced."""
-    from configs import cifar2d_span
-
-    def traced(config):
-        source = made_source(config)
-        task = experiment.make_task(config, source)
-        batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
-        return str(jax.make_jaxpr(lambda rng: task.loss(task.init(rng), batch, rng))(jax.random.key(0)))
-
-    plain, changed = cifar2d_span.get_config("tiny"), cifar2d_span.get_config("tiny")
+    changed = cifar2d_span.get_config("tiny")
     changed.model.update_from_flattened_dict(fields)
-    assert traced(changed) != traced(plain)
+    assert traced(changed) != traced_plain()

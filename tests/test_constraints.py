@@ -4,7 +4,7 @@ import re
 
 from packaging.requirements import Requirement
 
-from tests.test_main import ROOT
+from tests.command import ROOT
 
 NOT_INSTALLED = ("tensorflow-cpu", "flatbuffers")  # of extras that CI does without
 

@@ -5,6 +5,7 @@ import pytest
 
 from configs import digits, reconstruction, translution, translution_points
 from posattn_jax import experiment
+from posattn_jax.data.images import ImageSet
 from posattn_jax.errors import InputError
 from tests import made_data
 
@@ -136,12 +137,10 @@ def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 
 
-def test_points_are_made_of_one_channel(tmp_path):
-    made_data.write_binary(tmp_path)
-    config = translution_points.get_config("tiny")
-    config.data.name, config.data.dir = "cifar10", str(tmp_path)
+def test_points_are_made_of_one_channel():
+    coloured = ImageSet(np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, int), 10)
     with pytest.raises(InputError, match='data.layout="points": expected images of 1 channel, not 3'):
-        experiment.load_sources(config)
+        experiment.lay_out(translution_points.get_config("tiny"), coloured)
 
 
 def test_judged_by_the_test_part_and_trained_on_all_others(tmp_path):

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from posattn_jax.files import read_metrics
+from tests.command import ROOT
 from tests.made_text import write_text
-from tests.test_main import ROOT
 
 KILLS = 10
 

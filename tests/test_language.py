@@ -15,6 +15,7 @@ from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
 from tests.drills.damages import flip_a_bit
 from tests.made_text import sentences, write_mnli, write_rte, write_text
+from tests.slow import slow
 
 
 class Killed(Exception):
@@ -45,8 +46,9 @@ def figures_of(workdir):
     return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
 
 
-def test_from_text_to_answers(tmp_path, monkeypatch, capsys):
-    """One story, for what comes later starts from what was trained before."""
+@pytest.mark.parametrize("further", [False, slow(True)], ids=["rte", "mnli"])
+def test_from_text_to_answers(tmp_path, monkeypatch, capsys, further):
+    """One story, for what comes later starts from what was trained before; further, from RTE to MNLI."""
     write_mnli(write_rte(tmp_path))
     write_text(tmp_path / "text")
     bert = tmp_path / "bert" / "1"
@@ -56,7 +58,8 @@ def test_from_text_to_answers(tmp_path, monkeypatch, capsys):
     config, rte = rte_from(tmp_path, bert)
     starts_with_the_encoder(config, bert)
     answers(config, rte)
-    starts_from_another_task(tmp_path, rte)
+    if further:
+        starts_from_another_task(tmp_path, rte)
     refuses_what_is_no_start(tmp_path, bert)
 
 

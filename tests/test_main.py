@@ -2,10 +2,6 @@
 
 import fcntl
 import json
-import os
-import pathlib
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,31 +9,7 @@ import pytest
 
 from posattn_jax.files import read_metrics
 from tests import made_data
-
-ROOT = pathlib.Path(__file__).parents[1]
-
-
-def command(*arguments, config="configs/digits.py:tiny", num_devices=1):
-    """Runs the command line in a process of its own, on one device or more."""
-    quick = {
-        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", f"device_count={num_devices}"),
-        "JAX_COMPILATION_CACHE_DIR": os.environ["POSATTN_TEST_CACHE"],
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "posattn_jax.main", *([f"--config={config}"] if config else []), *arguments],
-        cwd=ROOT,
-        env=os.environ | quick,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*arguments, **options):
-    process = command(*arguments, **options)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+from tests.command import run, run_forked, start
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +41,7 @@ def test_train(trained):
 def test_the_same_command_again_changes_nothing(trained):
     workdir, out = trained
     before = (workdir / "metrics.jsonl").read_bytes()
-    code, again, _ = run(f"--workdir={workdir}")
+    code, again, _ = run_forked(f"--workdir={workdir}")
     assert code == 0
     assert again == out
     assert (workdir / "metrics.jsonl").read_bytes() == before
@@ -112,7 +84,7 @@ def test_evaluate_on_a_larger_grid(trained):
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
 def test_bad_input_is_one_line(tmp_path, arguments, message):
-    code, out, err = run(f"--workdir={tmp_path / 'run'}", *arguments)
+    code, out, err = run_forked(f"--workdir={tmp_path / 'run'}", *arguments)
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1, err
@@ -129,7 +101,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
     ],
 )
 def test_bad_config_file(tmp_path, config, message):
-    code, _, err = run(f"--workdir={tmp_path / 'run'}", config=config)
+    code, _, err = run_forked(f"--workdir={tmp_path / 'run'}", config=config)
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()) == 1, err
@@ -143,7 +115,7 @@ def test_missing_workdir():
 
 def test_missing_data_is_told_soon(tmp_path):
     started = time.perf_counter()
-    code, _, err = run(
+    code, _, err = run_forked(
         f"--workdir={tmp_path / 'run'}", f"--config.data.dir={tmp_path}", config="configs/cifar2d_span.py"
     )
     assert code == 2
@@ -153,14 +125,14 @@ def test_missing_data_is_told_soon(tmp_path):
 
 def test_a_folder_of_another_config(trained):
     workdir, _ = trained
-    code, _, err = run(f"--workdir={workdir}", "--config.seed=3")
+    code, _, err = run_forked(f"--workdir={workdir}", "--config.seed=3")
     assert code == 2
     assert "belongs to another config: seed was 9188 and is now 3" in err
 
 
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    code, _, err = run(f"--workdir={tmp_path}")
+    code, _, err = run_forked(f"--workdir={tmp_path}")
     assert code == 2
     assert "is in use by something that is no run" in err
 
@@ -197,7 +169,7 @@ def test_a_folder_that_another_process_trains_in(trained):
     workdir, _ = trained
     with (workdir / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        code, _, err = run(f"--workdir={workdir}")
+        code, _, err = run_forked(f"--workdir={workdir}")
     assert code == 2
     assert "another process is training there" in err
 
@@ -205,7 +177,7 @@ def test_a_folder_that_another_process_trains_in(trained):
 @pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
     arguments = (f"--workdir={tmp_path / 'run'}", "--config.train.total_steps=200")
-    process = command(*arguments)
+    process = start(*arguments)
     while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
         time.sleep(0.2)
         assert process.poll() is None, process.stderr.read()

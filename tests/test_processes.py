@@ -18,7 +18,7 @@ from posattn_jax.data.batches import Share
 from posattn_jax.errors import InputError
 from posattn_jax.files import read_metrics
 from posattn_jax.train import sharding
-from tests.test_main import ROOT
+from tests.command import ROOT, environment
 
 TINY = "--config=configs/digits.py:tiny"
 
@@ -28,12 +28,7 @@ def start(workdir, *arguments, count=2, devices=2):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = os.environ["XLA_FLAGS"].replace("device_count=8", f"device_count={devices}")
-    shared = os.environ | {
-        "XLA_FLAGS": flags,
-        "JAX_COMPILATION_CACHE_DIR": os.environ["POSATTN_TEST_CACHE"],
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    shared = environment(devices)
     if count > 1:
         shared |= {processes.COORDINATOR: f"127.0.0.1:{port}", processes.COUNT: str(count)}
     return [

@@ -16,6 +16,7 @@ from posattn_jax.files import read_metrics
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
+from tests.command import environment
 from tests.made_text import LANGUAGES, sentences, write_parallel
 
 
@@ -46,7 +47,6 @@ def test_from_text_to_translations(tmp_path, monkeypatch, capsys):
     write_parallel(tmp_path)
     workdir = tmp_path / "run"
     trains(tmp_path, workdir)
-    is_killed_and_restarted(tmp_path, workdir, monkeypatch)
     averages(workdir)
     is_evaluated(tmp_path, workdir, capsys)
     translates(workdir, monkeypatch)
@@ -70,8 +70,11 @@ def trains(files, workdir):
     assert (workdir / "figures" / "energies_encoder_0.png").exists()
 
 
-def is_killed_and_restarted(files, workdir, monkeypatch):
+@pytest.mark.slow
+def test_killed_and_restarted(tmp_path, monkeypatch):
     """And ends bit for bit the same."""
+    files, workdir = write_parallel(tmp_path), tmp_path / "run"
+    runs.train(config_of(files), workdir)
     update, done, killed = Trainer._update, [], files / "killed"
 
     def update_or_die(trainer):
@@ -119,29 +122,20 @@ def is_evaluated(files, workdir, capsys):
 
 
 def translates(workdir, monkeypatch):
-    """Order and empty lines are kept; what is read at a time changes nothing."""
+    """As the README's command, in a process of its own: order and empty lines are kept, and what is read at a time
+    changes nothing.
+    """
     lines = sentences(5, 20)
     lines[3] = lines[11] = ""
     text = "".join(f"{line}\n" for line in lines).encode()
-
-    def translated():
-        output = io.StringIO()
-        translating.translate(workdir, None, io.BytesIO(text), output)
-        return output.getvalue().splitlines()
-
-    whole = translated()
+    command = [sys.executable, "-m", "posattn_jax.main", "--mode=translate", f"--workdir={workdir}"]
+    done = subprocess.run(command, input=text, capture_output=True, check=True, env=environment(num_devices=8))
+    whole, output = done.stdout.decode().splitlines(), io.StringIO()
     assert len(whole) == 20 and [i for i in range(20) if not whole[i]] == [3, 11]
     with monkeypatch.context() as patch:
         patch.setattr(translating, "CHUNK_BATCHES", 1)
-        assert translated() == whole
-    main_of_a_new_process(workdir, text, whole)
-
-
-def main_of_a_new_process(workdir, text, expected):
-    """The command of the README."""
-    command = [sys.executable, "-m", "posattn_jax.main", "--mode=translate", f"--workdir={workdir}"]
-    done = subprocess.run(command, input=text, capture_output=True, check=True)
-    assert done.stdout.decode().splitlines() == expected
+        translating.translate(workdir, None, io.BytesIO(text), output)
+    assert output.getvalue().splitlines() == whole
     assert done.stderr.decode().startswith("average of the checkpoints ") and done.stderr.count(b"\n") == 1
 
 

@@ -49,6 +49,12 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """The report's words and numbers alone."""
+    monkeypatch.setattr(report, "draw_sweep", lambda runs, folder: {})
+
+
 def test_the_report_of_finished_runs(folder, capsys):
     report.write(folder)
     assert "15 runs" in capsys.readouterr().out
@@ -85,7 +91,7 @@ def test_the_report_of_finished_runs(folder, capsys):
             assert (folder / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 4000
 
 
-def test_the_papers_tables_are_tested_again(folder):
+def test_the_papers_tables_are_tested_again(folder, undrawn):
     report.write(folder)
     text = (folder / "report" / "report.md").read_text()
     again = text.split("## The paper's own tests, again")[1]
@@ -122,7 +128,7 @@ def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, wor
         assert ("would be found by" in said) == (comparison.p_stated >= 0.05)
 
 
-def test_what_is_missing_is_named_and_left_out(folder, capsys):
+def test_what_is_missing_is_named_and_left_out(folder, undrawn, capsys):
     (folder / "half" / "2" / "summary.json").unlink()
     (folder / "span" / "3" / "config.json").unlink()
     write_run(folder / "span" / "77", 0.1, span=True)
@@ -162,7 +168,7 @@ def test_one_run_each(tmp_path):
     assert json.loads((tmp_path / "report" / "results.json").read_text())["treatments"][0]["sample"]["std"] is None
 
 
-def test_without_a_plan_every_pair_is_compared(folder):
+def test_without_a_plan_every_pair_is_compared(folder, undrawn):
     (folder / "sweep.json").unlink()
     runs = read_runs(folder)
     assert {(h.treatment, h.control) for h in runs.plan.hypotheses} == {
@@ -219,7 +225,7 @@ def test_a_run_of_another_treatment_is_refused(folder):
         read_runs(folder)
 
 
-def test_evaluations_are_the_response_where_the_plan_says_so(tmp_path):
+def test_evaluations_are_the_response_where_the_plan_says_so(tmp_path, undrawn):
     treatments = (
         Treatment("none", "no span", {"model.span": False}),
         Treatment("span", "a span", {"model.span": True}),

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from posattn_jax.files import read_metrics
-from tests.test_main import ROOT
+from tests.command import ROOT
 
 CONFIG = ("--config=configs/digits.py:tiny", "--config.train.total_steps=300", "--config.train.log_steps=10")
 ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # one device for every process

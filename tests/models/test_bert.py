@@ -11,6 +11,7 @@ from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
+from tests.made_params import made_params
 
 TINY = {"embedding_dim": 6, "width": 8, "num_heads": 2, "mlp_dim": 12, "num_blocks": 2}
 
@@ -49,15 +50,12 @@ EVERYTHING = (*COMPOSITE, "keyed", "depthwise", "query", "key", "absolute")
 
 
 def make_tiny(kinds=EVERYTHING, head=MaskedLanguageModel, **fields):
-    """A model of 20 tokens, its parameters redrawn so that all of it matters, and sequences with segments."""
+    """A model of 20 tokens, its parameters so that all of it matters, and sequences with segments."""
     model = head(make_bert(TINY, kinds, kernel=3, vocabulary_size=20, max_length=9), **fields)
     tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
     segments = (jnp.arange(7) >= 3).astype(int) * jnp.ones_like(tokens)
-    params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    leaves = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
-    return model, tree.unflatten(leaves), tokens, segments
+    params = made_params(lambda: model.init(jax.random.key(0), tokens)["params"])
+    return model, params, tokens, segments
 
 
 @pytest.mark.parametrize("kinds", [COMPOSITE, EVERYTHING], ids=["composite", "everything"])

@@ -1,5 +1,6 @@
 """Trainable parameters of the paper's models, exactly as its code has them."""
 
+import itertools
 import math
 
 import jax
@@ -18,6 +19,7 @@ from configs import (
 )
 from posattn_jax.model_config import make_model
 from posattn_jax.tasks.classification import Classification
+from tests.slow import slow
 
 COUNTS = {
     cifar1d_baseline: 231_754,
@@ -30,8 +32,11 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("module", COUNTS, ids=lambda module: module.__name__)
-@pytest.mark.parametrize("scan_layers", [False, True])
+CASES = [(module, True) for module in COUNTS] + [(cifar1d_siren, False), (cifar2d_span, False)]
+CASES += [slow(module, False) for module in COUNTS if (module, False) not in CASES]
+
+
+@pytest.mark.parametrize("module, scan_layers", CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_parameter_count(module, scan_layers):
     config = module.get_config()
     config.model.scan_layers = scan_layers
@@ -50,9 +55,12 @@ TRANSLUTION = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSLUTION)
-@pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("scan_layers", [False, True])
+CASES = [(name, 3, True) for name in TRANSLUTION] + [("mnist", 1, False), ("cifar100", 3, False)]
+FURTHER = itertools.product(TRANSLUTION, (1, 3), (False, True))
+CASES += [slow(*case) for case in FURTHER if case not in CASES]
+
+
+@pytest.mark.parametrize("name, depth, scan_layers", CASES)
 def test_parameter_count_of_translution(name, depth, scan_layers):
     shape, channels, num_classes, *counts = TRANSLUTION[name]
     for changes, first, further in zip((common_vit.TRANSFORMER, {}), *counts, strict=True):

@@ -15,6 +15,8 @@ from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent
 from posattn_jax.nn.translution import GeneralTranslution, Translution
+from tests.made_params import made_params
+from tests.slow import slow
 
 GRID, PATCH = (4, 6), (2, 3)
 X = jax.random.normal(jax.random.key(7), (3, 24, 2))
@@ -30,11 +32,13 @@ def make_model(block=None, **fields):
 
 
 def init(model, x=X, grid_shape=GRID, **options):
-    return jax.jit(lambda x: model.init(jax.random.key(0), x, grid_shape, **options))(x)
+    return made_params(lambda: model.init(jax.random.key(0), x, grid_shape, **options))
 
 
 def apply(model, variables, x=X, grid_shape=GRID, **options):
-    return model.apply(variables, x, grid_shape, **options)[0]
+    arrays = {name: options.pop(name) for name in ("positions", "key_mask") if name in options}
+    run = jax.jit(lambda variables, x, arrays: model.apply(variables, x, grid_shape, **arrays, **options)[0])
+    return run(variables, x, arrays)
 
 
 @pytest.mark.parametrize("sizes, patch", [((6,), (3,)), ((4, 6), (2, 3)), ((2, 4, 3), (1, 2, 3))], ids=str)
@@ -83,8 +87,19 @@ MIXERS = {
 }
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
-@pytest.mark.parametrize("readout", ["class", "mean"])
+@pytest.mark.parametrize(
+    "mixer, readout",
+    [
+        ("siren-span", "mean"),
+        ("learned", "class"),
+        ("translution", "class"),
+        ("general-span", "mean"),
+        slow("siren-span", "class"),
+        slow("learned", "mean"),
+        slow("translution", "mean"),
+        slow("general-span", "class"),
+    ],
+)
 def test_every_mixer_runs(mixer, readout):
     """Every parameter has a gradient; but where the class token is read, what the last block knows of positions."""
     variables = init(model := make_model(MIXERS[mixer], readout=readout))

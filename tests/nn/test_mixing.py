@@ -19,6 +19,7 @@ from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
 from tests import oracle
+from tests.made_params import made_params
 
 B, H, C, K = 2, 2, 4, 1
 D = C // H
@@ -212,7 +213,7 @@ def test_attention_is_flax_attention(float64):
     """`DotProducts()` alone is `MultiHeadDotProductAttention`, whose parameters have the same names and shapes."""
     x, y = jax.random.normal(jax.random.key(0), (2, B, 5, C))
     layer, theirs = TokenMixing(H, **DTYPE), nn.MultiHeadDotProductAttention(H, param_dtype=jnp.float64)
-    params = theirs.init(jax.random.key(1), y, x)["params"]
+    params = made_params(lambda: theirs.init(jax.random.key(1), y, x)["params"])
     own = {
         "energies": {name: params[name] for name in ("query", "key")},
         "value": params["value"],
@@ -231,11 +232,8 @@ def test_what_a_gate_does_to_the_weights(float64):
     gate, values = GeluGate(approximate, **DTYPE), NormalizedGelu(approximate, **DTYPE)
     layer = TokenMixing(1, energies=DotProducts(**DTYPE), values=values, gate=gate, **DTYPE)
     x = jax.random.normal(jax.random.key(0), (1, 6, C))
-    params = layer.init(jax.random.key(1), x, (6,))["params"]
-    leaves, tree = jax.tree.flatten(params)
-    rng = np.random.default_rng(1)
-    params = tree.unflatten([jnp.asarray(rng.normal(size=leaf.shape)) for leaf in leaves])
-    (outputs, made) = layer.apply({"params": params}, x, (6,), return_weights=True)
+    params = made_params(lambda: layer.init(jax.random.key(1), x, (6,))["params"], 1.0)
+    outputs, made = jax.jit(lambda: layer.apply({"params": params}, x, (6,), return_weights=True))()
     alpha = np.asarray(made["weights"])[0, 0]
 
     def linear(name):
@@ -261,10 +259,10 @@ def test_what_a_gate_does_to_the_weights(float64):
 def test_weights_of_positions_alone_know_no_token(kind):
     layer = TokenMixing(H, energies=ENERGIES[kind]((5,), (5,)))
     x, other = jax.random.normal(jax.random.key(0), (2, B, 5, C))
-    (_, made), params = layer.init_with_output(jax.random.key(1), x, (5,), return_weights=True)
-    _, again = layer.apply(params, other, (5,), return_weights=True)
-    np.testing.assert_array_equal(made["weights"], again["weights"])
-    assert len(made["weights"]) == 1, "made once a batch"
+    params = made_params(lambda: layer.init(jax.random.key(1), x, (5,)))
+    weights_of = jax.jit(lambda x: layer.apply(params, x, (5,), return_weights=True)[1]["weights"])
+    np.testing.assert_array_equal(weights_of(x), weights_of(other))
+    assert len(weights_of(x)) == 1, "made once a batch"
 
 
 @pytest.mark.parametrize("kind", ["aposnet", "rposnet"])
@@ -273,7 +271,7 @@ def test_precomputed_energies(float64, kind):
     n = 7
     layer = layer_of(kind, "gelu", ((n,), (n,)))
     x = jax.random.normal(jax.random.key(0), (B, n, C))
-    params = layer.init(jax.random.key(1), x, (n,))["params"]
+    params = made_params(lambda: layer.init(jax.random.key(1), x, (n,))["params"])
     before = jax.tree.map(np.array, params)
     places = jnp.arange(n)[:, None]
     if kind == "aposnet":
@@ -281,32 +279,32 @@ def test_precomputed_energies(float64, kind):
     else:
         features = params["energies"]["positions"]["table"][None]
     fixed, tables = precompute(layer, params, features)
-    np.testing.assert_allclose(
-        fixed.apply({"params": tables}, x, (n,))[0], layer.apply({"params": params}, x, (n,))[0], atol=1e-12
-    )
+    outputs, expected = jax.jit(
+        lambda: (fixed.apply({"params": tables}, x, (n,))[0], layer.apply({"params": params}, x, (n,))[0])
+    )()
+    np.testing.assert_allclose(outputs, expected, atol=1e-12)
     jax.tree.map(np.testing.assert_array_equal, params, before)
     assert tables["energies"]["table"].shape == ((H, n, n) if kind == "aposnet" else (H, n, 2 * K + 1))
     plain = TokenMixing(H, energies=ENERGIES["attention"]((n,), (n,)))
     assert precompute(plain, params, features)[0] is plain, "what knows content has nothing to precompute"
 
 
-def test_translating_a_sequence_translates_relative_mixers(float64):
+@pytest.mark.parametrize("kind", ["shaw", "relative", "lightconv", "gaussian"])
+def test_translating_a_sequence_translates_relative_mixers(float64, kind):
     """Shaw, LightConv and Gaussian weights depend on offsets alone: what stands elsewhere is mixed likewise."""
-    for kind in ("shaw", "relative", "lightconv", "gaussian"):
-        layer = layer_of(kind, None, ((8,), (8,)))
-        x = jax.random.normal(jax.random.key(0), (B, 8, C))
-        mask = np.array([[i < 5 for i in range(8)]] * B)
-        params = layer.init(jax.random.key(1), x, (8,))
-        here = layer.apply(params, x, (8,), key_mask=jnp.asarray(mask))[0]
-        moved, moved_mask = jnp.roll(x, 3, 1), jnp.asarray(np.roll(mask, 3, 1))
-        there = layer.apply(params, moved, (8,), key_mask=moved_mask)[0]
-        np.testing.assert_allclose(there[:, 3:], here[:, :5], atol=1e-12, err_msg=kind)
+    layer = layer_of(kind, None, ((8,), (8,)))
+    x = jax.random.normal(jax.random.key(0), (B, 8, C))
+    mask = np.array([[i < 5 for i in range(8)]] * B)
+    params = made_params(lambda: layer.init(jax.random.key(1), x, (8,)))
+    run = jax.jit(lambda x, mask: layer.apply(params, x, (8,), key_mask=mask)[0])
+    here, there = run(x, jnp.asarray(mask)), run(jnp.roll(x, 3, 1), jnp.asarray(np.roll(mask, 3, 1)))
+    np.testing.assert_allclose(there[:, 3:], here[:, :5], atol=1e-12)
 
 
 def test_a_mixer_in_a_block_of_images():
     block = EncoderBlock(layer_of("rposnet", "gelu", ((3, 3), (3, 3))), 8)
     x = jax.random.normal(jax.random.key(0), (B, 9, C))
-    (outputs, made), _ = block.init_with_output(jax.random.key(1), x, (3, 3))
+    (outputs, made), _ = jax.jit(lambda key: block.init_with_output(key, x, (3, 3)))(jax.random.key(1))
     assert outputs.shape == x.shape and made == {}
 
 

@@ -8,6 +8,7 @@ from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, Positional
+from tests.slow import slow
 
 GRID = (33, 9)
 
@@ -40,7 +41,9 @@ def test_evaluated_only_within_reach(encoding):
             np.testing.assert_allclose(within[box], whole[box], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("covariance, span_bound", [("diagonal", None), ("diagonal", (3, 3)), ("full", None)], ids=str)
+@pytest.mark.parametrize(
+    "covariance, span_bound", [("diagonal", (3, 3)), ("full", None), slow("diagonal", None)], ids=str
+)
 def test_the_layer_is_the_same(covariance, span_bound):
     """Its outputs and gradients do not know that E was evaluated only where the span reaches."""
     inputs = jax.random.normal(jax.random.key(1), (2, 12 * 11, 8))

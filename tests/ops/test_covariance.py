@@ -9,6 +9,7 @@ import pytest
 
 from posattn_jax.ops.attention import auto, budget, rows, tiles
 from tests.ops.attention_suite import AllPairsSuite, B, LocalSuite, StaticSpanSuite, make_inputs
+from tests.slow import slow
 
 SUITES = {
     "reference": AllPairsSuite,
@@ -35,13 +36,13 @@ def suite(request):
     "grid_shape, heads, threshold, span_mode",
     [
         ((5,), "shared", 0.1, "multiply"),
-        ((1,), "per_head", 0.1, "log_add"),
-        ((2, 1), "per_head", 0.0, "multiply"),
-        ((4, 3), "shared", 0.1, "log_add"),
         ((3, 2), "per_head", 0.1, "multiply"),
         ((2, 3), "shared", 0.0, "log_add"),
-        ((2, 1, 3), "shared", 0.1, "multiply"),
         ((2, 3, 2), "per_head", 0.1, "log_add"),
+        slow((1,), "per_head", 0.1, "log_add"),
+        slow((2, 1), "per_head", 0.0, "multiply"),
+        slow((4, 3), "shared", 0.1, "log_add"),
+        slow((2, 1, 3), "shared", 0.1, "multiply"),
     ],
     ids=str,
 )
@@ -50,7 +51,7 @@ def test_values_and_gradients(float64, suite, grid_shape, heads, threshold, span
     suite.check_against_oracle(inputs, grid_shape, threshold=threshold, span_mode=span_mode)
 
 
-@pytest.mark.parametrize("grid_shape", [(3, 4), (2, 1, 2)], ids=str)
+@pytest.mark.parametrize("grid_shape", [(3, 4), slow((2, 1, 2))], ids=str)
 def test_causal_and_padding(float64, suite, grid_shape):
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
     inputs = make_inputs(grid_shape, covariance="full", per_head=True)
@@ -59,7 +60,7 @@ def test_causal_and_padding(float64, suite, grid_shape):
 
 
 @pytest.mark.parametrize("implementation", ["dense", "tiled", "auto"])
-@pytest.mark.parametrize("per_head, span_mode", [(True, "log_add"), (False, "multiply")])
+@pytest.mark.parametrize("per_head, span_mode", [(True, "log_add"), slow(False, "multiply")])
 def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode):
     """Rows and tiles of two queries of one head, each computed alone; "auto" chooses between them at run time."""
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
@@ -72,7 +73,7 @@ def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode
     layout(implementation).check_against_oracle(inputs, (5, 4), key_mask=mask, span_mode=span_mode)
 
 
-@pytest.mark.parametrize("grid_shape, per_head", [((4, 3), True), ((2, 1, 3), False)], ids=str)
+@pytest.mark.parametrize("grid_shape, per_head", [((4, 3), True), slow((2, 1, 3), False)], ids=str)
 def test_a_diagonal_factor_is_sigma(float64, suite, grid_shape, per_head):
     """In values and gradients, whatever the signs; above the diagonal the gradient is 0."""
     inputs = make_inputs(grid_shape, per_head=per_head)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from posattn_jax.ops.attention import budget, relative_attention, rows
 from posattn_jax.ops.grid import relative_offsets
 from tests.ops.attention_suite import AllPairsSuite, B, H, make_inputs
+from tests.slow import slow
 
 
 class TestDense(AllPairsSuite):
@@ -18,8 +19,18 @@ class TestDense(AllPairsSuite):
     implementation = "dense"
 
 
-@pytest.mark.parametrize("span_mode, per_head", [("multiply", True), ("log_add", False)])
-@pytest.mark.parametrize("grid_shape", [(5,), (3, 2), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize(
+    "grid_shape, span_mode, per_head",
+    [
+        ((5,), "multiply", True),
+        ((3, 2), "log_add", False),
+        ((2, 1, 3), "multiply", True),
+        slow((5,), "log_add", False),
+        slow((3, 2), "multiply", True),
+        slow((2, 1, 3), "log_add", False),
+    ],
+    ids=str,
+)
 def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per_head):
     """One row of two queries of one head a trip, the last of the first dimension padded."""
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
@@ -30,7 +41,7 @@ def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per
 
 
 @given(run=st.integers(1, 6), line=st.integers(1, 4), first=st.integers(1, 6))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 def test_shift_takes_the_offset_of_each_key(run, line, first):
     cut = rows.Rows((first, line), run, 1)
     n, r = first * line, (first + run - 1) * line

@@ -10,6 +10,7 @@ import pytest
 from posattn_jax.ops.attention import factorised_pays, relative_attention, sinusoidal_attention
 from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import relative_sinusoids
+from tests.slow import slow
 
 B, H, D = 2, 2, 3
 
@@ -54,11 +55,13 @@ def check(inputs, grid_shape, tolerance=1e-10, **options):
     np.testing.assert_array_equal(gradients["bias"], 0)
 
 
-@pytest.mark.parametrize("combine", ["concat", "sum"])
+GRIDS = [((1,), 6), ((2,), 6), ((7,), 5), ((3, 2), 8), ((1, 5), 6), ((2, 1, 3), 6), ((3, 2, 2), 9)]
+FAST = [((1,), 6, "sum"), ((7,), 5, "concat"), ((3, 2), 8, "concat"), ((3, 2), 8, "sum"), ((3, 2, 2), 9, "concat")]
+ALL = [(*grid, combine) for grid in GRIDS for combine in ("concat", "sum")]
+
+
 @pytest.mark.parametrize(
-    "grid_shape, num_features",
-    [((1,), 6), ((2,), 6), ((7,), 5), ((3, 2), 8), ((1, 5), 6), ((2, 1, 3), 6), ((3, 2, 2), 9)],
-    ids=str,
+    "grid_shape, num_features, combine", [*FAST, *(slow(*case) for case in ALL if case not in FAST)], ids=str
 )
 def test_values_and_gradients(float64, grid_shape, num_features, combine):
     """Odd numbers of features, in all or a dimension, included: the last frequency has a sine alone."""
@@ -66,7 +69,7 @@ def test_values_and_gradients(float64, grid_shape, num_features, combine):
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("grid_shape, dtype", [((5,), float), ((3, 2), np.float32), ((2, 1, 2), float)], ids=str)
+@pytest.mark.parametrize("grid_shape, dtype", [((5,), float), ((3, 2), np.float32), slow((2, 1, 2), float)], ids=str)
 def test_causal_padding_and_scale(float64, grid_shape, dtype, is_causal):
     """The last example has no key at all, and causal queries of the first none before its first key."""
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6

@@ -9,6 +9,7 @@ import pytest
 
 from posattn_jax.ops.attention import attention_weights, relative_attention
 from tests import oracle
+from tests.slow import slow
 
 H, D = 2, 3
 
@@ -94,8 +95,11 @@ def loops(x, grid_shape, cls, half_span, span_mode, value):
     return outputs
 
 
-@pytest.mark.parametrize("cls", [1, 2])
-@pytest.mark.parametrize("grid_shape, half_span", [((3,), (1,)), ((2, 2), (0, 1))], ids=str)
+@pytest.mark.parametrize(
+    "grid_shape, half_span, cls",
+    [((3,), (1,), 1), ((2, 2), (0, 1), 2), slow((3,), (1,), 2), slow((2, 2), (0, 1), 1)],
+    ids=str,
+)
 @pytest.mark.parametrize("span_mode", ["multiply", "log_add"])
 def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls):
     x = make_inputs(grid_shape, cls, (0.6,) * len(grid_shape))

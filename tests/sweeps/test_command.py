@@ -8,7 +8,7 @@ from configs import common, digits, question_grid
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
 from posattn_jax.errors import InputError
 from posattn_jax.sweeps import command, prepare
-from tests.test_main import run
+from tests.command import run_forked
 
 FILE = "configs/digits.py:tiny"
 
@@ -114,7 +114,7 @@ def test_lists_that_mean_nothing(function, values, message):
 )
 def test_wrong_flags_are_one_line(tmp_path, arguments, message):
     config = None if None in arguments else FILE
-    code, _, err = run(f"--workdir={tmp_path / 'sweep'}", *filter(None, arguments), config=config)
+    code, _, err = run_forked(f"--workdir={tmp_path / 'sweep'}", *filter(None, arguments), config=config)
     assert code == 2 and message in err and len(err.splitlines()) == 1
 
 
@@ -125,9 +125,9 @@ def test_a_sweep_and_its_report(tmp_path):
         f"--workdir={tmp_path}",
         "--treatments=gaussian_2d,span_2d",
         "--seeds=3",
-        "--workers=2",
+        "--workers=1",
     )
-    code, out, err = run(*arguments)
+    code, out, err = run_forked(*arguments)
     assert code == 0, err
     assert "span_2d/3: done" in err and "2 runs" in out
     plan, how = read_plan(tmp_path / "sweep.json")
@@ -140,7 +140,7 @@ def test_a_sweep_and_its_report(tmp_path):
     text = (tmp_path / "report" / "report.md").read_text()
     assert "--config.model.span.threshold=0.0" in text and "Cannot be tested" in text
     written = (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime
-    code, _, err = run(*arguments)
+    code, _, err = run_forked(*arguments)
     assert code == 0, err
     assert (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime == written
 

@@ -13,6 +13,8 @@ from posattn_jax.ops.span import span_share
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.step import init_state, make_train_step
+from tests.made_params import made_params
+from tests.slow import slow
 
 
 def make_task(span=True, covariance="diagonal", per_head=False, **fields):
@@ -26,7 +28,7 @@ BATCH = {"inputs": jax.random.normal(jax.random.key(0), (5, 6, 2)), "labels": jn
 
 
 def init(task):
-    return jax.jit(task.init)(jax.random.key(1))
+    return made_params(lambda: task.init(jax.random.key(1)))
 
 
 def loss_of(task, params, batch=BATCH, rng=None):
@@ -70,7 +72,7 @@ def test_span_penalty_shrinks_spans():
         loss_of(make_task(span=False, span_penalty=1.0), init(make_task(span=False)))
 
 
-@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("per_head", [True, slow(False)])
 def test_a_step_turns_a_full_covariance(per_head):
     """Off the diagonal a step changes what lies below alone; the span's figures are those of its box."""
     task = make_task(covariance="full", per_head=per_head, span_penalty=1.0)

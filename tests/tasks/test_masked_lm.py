@@ -9,9 +9,11 @@ from posattn_jax.models.bert import Bert, MaskedLanguageModel, bert_block
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.masking import Masking
+from tests.made_params import made_params
 
 SIZE, LENGTH = 30, 12
 MASKING = Masking(vocabulary_size=SIZE, num_special=4, mask_id=3)
+draw = jax.jit(MASKING)
 
 
 def make_tokens(num_sequences, length=LENGTH, seed=0):
@@ -27,7 +29,7 @@ def make_tokens(num_sequences, length=LENGTH, seed=0):
 @pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
 def test_of_each_sequence_so_many_are_drawn(share):
     masking, tokens = Masking(SIZE, 4, 3, share), make_tokens(200)
-    shown, places, told = masking(jax.random.key(0), tokens, jnp.arange(200))
+    shown, places, told = jax.jit(masking)(jax.random.key(0), tokens, jnp.arange(200))
     for before, after, place, chosen in zip(*map(np.asarray, (tokens, shown, places, told)), strict=True):
         ordinary = np.flatnonzero(before >= 4)
         expected = max(1, round(share * len(ordinary)))
@@ -39,7 +41,7 @@ def test_of_each_sequence_so_many_are_drawn(share):
 
 def test_eight_in_ten_are_masked_and_one_is_another():
     tokens = jnp.full((4000, LENGTH), 7)
-    shown, places, told = MASKING(jax.random.key(1), tokens, jnp.arange(4000))
+    shown, places, told = draw(jax.random.key(1), tokens, jnp.arange(4000))
     assert told.all()
     hidden = np.take_along_axis(np.asarray(shown), np.asarray(places), 1).ravel()
     n = len(hidden)
@@ -57,18 +59,18 @@ def test_eight_in_ten_are_masked_and_one_is_another():
 
 def test_the_draw_depends_on_key_and_sequence_alone():
     tokens = make_tokens(9)
-    shown, *_ = MASKING(jax.random.key(0), tokens, jnp.arange(9))
-    some, *_ = MASKING(jax.random.key(0), tokens[3:5], jnp.arange(3, 5))
+    shown, *_ = draw(jax.random.key(0), tokens, jnp.arange(9))
+    some, *_ = draw(jax.random.key(0), tokens[3:5], jnp.arange(3, 5))
     np.testing.assert_array_equal(shown[3:5], some)
-    other, *_ = MASKING(jax.random.key(1), tokens, jnp.arange(9))
+    other, *_ = draw(jax.random.key(1), tokens, jnp.arange(9))
     assert (shown != other).any()
-    same = MASKING(jax.random.key(0), jnp.tile(tokens[:1], (50, 1)), jnp.arange(50))[0]
+    same = draw(jax.random.key(0), jnp.tile(tokens[:1], (50, 1)), jnp.arange(50))[0]
     assert len(np.unique(np.asarray(same), axis=0)) > 1
 
 
 def test_a_sequence_of_special_tokens_alone_hides_nothing():
     tokens = jnp.array([[1, 2, 2, 0, 0]])
-    shown, _, told = MASKING(jax.random.key(0), tokens, jnp.arange(1))
+    shown, _, told = draw(jax.random.key(0), tokens, jnp.arange(1))
     np.testing.assert_array_equal(shown, tokens)
     assert not told.any()
 
@@ -88,8 +90,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def params(task):
-    fresh = jax.jit(task.init)(jax.random.key(0))
-    return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), fresh)
+    return made_params(lambda: task.init(jax.random.key(0)))
 
 
 def make_batch(num_sequences=5):
@@ -100,7 +101,7 @@ def make_batch(num_sequences=5):
 def test_loss_is_that_of_the_hidden_tokens(task, params):
     """Against numpy, from the logits of every place of what the model was shown."""
     batch = make_batch()
-    shown, places, told = map(np.asarray, MASKING(jax.random.key(0), batch["tokens"], batch["ids"]))
+    shown, places, told = map(np.asarray, draw(jax.random.key(0), batch["tokens"], batch["ids"]))
     logits = jax.jit(lambda shown: task.model.apply({"params": params}, shown, key_mask=batch["tokens"] != 0)[0])(shown)
     logits = np.asarray(logits, np.float64)
     losses, correct = [], []
@@ -141,13 +142,13 @@ def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params):
     batch = {"tokens": tokens, "segments": jnp.zeros_like(tokens)}
     for number in range(20):  # a sequence whose draw is the mask
         batch["ids"] = jnp.array([number])
-        if MASKING(jax.random.key(0), tokens, batch["ids"])[0][0, 1] == 3:
+        if draw(jax.random.key(0), tokens, batch["ids"])[0][0, 1] == 3:
             break
-    loss = jax.jit(task.loss)
+    loss, apply = jax.jit(task.loss), jax.jit(task.apply)
     for token in (9, 10, 20):
         own = batch | {"tokens": tokens.at[0, 1].set(token)}
         shown = own["tokens"].at[0, 1].set(3)
-        logits = task.apply(params, own | {"tokens": shown})[0][0, 1]
+        logits = apply(params, own | {"tokens": shown})[0][0, 1]
         expected = float(-jax.nn.log_softmax(logits)[token])
         assert float(loss(params, own)[0]) == pytest.approx(expected, rel=1e-5)
 

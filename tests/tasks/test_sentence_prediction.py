@@ -7,6 +7,7 @@ import pytest
 
 from posattn_jax.models.bert import Bert, SequenceClassifier, bert_block
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from tests.made_params import made_params
 from tests.tasks.test_masked_lm import LENGTH, SIZE, make_tokens
 
 N = 7
@@ -37,7 +38,7 @@ def test_loss_and_totals(num_outputs):
     task = make_task(num_outputs, "correlation" if num_outputs == 1 else "accuracy")
     targets = np.linspace(0, 5, N, dtype=np.float32) if num_outputs == 1 else np.arange(N) % 3
     batch = make_batch(targets)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = made_params(lambda: task.init(jax.random.key(0)))
     logits = np.asarray(
         jax.jit(task.model.apply)(
             {"params": params}, batch["tokens"], segments=batch["segments"], key_mask=batch["tokens"] != 0

@@ -10,6 +10,7 @@ import pytest
 from posattn_jax.data.tokenizer import BEGIN, END, PAD
 from posattn_jax.tasks.translation import Translation
 from tests.models.test_seq2seq import V, made
+from tests.slow import slow
 
 SOURCE = np.array([[5, 6, 7, END], [8, END, PAD, PAD], [PAD] * 4])
 TARGET = np.array([[9, 4, END, PAD], [6, 7, 8, END], [PAD] * 4])
@@ -61,7 +62,7 @@ def test_rows_without_example_have_no_gradient(float64):
     assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(gradient(params, empty)))
 
 
-@pytest.mark.parametrize("mixer", ["transformer", "rposnet_edc"])
+@pytest.mark.parametrize("mixer", ["rposnet_edc", slow("transformer")])
 def test_a_beam_of_one_is_greedy(float64, mixer):
     """Against the whole model, run again for every token."""
     task, params = task_of(mixer)
