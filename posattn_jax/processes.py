@@ -17,7 +17,7 @@ from posattn_jax.errors import InputError
 # Set by launch/local.sh, and by whoever starts the processes by hand.
 COORDINATOR, COUNT, INDEX = "POSATTN_COORDINATOR", "POSATTN_PROCESS_COUNT", "POSATTN_PROCESS_INDEX"
 # A process that has not been heard of for so long is dead; the others end, and the launcher starts all of them again.
-HEARTBEAT_SECONDS = 30
+HEARTBEAT_SECONDS = 100
 
 
 def join(distributed: bool = False) -> None:

@@ -193,8 +193,12 @@ def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:
 @contextlib.contextmanager
 def _alone_in(workdir: pathlib.Path) -> Iterator[None]:
     """InputError where another process trains in the folder, which is made where it is missing."""
-    workdir.mkdir(parents=True, exist_ok=True)
-    with (workdir / ".lock").open("w") as file:
+    with contextlib.ExitStack() as stack:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((workdir / ".lock").open("w"))
+        except OSError as error:
+            raise InputError(f"--workdir={workdir}: cannot be written to ({error.strerror})") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -1,0 +1,45 @@
+"""NaN in an image: the run stops before anything of it is saved, and goes on once the data is mended."""
+
+import jax
+import numpy as np
+import pytest
+
+from posattn_jax.data.images import GridImages
+from posattn_jax.errors import RunError
+from posattn_jax.files import read_metrics
+from tests.train.made_run import make_images, make_trainer, train
+
+
+def rows(workdir):
+    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
+
+
+@pytest.mark.slow
+def test_a_damaged_image(tmp_path, monkeypatch):
+    """Each of some images in turn: whichever update it comes to first is where the run stops."""
+    fields = {"total_steps": 9, "checkpoint_steps": 1}
+    whole = train(tmp_path / "whole", **fields)
+    sound, num_images, stopped_at = GridImages.batch, len(make_images()), []
+    for damaged in range(0, num_images, 12):
+
+        def batch(source, ids, damaged=damaged):
+            made = sound(source, ids)
+            if len(source) == num_images:  # the training images
+                made["inputs"] = np.where((np.asarray(ids) == damaged)[:, None, None], np.nan, made["inputs"])
+            return made
+
+        monkeypatch.setattr(GridImages, "batch", batch)
+        trainer = make_trainer(tmp_path / str(damaged), **fields)
+        with pytest.raises(RunError, match=r"loss is nan at step \d: stopped; .* (is kept|was saved yet)") as error:
+            trainer.run()
+        trainer.close()
+        stopped_at.append(int(str(error.value).split("at step ")[1][0]))
+        monkeypatch.setattr(GridImages, "batch", sound)
+        mended = make_trainer(tmp_path / str(damaged), **fields)
+        assert mended.step < stopped_at[-1], "nothing of the bad update was saved"
+        mended.run()
+        mended.close()
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(mended.state), jax.device_get(whole.state))
+        assert rows(tmp_path / str(damaged)) == rows(tmp_path / "whole")
+    print(f"a damaged image: {len(stopped_at)} times, stopped at the updates {stopped_at}")
+    assert len(set(stopped_at)) > 2
