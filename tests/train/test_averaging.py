@@ -5,16 +5,13 @@ import types
 import numpy as np
 import pytest
 
+from posattn_jax.train import retention
 from posattn_jax.train.averaging import average
-from posattn_jax.train.checkpoint import Checkpoints, ToAverage
 
 
-def infos(scores):
-    """Checkpoints at steps 1, 2, ...; a score of None is one between evaluations."""
-    return [
-        types.SimpleNamespace(step=i, metrics=None if score is None else {"score": score, "step": i})
-        for i, score in enumerate(scores, start=1)
-    ]
+def by_step(scores):
+    """Of the checkpoints at steps 1, 2, ...; a score of None is one between evaluations, which has none."""
+    return {i: {"score": score, "step": i} for i, score in enumerate(scores, start=1) if score is not None}
 
 
 @pytest.mark.parametrize(
@@ -30,20 +27,17 @@ def infos(scores):
     ],
 )
 def test_what_may_be_averaged_is_kept(scores, kept):
-    preserved = ToAverage(3).should_preserve(infos(scores), context=None)
-    assert [i for i, keep in enumerate(preserved, start=1) if keep] == kept
+    assert sorted(retention.of_evaluations(by_step(scores), 3)) == kept
 
 
 @pytest.mark.parametrize(
     "best, number, expected",
     [(20, 3, [20, 30, 40]), (30, 3, [30, 40, 50]), (40, 3, [30, 40, 50]), (50, 9, [10, 20, 30, 40, 50])],
 )
-def test_the_best_and_following_or_else_the_last(monkeypatch, best, number, expected):
-    manager = types.SimpleNamespace(all_steps=lambda: [50, 10, 30, 20, 40, 45], metrics=lambda step: step % 10 == 0)
-    checkpoints = Checkpoints.__new__(Checkpoints)
-    checkpoints._manager = manager
-    monkeypatch.setattr(Checkpoints, "best_step", lambda self: best)
-    assert checkpoints.steps_to_average(number) == expected
+def test_the_best_and_following_or_else_the_last(best, number, expected):
+    scores = {step: {"score": float(step == best), "step": step} for step in (50, 10, 30, 20, 40)}
+    assert retention.best(scores) == best
+    assert retention.to_average(scores, number) == expected
 
 
 def test_means_are_of_float64(unchecked):
