@@ -47,12 +47,12 @@ def define_flags() -> flags.FlagValues:
     return values
 
 
-def numbers(options: flags.FlagValues, name: str) -> list[int]:
-    """A list of numbers of at least 1; InputError for any other."""
-    for number in options[name].value:
-        if not re.fullmatch("0*[1-9][0-9]*", number):
-            raise InputError(f"--{name}={number}: expected numbers of at least 1")
-    return [int(number) for number in options[name].value]
+def numbers(name: str, values: list[str]) -> list[int]:
+    """The values of a flag as numbers of at least 1; InputError for any other."""
+    for value in values:
+        if not re.fullmatch("0*[1-9][0-9]*", value):
+            raise InputError(f"--{name}={value}: expected numbers of at least 1")
+    return [int(value) for value in values]
 
 
 def compile_cut(
@@ -127,7 +127,7 @@ def measure(
     memory = compiled.memory_analysis()
     b, h, d = sizes
     expected = exchange_bytes(grid_shape, [half] * len(grid_shape), num_devices, batch_size=b, num_heads=h, head_dim=d)
-    parts = {name: getattr(memory, f"{name}_size_in_bytes") for name in ("argument", "output", "temp")}
+    parts: dict[str, int] = {name: getattr(memory, f"{name}_size_in_bytes") for name in ("argument", "output", "temp")}
     return {
         "grid_shape": list(grid_shape),
         "half": half,
@@ -152,8 +152,8 @@ def main(argv: list[str]) -> int:
     if options.help:
         print(f"{__doc__}\n{options.get_help()}")
         return 0
-    shapes, halves = [parse_shape(name) for name in options.shapes], numbers(options, "halves")
-    devices = sorted({1, *numbers(options, "devices")})
+    shapes, halves = [parse_shape(name) for name in options.shapes], numbers("halves", options.halves)
+    devices = sorted({1, *numbers("devices", options.devices)})
     out = command_line.make_folder(options.out)
     with contextlib.suppress(RuntimeError):  # where the devices are there already
         jax.config.update("jax_num_cpu_devices", devices[-1])
@@ -166,7 +166,9 @@ def main(argv: list[str]) -> int:
         print(f"grid {' x '.join(map(str, grid_shape))}, half-span {half}, {title}\n{HEADER}", flush=True)
         of_one = 0
         for num_devices in devices:
-            row = {"pass": name} | measure(grid_shape, half, num_devices, sizes, name == "forward_backward")
+            row: dict[str, Any] = {"pass": name} | measure(
+                grid_shape, half, num_devices, sizes, name == "forward_backward"
+            )
             of_one = of_one or row["memory_bytes"]["all"]
             results["programs"].append(row | {"of_one": of_one / row["memory_bytes"]["all"]})
             print(format_row(results["programs"][-1]), flush=True)

@@ -88,37 +88,46 @@ def test_gathered_is_as_one_device(float64, grid_shape, num_devices, implementat
     check_against_one_device(grid_shape, num_devices, implementation, span_mode="log_add", threshold=0.0)
 
 
-SHAPES = [(13,), (40,), (11, 3), (16, 4), (9, 2, 3), (8, 3, 2)]
+# What is asked for beside a half-span along the first dimension: of 0, 1, all rows of a neighbour, one of the next.
+ASKED = (
+    {"inputs": {"covariance": "full", "per_head": True}, "is_causal": True},
+    {"inputs": {"per_head": True}, "span_mode": "log_add", "key_mask": 0.8},
+    {"reference_shape": 2, "scale": 0.7},
+    {},
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_devices", [2, 4, 8])
-@pytest.mark.parametrize("grid_shape", SHAPES, ids=str)
-@pytest.mark.parametrize("implementation", ["tiled", "dense"])
-def test_values_and_gradients_are_those_of_one_device(float64, grid_shape, num_devices, implementation):
-    """From a span of no other position to two hops, with all that can be asked for."""
-    mask = jnp.asarray(np.random.default_rng(3).random((B, math.prod(grid_shape))) < 0.8)
-    rows = -(-grid_shape[0] // num_devices)
-    asked = [
-        {"inputs": {"covariance": "full", "per_head": True}, "is_causal": True},
-        {"inputs": {"per_head": True}, "span_mode": "log_add", "key_mask": mask},
-        {"reference_shape": tuple(size + 2 for size in grid_shape), "scale": 0.7},
-        {},
-    ]
-    for i, (half, options) in enumerate(zip((0, 1, rows, rows + 1), asked, strict=True)):
-        half = min(half, grid_shape[0] - 1)
-        bound = (half, *(size - 1 for size in grid_shape[1:]))
-        reference = options.get("reference_shape", grid_shape)
-        sigma = make_inputs(grid_shape, **options.get("inputs", {}))["sigma"]
-        wanted = (half - 0.5) / (max(reference[0] - 1, 1) * math.sqrt(-2 * math.log(0.1))) if half else 1e-9
-        if sigma.ndim == 3:
-            sigma[:, 0, 0] = wanted  # the first row of a lower triangle has no other entry
-        else:
-            sigma[..., 0] = wanted
-        assert tight_bound(sigma, grid_shape, reference)[0] == half
-        check_against_one_device(
-            grid_shape, num_devices, implementation, seed=i, bound=bound, arrays={"sigma": sigma}, **options
-        )
+@pytest.mark.parametrize("asked", range(len(ASKED)))
+@pytest.mark.parametrize(
+    "grid_shape, num_devices, implementation",
+    [
+        ((13,), 4, "tiled"),
+        ((40,), 8, "dense"),
+        ((11, 3), 2, "dense"),
+        ((19, 2), 8, "tiled"),
+        ((9, 2, 3), 4, "auto"),
+        ((21, 2, 2), 8, "tiled"),
+    ],
+    ids=str,
+)
+def test_values_and_gradients_are_those_of_one_device(float64, grid_shape, num_devices, implementation, asked):
+    options, rows = dict(ASKED[asked]), -(-grid_shape[0] // num_devices)
+    if "key_mask" in options:
+        kept = np.random.default_rng(3).random((B, math.prod(grid_shape))) < options["key_mask"]
+        options["key_mask"] = jnp.asarray(kept)
+    if "reference_shape" in options:
+        options["reference_shape"] = tuple(size + options["reference_shape"] for size in grid_shape)
+    half = (0, 1, rows, min(rows + 1, grid_shape[0] - 1))[asked]
+    unit = options.get("reference_shape", grid_shape)
+    sigma = make_inputs(grid_shape, **options.get("inputs", {}))["sigma"]
+    first = sigma[:, 0, 0] if sigma.ndim == 3 else sigma[..., 0]  # of L's first row the only entry
+    first[...] = (half - 0.5) / (unit[0] - 1) / math.sqrt(-2 * math.log(0.1)) if half else 0.0
+    bound = tight_bound(sigma, grid_shape, unit)
+    assert bound[0] == half
+    check_against_one_device(
+        grid_shape, num_devices, implementation, seed=asked, bound=bound, arrays={"sigma": sigma}, **options
+    )
 
 
 def test_a_traced_span_over_its_bound_is_nan():
