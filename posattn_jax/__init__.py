@@ -29,7 +29,7 @@ from posattn_jax.nn.terms import (
 )
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
-from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention import exchange_bytes, halo_attention, relative_attention
 from posattn_jax.ops.span import gaussian, span_share, span_size
 
 __all__ = [
@@ -81,7 +81,9 @@ __all__ = [
     "beam_search",
     "bert_block",
     "between",
+    "exchange_bytes",
     "gaussian",
+    "halo_attention",
     "of_grid",
     "precompute",
     "precomputed",

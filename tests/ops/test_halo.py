@@ -245,7 +245,7 @@ def test_memory_of_a_volume_on_eight_devices(backward):
     """Arguments, results and temporaries of each are at most a sixth of what one device needs."""
 
     def all_bytes(num_devices):
-        memory = compile_cut((128, 32, 32), 1, num_devices, (1, 4, 16), backward).memory_analysis()
+        memory = compile_cut((128, 32, 32), 2, num_devices, (1, 4, 16), backward).memory_analysis()
         return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
 
     assert all_bytes(8) <= all_bytes(1) / 6
