@@ -30,10 +30,18 @@ def call(*command):
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def submit(workdir):
-    """Two processes; returns the job's number."""
-    run = ("launch/slurm.sh", *CONFIG, f"--workdir={workdir}", "--config.mesh.data=2")
-    return call("sbatch", "--parsable", "--ntasks=2", f"--output={workdir}.txt", *run)
+@pytest.fixture
+def submit():
+    """Submits a run of two processes, and returns the job's number."""
+    jobs = []
+
+    def submit_(workdir):
+        run = ("launch/slurm.sh", *CONFIG, f"--workdir={workdir}", "--config.mesh.data=2")
+        jobs.append(call("sbatch", "--parsable", "--ntasks=2", f"--output={workdir}.txt", *run))
+        return jobs[-1]
+
+    yield submit_
+    subprocess.run(["scancel", "--quiet", *jobs], check=False)
 
 
 def is_over(job):
@@ -59,7 +67,7 @@ def wait_for_steps(workdir, num):
     wait_for(lambda: step() >= before + num)
 
 
-def test_two_processes_queued_again_and_cancelled_end_as_one_that_was_never_stopped(tmp_path):
+def test_two_processes_queued_again_and_cancelled_end_as_one_that_was_never_stopped(tmp_path, submit):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     call(sys.executable, "-m", "posattn_jax.main", *CONFIG, f"--workdir={whole}")
     job = submit(stopped)
