@@ -21,7 +21,7 @@ complain() {
 
 if [ -z "${SLURM_JOB_ID-}" ]; then complain "is started by sbatch: sbatch launch/slurm.sh $*"; fi
 if [ ! -x .venv/bin/python ]; then complain "no .venv in $PWD: submit from the repository's folder, set up before"; fi
-case " $* " in *" --mode=sweep "*) is_sweep=1 ;; *) is_sweep= ;; esac
+case " $* " in *" --mode=sweep "* | *" --mode sweep "*) is_sweep=1 ;; *) is_sweep= ;; esac
 # In an array the last job has the array's number: alone, that names all of them.
 job=$SLURM_JOB_ID
 if [ -n "${SLURM_ARRAY_JOB_ID-}" ]; then

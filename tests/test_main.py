@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from posattn_jax import runs
 from posattn_jax.files import read_metrics
 from tests import made_data
 from tests.command import run, run_forked, start
@@ -298,3 +299,8 @@ def test_points_from_files_to_evaluation(tmp_path):
     assert "validation: loss" in out and "grid (9,)" in out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["grid_shape"] == [9]
+
+
+def test_a_summary_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert runs._git_commit() is None
