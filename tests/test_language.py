@@ -81,10 +81,10 @@ def is_killed_and_restarted(files, bert, monkeypatch):
     """And ends bit for bit the same."""
     update, done, killed = Trainer._update, [], files / "killed"
 
-    def update_or_die(trainer):
+    def update_or_die(trainer, clock):
         if len(done) == 3:
             raise Killed
-        done.append(update(trainer))
+        done.append(update(trainer, clock))
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_update", update_or_die)

@@ -77,10 +77,10 @@ def test_killed_and_restarted(tmp_path, monkeypatch):
     runs.train(config_of(files), workdir)
     update, done, killed = Trainer._update, [], files / "killed"
 
-    def update_or_die(trainer):
+    def update_or_die(trainer, clock):
         if len(done) == 3:
             raise Killed
-        done.append(update(trainer))
+        done.append(update(trainer, clock))
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_update", update_or_die)
