@@ -31,7 +31,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
         hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else text
         raise InputError(f"--config: no field {hint}") from error
     except Exception as error:  # flags.Error, or whatever a config file raises, with its traceback as the message
-        text = str(error).strip().splitlines()[-1]
+        text = re.sub(r"^(ValueError|SyntaxError): ", "", str(error).strip().splitlines()[-1])
         hint = " (run from the folder that holds configs/)" if "No module named 'configs'" in text else ""
         raise InputError(text + hint) from error
     return rest
