@@ -101,6 +101,7 @@ def _quieten_libraries() -> None:
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     absl_logging.set_verbosity(absl_logging.FATAL)
     sys.excepthook = threading.excepthook = lambda *_: None
+    sys.unraisablehook = lambda _: None  # nor in what a library does at the end, as flushing to a full disk
 
 
 def _one_line(error: BaseException) -> str:

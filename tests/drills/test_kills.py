@@ -13,7 +13,7 @@ from posattn_jax.files import read_metrics
 from tests.command import ROOT
 from tests.made_text import write_text
 
-DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=12")
+DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=100")
 BERT = ("--config=configs/bert_tiny.py:composite", "--config.train.total_steps=400", "--config.train.log_steps=10")
 BERT += ("--config.data.vocabulary_size=50", "--config.data.length=20")
 
@@ -21,7 +21,8 @@ BERT += ("--config.data.vocabulary_size=50", "--config.data.length=20")
 def start(workdir, arguments):
     always = (f"--workdir={workdir}", "--config.train.checkpoint_steps=10")
     command = [sys.executable, "-m", "posattn_jax.main", *arguments, *always]
-    environment = os.environ | {"XLA_FLAGS": ""}  # one device, at full speed
+    cache = {"JAX_COMPILATION_CACHE_DIR": os.environ["POSATTN_TEST_CACHE"]}
+    environment = os.environ | cache | {"XLA_FLAGS": ""}  # one device, at full speed
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
