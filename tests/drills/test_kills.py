@@ -13,7 +13,7 @@ from posattn_jax.files import read_metrics
 from tests.command import ROOT
 from tests.made_text import write_text
 
-DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=100")
+DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=40")
 BERT = ("--config=configs/bert_tiny.py:composite", "--config.train.total_steps=400", "--config.train.log_steps=10")
 BERT += ("--config.data.vocabulary_size=50", "--config.data.length=20")
 
@@ -26,6 +26,11 @@ def start(workdir, arguments):
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+
+
+def last_saved(workdir):
+    """The step of the last checkpoint."""
+    return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=0)
 
 
 @pytest.mark.slow
@@ -45,8 +50,11 @@ def test_a_killed_run_ends_as_if_never_stopped(tmp_path, arguments, num_kills):
 
     moments = random.Random(0)
     for kill in range(num_kills):
+        before = last_saved(tmp_path / "killed")
         process = start(tmp_path / "killed", arguments)
-        time.sleep(moments.uniform(0.3, 1.5) * to_the_first)
+        until = time.perf_counter() + moments.uniform(0.3, 1.5) * to_the_first
+        while time.perf_counter() < until and last_saved(tmp_path / "killed") < before + 20:
+            time.sleep(0.05)
         assert process.poll() is None, f"it ended before it was killed {num_kills} times: {process.communicate()[0]}"
         process.kill()
         process.communicate()
