@@ -98,7 +98,8 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def _quieten_libraries() -> None:
     """What goes wrong in a library's thread is raised again in ours, and told once: not in pages of tracebacks."""
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     absl_logging.set_verbosity(absl_logging.FATAL)
     sys.excepthook = threading.excepthook = lambda *_: None
     sys.unraisablehook = lambda _: None  # nor in what a library does at the end, as flushing to a full disk
