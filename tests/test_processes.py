@@ -57,11 +57,11 @@ def metrics(workdir):
     return {(row["step"], row["split"], row["name"]): row["value"] for row in rows if row["split"] != "speed"}
 
 
-def assert_alike(workdir, other, tolerance=1e-5):
+def assert_alike(workdir, other):
     ours, theirs = metrics(workdir), metrics(other)
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():
-        assert ours[key] == pytest.approx(value, rel=tolerance, abs=tolerance), key
+        assert ours[key] == pytest.approx(value, rel=1e-5, abs=1e-5), key
 
 
 def test_two_processes_train_as_one(tmp_path):
@@ -76,20 +76,12 @@ def test_two_processes_train_as_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mesh, tolerance",
-    [
-        ((), 1e-5),
-        (("--config.mesh.data=1", "--config.mesh.model=4"), 1e-5),
-        (("--config.mesh.data=1", "--config.mesh.fsdp=4"), 1e-4),
-    ],
+    "mesh",
+    [(), ("--config.mesh.data=1", "--config.mesh.model=4"), ("--config.mesh.data=1", "--config.mesh.fsdp=4")],
     ids=["data", "model", "fsdp"],
 )
-def test_killed_and_continued_by_another_number_of_processes(tmp_path, mesh, tolerance):
-    """Two processes of two devices are killed; one process of four goes on with what they saved.
-
-    Where fsdp cuts parameters, sums are rounded otherwise; Adam's first updates are of about the same size whatever
-    the gradient's, its rounding included.
-    """
+def test_killed_and_continued_by_another_number_of_processes(tmp_path, mesh):
+    """Two processes of two devices are killed; one process of four goes on with what they saved."""
     digits = ("--config=configs/digits.py", "--config.train.total_epochs=1", "--config.train.checkpoint_steps=5", *mesh)
     alone = tuple(each for each in digits if "mesh" not in each)
     finish(start(tmp_path / "whole", *alone, count=1, devices=1))
@@ -101,7 +93,7 @@ def test_killed_and_continued_by_another_number_of_processes(tmp_path, mesh, tol
         process.kill()
         process.communicate()
     finish(start(tmp_path / "killed", *digits, count=1, devices=4))
-    assert_alike(tmp_path / "killed", tmp_path / "whole", tolerance)
+    assert_alike(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.slow
