@@ -15,6 +15,7 @@ from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
 from tests.drills.damages import flip_a_bit
 from tests.made_text import sentences, write_mnli, write_rte, write_text
+from tests.recorded import figures_of
 from tests.slow import slow
 
 
@@ -39,11 +40,6 @@ def glue_config(files, name, pretrained):
 
 def read(path):
     return json.loads(path.read_text())
-
-
-def figures_of(workdir):
-    """Every metric but those of the clock."""
-    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
 
 
 @pytest.mark.parametrize("further", [False, slow(True)], ids=["rte", "mnli"])

@@ -11,6 +11,7 @@ from posattn_jax import runs
 from posattn_jax.files import read_metrics
 from tests import made_data
 from tests.command import run, run_forked, start
+from tests.recorded import figures_of
 
 
 @pytest.fixture(scope="module")
@@ -190,11 +191,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path):
     assert code == 0, err
     code, whole, _ = run(f"--workdir={tmp_path / 'whole'}", "--config.train.total_steps=200")
     assert out.splitlines()[0] == whole.splitlines()[0]
-    rows = [
-        [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["split"] != "speed"]
-        for name in ("run", "whole")
-    ]
-    assert rows[0] == rows[1]
+    assert figures_of(tmp_path / "run") == figures_of(tmp_path / "whole")
 
 
 @pytest.mark.slow

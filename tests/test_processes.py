@@ -16,9 +16,9 @@ import pytest
 from posattn_jax import processes
 from posattn_jax.data.batches import Share
 from posattn_jax.errors import InputError
-from posattn_jax.files import read_metrics
 from posattn_jax.train import sharding
 from tests.command import ROOT, environment
+from tests.recorded import figures_of
 
 TINY = "--config=configs/digits.py:tiny"
 
@@ -53,8 +53,7 @@ def finish(started, code=0):
 
 def metrics(workdir):
     """By step, split and name, without the clock."""
-    rows = read_metrics(workdir / "metrics.jsonl")
-    return {(row["step"], row["split"], row["name"]): row["value"] for row in rows if row["split"] != "speed"}
+    return {(row["step"], row["split"], row["name"]): row["value"] for row in figures_of(workdir)}
 
 
 def assert_alike(workdir, other):

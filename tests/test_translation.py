@@ -18,6 +18,7 @@ from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
 from tests.command import environment
 from tests.made_text import LANGUAGES, sentences, write_parallel
+from tests.recorded import figures_of
 
 
 class Killed(Exception):
@@ -35,11 +36,6 @@ def config_of(files, variant="tiny", **data):
 
 def read(path):
     return json.loads(path.read_text())
-
-
-def figures_of(workdir):
-    """Every metric but those of the clock."""
-    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
 
 
 def test_from_text_to_translations(tmp_path, monkeypatch, capsys):

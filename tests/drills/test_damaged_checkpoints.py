@@ -7,8 +7,8 @@ import chex
 import jax
 import pytest
 
-from posattn_jax.files import read_metrics
 from tests.drills.damages import DAMAGES, flip_a_bit
+from tests.recorded import figures_of
 from tests.train.made_run import make_trainer
 
 TOTAL = 9  # steps: an evaluation after 6, and the last
@@ -22,8 +22,7 @@ def resumed(trainer, workdir):
         trainer.run()
     finally:
         trainer.close()
-    rows = [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
-    return began, jax.device_get(trainer.state), rows
+    return began, jax.device_get(trainer.state), figures_of(workdir)
 
 
 def tell(drill, counts):
@@ -39,7 +38,7 @@ def test_every_file_in_every_way(tmp_path, caplog):
     trainer.run()
     trainer.close()
     state = jax.device_get(trainer.state)
-    rows = [row for row in read_metrics(tmp_path / "whole" / "metrics.jsonl") if row["split"] != "speed"]
+    rows = figures_of(tmp_path / "whole")
     newest = tmp_path / "whole" / "checkpoints" / str(TOTAL)
     files = sorted(path.relative_to(newest) for path in newest.rglob("*") if path.is_file())
     assert len(files) > 15

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from posattn_jax.files import read_metrics
 from tests.command import run
+from tests.recorded import figures_of
 
 ARGUMENTS = ("--config.train.total_steps=40", "--config.train.checkpoint_steps=5", "--config.train.log_steps=5")
 
@@ -33,11 +33,7 @@ def whole(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "whole"
     code, _, err = run(*ARGUMENTS, f"--workdir={workdir}")
     assert code == 0, err
-    return rows(workdir)
-
-
-def rows(workdir):
-    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
+    return figures_of(workdir)
 
 
 def fill(folder, free_kib):
@@ -64,7 +60,7 @@ def test_a_disk_that_fills_up(disk, whole, free_kib):
     (disk / "filler").unlink()
     code, _, err = run(*ARGUMENTS, f"--workdir={workdir}")
     assert code == 0, err
-    assert [row for row in rows(workdir) if row["step"] > 10] == [row for row in whole if row["step"] > 10]
+    assert [row for row in figures_of(workdir) if row["step"] > 10] == [row for row in whole if row["step"] > 10]
 
 
 @pytest.mark.slow
@@ -79,4 +75,4 @@ def test_a_folder_that_cannot_be_written_to(disk, whole):
     mount(disk, "remount,rw,size=64m")
     code, _, err = run(*ARGUMENTS, f"--workdir={workdir}")
     assert code == 0, err
-    assert [row for row in rows(workdir) if row["step"] > 10] == [row for row in whole if row["step"] > 10]
+    assert [row for row in figures_of(workdir) if row["step"] > 10] == [row for row in whole if row["step"] > 10]

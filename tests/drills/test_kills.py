@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from posattn_jax.files import read_metrics
 from tests.command import ROOT
 from tests.made_text import write_text
+from tests.recorded import figures_of
 
 DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=40")
 BERT = ("--config=configs/bert_tiny.py:composite", "--config.train.total_steps=400", "--config.train.log_steps=10")
@@ -64,11 +64,7 @@ def test_a_killed_run_ends_as_if_never_stopped(tmp_path, arguments, num_kills):
     out, _ = last.communicate()
     assert last.returncode == 0, out
 
-    rows = [
-        [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if row["split"] != "speed"]
-        for name in ("whole", "killed")
-    ]
-    assert rows[0] == rows[1]
+    assert figures_of(tmp_path / "killed") == figures_of(tmp_path / "whole")
 
 
 SWEEP_KILLS = 3

@@ -6,12 +6,8 @@ import pytest
 
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import RunError
-from posattn_jax.files import read_metrics
+from tests.recorded import figures_of
 from tests.train.made_run import make_images, make_trainer, train
-
-
-def rows(workdir):
-    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
 
 
 @pytest.mark.slow
@@ -40,6 +36,6 @@ def test_a_damaged_image(tmp_path, monkeypatch):
         mended.run()
         mended.close()
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(mended.state), jax.device_get(whole.state))
-        assert rows(tmp_path / str(damaged)) == rows(tmp_path / "whole")
+        assert figures_of(tmp_path / str(damaged)) == figures_of(tmp_path / "whole")
     print(f"a damaged image: {len(stopped_at)} times, stopped at the updates {stopped_at}")
     assert len(set(stopped_at)) > 2

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from posattn_jax.files import read_metrics
 from tests.command import ROOT
+from tests.recorded import figures_of
 
 CONFIG = ("--config=configs/digits.py:tiny", "--config.train.total_steps=300", "--config.train.log_steps=10")
 ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # one device for every process
@@ -49,8 +49,7 @@ def is_over(job):
 
 
 def rows_of(workdir):
-    path = workdir / "metrics.jsonl"
-    return [row for row in read_metrics(path) if row["split"] != "speed"] if path.exists() else []
+    return figures_of(workdir) if (workdir / "metrics.jsonl").exists() else []
 
 
 def wait_for(condition, seconds=1800):

@@ -10,19 +10,14 @@ import pytest
 
 from posattn_jax.data.batches import EpochOrder
 from posattn_jax.errors import InputError, RunError
-from posattn_jax.files import read_metrics
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.loop import Settings
 from posattn_jax.train.sharding import make_mesh
+from tests.recorded import figures_of
 from tests.train.made_run import make_task, make_trainer, train
 
 STEPS_PER_EPOCH = 6  # 96 examples in updates of 16
-
-
-def metrics(workdir):
-    """Every metric but those of the clock."""
-    return [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] != "speed"]
 
 
 def assert_same(a, b):
@@ -38,7 +33,7 @@ def whole(tmp_path_factory):
 
 def test_learns(tmp_path):
     train(tmp_path, total_steps=60)
-    rows = metrics(tmp_path)
+    rows = figures_of(tmp_path)
     accuracy = [row["value"] for row in rows if (row["split"], row["name"]) == ("validation", "accuracy")]
     assert len(accuracy) == 10
     assert max(accuracy) > 0.7  # chance is .25
@@ -48,7 +43,7 @@ def test_learns(tmp_path):
 
 def test_the_latest_two_checkpoints_and_the_best_are_kept(tmp_path):
     train(tmp_path, total_steps=60)
-    rows = [row for row in metrics(tmp_path) if (row["split"], row["name"]) == ("validation", "accuracy")]
+    rows = [row for row in figures_of(tmp_path) if (row["split"], row["name"]) == ("validation", "accuracy")]
     best = max(rows, key=lambda row: (row["value"], -row["step"]))["step"]
     kept = {int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()}
     assert kept == {best, 54, 60}
@@ -78,7 +73,7 @@ def test_resumes_bit_for_bit(whole, tmp_path, stop):
     resumed.run()
     resumed.close()
     assert_same(resumed.state, whole[1])
-    assert metrics(tmp_path) == metrics(whole[0])
+    assert figures_of(tmp_path) == figures_of(whole[0])
 
 
 def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
@@ -86,7 +81,7 @@ def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "epoch": 1.2, "split": "train", "name": "loss", "value": 1.0}\n{"step": 8, "ep')
     train(tmp_path)
-    assert metrics(tmp_path) == metrics(whole[0])
+    assert figures_of(tmp_path) == figures_of(whole[0])
 
 
 @pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
@@ -107,7 +102,7 @@ def test_signals_save_and_stop(whole, tmp_path, signum):
     trainer.close()
     resumed = train(tmp_path)
     assert_same(resumed.state, whole[1])
-    assert metrics(tmp_path) == metrics(whole[0])
+    assert figures_of(tmp_path) == figures_of(whole[0])
 
 
 def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
@@ -209,7 +204,7 @@ def test_eight_devices_lose_as_one_does(tmp_path, sizes, batch_size):
     rate = 0.0 if batch_size == 4 else 0.1
     runs = [(tmp_path / "one", None), (tmp_path / "eight", make_mesh(*sizes))]
     trainers = [train(folder, mesh=mesh, batch_size=batch_size, task=make_task(rate)) for folder, mesh in runs]
-    losses = [[row["value"] for row in metrics(folder) if row["name"] == "loss"] for folder, _ in runs]
+    losses = [[row["value"] for row in figures_of(folder) if row["name"] == "loss"] for folder, _ in runs]
     np.testing.assert_allclose(losses[1], losses[0], atol=1e-5)
     if sizes == (2, 2, 2):
         kernel = trainers[1].state.params["blocks_0"]["feed_forward"]["hidden"]["kernel"]
