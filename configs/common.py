@@ -36,7 +36,7 @@ def get_config() -> ConfigDict:
 
     # Of text, data.dir is a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
     config.data.validation_dir = ""  # likewise; "": a twentieth of the pairs of lines, drawn by the seed
-    config.data.cache_dir = "data/cache"  # of tokenizers, and of texts as token ids
+    config.data.cache_dir = "data/cache"  # of tokenizers, of texts as token ids, and of compiled programs
     config.data.vocabulary_size = 30004  # masked_lm: 4 special tokens included; glue: that of the pretrained run
     config.data.length = 128  # of a sequence, in tokens
     config.data.mask_share = 0.15  # masked_lm: of the tokens

@@ -26,6 +26,7 @@ from posattn_jax.files import flatten, read_metrics, write_atomically, write_jso
 from posattn_jax.processes import first_goes_ahead, is_first
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.tasks.translation import Translation
+from posattn_jax.train import compiled
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator, predictions
@@ -47,6 +48,7 @@ MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
     check_config(config, workdir)
+    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
     remembered.check(data_files(config), workdir)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, workdir=workdir)
@@ -93,6 +95,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise InputError(
             f"--mode=evaluate: a translation is evaluated by one process, and here are {jax.process_count()}"
         )
+    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
     remembered.check(data_files(config), workdir, evaluates=True)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)

@@ -28,6 +28,7 @@ from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.seq2seq_config import max_length
 from posattn_jax.tasks.translation import Translation
+from posattn_jax.train import compiled
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.translation_config import sentences, translation
@@ -181,7 +182,8 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
     Raises:
       InputError: a line is no UTF-8, or too long for a model with tables.
     """
-    translator, _ = of_run(workdir, changes)
+    translator, config = of_run(workdir, changes)
+    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
     number = 0
     for chunk in _chunks(_decoded(lines), translator.batch_size * CHUNK_BATCHES):
         for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):

@@ -1,8 +1,21 @@
 """How long a run has taken, how fast it is, and what it waits for."""
 
 import contextlib
+import os
+import pathlib
 import time
 from collections.abc import Iterator
+
+_IMPORTED = time.perf_counter()
+
+
+def seconds_alive() -> float:
+    """Since this process was started; where the system does not tell, since it imported this module."""
+    try:
+        after_boot = int(pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - after_boot / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return time.perf_counter() - _IMPORTED
 
 
 class Clock:

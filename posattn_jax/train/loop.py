@@ -22,7 +22,7 @@ from posattn_jax.errors import InputError, RunError
 from posattn_jax.processes import is_first
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.clock import Clock
+from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.sharding import bytes_of, num_shards, own_share, put_batch, state_sharding
@@ -190,6 +190,7 @@ class Trainer:
                     self._update(clock)
                     if clock.compiling:
                         self._check()
+                        bar.line(f"first update {seconds_alive():.1f} s after the start")
                         clock.start_rate(self.step)
                     evaluates = self.step % self.eval_steps == 0 or self.step == settings.total_steps
                     if evaluates or self.step % settings.log_steps == 0:
