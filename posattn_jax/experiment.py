@@ -183,6 +183,7 @@ def steps_per_epoch(config: ConfigDict, source: Source) -> int:
 def make_settings(config: ConfigDict, per_epoch: int) -> Settings:
     """How long a run trains, in steps, of which an epoch has `per_epoch`."""
     train: Any = config.train
+    on_cpu = jax.default_backend() == "cpu"
     return Settings(
         seed=config.seed,
         total_steps=to_steps("train.total", train.total_steps, train.total_epochs, per_epoch),
@@ -194,6 +195,8 @@ def make_settings(config: ConfigDict, per_epoch: int) -> Settings:
         eval_steps=train.eval_steps,
         keep_checkpoints=train.keep_checkpoints,
         bounded_spans=bounded_spans(config),
+        dispatch_steps=train.dispatch_steps or (1 if on_cpu else 16),
+        held_mib=(0 if on_cpu else 2048) if train.held_mib == -1 else train.held_mib,
     )
 
 

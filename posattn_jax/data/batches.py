@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import grain
 import numpy as np
@@ -27,6 +27,30 @@ class Kept(Protocol):
     """A source of which a run keeps something: what its model's numbers mean."""
 
     def keep(self, workdir: pathlib.Path) -> None: ...
+
+
+@runtime_checkable
+class Resident(Source, Protocol):
+    """A source whose examples may be held on a device, and made into batches there."""
+
+    @property
+    def num_bytes(self) -> int: ...  # of the table
+    def table(self) -> dict[str, np.ndarray]: ...  # of all examples, [n, ...]
+    def read(self, rows: dict[str, Any]) -> dict[str, Any]: ...  # of some rows of the table, traced or not
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldExamples:
+    """In the place of a source that a device holds: of a batch the ids alone."""
+
+    num_examples: int
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def batch(self, ids: np.ndarray) -> Batch:
+        """{"ids": [b] int32}."""
+        return {"ids": ids.astype(np.int32)}
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -93,17 +93,35 @@ class GridImages:
         """The features of a position."""
         return self.images.images.shape[-1]
 
+    def _rows(self, ids: Any) -> dict[str, np.ndarray]:
+        return {"images": np.asarray(self.images.images[ids]), "labels": self.images.labels[ids].astype(np.int32)}
+
+    @property
+    def num_bytes(self) -> int:
+        """Of `table`."""
+        return len(self) * sum(array.nbytes for array in self._rows(np.arange(1)).values())
+
+    def table(self) -> dict[str, np.ndarray]:
+        """All images as they are stored, and their labels."""
+        return self._rows(slice(None))
+
     def pixels(self, ids: np.ndarray) -> np.ndarray:
         """[b, *sides, channels] float32 in [0, 1], pooled."""
-        pixels = np.asarray(self.images.images[ids], np.float32) / self.images.max_value
+        return self._pooled(self._rows(ids)["images"])
+
+    def _pooled(self, images: Any) -> Any:
+        """As `pixels`, of images [b, ...] of numpy or of jax."""
+        pixels = images.astype(np.float32) / np.float32(self.images.max_value)
         *frames, height, width = self._sides
         pooled = pixels.reshape(len(pixels), *frames, height, self.pool, width, self.pool, self.num_channels)
         return pooled.mean((-4, -2), dtype=np.float32)
 
+    def read(self, rows: dict[str, Any]) -> dict[str, Any]:
+        """A batch of some rows of the table: {"inputs": [b, prod(S), channels] in [-1, 1], "labels": [b]}."""
+        inputs = (self._pooled(rows["images"]) - 0.5) / 0.5
+        shape = len(inputs), math.prod(self.grid_shape), self.num_channels
+        return {"inputs": inputs.reshape(shape), "labels": rows["labels"]}
+
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""
-        inputs = (self.pixels(ids) - 0.5) / 0.5
-        return {
-            "inputs": inputs.reshape(len(inputs), math.prod(self.grid_shape), self.num_channels),
-            "labels": self.images.labels[ids].astype(np.int32),
-        }
+        return self.read(self._rows(ids))

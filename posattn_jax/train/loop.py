@@ -17,16 +17,18 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Ordered, Source, order_of, training_batches
+from posattn_jax.data.batches import Ordered, Resident, Source, order_of
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.processes import is_first
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.clock import Clock, seconds_alive
+from posattn_jax.train.dispatch import Dispatcher, Figures
 from posattn_jax.train.evaluator import Evaluator
+from posattn_jax.train.held import Held
 from posattn_jax.train.interruption import Interrupted, Interruption
-from posattn_jax.train.sharding import bytes_of, num_shards, own_share, put_batch, state_sharding
-from posattn_jax.train.step import Task, TrainState, init_state, make_train_step, plan_micro_batches
+from posattn_jax.train.sharding import bytes_of, num_shards, state_sharding
+from posattn_jax.train.step import Task, TrainState, init_state, plan_micro_batches
 from posattn_jax.train.writers import MetricWriter, NoWriter, Progress
 
 
@@ -46,6 +48,9 @@ class Settings:
       keep_checkpoints: of how many evaluations they are kept, the last, and from the best one on; see `Checkpoints`.
       bounded_spans: whether layouts are compiled for static bounds of the spans (see `train.bounds`); otherwise their
         cost follows the spans at run time.
+      dispatch_steps: the updates that the devices are given at once; one where spans are bounded, which are looked at
+        after each, and where batches have several shapes.
+      held_mib: the MiB of examples, of a source that is `Resident`, that each device holds at most.
     """
 
     seed: int
@@ -58,12 +63,14 @@ class Settings:
     eval_steps: int = 0
     keep_checkpoints: int = 1
     bounded_spans: bool = False
+    dispatch_steps: int = 1
+    held_mib: int = 0
 
     def __post_init__(self):
-        for name in ("total_steps", "eval_batch_size", "log_steps", "keep_checkpoints"):
+        for name in ("total_steps", "eval_batch_size", "log_steps", "keep_checkpoints", "dispatch_steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        for name in ("checkpoint_steps", "eval_steps"):
+        for name in ("checkpoint_steps", "eval_steps", "held_mib"):
             if getattr(self, name) < 0:
                 raise InputError(f"train.{name}={getattr(self, name)}: expected 0 or more")
 
@@ -111,13 +118,23 @@ class Trainer:
         shardings = jax.tree.map(lambda array: array.sharding, self.abstract)
         self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
         self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
-        everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
-        self._train_step_within = functools.cache(
-            lambda bounds: jax.jit(
-                make_train_step(self._task_within(bounds), optimizer, settings.accumulation_steps),
-                out_shardings=(shardings, everywhere),
-                donate_argnums=0,
-            )
+        held, self._held_validation = (
+            Held(source, mesh)
+            if isinstance(source, Resident) and source.num_bytes <= settings.held_mib * 2**20
+            else None
+            for source in (train_source, validation_source)
+        )
+        self._dispatcher = Dispatcher(
+            task,
+            optimizer,
+            train_source,
+            order,
+            mesh,
+            self.micro_batches[0],
+            settings.accumulation_steps,
+            1 if settings.bounded_spans or isinstance(train_source, Ordered) else settings.dispatch_steps,
+            held,
+            shardings,
         )
         self._evaluator_within = functools.cache(
             lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size)
@@ -127,13 +144,10 @@ class Trainer:
                 block: {name: array for name, array in out.items() if name == "sigma"}
                 for block, out in task.describe(params).items()
             },
-            out_shardings=everywhere,
+            out_shardings=NamedSharding(mesh, PartitionSpec()),  # every process has it whole
         )
-
-        num_micro_batches = self.micro_batches[0]
-        self._batches = training_batches(train_source, order.dataset(), num_micro_batches, own_share(mesh))
         self._init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
-        self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+        self._pending: list[tuple[int, int, Figures]] = []
         self._shown: dict[str, float] = {}
 
     def open(self, workdir: pathlib.Path, pretrained: Callable[[Any], Any] | None = None) -> None:
@@ -153,7 +167,7 @@ class Trainer:
                 self.state = self.state.replace(params=jax.device_put(params, shardings))
         else:
             self.state, progress = restored
-            self._batches.set_state(progress["data"])
+            self._dispatcher.batches.set_state(progress["data"])
             self.seconds = progress["seconds"]
         self.step = int(self.state.step)
         self._bounds = SpanBounds(self.task, self.state.params) if self.settings.bounded_spans else None
@@ -216,25 +230,25 @@ class Trainer:
         self.checkpoints.close()
 
     def _update(self, clock: Clock) -> None:
-        num = self.micro_batches[0]
-        with clock.waiting():
-            batch = next(self._batches)
-        batch = {name: array.reshape(num, -1, *array.shape[1:]) for name, array in batch.items()}
-        train_step = self._train_step_within(self._span_bounds)
-        with jax.set_mesh(self.mesh):
-            self.state, metrics = train_step(self.state, put_batch(batch, self.mesh, axis=1))
+        """The updates up to where something else is due, as many as are dispatched at once; the first one alone."""
+        settings = self.settings
+        due = [settings.total_steps - self.step]
+        due += [n - self.step % n for n in (settings.log_steps, self.eval_steps, settings.checkpoint_steps) if n]
+        count = 1 if clock.compiling else min(self._dispatcher.most, *due)
+        self.state, figures = self._dispatcher(self.state, count, self._span_bounds, clock)
         if self._bounds is not None:
             self._bounds.follow(self.state.params)
-        self.step += 1
-        self._pending.append((self.step, metrics))
+        self._pending.append((self.step + 1, count, figures))
+        self.step += count
 
     def _check(self) -> None:
         """Waits for the pending updates, and makes sure that all were finite."""
-        for step, metrics in self._pending:
-            for name, value in jax.device_get(metrics).items():
-                if not np.isfinite(value):
-                    raise RunError(f"{name} is {value} at step {step}: stopped; {self._kept()}")
-            self._shown["loss"] = float(metrics["loss"])
+        for first, count, figures in self._pending:
+            for i in range(count):
+                for name, values in jax.device_get(figures).items():
+                    if not np.isfinite(values[i]):
+                        raise RunError(f"{name} is {values[i]} at step {first + i}: stopped; {self._kept()}")
+            self._shown["loss"] = float(figures["loss"][count - 1])
         self._pending.clear()
 
     def _kept(self) -> str:
@@ -265,7 +279,7 @@ class Trainer:
         if self.step % self.eval_steps == 0:  # not where the run ends in between: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         evaluate = self._evaluator_within(self._span_bounds)
-        validation = evaluate(self.state.params, self.validation_source)
+        validation = evaluate(self.state.params, self.validation_source, self._held_validation)
         for name, value in validation.items():
             if not np.isfinite(value):
                 raise RunError(f"validation {name} is {value} at step {self.step}: stopped; {self._kept()}")
@@ -287,5 +301,5 @@ class Trainer:
 
     def _save(self, seconds: float, score: float | None = None) -> None:
         self._check()
-        progress = {"data": self._batches.get_state(), "seconds": seconds}
+        progress = {"data": self._dispatcher.batches.get_state(), "seconds": seconds}
         self.checkpoints.save(self.state, progress, score)

@@ -89,12 +89,16 @@ def plan_micro_batches(batch_size: int, accumulation_steps: int, num_shards: int
 
 
 def make_train_step(
-    task: Task, optimizer: optax.GradientTransformation, accumulation_steps: int
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    accumulation_steps: int,
+    read: Callable[[Array], Batch] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
     """One update from a batch whose arrays are [micro-batches, examples, ...].
 
-    The gradients of the micro-batches' mean losses are SUMMED (Alfons 2022). Where the batch has fewer micro-batches
-    than `accumulation_steps`, the sum is scaled to what it would have been.
+    With `read` the batch has "ids" alone, of which it makes the examples of a micro-batch. The gradients of the
+    micro-batches' mean losses are SUMMED (Alfons 2022). Where the batch has fewer micro-batches than
+    `accumulation_steps`, the sum is scaled to what it would have been.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
@@ -105,6 +109,8 @@ def make_train_step(
         def accumulate(carry, xs):
             grads, totals = carry
             micro_batch, index = xs
+            if read is not None:
+                micro_batch = read(micro_batch["ids"])
             (loss, new_totals), new_grads = gradient(state.params, micro_batch, jax.random.fold_in(step_rng, index))
             return jax.tree.map(jnp.add, (grads, totals), (new_grads, new_totals)), loss
 

@@ -1,0 +1,104 @@
+"""Updates as the device gets them: several in one dispatch, from examples that are read ahead or that it holds."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from posattn_jax.data.batches import HeldExamples, Order, Source, training_batches
+from posattn_jax.train.bounds import Bounds
+from posattn_jax.train.clock import Clock
+from posattn_jax.train.held import Held
+from posattn_jax.train.sharding import own_share, put_batch
+from posattn_jax.train.step import Batch, Task, TrainState, make_train_step
+
+Figures = dict[str, jax.Array]
+
+
+class Dispatcher:
+    """The updates of a run, in blocks of `most` or fewer.
+
+    One program serves blocks of every size, so that what is computed does not depend on where a run was stopped.
+
+    Args:
+      task: what is optimised.
+      optimizer: by what.
+      source: the examples.
+      order: in which they are met.
+      mesh: of devices.
+      micro_batches: how many an update has, and of what size.
+      accumulation_steps: see `make_train_step`.
+      most: the updates of a block.
+      held: the examples on the devices; None: they are read ahead, and sent.
+      shardings: of the state.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: optax.GradientTransformation,
+        source: Source,
+        order: Order,
+        mesh: Mesh,
+        num_micro_batches: int,
+        accumulation_steps: int,
+        most: int,
+        held: Held | None,
+        shardings: Any,
+    ):
+        self.most = most
+        self._mesh, self._num_micro_batches = mesh, num_micro_batches
+        self._held = held
+        read_from = source if held is None else HeldExamples(len(source))
+        self.batches = training_batches(read_from, order.dataset(), num_micro_batches, own_share(mesh))
+
+        def updates(task: Task, state: TrainState, batches: Batch, count: Any, arrays: Any):
+            def update(state: TrainState, batch: Batch) -> tuple[TrainState, Figures]:
+                read = None if held is None else functools.partial(held.read, arrays)
+                return make_train_step(task, optimizer, accumulation_steps, read)(state, batch)
+
+            first = jax.tree.map(lambda array: array[0], batches)
+            if most == 1:
+                state, figures = update(state, first)
+                return state, jax.tree.map(lambda figure: figure[None], figures)
+
+            def body(i, carry):
+                state, figures = carry
+                state, new = update(state, jax.tree.map(lambda array: array[i], batches))
+                return state, jax.tree.map(lambda kept, figure: kept.at[i].set(figure), figures, new)
+
+            _, shapes = jax.eval_shape(update, state, first)
+            figures = jax.tree.map(lambda figure: jnp.zeros((most, *figure.shape), figure.dtype), shapes)
+            return lax.fori_loop(0, count, body, (state, figures))
+
+        everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
+        self._updates_within = functools.cache(
+            lambda bounds: jax.jit(
+                functools.partial(updates, task if bounds is None else task.within(bounds)),
+                out_shardings=(shardings, everywhere),
+                donate_argnums=0,
+            )
+        )
+
+    def __call__(
+        self, state: TrainState, count: int, bounds: Bounds | None, clock: Clock
+    ) -> tuple[TrainState, Figures]:
+        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count."""
+        with clock.waiting():
+            read = [next(self.batches) for _ in range(count)]
+        read += read[-1:] * (self.most - count)  # which are not met
+        stacked = {
+            name: np.stack([batch[name] for batch in read]).reshape(
+                self.most, self._num_micro_batches, -1, *array.shape[1:]
+            )
+            for name, array in read[0].items()
+        }
+        arrays = None if self._held is None else self._held.arrays
+        with jax.set_mesh(self._mesh):
+            placed = put_batch(stacked, self._mesh, axis=2)
+            return self._updates_within(bounds)(state, placed, count, arrays)

@@ -1,0 +1,79 @@
+"""Several updates in a dispatch, and examples that the devices hold."""
+
+import jax
+import numpy as np
+import pytest
+
+from posattn_jax.data.batches import Resident
+from posattn_jax.train.loop import Trainer
+from posattn_jax.train.sharding import make_mesh
+from tests.recorded import figures_of
+from tests.slow import slow
+from tests.train.made_run import make_images, make_trainer, train
+
+
+def values(workdir):
+    return {(row["step"], row["split"], row["name"]): row["value"] for row in figures_of(workdir)}
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run")
+    train(workdir, total_steps=17, log_steps=7, checkpoint_steps=5)
+    return workdir
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"dispatch_steps": 4, "held_mib": 1}, slow({"dispatch_steps": 4}), slow({"held_mib": 1})],
+    ids=str,
+)
+def test_neither_changes_what_is_computed(tmp_path, one_by_one, fields):
+    train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=5, **fields)
+    expected, made = values(one_by_one), values(tmp_path)
+    assert made.keys() == expected.keys()
+    for key, value in expected.items():
+        assert made[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+
+
+def test_a_run_that_was_stopped_inside_a_block_ends_bit_for_bit(tmp_path):
+    """Blocks are 4 updates from the 6th on, and 4 from the 2nd."""
+    for name, stops in (("whole", ()), ("stopped", (6,))):
+        for total_steps in (*stops, 17):
+            train(tmp_path / name, total_steps=total_steps, log_steps=100, dispatch_steps=4, held_mib=1)
+    state = [make_trainer(tmp_path / name, total_steps=17).state for name in ("whole", "stopped")]
+    jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, state))
+
+
+def test_the_updates_are_dispatched_together(tmp_path, monkeypatch):
+    """The first alone, after which the clock starts; then up to where something is due."""
+    counts, dispatch = [], Trainer._update
+
+    def counting(self, clock):
+        before = self.step
+        dispatch(self, clock)
+        counts.append(self.step - before)
+
+    monkeypatch.setattr(Trainer, "_update", counting)
+    train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=10, eval_steps=12, dispatch_steps=4)
+    assert counts == [1, 4, 2, 3, 2, 2, 3]
+
+
+@pytest.mark.slow
+def test_examples_are_held_on_every_device(tmp_path, one_by_one):
+    train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=5, held_mib=1, dispatch_steps=3, mesh=make_mesh())
+    expected = values(one_by_one)
+    assert values(tmp_path) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_a_batch_of_the_table_is_that_of_the_source():
+    images = make_images()
+    assert isinstance(images, Resident)
+    ids = np.array([5, 0, 95, 5])
+    rows = {name: jax.numpy.asarray(array)[ids] for name, array in images.table().items()}
+    made, expected = jax.jit(images.read)(rows), images.batch(ids)
+    assert made.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(made[name], array, atol=1e-6)
+        assert made[name].dtype == array.dtype
+    assert images.num_bytes == sum(array.nbytes for array in images.table().values())
