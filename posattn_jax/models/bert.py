@@ -12,6 +12,7 @@ from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
 from posattn_jax.models.stack import run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.projections import LinearProjections
 
@@ -104,7 +105,7 @@ class Bert(nn.Module):
         self.embedding_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
         if width != self.width:
             self.embedding_projection = nn.Dense(self.width, kernel_init=self.kernel_init, **fields)
-        self.dropout = nn.Dropout(self.dropout_rate)
+        self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
         self,
@@ -221,6 +222,6 @@ class SequenceClassifier(nn.Module):
         }
         x, made = encoder(tokens, deterministic=deterministic, **inputs)
         x = nn.tanh(nn.Dense(encoder.width, name="pooler", **fields)(x[:, 0]))
-        x = nn.Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
+        x = Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
         logits = nn.Dense(self.num_outputs, name="head", **fields)(x)
         return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)), made

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, KeyMask, Shape, Sizes
 from posattn_jax.models.stack import Readout, read_out, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 
 
@@ -73,7 +74,7 @@ class Classifier(nn.Module):
           `PositionalSelfAttention`.
         """
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        x = nn.Dropout(self.dropout_rate)(inputs, deterministic=deterministic)
+        x = Dropout(self.dropout_rate)(inputs, deterministic=deterministic)
         x = linear(self.width, inputs.shape[-1], name="embed", **dtypes)(x)
 
         x, made = run_blocks(
@@ -90,7 +91,7 @@ class Classifier(nn.Module):
         x = read_out(x, self.readout, key_mask)
         x = linear(self.head_dim or self.width, self.width, name="head_hidden", **dtypes)(x)
         x = nn.relu(nn.LayerNorm(self.layer_norm_epsilon, name="head_norm", **dtypes)(x))
-        x = nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)
+        x = Dropout(self.dropout_rate)(x, deterministic=deterministic)
         logits = linear(self.num_classes, x.shape[-1], name="head_output", **dtypes)(x)
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
         return logits, made

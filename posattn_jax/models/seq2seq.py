@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int
 from posattn_jax.nn.blocks import SequenceBlock
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import XAVIER
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import LearnedPositions, Places, SinusoidalPositions, between
@@ -55,7 +56,7 @@ class StackPositions(nn.Module):
                 vectors = LearnedPositions((self.max_length,), param_dtype=self.param_dtype, name="vectors")
                 added = vectors(places, width)
                 norm = nn.LayerNorm(self.layer_norm_epsilon, param_dtype=self.param_dtype, name="norm")
-                return added, nn.Dropout(self.dropout_rate)(norm(added), deterministic=deterministic)
+                return added, Dropout(self.dropout_rate)(norm(added), deterministic=deterministic)
             case "none":
                 return None, None
         raise ValueError(f'kind="{self.kind}": expected "sinusoidal", "learned" or "none"')
@@ -121,7 +122,7 @@ class EncoderDecoder(nn.Module):
         self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,), self.param_dtype)
         self.encoder_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
         self.decoder_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
-        self.dropout = nn.Dropout(self.dropout_rate)
+        self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
         self, source: Int[Array, "b s"], target: TokenIds, *, deterministic: bool = True

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
@@ -42,7 +43,7 @@ class FeedForward(nn.Module):
         if self.kernel_init is not None:
             fields |= {"kernel_init": self.kernel_init, "bias_init": nn.initializers.zeros}
         hidden = linear(self.mlp_dim, width, name="hidden", **fields)(inputs)
-        hidden = self.activation(nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic))
+        hidden = self.activation(Dropout(self.dropout_rate)(hidden, deterministic=deterministic))
         return linear(width, self.mlp_dim, name="output", **fields)(hidden)
 
 
@@ -119,7 +120,7 @@ class EncoderBlock(nn.Module):
         x = inputs
         for name, branch in (("attention", attend), ("feed_forward", feed_forward)):
             layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
-            drop = nn.Dropout(self.dropout_rate, deterministic=deterministic)
+            drop = Dropout(self.dropout_rate, deterministic=deterministic)
             x = layer_norm(x + drop(branch(x))) if self.norm == "post" else x + drop(branch(layer_norm(x)))
         return x, made
 
@@ -200,5 +201,5 @@ class SequenceBlock(nn.Module):
         for name, branch in branches.items():
             if name != "cross" or self.cross is not None:
                 layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
-                x = x + nn.Dropout(self.dropout_rate)(branch(layer_norm(x)), deterministic=deterministic)
+                x = x + Dropout(self.dropout_rate)(branch(layer_norm(x)), deterministic=deterministic)
         return x, own.kept

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn import places as at
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import XAVIER, DotProducts
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
@@ -125,7 +126,7 @@ class TokenMixing(nn.Module):
             weights = energies
             for mask in masks:
                 weights = jnp.where(mask, weights, 0)
-        dropped = nn.Dropout(self.dropout_rate)(weights, deterministic=deterministic)
+        dropped = Dropout(self.dropout_rate)(weights, deterministic=deterministic)
 
         def make_value(x: Features):
             factor = getattr(self.values, "width_factor", 1)

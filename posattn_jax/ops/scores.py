@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Float, Int
+from posattn_jax.ops import dropout as bits
 
 # Not -inf: the maximum of a row that attends to nothing must stay finite.
 MASKED = -1e30
@@ -60,10 +61,11 @@ def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, ".
 def dropout(
     weights: Float[Array, "b h t s"], queries: Int[Array, "t"], rate: float, rng: Array
 ) -> Float[Array, "b h t s"]:
-    """Inverted dropout of attention weights.
+    """Inverted dropout of attention weights, as `ops.dropout.dropout`.
 
     The bits of a query depend on `rng` and its index alone, so every layout drops the same pairs.
     """
-    b, h, _, s = weights.shape
-    keep = jax.vmap(lambda query: jax.random.bernoulli(jax.random.fold_in(rng, query), 1 - rate, (b, h, s)))(queries)
-    return jnp.where(jnp.moveaxis(keep, 0, 2), weights / (1 - rate), 0)
+    of_queries = jax.vmap(
+        lambda weights, query: bits.dropout(weights, jax.random.fold_in(rng, query), rate), in_axes=(2, 0), out_axes=2
+    )
+    return of_queries(weights, queries)

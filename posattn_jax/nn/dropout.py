@@ -1,0 +1,25 @@
+"""Dropout as a module."""
+
+from flax import linen as nn
+
+from posattn_jax.axes import Array
+from posattn_jax.ops.dropout import dropout
+
+
+class Dropout(nn.Module):
+    """As `flax.linen.Dropout`, from a quarter of the random bits: see `ops.dropout.dropout`.
+
+    Attributes:
+      rate: the share that is dropped, rounded to a 256th.
+      deterministic: whether nothing is; given here or to the call.
+    """
+
+    rate: float
+    deterministic: bool | None = None
+
+    @nn.compact
+    def __call__(self, inputs: Array, deterministic: bool | None = None) -> Array:
+        """The inputs, dropped with a key of the collection "dropout"."""
+        if nn.merge_param("deterministic", self.deterministic, deterministic) or self.rate == 0:
+            return inputs
+        return dropout(inputs, self.make_rng("dropout"), self.rate)
