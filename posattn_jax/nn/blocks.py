@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.dropout import Dropout
+from posattn_jax.nn.examples import shared_out
 from posattn_jax.nn.linear import linear
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
@@ -117,12 +118,12 @@ class EncoderBlock(nn.Module):
             module = FeedForward(self.mlp_dim, rate, self.activation, self.kernel_init, name="feed_forward", **dtypes)
             return module(x, deterministic=deterministic)
 
-        x = inputs
+        x = shared_out(inputs)
         for name, branch in (("attention", attend), ("feed_forward", feed_forward)):
             layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
             drop = Dropout(self.dropout_rate, deterministic=deterministic)
             x = layer_norm(x + drop(branch(x))) if self.norm == "post" else x + drop(branch(layer_norm(x)))
-        return x, made
+        return shared_out(x), made
 
 
 class SequenceBlock(nn.Module):
@@ -196,10 +197,10 @@ class SequenceBlock(nn.Module):
             )
             return module(x, deterministic=deterministic)
 
-        x = inputs
+        x = shared_out(inputs)
         branches = {"mixing": mix, "cross": cross, "feed_forward": feed_forward}
         for name, branch in branches.items():
             if name != "cross" or self.cross is not None:
                 layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
                 x = x + Dropout(self.dropout_rate)(branch(layer_norm(x)), deterministic=deterministic)
-        return x, own.kept
+        return shared_out(x), own.kept

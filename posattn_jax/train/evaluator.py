@@ -9,8 +9,9 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, evaluation_batches
+from posattn_jax.nn.examples import EXAMPLE_AXES
 from posattn_jax.train.held import Held
-from posattn_jax.train.sharding import BATCH_AXES, num_shards, own_share, put_batch
+from posattn_jax.train.sharding import num_shards, own_share, put_batch
 from posattn_jax.train.step import Task, make_eval_step
 
 
@@ -40,7 +41,7 @@ class Evaluator:
 
         def body(i, totals):
             ids = i * self.batch_size + jnp.arange(self.batch_size)
-            ids = lax.with_sharding_constraint(ids, NamedSharding(self.mesh, PartitionSpec(BATCH_AXES)))
+            ids = lax.with_sharding_constraint(ids, NamedSharding(self.mesh, PartitionSpec(EXAMPLE_AXES)))
             batch = held.read(arrays, jnp.minimum(ids, num_examples - 1))
             weights = (ids < num_examples).astype(jnp.float32)
             return make_eval_step(self.task)(params, batch | {"weights": weights}, totals)

@@ -15,9 +15,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Share
 from posattn_jax.errors import InputError
+from posattn_jax.nn.examples import EXAMPLE_AXES
 
 AXES = ("data", "fsdp", "model", "grid")
-BATCH_AXES = ("data", "fsdp")
 
 # What a dimension of a parameter is -> the axis of the mesh that cuts it.
 CUT_BY = {"width": "fsdp", "heads": "model", "hidden": "model", "vocabulary": "model", "": None}
@@ -67,7 +67,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, grid: int = 1) -> M
 
 def num_shards(mesh: Mesh) -> int:
     """How many shards a batch is cut into."""
-    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    return math.prod(mesh.shape[axis] for axis in EXAMPLE_AXES)
 
 
 def own_share(mesh: Mesh) -> Share:
@@ -113,7 +113,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[s
     def put(array: np.ndarray) -> jax.Array:
         positions = array.shape[axis + 1 : axis + 2]
         cut = ["grid" if size % mesh.shape["grid"] == 0 else None for size in positions]
-        sharding = NamedSharding(mesh, PartitionSpec(*(None,) * axis, BATCH_AXES, *cut))
+        sharding = NamedSharding(mesh, PartitionSpec(*(None,) * axis, EXAMPLE_AXES, *cut))
         rows = array.shape[axis] // len(share.shards)
 
         def of_device(where: tuple[slice, ...]) -> np.ndarray:

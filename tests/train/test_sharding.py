@@ -86,12 +86,13 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
         state = jax.jit(lambda: init_state(task, optimizer, 0), out_shardings=shardings)()
         batch = put_batch({key: array[None] for key, array in rows.items()}, mesh, axis=1)
         step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None))
-        states.append(jax.device_get(step(state, batch)[0].params))
+        with jax.set_mesh(mesh):
+            states.append(jax.device_get(step(state, batch)[0].params))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *states)
 
 
 SIZES = [("bert_base", "composite"), ("wmt14_en_de", "rposnet,big")]
-MESHES = [(8, 1, 1), (4, 2, 1), (2, 4, 1), (1, 8, 1), (1, 4, 2), (1, 2, 4)]
+MESHES = [(8, 1, 1), (2, 4, 1), (1, 8, 1), (1, 4, 2), (1, 2, 4)]
 
 
 @pytest.mark.slow
@@ -109,14 +110,16 @@ def test_memory_of_a_device_falls(unchecked, name, variant, capsys):
         batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), placed)
         shardings = jax.tree.map(lambda array: array.sharding, abstract)
         step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None), donate_argnums=0)
-        memory = step.lower(abstract, batch).compile().memory_analysis()
+        with jax.set_mesh(mesh):
+            memory = step.lower(abstract, batch).compile().memory_analysis()
         whole, on_each = bytes_of(abstract)
         table.append((on_each, memory.argument_size_in_bytes, memory.temp_size_in_bytes))
         with capsys.disabled():
             figures = "  ".join(f"{size / 2**20:,.0f}" for size in (whole, *table[-1]))
             print(f"\n{name}:{variant} data, fsdp, model {sizes}: state, on each; arguments, temporary MiB: {figures}")
-    states, arguments, temporary = zip(*table, strict=True)
-    assert list(states[:4]) == sorted(states[:4], reverse=True)
-    assert states[3] < states[0] / 7.5 and arguments[3] < arguments[0] / 7
-    assert max(states[4:]) < states[0] / 5
-    assert min(temporary[4:]) < temporary[0]
+    states, arguments, temporary = np.array(table).T
+    assert (np.diff(states[:3]) < 0).all()
+    assert states[2] < states[0] / 7.5 and arguments[2] < arguments[0] / 7
+    assert max(states[3:]) < states[0] / 5
+    needed = arguments + temporary
+    assert max(needed[1:]) < needed[0]
