@@ -68,7 +68,7 @@ def test_every_rule_is_needed(unchecked, parameters):
     "name, variant",
     [
         ("wmt14_en_de", "rposnet,tiny"),
-        pytest.param("bert_base", "composite,tiny", marks=pytest.mark.slow),
+        pytest.param("bert_base", "tiny", marks=pytest.mark.slow),
         pytest.param("wmt14_en_de", "tiny", marks=pytest.mark.slow),
         pytest.param("translution_mnist", "tiny", marks=pytest.mark.slow),
     ],
