@@ -16,7 +16,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from posattn_jax import experiment, translating
-from posattn_jax.analysis import figures
 from posattn_jax.data import glue, remembered, tokenizer
 from posattn_jax.data.batches import Kept
 from posattn_jax.data.images import GridImages
@@ -179,6 +178,8 @@ def _finish(trainer: Trainer, arrays: dict[str, np.ndarray], config: ConfigDict,
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
     write_json(workdir / "summary.json", summary)
+    from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
+
     drawn = figures.draw_run(workdir)
     print(f"best validation {score} {best[score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
     print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")

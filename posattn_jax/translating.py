@@ -11,12 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
-from posattn_jax.analysis.position_figures import attention_of_a_sentence
 from posattn_jax.data import parallel
 from posattn_jax.data.buckets import padded_length
 from posattn_jax.data.parallel import ParallelText
@@ -240,6 +238,10 @@ def evaluate(
 
 def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
+    import matplotlib.pyplot as plt  # a second to import, which a translation does not wait for
+
+    from posattn_jax.analysis.position_figures import attention_of_a_sentence
+
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
     told = np.append(translator.target.encode(translator([sentence]))[0], END)
     _, captured = translator.task.model.apply(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its stats once they are needed: a second or two that most commands do not
 
 from posattn_jax.analysis.plan import Alternative
 
@@ -70,7 +70,7 @@ def mean_interval(of: Sample) -> Interval:
     """The 95% interval of a mean, mean +- t(n - 1) std / sqrt(n); NaN for n = 1."""
     if of.n < 2:
         return Interval(math.nan, math.nan)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, of.n - 1)) * of.std / math.sqrt(of.n)
+    reach = float(scipy.stats.t.ppf(1 - LEVEL / 2, of.n - 1)) * of.std / math.sqrt(of.n)
     return Interval(of.mean - reach, of.mean + reach)
 
 
@@ -93,9 +93,9 @@ def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
         nan = math.nan
         return Comparison(effect, Interval(nan, nan), nan, nan, nan, nan, nan, nan, nan)
     df = sum(variances) ** 2 / sum(v**2 / (s.n - 1) for v, s in zip(variances, samples, strict=True))
-    reach = float(stats.t.ppf(1 - LEVEL / 2, df)) * math.sqrt(sum(variances))
+    reach = float(scipy.stats.t.ppf(1 - LEVEL / 2, df)) * math.sqrt(sum(variances))
     t = effect / math.sqrt(sum(variances))
-    tails = {"greater": float(stats.t.sf(t, df)), "less": float(stats.t.cdf(t, df))}
+    tails = {"greater": float(scipy.stats.t.sf(t, df)), "less": float(scipy.stats.t.cdf(t, df))}
     p_two_sided = 2 * min(tails.values())
     size = effect / _pooled_std(samples)
     return Comparison(
@@ -124,9 +124,9 @@ def power(size: float, *runs: int) -> float:
     df = sum(runs) - len(runs)
     if df < 1 or math.isnan(size):
         return math.nan
-    critical = float(stats.t.ppf(1 - LEVEL / 2, df))
+    critical = float(scipy.stats.t.ppf(1 - LEVEL / 2, df))
     noncentrality = abs(size) / math.sqrt(sum(1 / n for n in runs))
-    found = stats.nct.sf(critical, df, noncentrality) + stats.nct.cdf(-critical, df, noncentrality)
+    found = scipy.stats.nct.sf(critical, df, noncentrality) + scipy.stats.nct.cdf(-critical, df, noncentrality)
     # Of large noncentralities scipy's tail may be NaN: it is 1.
     return 1.0 if math.isnan(found) and noncentrality > critical else float(found)
 
@@ -155,7 +155,7 @@ def paired(treatment: Sequence[float], control: Sequence[float], alternative: Al
     if len(treatment) < 2 or np.ptp(np.subtract(treatment, control)) <= ROUNDING * np.abs([treatment, control]).max():
         return math.nan, math.nan
     sides: tuple[Alternative, Alternative] = ("two-sided", alternative)
-    p = [float(stats.ttest_rel(treatment, control, alternative=side).pvalue) for side in sides]
+    p = [float(scipy.stats.ttest_rel(treatment, control, alternative=side).pvalue) for side in sides]
     return p[0], p[1]
 
 
@@ -166,7 +166,7 @@ def jarque_bera(values: Sequence[float]) -> float:
     """
     if not sample(values).std > 0:
         return math.nan
-    return float(stats.jarque_bera(values).pvalue)
+    return float(scipy.stats.jarque_bera(values).pvalue)
 
 
 def holm(p_values: Sequence[float], stated: int) -> list[float]:
