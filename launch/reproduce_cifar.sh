@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Alfons 2022 on CIFAR-10, seven treatments, in slices of time: the same command goes on until all runs are done.
+#   launch/reproduce_cifar.sh --data=FOLDER [--minutes=25] [--variant=quick|half] [--workdir=runs/reproduce_cifar]
+#                             [--seeds=9188,2755 --treatments=span_2d --workers=2 --config.FIELD=VALUE ...]
+# FOLDER has CIFAR-10 as in the README. Without --variant: the paper's size, for a GPU. After every slice
+# WORKDIR/report/ has a page of what is done, beside the paper's Tables 5 to 7.
+# Exit codes: 0 all is done, 143 the time is up and the rest is to come, 130 stopped by Ctrl-C, others: a failure.
+set -uo pipefail
+data="" minutes=25 variant="" workdir=runs/reproduce_cifar rest=()
+for argument in "$@"; do
+    case $argument in
+        --data=*) data=$(realpath -m "${argument#*=}") ;;
+        --minutes=*) minutes=${argument#*=} ;;
+        --variant=*) variant=${argument#*=} ;;
+        --workdir=*) workdir=$(realpath -m "${argument#*=}") ;;
+        *) rest+=("$argument") ;;
+    esac
+done
+if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
+    sed -n '3,4s/^# *//p' "${BASH_SOURCE[0]}" >&2
+    echo "--data is needed, and --minutes is a number: \"$data\", \"$minutes\" are given" >&2
+    exit 2
+fi
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" "" || exit
+
+code=0
+timeout --foreground --preserve-status --signal=TERM "${minutes}m" \
+    .venv/bin/python -m posattn_jax.main --mode=sweep --config="configs/cifar2d_span.py${variant:+:$variant}" \
+    --workdir="$workdir" --config.data.dir="$data" ${rest[@]+"${rest[@]}"} || code=$?
+if [ "$code" -eq 143 ]; then
+    .venv/bin/python -m posattn_jax.main --mode=report --workdir="$workdir"
+    echo "the time is up: the same command goes on" >&2
+fi
+exit "$code"

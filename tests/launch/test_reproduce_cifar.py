@@ -1,0 +1,42 @@
+"""The paper's runs in slices of time."""
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from tests.command import environment
+from tests.made_data import write_binary
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "launch" / "reproduce_cifar.sh"
+
+
+def reproduce(*arguments, cwd=None):
+    return subprocess.run([SCRIPT, *arguments], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=900)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--data=here", "--minutes=soon")])
+def test_what_is_missing_is_told(arguments):
+    done = reproduce(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 3
+    assert "--data is needed, and --minutes is a number" in done.stderr
+
+
+@pytest.mark.slow
+def test_two_slices(tmp_path):
+    """The first is over before the runs are; its run is taken up again by the second."""
+    write_binary(tmp_path / "data")
+    chosen = ("--variant=tiny", "--treatments=siren_2d,span_2d", "--seeds=1", "--config.train.total_steps=400")
+    arguments = ("--data=data", "--workdir=runs", *chosen)
+    first = reproduce(*arguments, "--minutes=0.5", cwd=tmp_path)
+    assert first.returncode == 143, first.stderr
+    assert first.stderr.splitlines()[-1] == "the time is up: the same command goes on"
+    assert any((tmp_path / "runs").glob("*/1/checkpoints/[0-9]*"))
+    second = reproduce(*arguments, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert len(list((tmp_path / "runs").glob("*/1/summary.json"))) == 2
+    results = json.loads((tmp_path / "runs" / "report" / "results.json").read_text())
+    assert [treatment["treatment"] for treatment in results["treatments"]] == ["siren_2d", "span_2d"]
+    assert "0.8095" in (tmp_path / "runs" / "report" / "report.md").read_text()  # the paper's, beside it
