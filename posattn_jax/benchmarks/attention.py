@@ -11,27 +11,21 @@ Prints a table for every point, a shape with a span; with --out also `results.js
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from absl import flags
 
 from posattn_jax import command_line
-from posattn_jax.axes import Array
 from posattn_jax.benchmarks import figures, table
 from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.programs import make_function
 from posattn_jax.benchmarks.roofline import Rates, limit_seconds, measure_rates
-from posattn_jax.benchmarks.shapes import SHAPE_HELP, THRESHOLD, Point, make_inputs, parse_points
+from posattn_jax.benchmarks.shapes import SHAPE_HELP, Point, make_inputs, parse_points
 from posattn_jax.benchmarks.timing import Skipped, interleave, prepare
 from posattn_jax.errors import InputError
 from posattn_jax.files import write_json
-from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.api import LAYOUTS
-
-# The layouts whose arrays have the size of the span: while sigma is traced they need its bound.
-BOUNDED_LAYOUTS = ("patch", "window")
 
 
 def define_flags() -> flags.FlagValues:
@@ -65,27 +59,6 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
         if not options[name].value:
             raise InputError(f"--{name} is empty: expected at least one")
     return options, parse_points(options.shapes, options.spans, options.window)
-
-
-def make_function(layout: str, point: Point, arrays: dict[str, Array], backward: bool, static: bool) -> Callable:
-    """(arrays, cotangent of the outputs) -> outputs, or outputs and the gradients of all arrays.
-
-    Static: `arrays` has sigma still, the function's argument no longer.
-    """
-    fixed: dict[str, Any] = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "implementation": layout}
-    if static:
-        fixed["sigma"] = arrays["sigma"]
-    elif layout in BOUNDED_LAYOUTS:
-        fixed["span_bound"] = point.half
-
-    def forward(arrays, _):
-        return relative_attention(**arrays, **fixed)
-
-    def forward_backward(arrays, cotangent):
-        outputs, pull_back = jax.vjp(lambda arrays: relative_attention(**arrays, **fixed), arrays)
-        return outputs, pull_back(cotangent)
-
-    return forward_backward if backward else forward
 
 
 def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 import os
 import platform
+import re
+import shutil
+import subprocess
 from importlib import metadata
 from typing import Any
 
@@ -21,3 +24,18 @@ def describe_machine() -> dict[str, Any]:
         "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
         | {"python": platform.python_version()},
     }
+
+
+# What a GPU's programs are made by: JAX's plugin, CUDA's libraries and compiler, PyTorch.
+GPU_PACKAGES = r"jax-cuda\d+-(plugin|pjrt)|nvidia-(cudnn|cublas|cuda-nvcc|cuda-runtime)(-cu\d+)?|torch|triton"
+
+
+def describe_gpu() -> dict[str, str]:
+    """The versions beside JAX's that a GPU's figures depend on, of what is installed; none on a machine without."""
+    found = {(each.metadata["Name"] or "").lower(): each.version for each in metadata.distributions()}
+    versions = {name: found[name] for name in sorted(found) if re.fullmatch(GPU_PACKAGES, name)}
+    if shutil.which("nvidia-smi"):
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+        versions |= {"driver": answer[0]} if answer else {}
+    return versions

@@ -43,6 +43,17 @@ class Rates:
     bytes_per_second: float
 
 
+# What no program exceeds, by `device_kind`. Products, bandwidth: the data sheets of H100 and H200 (SXM); products are
+# without sparsity, and those of float32 in TF32, in which JAX multiplies float32 by default. exp: 16 results a clock
+# and multiprocessor (CUDA C++ Programming Guide, throughput of native arithmetic instructions, compute capability 9.0),
+# on 132 multiprocessors at 1.98 GHz, the clock that the data sheets' 66.9 TFLOP/s without tensor cores mean.
+_HOPPER = {"flops_per_second": {"float32": 494.7e12, "bfloat16": 989.4e12}, "exps_per_second": 16 * 132 * 1.98e9}
+PEAKS = {
+    "NVIDIA H100 80GB HBM3": Rates(**_HOPPER, bytes_per_second=3.35e12),
+    "NVIDIA H200": Rates(**_HOPPER, bytes_per_second=4.8e12),
+}
+
+
 def measure_rates(dtype: str) -> Rates:
     """A square matrix product in float32 and in `dtype`, exp of an array in cache, and a pass over one that is not."""
     side, exp_size, copy_size = SIZES.get(jax.default_backend(), ACCELERATOR_SIZES)
@@ -73,10 +84,25 @@ def _seconds_a_step(step, x: Array, at_least: float = 0.1, trials: int = 5) -> f
     return min(seconds(run) for _ in range(trials)) / steps
 
 
-def limit_seconds(
-    point: Point, batch: int, heads: int, head_dim: int, itemsize: int, rates: Rates, backward: bool
-) -> float:
-    """The roofline's time of the forward pass, or of forward and backward: see the module's formula."""
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a pass cannot do without."""
+
+    flops: float
+    exps: float
+    bytes: float
+
+    def seconds(self, rates: Rates, dtype: str) -> dict[str, float]:
+        """The time of each at these rates, with products of `dtype`: whatever overlaps, no pass is faster than any."""
+        return {
+            "arithmetic": self.flops / rates.flops_per_second[dtype],
+            "exp": self.exps / rates.exps_per_second,
+            "bandwidth": self.bytes / rates.bytes_per_second,
+        }
+
+
+def work(point: Point, batch: int, heads: int, head_dim: int, itemsize: int, backward: bool) -> Work:
+    """Of the forward pass, or of forward and backward: see the module's formula."""
     pairs = batch * heads * point.pairs
     features = batch * point.num_positions * heads * head_dim
     window = point.window * heads * head_dim
@@ -84,8 +110,13 @@ def limit_seconds(
     flops, exps, elements = 6 * head_dim, 1, 4 * features + window
     if backward:
         flops, exps, elements = 22 * head_dim, 2, 2 * elements + 3 * features + offsets
-    return (
-        pairs * flops / max(rates.flops_per_second.values())
-        + pairs * exps / rates.exps_per_second
-        + elements * itemsize / rates.bytes_per_second
-    )
+    return Work(float(pairs * flops), float(pairs * exps), float(elements * itemsize))
+
+
+def limit_seconds(
+    point: Point, batch: int, heads: int, head_dim: int, itemsize: int, rates: Rates, backward: bool
+) -> float:
+    """The roofline's time of the forward pass, or of forward and backward: the three added up."""
+    needed = work(point, batch, heads, head_dim, itemsize, backward)
+    fastest = max(rates.flops_per_second, key=rates.flops_per_second.__getitem__)
+    return sum(needed.seconds(rates, fastest).values())

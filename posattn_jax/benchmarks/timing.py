@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,14 @@ class Program:
 
 
 @dataclasses.dataclass(frozen=True)
+class Calls:
+    """`run` starts a program this many times, and returns what the last will have made."""
+
+    run: Callable[[], Any]
+    calls: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Compiled:
     """A compiled function, what a `Program` makes its runs of."""
 
@@ -47,7 +56,7 @@ class Compiled:
         def run():
             return jax.block_until_ready(call())
 
-        with _failures_told():
+        with failures_told():
             return Program(run, self.compile_seconds, self.temp_bytes, seconds(run))
 
 
@@ -57,7 +66,7 @@ def compile_ahead(function: Callable, arguments: tuple, memory_limit_gib: float)
     Raises:
       Skipped: it would need more temporary memory than the limit, or it failed.
     """
-    with _failures_told():
+    with failures_told():
         started = time.perf_counter()
         compiled = jax.jit(function).lower(*arguments).compile()
         compile_seconds = time.perf_counter() - started
@@ -78,7 +87,7 @@ def prepare(function: Callable, arguments: tuple, memory_limit_gib: float) -> Pr
 
 
 @contextlib.contextmanager
-def _failures_told() -> Iterator[None]:
+def failures_told() -> Iterator[None]:
     """Skipped, with the reason, in the place of any failure: it leaves the others' figures."""
     try:
         yield
@@ -92,6 +101,27 @@ def seconds(run: Callable[[], Any]) -> float:
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
+
+
+def in_a_row(call: Callable[[], Any], wait: Callable[[Any], Any], at_least: float = 0.02, most: int = 50) -> Calls:
+    """Runs of so many calls that starting the first and waiting for the last does not count: for accelerators.
+
+    Args:
+      call: starts a program and returns what it will have made.
+      wait: until that is made.
+      at_least: seconds that a run takes.
+      most: calls in a run.
+    """
+    wait(call())
+    calls = min(most, max(1, math.ceil(at_least / seconds(lambda: wait(call())))))
+
+    def run():
+        made = call()
+        for _ in range(calls - 1):
+            made = call()
+        return made
+
+    return Calls(run, calls)
 
 
 def interleave(programs: list[Program], repeats: int, budget_seconds: float) -> list[list[float]]:

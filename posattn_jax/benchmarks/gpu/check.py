@@ -1,0 +1,138 @@
+"""Checks and times attention on a GPU: what `launch/gpu_check.sh` runs.
+
+  python -m posattn_jax.benchmarks.gpu.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
+
+First the shape that the layouts are judged by, then parity of every layout with the float64 reference, then further
+shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
+OUT/DEVICE/summary.json, and measured when the command is called again; what is there is not measured again unless
+versions, device or the source of the operation have changed. --quick does the same with tiny shapes, on a CPU too.
+
+Exit codes: 0 done, or out of time; 1 a layout disagrees with float64; 2 wrong input, or no GPU; 75 the process ended
+before its time (a program hung, or broke the device), and the same command goes on; 130 stopped by Ctrl-C.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+import re
+import sys
+import time
+from typing import Any
+
+import jax
+from absl import flags
+
+from posattn_jax import command_line
+from posattn_jax.benchmarks.gpu import measure, parity
+from posattn_jax.benchmarks.gpu.cases import Case, Timing, cases, quick_cases
+from posattn_jax.benchmarks.gpu.record import Clock, Record
+from posattn_jax.benchmarks.gpu.table import format_results
+from posattn_jax.benchmarks.machine import describe_gpu, describe_machine
+from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_json
+
+PACKAGE = pathlib.Path(__file__).parents[2]
+MEASURING = ("programs.py", "shapes.py", "timing.py", "gpu/exact.py", "gpu/flex.py", "gpu/measure.py", "gpu/parity.py")
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags, unparsed, apart from those of any other command."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    flags.DEFINE_float("minutes", 8, "Nothing is started after so long.", lower_bound=0, **own)
+    flags.DEFINE_float("started", None, "When the time began, in seconds since 1970; default: now.", **own)
+    flags.DEFINE_float("step_seconds", 120, "A program that takes longer to compile and run once is given up.", **own)
+    flags.DEFINE_string("out", "benchmarks/results", "Results are in a folder of this, named after the device.", **own)
+    flags.DEFINE_string("only", "", "Cases whose names have this in them.", **own)
+    flags.DEFINE_float("memory_limit_gib", 40, "Programs that need more temporary memory are left out.", **own)
+    flags.DEFINE_bool("quick", False, "Tiny shapes, on any device.", **own)
+    flags.DEFINE_bool("help", False, "Show this.", **own)
+    return values
+
+
+def choose(options: flags.FlagValues) -> list[Case]:
+    """The cases that are asked for; InputError where there is none, or no GPU for them."""
+    if jax.default_backend() != "gpu" and not options.quick:
+        raise InputError(
+            f"no GPU: JAX has {jax.devices()[0].device_kind} ({jax.default_backend()}) alone. "
+            "--quick runs tiny shapes on any device"
+        )
+    every = quick_cases() if options.quick else cases()
+    chosen = [case for case in every if options.only in case.name]
+    if not chosen:
+        raise InputError(f"--only={options.only}: no case has this in its name, such as {every[0].name}")
+    return chosen
+
+
+def source_digest() -> str:
+    """SHA-256 of what is measured, and of what measures it."""
+    digest = hashlib.sha256()
+    for path in sorted((PACKAGE / "ops").rglob("*.py")) + [PACKAGE / "benchmarks" / name for name in MEASURING]:
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def find_rates() -> tuple[Rates, str]:
+    """What floors are made of, and where it is from: the device's data sheet, or measured where there is none here."""
+    kind = jax.devices()[0].device_kind
+    if kind in PEAKS:
+        return PEAKS[kind], "data sheet"
+    return measure_rates("bfloat16"), "measured"  # and float32
+
+
+def main(argv: list[str]) -> int:
+    """Measures until the time is spent; returns the exit code."""
+    options = command_line.parse(define_flags(), argv)
+    if options.help:
+        print(f"{__doc__}\n{options.get_help()}")
+        return 0
+    clock = Clock(options.started or time.time(), options.minutes, options.step_seconds)
+    chosen = choose(options)
+    machine = describe_machine()
+    machine["versions"] |= describe_gpu()
+    name = re.sub(r"[^a-z0-9]+", "_", machine["device"]["kind"].lower()) + ("_quick" if options.quick else "")
+    folder = command_line.make_folder(f"{options.out}/{name}")
+    assert folder is not None
+    header = {"source": source_digest(), **{key: machine[key] for key in ("device", "versions")}}
+    rates, rates_from = None, None
+    summary: dict[str, Any] = {**header, "minutes": options.minutes, "done": [], "left_out": [], "disagree": []}
+    for case in chosen:
+        record = Record(folder / f"{case.name}.json", header | {"case": case.described})
+        complete = (measure if isinstance(case, Timing) else parity).is_complete
+        if not complete(record) and not clock.spent:
+            print(case.name, flush=True)
+            if isinstance(case, Timing):
+                if rates is None:
+                    rates, rates_from = find_rates()
+                record.values["rates"] = {"from": rates_from, **dataclasses.asdict(rates)}
+                measure.measure(case, record, clock, rates, options.memory_limit_gib)
+            else:
+                parity.measure(case, record, clock)
+            jax.clear_caches()
+        summary["done" if complete(record) else "left_out"].append(case.name)
+        summary["disagree"] += disagreements(case.name, record)
+        write_json(folder / "summary.json", summary)
+    print(format_results(folder))
+    for line in summary["disagree"]:
+        print(f"disagrees with float64: {line}", file=sys.stderr)
+    return 1 if summary["disagree"] else 0
+
+
+def disagreements(name: str, record: Record) -> list[str]:
+    """What computes something else than the exact values."""
+    return [
+        f"{name}, {passed}: {implementation}, {result['error']}"
+        for passed in record.values["passes"]
+        for implementation, result in record.results(passed).items()
+        if not result.get("agrees", True)
+    ]
+
+
+def run(argv: list[str]) -> int:
+    """`main`, with wrong input told in one line; returns the exit code."""
+    return command_line.run(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))

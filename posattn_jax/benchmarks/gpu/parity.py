@@ -1,0 +1,83 @@
+"""Every layout on the device against the float64 reference on the CPU: values, and the gradients of all arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array
+from posattn_jax.benchmarks.gpu.cases import Parity
+from posattn_jax.benchmarks.gpu.exact import relative_error
+from posattn_jax.benchmarks.gpu.measure import check_device, judged
+from posattn_jax.benchmarks.gpu.record import Clock, Record
+from posattn_jax.benchmarks.programs import one_pass
+from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
+from posattn_jax.benchmarks.timing import Skipped, failures_told
+from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention.api import LAYOUTS
+
+CHECKED = tuple(dict.fromkeys((*LAYOUTS, "fused")))
+
+# Of |x - exact| / |exact|, with products as exact as the device has them.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
+
+SECTION = "forward_backward"
+
+
+def is_complete(record: Record) -> bool:
+    """Whether every layout was tried."""
+    return set(CHECKED) <= record.results(SECTION).keys()
+
+
+def measure(case: Parity, record: Record, clock: Clock) -> None:
+    """Checks the layouts that the record does not have yet, until the time is spent."""
+    arrays, options = make_problem(case)
+    cotangent = np.random.default_rng(1).standard_normal(arrays["query"].shape, np.float32)
+    cpu = jax.devices("cpu")[0]
+    with jax.enable_x64(True), jax.default_device(cpu):
+        exact_arrays = {name: jnp.asarray(np.asarray(array, np.float64)) for name, array in arrays.items()}
+        rounded = np.asarray(jnp.asarray(cotangent, case.dtype), np.float64)
+        function = make_function(case, "reference", options)
+        expected = jax.device_get(jax.jit(function)(exact_arrays, jnp.asarray(rounded)))
+    for layout in CHECKED:
+        if layout in record.results(SECTION) or clock.spent:
+            continue
+        with record.attempt(SECTION, layout, clock):
+            try:
+                with failures_told(), jax.default_matmul_precision("highest"):
+                    function = jax.jit(make_function(case, layout, options))
+                    made = jax.device_get(function(arrays, jnp.asarray(cotangent, case.dtype)))
+                record.results(SECTION)[layout] = judged(errors(made, expected), case.dtype, TOLERANCES)
+            except Skipped as reason:
+                record.results(SECTION)[layout] = {"absent": str(reason)}
+        if "absent" in record.results(SECTION)[layout]:
+            check_device(record)
+
+
+def make_problem(case: Parity) -> tuple[dict[str, Array], dict[str, object]]:
+    """The arrays that are differentiated, and what `relative_attention` is given beside them."""
+    point, options = case.point, dict(case.options)
+    arrays = make_inputs(point, case.batch, case.heads, case.head_dim, case.dtype)
+    if options.pop("per_head", False):
+        arrays["sigma"] = arrays["sigma"] * jnp.linspace(1, 0.6, case.heads)[:, None]
+    if options.pop("key_mask", False):
+        kept = np.random.default_rng(2).random((case.batch, point.num_positions)) < 0.8
+        options["key_mask"] = kept
+    return arrays, options | {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
+
+
+def make_function(case: Parity, layout: str, options: dict[str, object]):
+    """(arrays, cotangent) -> outputs and gradients."""
+
+    def attend(arrays):
+        masks = {name: jnp.asarray(options[name]) for name in ("key_mask",) if name in options}
+        return relative_attention(**arrays, **(options | masks), implementation=layout)
+
+    return one_pass(attend, backward=True)
+
+
+def errors(made, expected) -> dict[str, float]:
+    """By array."""
+    (outputs, (gradients,)), (exact_outputs, (exact_gradients,)) = made, expected
+    pairs = {"outputs": (outputs, exact_outputs)}
+    pairs |= {f"d {name}": (gradients[name], exact) for name, exact in exact_gradients.items()}
+    return {name: relative_error(np.asarray(one, np.float64), other) for name, (one, other) in pairs.items()}
