@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 import jax
+from jax.extend.backend import get_backend
 
 # The environment variables that change speed: the compiler's, and the allocator's of a CPU.
 ENVIRONMENT = ("XLA_FLAGS", "GLIBC_TUNABLES", "MALLOC_")
@@ -34,6 +35,8 @@ def describe_gpu() -> dict[str, str]:
     """The versions beside JAX's that a GPU's figures depend on, of what is installed; none on a machine without."""
     found = {(each.metadata["Name"] or "").lower(): each.version for each in metadata.distributions()}
     versions = {name: found[name] for name in sorted(found) if re.fullmatch(GPU_PACKAGES, name)}
+    if jax.default_backend() == "gpu":
+        versions["backend"] = " ".join(get_backend().platform_version.split())  # CUDA's among others
     if shutil.which("nvidia-smi"):
         asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()

@@ -150,7 +150,7 @@ def test_what_is_there_is_not_measured_again(in_process, monkeypatch):
     assert code == 0 and not changed
 
 
-def test_it_goes_on_where_it_stopped(in_process, monkeypatch):
+def test_it_goes_on_where_it_stopped(in_process, unchecked, monkeypatch):
     """A layout that was not there before is measured, and nothing else of its case."""
     folder, run = in_process
     name = quick_cases()[-1].name
@@ -167,6 +167,27 @@ def test_it_goes_on_where_it_stopped(in_process, monkeypatch):
     assert read(folder)[name]["passes"]["forward_backward"]["implementations"]["fused"].keys() == {"absent"}
 
 
+def test_what_fails_as_a_whole_is_tried_twice(in_process, monkeypatch):
+    folder, run = in_process
+    name = quick_cases()[-1].name
+    forget(folder / f"{name}.json", "forward", "tiled")
+
+    def failing(*_):
+        raise RuntimeError("lost\nat sea")
+
+    monkeypatch.setattr(measure, "interleave", failing)
+    run(f"--only={name}")
+    summary = read(folder)["summary"]
+    assert (summary["left_out"], summary["given_up"]) == ([name], [])
+    _, _, printed = run(f"--only={name}")
+    summary = read(folder)["summary"]
+    assert (summary["left_out"], summary["given_up"]) == ([], [name])
+    assert f"- {name} failed as a whole: RuntimeError: lost\n" in printed.out
+    monkeypatch.setattr(measure, "measure", None)
+    _, changed, _ = run(f"--only={name}")
+    assert not changed
+
+
 def test_out_of_time_nothing_is_started_and_all_that_is_left_out_is_named(in_process, monkeypatch):
     folder, run = in_process
     kept, forgotten = quick_cases()[0].name, [case.name for case in quick_cases()[1:]]
@@ -181,7 +202,7 @@ def test_out_of_time_nothing_is_started_and_all_that_is_left_out_is_named(in_pro
     assert f"Not measured yet: {', '.join(forgotten)}." in printed.out
 
 
-def test_a_layout_that_computes_something_else_is_told(in_process, monkeypatch):
+def test_a_layout_that_computes_something_else_is_told(in_process, unchecked, monkeypatch):
     folder, run = in_process
     name = next(case.name for case in quick_cases() if isinstance(case, Parity) and case.dtype == "float32")
     (folder / f"{name}.json").unlink()

@@ -81,7 +81,8 @@ def made_results(folder):
         "case": {"name": "parity_b"},
         "passes": {"forward_backward": {"implementations": layouts}},
     }
-    summary = device | {"done": ["attention_a", "parity_b"], "left_out": ["attention_c"]}
+    parity["failures"] = ["RuntimeError: lost", "RuntimeError: lost"]
+    summary = device | {"done": ["attention_a"], "given_up": ["parity_b"], "left_out": ["attention_c"]}
     for name, values in (("attention_a", timing), ("parity_b", parity), ("summary", summary)):
         (folder / f"{name}.json").write_text(json.dumps(values))
 
@@ -99,6 +100,7 @@ def test_tables(tmp_path, capsys):
     assert cells["fused error"] == "4.0e-03 / -" and cells["fused MiB"] == "3.00 / -"
     assert "| parity_b | 1.0e-06 | **3.0e-01** |" in lines
     assert "- cudnn is absent from attention_a forward: no cuDNN" in lines
+    assert lines.count("- parity_b failed as a whole: RuntimeError: lost") == 1
     assert "Not measured yet: attention_c." in lines
 
 

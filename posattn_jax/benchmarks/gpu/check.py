@@ -95,22 +95,25 @@ def main(argv: list[str]) -> int:
     folder = command_line.make_folder(f"{options.out}/{name}")
     assert folder is not None
     header = {"source": source_digest(), **{key: machine[key] for key in ("device", "versions")}}
-    rates, rates_from = None, None
-    summary: dict[str, Any] = {**header, "minutes": options.minutes, "done": [], "left_out": [], "disagree": []}
+    rates = None
+    summary: dict[str, Any] = {**header, "minutes": options.minutes}
+    summary |= {"done": [], "given_up": [], "left_out": [], "disagree": []}
     for case in chosen:
         record = Record(folder / f"{case.name}.json", header | {"case": case.described})
         complete = (measure if isinstance(case, Timing) else parity).is_complete
-        if not complete(record) and not clock.spent:
+        if not complete(record) and not record.given_up and not clock.spent:
             print(case.name, flush=True)
-            if isinstance(case, Timing):
-                if rates is None:
-                    rates, rates_from = find_rates()
-                record.values["rates"] = {"from": rates_from, **dataclasses.asdict(rates)}
-                measure.measure(case, record, clock, rates, options.memory_limit_gib)
-            else:
-                parity.measure(case, record, clock)
+            try:
+                if isinstance(case, Timing):
+                    rates = rates or find_rates()
+                    record.values["rates"] = {"from": rates[1], **dataclasses.asdict(rates[0])}
+                    measure.measure(case, record, clock, rates[0], options.memory_limit_gib)
+                else:
+                    parity.measure(case, record, clock)
+            except Exception as error:
+                record.note_failure(error)
             jax.clear_caches()
-        summary["done" if complete(record) else "left_out"].append(case.name)
+        summary["done" if complete(record) else "given_up" if record.given_up else "left_out"].append(case.name)
         summary["disagree"] += disagreements(case.name, record)
         write_json(folder / "summary.json", summary)
     print(format_results(folder))

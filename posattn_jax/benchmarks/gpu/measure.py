@@ -19,7 +19,7 @@ from posattn_jax.axes import Array
 from posattn_jax.benchmarks import table
 from posattn_jax.benchmarks.gpu.cases import Timing
 from posattn_jax.benchmarks.gpu.exact import attend_exactly
-from posattn_jax.benchmarks.gpu.record import AGAIN, Clock, Record
+from posattn_jax.benchmarks.gpu.record import Clock, Record
 from posattn_jax.benchmarks.programs import make_cudnn_function, make_function
 from posattn_jax.benchmarks.roofline import Rates, work
 from posattn_jax.benchmarks.shapes import make_inputs
@@ -62,21 +62,24 @@ def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_lim
             if implementation in record.results(name) or clock.spent:
                 continue
             backward = name == "forward_backward"
-            if implementation == "cudnn":
-                function = make_cudnn_function(backward)
-            else:
+            positional = implementation != "cudnn"
+            if positional:
                 function = make_function(implementation, point, arrays, backward, static=False, bounded=True)
+                given = arrays
+            else:
+                function = make_cudnn_function(backward)
+                given = {name: arrays[name] for name in ("query", "key", "value")}
             with record.attempt(name, implementation, clock):
                 try:
-                    exact = exactly(implementation != "cudnn")
-                    program, calls, made = _prepare(function, arrays, exact.cotangent, memory_limit_gib)
+                    exact = exactly(positional)
+                    program, calls, made = _prepare(function, given, exact.cotangent, memory_limit_gib)
                     outputs, (gradients,) = made if backward else (made, ({},))
                     errors = exact.errors(outputs, gradients)
                     programs[implementation] = program, {"calls": calls, **judged(errors, case.dtype)}
                 except Skipped as reason:
                     record.results(name)[implementation] = {"absent": str(reason)}
             if implementation not in programs:
-                check_device(record)
+                record.check_device()
         times = interleave([program for program, _ in programs.values()], REPEATS, SECONDS)
         for (implementation, (program, beside)), runs in zip(programs.items(), times, strict=True):
             each = [seconds / beside["calls"] for seconds in runs]
@@ -152,12 +155,3 @@ def run_flex(case: Timing, limit_seconds: float) -> dict[str, dict[str, Any]]:
 def absent(reason: str) -> dict[str, dict[str, Any]]:
     """Nothing, by pass."""
     return {name: {"absent": reason} for name in PASSES}
-
-
-def check_device(record: Record) -> None:
-    """Ends this process, for another to go on, where the device no longer computes after what has just failed."""
-    try:
-        jax.block_until_ready(jnp.ones(8) + 1)
-    except Exception:
-        record.save()
-        sys.exit(AGAIN)

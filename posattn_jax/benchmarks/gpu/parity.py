@@ -7,7 +7,7 @@ import numpy as np
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks.gpu.cases import Parity
 from posattn_jax.benchmarks.gpu.exact import relative_error
-from posattn_jax.benchmarks.gpu.measure import check_device, judged
+from posattn_jax.benchmarks.gpu.measure import judged
 from posattn_jax.benchmarks.gpu.record import Clock, Record
 from posattn_jax.benchmarks.programs import one_pass
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
@@ -17,8 +17,8 @@ from posattn_jax.ops.attention.api import LAYOUTS
 
 CHECKED = tuple(dict.fromkeys((*LAYOUTS, "fused")))
 
-# Of |x - exact| / |exact|, with products as exact as the device has them.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
+# Of |x - exact| / |exact|, with the most exact products: kernels may split float32 into parts of bfloat16.
+TOLERANCES = {"float32": 3e-4, "bfloat16": 5e-2}
 
 SECTION = "forward_backward"
 
@@ -50,7 +50,7 @@ def measure(case: Parity, record: Record, clock: Clock) -> None:
             except Skipped as reason:
                 record.results(SECTION)[layout] = {"absent": str(reason)}
         if "absent" in record.results(SECTION)[layout]:
-            check_device(record)
+            record.check_device()
 
 
 def make_problem(case: Parity) -> tuple[dict[str, Array], dict[str, object]]:

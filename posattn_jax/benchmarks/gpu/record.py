@@ -4,10 +4,14 @@ import contextlib
 import json
 import os
 import pathlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from posattn_jax.files import write_json
 
@@ -96,6 +100,26 @@ class Record:
             timer.cancel()
             del self.values["running"]
             self.save()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it has failed so often, as a whole, that it is not tried again."""
+        return len(self.values.get("failures", ())) >= TRIES
+
+    def note_failure(self, error: Exception) -> None:
+        """Notes what no step has caught; ends this process where the device is lost."""
+        first, *_ = str(error).strip().splitlines() or ["no message"]
+        self.values.setdefault("failures", []).append(f"{type(error).__name__}: {first}")
+        self.save()
+        self.check_device()
+
+    def check_device(self) -> None:
+        """Ends this process, for another to go on, where the device computes no longer after what has just failed."""
+        try:
+            jax.block_until_ready(jnp.ones(8) + 1)
+        except Exception:
+            self.save()
+            sys.exit(AGAIN)
 
     def _note_what_did_not_come_back(self, name: str, implementation: str) -> None:
         """It is tried once more: whoever ended that process may have meant the whole of it."""

@@ -38,7 +38,7 @@ def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, A
     results = []
     try:
         summary = json.loads(path.read_text())
-        for name in (*summary["done"], *summary["left_out"]):
+        for name in (*summary["done"], *summary["given_up"], *summary["left_out"]):
             path = folder / f"{name}.json"
             if path.exists():
                 results.append(json.loads(path.read_text()))
@@ -107,7 +107,12 @@ def absences(results: list[dict[str, Any]]) -> list[str]:
                 if "absent" in values:
                     key = (implementation, values["absent"])
                     places.setdefault(key, []).append(f"{result['case']['name']} {name}")
-    return [
+    failures = [
+        f"{result['case']['name']} failed as a whole: {reason}"
+        for result in results
+        for reason in dict.fromkeys(result.get("failures", ()))
+    ]
+    return failures + [
         f"{implementation} is absent from {', '.join(where) if len(where) <= 2 else f'{len(where)} passes'}: {reason}"
         for (implementation, reason), where in places.items()
     ]
