@@ -1,13 +1,17 @@
-"""Times the updates of a config's training, by the layout of attention and by the span that it starts from.
+"""Times the updates of a config's training, by the layout of attention, the dtype, and the span that it starts from.
 
   python -m posattn_jax.benchmarks.training --config=configs/cifar2d_span.py:half [--implementations=auto,dense]
-      [--sigmas=.05,.3] [--steps=5 --repeats=3 --seconds=600 --memory_limit_gib=8] [--data=made|read] [--out=FOLDER]
-      [--config.train.batch_size=10 ...]
+      [--dtypes=float32,bfloat16] [--sigmas=.05,.3] [--steps=5 --repeats=3 --seconds=600 --memory_limit_gib=8]
+      [--data=made|read] [--parts [--trace=FOLDER]] [--out=FOLDER] [--config.train.batch_size=10 ...]
 
 A run is so many updates, each from the one before, on one device and one batch; the learning rate is 0, so that spans
-stay. Prints a table; with --out also `results.json`. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+stay. With --parts one run more is profiled: shares of attention, feed-forward and the optimiser of the time that
+instructions ran, and of the whole time in which none did; --trace keeps what Perfetto (ui.perfetto.dev) shows. Prints a
+table; with --out also `results.json`. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
+import dataclasses
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +23,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from posattn_jax import command_line, experiment
+from posattn_jax.benchmarks import parts
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.table import measurement, number
 from posattn_jax.benchmarks.timing import Program, Skipped, compile_ahead, interleave
@@ -42,6 +47,7 @@ COLUMNS = {
     "temp_mib": "temp MiB",
     "compile_seconds": "compile s",
 }
+SHARES = (*parts.PARTS, parts.REST, "idle")
 
 
 def define_flags(argv: list[str]) -> flags.FlagValues:
@@ -50,6 +56,9 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
     own = {"flag_values": values}
     config_flags.DEFINE_config_file("config", None, "The config file, with a variant.", sys_argv=argv, **own)
     flags.DEFINE_list("implementations", ["auto", "dense"], "Values of model.implementation.", **own)
+    flags.DEFINE_list("dtypes", None, "Values of model.dtype; by default the config's.", **own)
+    flags.DEFINE_bool("parts", False, "Profile a run more: what its time goes into.", **own)
+    flags.DEFINE_string("trace", None, "The folder that keeps the profiles, with --parts.", **own)
     flags.DEFINE_list("sigmas", None, "Values of model.span.initial_sigma; by default the config's.", **own)
     flags.DEFINE_integer("steps", 5, "Updates of a run.", lower_bound=1, **own)
     flags.DEFINE_integer("repeats", 3, "Runs of each, fewer where --seconds is short.", lower_bound=1, **own)
@@ -65,9 +74,13 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, ConfigDict, Sequence
     options = define_flags(argv)
     command_line.check_no_more(command_line.parse_with_config(options, argv)[1:])
     command_line.check_config_given(options.config)
-    if not options.implementations:
-        raise InputError("--implementations is empty: expected at least one")
     config = options.config
+    options["dtypes"].value = options.dtypes if options["dtypes"].present else [config.model.dtype]
+    for name in ("implementations", "dtypes"):
+        if not options[name].value:
+            raise InputError(f"--{name} is empty: expected at least one")
+    if options.trace is not None and not options.parts:
+        raise InputError(f"--trace={options.trace}: expected --parts, whose profiles it keeps")
     if config.task != "classification":
         raise InputError(f'task="{config.task}": expected "classification", whose layers have attention')
     config.optimizer.learning_rate = 0.0
@@ -109,10 +122,10 @@ def make_batch(source: GridImages, settings: Settings) -> dict[str, jax.Array]:
     return {name: jnp.asarray(array).reshape(*parts, *array.shape[1:]) for name, array in batch.items()}
 
 
-def changed(config: ConfigDict, implementation: str, sigma: float | None) -> ConfigDict:
-    """The config with another layout and, where it has a span, another initial sigma."""
+def changed(config: ConfigDict, implementation: str, dtype: str, sigma: float | None) -> ConfigDict:
+    """The config with another layout and dtype and, where it has a span, another initial sigma."""
     config = config.copy_and_resolve_references()
-    config.model.implementation = implementation
+    config.model.implementation, config.model.dtype = implementation, dtype
     if sigma is not None:
         config.model.span.initial_sigma = sigma
     return config
@@ -130,66 +143,93 @@ def make_steps(train_step: Callable, state: Any, batch: Any, steps: int) -> Call
     return run
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a row of the table is measured of: a program, and the HLO that it was compiled to."""
+
+    program: Program
+    hlo: str
+
+
+Chosen = tuple[str, str, float | None]  # layout, dtype, initial sigma
+
+
 def prepare(
     config: ConfigDict, sigmas: Sequence[float | None], source: GridImages, options: flags.FlagValues
-) -> dict[tuple[str, float | None], Program | Skipped]:
-    """The runs by layout and initial sigma; a layout is compiled once, for a program reads sigma from its state."""
+) -> dict[Chosen, Run | Skipped]:
+    """The runs; a layout is compiled once a dtype, for a program reads sigma from its state."""
     per_epoch = experiment.steps_per_epoch(config, source)
     settings = experiment.make_settings(config, per_epoch)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
     batch = make_batch(source, settings)
 
-    def make_task(implementation, sigma):
-        return experiment.make_task(changed(config, implementation, sigma), source)
+    def make_task(implementation, dtype, sigma):
+        return experiment.make_task(changed(config, implementation, dtype, sigma), source)
 
-    tasks = {implementation: make_task(implementation, sigmas[0]) for implementation in options.implementations}
+    kinds = [(implementation, dtype) for implementation in options.implementations for dtype in options.dtypes]
+    tasks = {kind: make_task(*kind, sigmas[0]) for kind in kinds}
     states = {}
     for sigma in sigmas:
-        task = make_task(options.implementations[0], sigma)
+        task = make_task(*kinds[0], sigma)
         states[sigma] = jax.jit(lambda task=task: init_state(task, optimizer, config.seed))()
-    programs: dict[tuple[str, float | None], Program | Skipped] = {}
-    for implementation, task in tasks.items():
+    runs: dict[Chosen, Run | Skipped] = {}
+    for kind, task in tasks.items():
         train_step = make_train_step(task, optimizer, settings.accumulation_steps)
         try:
             compiled = compile_ahead(train_step, (states[sigmas[0]], batch), options.memory_limit_gib)
             for sigma, state in states.items():
-                run = make_steps(compiled.call, state, batch, options.steps)
-                programs[implementation, sigma] = compiled.program(run)
+                program = compiled.program(make_steps(compiled.call, state, batch, options.steps))
+                runs[*kind, sigma] = Run(program, compiled.call.as_text())
         except Skipped as reason:
-            programs |= {(implementation, sigma): reason for sigma in sigmas}
-    return programs
+            runs |= {(*kind, sigma): reason for sigma in sigmas}
+    return runs
 
 
 def measure(
     config: ConfigDict, sigmas: Sequence[float | None], source: GridImages, options: flags.FlagValues
 ) -> list[dict[str, Any]]:
-    """What was measured of every layout from every sigma."""
+    """What was measured of every layout and dtype from every sigma."""
     rows, timed = [], []
-    for (implementation, sigma), program in prepare(config, sigmas, source, options).items():
-        rows.append({"implementation": implementation, "initial_sigma": sigma})
-        if isinstance(program, Skipped):
-            rows[-1]["skipped"] = str(program)
+    for (implementation, dtype, sigma), run in prepare(config, sigmas, source, options).items():
+        rows.append({"implementation": implementation, "dtype": dtype, "initial_sigma": sigma})
+        if isinstance(run, Skipped):
+            rows[-1]["skipped"] = str(run)
         else:
-            timed.append((rows[-1], program))
-    runs = interleave([program for _, program in timed], options.repeats, options.seconds)
-    for (row, program), times in zip(timed, runs, strict=True):
-        row |= measurement(program, [seconds / options.steps for seconds in times])
+            timed.append((rows[-1], run))
+    times = interleave([run.program for _, run in timed], options.repeats, options.seconds)
+    for (row, run), each in zip(timed, times, strict=True):
+        row |= measurement(run.program, [seconds / options.steps for seconds in each])
+        if options.parts:
+            row["parts"] = parts.measure(run.program.run, run.hlo, trace_folder(options.trace, row))
     images = config.train.batch_size * config.train.accumulation_steps
-    baseline = {row["initial_sigma"]: row["median_ms"] for row, _ in timed if row["implementation"] == BASELINE}
+    baseline = {
+        (row["dtype"], row["initial_sigma"]): row["median_ms"] for row, _ in timed if row["implementation"] == BASELINE
+    }
     for row, _ in timed:
         row["steps_per_second"] = 1e3 / row["median_ms"]
         row["images_per_second"] = images * row["steps_per_second"]
-        to_beat = baseline.get(row["initial_sigma"])
+        to_beat = baseline.get((row["dtype"], row["initial_sigma"]))
         row["speed_up"] = None if to_beat is None else to_beat / row["median_ms"]
     return rows
 
 
+def trace_folder(trace: str | None, row: dict[str, Any]) -> pathlib.Path | None:
+    """Of one row's profile."""
+    if trace is None:
+        return None
+    sigma = "" if row["initial_sigma"] is None else f"_sigma_{row['initial_sigma']:g}"
+    return pathlib.Path(trace, f"{row['implementation']}_{row['dtype']}{sigma}")
+
+
 def format_rows(rows: list[dict[str, Any]]) -> str:
     """The table, with the reasons of what is missing below."""
-    cells = [["", *COLUMNS.values()]]
-    cells += [[row["implementation"], *(number(row.get(key)) for key in COLUMNS)] for row in rows]
-    lines = [f"  {first:<12}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in cells]
-    lines += [f"  {row['implementation']} skipped: {row['skipped']}" for row in rows if "skipped" in row]
+    shares = [part for part in SHARES if any("parts" in row for row in rows)]
+    cells = [["", "", *COLUMNS.values(), *shares]]
+    for row in rows:
+        found = [f"{row['parts'][part]:.0%}" if "parts" in row else "-" for part in shares]
+        cells.append([row["implementation"], row["dtype"], *(number(row.get(key)) for key in COLUMNS), *found])
+    lines = [f"  {first:<12}{second:<10}" + "".join(f"{cell:>13}" for cell in rest) for first, second, *rest in cells]
+    lines += [f"  {row['implementation']} {row['dtype']} skipped: {row['skipped']}" for row in rows if "skipped" in row]
     return "\n".join(lines)
 
 
@@ -200,13 +240,14 @@ def main(argv: list[str]) -> int:
         return 0
     options, config, sigmas = parse_flags(argv)
     out = command_line.make_folder(options.out)
+    command_line.make_folder(options.trace)
     source = make_source(config, options.data)
     rows = measure(config, sigmas, source, options)
     grid = " x ".join(str(size) for size in source.grid_shape)
     images = f"{config.train.accumulation_steps} x {config.train.batch_size} images of {grid} positions"
     print(f"{config.model.num_blocks} blocks, an update of {images}\n{format_rows(rows)}")
     if out is not None:
-        asked = ("implementations", "steps", "repeats", "seconds", "memory_limit_gib", "data")
+        asked = ("implementations", "dtypes", "steps", "repeats", "seconds", "memory_limit_gib", "data", "parts")
         results = {"options": {name: options[name].value for name in asked} | {"sigmas": sigmas}, **describe_machine()}
         results |= {"config": config.to_dict(), "grid_shape": list(source.grid_shape), "rows": rows}
         write_json(out / "results.json", results)

@@ -117,13 +117,10 @@ def make_train_step(
         start = (jax.tree.map(jnp.zeros_like, state.params), state.totals)
         (grads, totals), losses = jax.lax.scan(accumulate, start, (batch, jnp.arange(num_micro_batches)))
         grads = jax.tree.map(lambda g: g * (accumulation_steps / num_micro_batches), grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        state = state.replace(
-            step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
-            opt_state=opt_state,
-            totals=totals,
-        )
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+        state = state.replace(step=state.step + 1, params=params, opt_state=opt_state, totals=totals)
         figures = {
             "loss": jnp.mean(losses),
             "gradient_norm": optax.global_norm(grads),

@@ -32,11 +32,11 @@ def test_layouts_and_sigmas(tmp_path, capsys):
     assert set(results["versions"]) == {"jax", "jaxlib", "numpy", "python"}
     table = capsys.readouterr().out.splitlines()
     assert table[0] == "1 blocks, an update of 2 x 3 images of 4 x 4 positions"
-    assert [line.split()[:2] for line in table[2:]] == [
-        ["auto", "0.100"],
-        ["auto", "0.300"],
-        ["dense", "0.100"],
-        ["dense", "0.300"],
+    assert [line.split()[:3] for line in table[2:]] == [
+        ["auto", "float32", "0.100"],
+        ["auto", "float32", "0.300"],
+        ["dense", "float32", "0.100"],
+        ["dense", "float32", "0.300"],
     ]
 
 
@@ -48,22 +48,42 @@ def test_without_a_span_there_is_no_sigma(tmp_path):
     assert row["steps_per_second"] > 0
 
 
+def test_dtypes_and_parts(tmp_path, capsys):
+    """Parts of a run, and a trace of each."""
+    kinds = ("--implementations=dense", "--dtypes=float32,bfloat16", "--parts", f"--trace={tmp_path / 'trace'}")
+    rows = measured(tmp_path, "--config=configs/digits.py:tiny", *kinds)["rows"]
+    assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
+    for row in rows:
+        found = row["parts"]
+        assert found["attention"] + found["feed-forward"] + found["optimiser"] + found["rest"] == pytest.approx(1)
+        assert min(found["attention"], found["feed-forward"], found["optimiser"]) > 0
+        assert list((tmp_path / "trace" / f"dense_{row['dtype']}_sigma_0.3").glob("**/perfetto_trace.json.gz"))
+    assert capsys.readouterr().out.splitlines()[1].split()[-5:] == [
+        "attention",
+        "feed-forward",
+        "optimiser",
+        "rest",
+        "idle",
+    ]
+
+
 def test_what_is_skipped_is_told_and_no_step_changes_a_span(monkeypatch):
     options, config, sigmas = training.parse_flags(
         ["training", "--config=configs/digits.py:tiny", "--implementations=dense"]
     )
     source = training.make_source(config, "made")
     programs = training.prepare(config, sigmas, source, options)
-    state, figures = programs["dense", 0.3].run()
+    state, figures = programs["dense", "float32", 0.3].program.run()
     assert state.step == options.steps
     assert figures["gradient_norm"] > 0
     assert state.params["blocks_0"]["attention"]["span"]["sigma"].tolist() == pytest.approx([0.3, 0.3])
 
-    skipped = {("dense", 0.3): timing.Skipped("needs 9 GiB"), ("auto", 0.3): programs["dense", 0.3]}
+    run = programs["dense", "float32", 0.3]
+    skipped = {("dense", "float32", 0.3): timing.Skipped("needs 9 GiB"), ("auto", "float32", 0.3): run}
     monkeypatch.setattr(training, "prepare", lambda *_: skipped)
     rows = training.measure(config, sigmas, source, options)
     assert [row.get("skipped") for row in rows] == ["needs 9 GiB", None]
-    assert training.format_rows(rows).splitlines()[-1] == "  dense skipped: needs 9 GiB"
+    assert training.format_rows(rows).splitlines()[-1] == "  dense float32 skipped: needs 9 GiB"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +96,8 @@ def test_what_is_skipped_is_told_and_no_step_changes_a_span(monkeypatch):
         (["--config=configs/reconstruction.py"], 'task="reconstruction": expected "classification"'),
         (["--config=configs/digits.py", "--implementations=fast"], 'implementation="fast": expected one of auto'),
         (["--config=configs/digits.py", "--implementations="], "--implementations is empty"),
+        (["--config=configs/digits.py", "--dtypes=float64"], 'model.dtype="float64": expected "float32" or "bfloat16"'),
+        (["--config=configs/digits.py", "--trace=traces"], "--trace=traces: expected --parts"),
         (["--config=configs/digits.py", "--sigmas=wide"], "--sigmas=wide: expected numbers"),
         (["--config=configs/digits.py", "--sigmas=nan"], "--sigmas=nan: expected at least one, each finite"),
         (["--config=configs/digits.py", "--sigmas=0"], "model.span.initial_sigma=0: expected another value"),

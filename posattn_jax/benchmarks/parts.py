@@ -1,0 +1,87 @@
+"""Which part of a model a program's time goes into, from a profile of it."""
+
+import collections
+import contextlib
+import pathlib
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+# By the scopes in which operations were traced; what is in none of them is the rest.
+PARTS = {
+    "attention": re.compile(r"/(attention|mixing|cross)/"),
+    "feed-forward": re.compile(r"/feed_forward/"),
+    "optimiser": re.compile(r"/optimizer/"),
+}
+REST = "rest"
+
+# An instruction of HLO: its name, its operation, and the scope it was traced in. Fusions have that of their root.
+_INSTRUCTION = re.compile(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][\w\-]*)\(.*?(?:op_name="([^"]*)".*)?$')
+# Instructions that run others, whose time is that of these.
+_CONTAINERS = {"while", "conditional", "call"}
+
+
+def parts_of(hlo: str) -> dict[str, str]:
+    """The part that each instruction of a compiled program belongs to, those left out that run others."""
+    parts = {}
+    for line in hlo.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found and found[2] not in _CONTAINERS:
+            scope = found[3] or ""
+            parts[found[1]] = next((part for part, pattern in PARTS.items() if pattern.search(scope)), REST)
+    return parts
+
+
+def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None) -> dict[str, float]:
+    """Shares of the time of `run`, which waits for a compiled program with this HLO.
+
+    Args:
+      run: is called once, profiled.
+      hlo: the text of the program.
+      folder: where the trace is kept, for Perfetto; None: it is not.
+
+    Returns:
+      "busy" [seconds that instructions ran, on one thread or stream or several, a second of the run], "idle" [the share
+      of the run in which none did], and the share of every part of the time that instructions ran.
+    """
+    with contextlib.ExitStack() as stack:
+        kept = folder or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        before = set(kept.glob("**/*.xplane.pb"))
+        with jax.profiler.trace(str(kept), create_perfetto_trace=folder is not None):
+            started = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - started
+        (path,) = set(kept.glob("**/*.xplane.pb")) - before
+        profile = jax.profiler.ProfileData.from_file(str(path))
+    return shares(list(_events(profile)), parts_of(hlo), seconds)
+
+
+def _events(profile: Any):
+    """Name, start and end in seconds of everything that devices ran, or threads where the device is a CPU."""
+    for plane in profile.planes:
+        for line in plane.lines:
+            for event in line.events:
+                yield event.name, event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
+
+
+def shares(events: list[tuple[str, float, float]], parts: dict[str, str], seconds: float) -> dict[str, float]:
+    """As `measure`, of events by name, start and end."""
+    spent: dict[str, float] = collections.defaultdict(float)
+    intervals = []
+    for name, start, end in events:
+        if name in parts:
+            spent[parts[name]] += end - start
+            intervals.append((start, end))
+    if not intervals:
+        raise ValueError("the profile has no instruction of the program")
+    covered, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    total = sum(spent.values())
+    found = {part: spent[part] / total for part in (*PARTS, REST)}
+    return {"busy": total / seconds, "idle": max(0.0, 1 - covered / seconds), **found}
