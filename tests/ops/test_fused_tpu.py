@@ -1,5 +1,6 @@
 """The fused kernels for TPUs: through the interpreter as every layout, and lowered for TPUs with none at hand."""
 
+import dataclasses
 import functools
 import math
 
@@ -12,8 +13,13 @@ from posattn_jax.ops.attention import api, relative_attention
 from posattn_jax.ops.attention.fused_tpu import FusedTpu
 from posattn_jax.ops.attention.lines import Lines
 from posattn_jax.ops.attention.loop import attend
-from tests.ops.attention_suite import B, LocalSuite, make_inputs
+from posattn_jax.ops.attention.problem import Block
+from tests.ops.attention_suite import CASES, B, LocalSuite, make_inputs
 from tests.slow import slow
+
+# Each case compiles four kernels for the interpreter.
+FAST = [((3, 2), "span"), ((5,), "log_add")]
+SLOW = [case for case in (getattr(case, "values", case) for case in CASES) if case not in FAST]
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +33,14 @@ def in_the_place_of_tiled(monkeypatch):
 class TestFusedTpu(LocalSuite):
     implementation = "tiled"  # whose place it takes
 
+    @pytest.mark.parametrize("grid_shape, span", [*FAST, *(slow(*case) for case in SLOW)], ids=str)
+    def test_values_and_gradients(self, float64, grid_shape, span):
+        super().test_values_and_gradients(float64, grid_shape, span)
+
+    @pytest.mark.parametrize("left_out", ["key", *map(slow, ("relative_encoding", "content_bias", "position_bias"))])
+    def test_terms_left_out(self, float64, left_out):
+        super().test_terms_left_out(float64, left_out)
+
     @pytest.mark.parametrize(
         "options, named",
         [
@@ -38,6 +52,15 @@ class TestFusedTpu(LocalSuite):
     def test_what_needs_all_pairs_is_refused(self, options, named):
         with pytest.raises(ValueError, match=f'implementation="fused" does not support {named}'):
             self.attend(make_inputs((4,), dtype=np.float32), (4,), **options)
+
+
+def test_a_grid_cut_over_devices_is_refused(monkeypatch):
+    def cut(problem):
+        return FusedTpu(dataclasses.replace(problem, block=Block(rows=4, whole=(4,), start=0, first=0)))
+
+    monkeypatch.setitem(api.LAYOUTS, "tiled", cut)
+    with pytest.raises(ValueError, match="a grid that is cut over devices"):
+        TestFusedTpu().attend(make_inputs((4,), dtype=np.float32), (4,), span_bound=(3,))
 
 
 @pytest.mark.parametrize(
