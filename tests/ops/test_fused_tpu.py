@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import api, relative_attention
+from posattn_jax.ops.attention.fused_lines import Lines
 from posattn_jax.ops.attention.fused_tpu import FusedTpu
-from posattn_jax.ops.attention.lines import Lines
 from posattn_jax.ops.attention.loop import attend
 from posattn_jax.ops.attention.problem import Block
 from tests.ops.attention_suite import CASES, B, LocalSuite, make_inputs

@@ -9,8 +9,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.fused_lines import FRAME, Lines
 from posattn_jax.ops.attention.fused_tpu_kernels import Kernels, Place
-from posattn_jax.ops.attention.lines import FRAME, Lines
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.axes import Array
 from posattn_jax.ops import scores
-from posattn_jax.ops.attention.lines import FRAME, Lines
+from posattn_jax.ops.attention.fused_lines import FRAME, Lines
 
 # Of the bounds, an array of integers, those that all heads share come first: the reach over lines and over chunks.
 SHARED = 3
