@@ -18,6 +18,7 @@ from posattn_jax.axes import (
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.fused import fused_attention
 from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
@@ -25,7 +26,7 @@ from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.attention.window import window_attention
 from posattn_jax.ops.span import SpanMode
 
-Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled"]
+Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "fused"]
 
 LAYOUTS = {
     "auto": auto_attention,
@@ -34,6 +35,7 @@ LAYOUTS = {
     "patch": patch_attention,
     "window": window_attention,
     "tiled": tiled_attention,
+    "fused": fused_attention,
 }
 
 
@@ -92,9 +94,10 @@ def relative_attention(
       dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
       implementation: "reference" (V1, Appendix A.1: N x N x d positions), "dense" (looped over rows of queries),
         "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
-        sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), or "auto": the
-        one that is expected to be the fastest. Weights and dropout are for "reference", "dense" and "auto". "dense",
-        "tiled" and "auto" have gradients of first order, in reverse mode; the others can be differentiated in any way.
+        sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), "fused"
+        (kernels with that loop inside, for GPUs: `fused.py`), or "auto": the one that is expected to be the fastest,
+        "fused" not yet among them. Weights and dropout are for "reference", "dense" and "auto". "dense", "tiled",
+        "fused" and "auto" have gradients of first order, in reverse mode; the others can be differentiated in any way.
       return_weights: whether to return the weights too.
 
     Returns:

@@ -1,4 +1,7 @@
-"""Which layout is used where none is asked for."""
+"""Which layout is used where none is asked for.
+
+"fused" is not among them until it is measured to win: it has only been interpreted and lowered.
+"""
 
 import math
 

@@ -1,0 +1,245 @@
+"""The fused backward kernels. With A the weights, which are computed again, L the logits and O the outputs:
+
+dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dterms = factor dL
+
+A kernel a block of queries makes the cotangents of queries, and of the coefficients of ln G: sums over its own pairs. A
+kernel a block of keys makes those of keys and values. A kernel a step between blocks makes that of its window of
+encodings; the batch is shared out where that makes few programs, and a window where its sums would not fit registers.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from posattn_jax.axes import Array
+from posattn_jax.ops.attention.fused_blocks import BLOCK
+from posattn_jax.ops.attention.fused_gpu_pair import (
+    PAIR,
+    Logits,
+    Memory,
+    Operands,
+    Plan,
+    addend_of,
+    encoding_pages,
+    logits_of,
+    over_neighbours,
+    ravel,
+    span_of,
+    unravel,
+)
+from posattn_jax.ops.attention.fused_warpgroup import launch
+
+# Programs that keep a GPU busy.
+ENOUGH_PROGRAMS = 1024
+# Sums of a program that registers hold: 128 of the 255 that a thread has.
+SUMS = 128 * 128
+
+
+def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The cotangents: of features as pages [pages 64 d], of coefficients [pages m] in parts to be summed."""
+    made = query_cotangents(plan, inputs) | side_cotangents(plan, inputs)
+    return made | encoding_cotangents(plan, inputs) if plan.encodings else made
+
+
+def backward_operands(plan: Plan) -> list[Operands]:
+    """What each kernel holds in shared memory."""
+    names = tuple(plan.present("content_query", "position_query", "cotangent", "key", "value"))
+    kernels = [
+        Operands(names, turns={"value": "key"}, makes=False),
+        Operands(names, turns={"content_query": "query", "position_query": "query", "cotangent": "query"}, makes=True),
+    ]
+    return (
+        [*kernels, Operands(names, turns={"value": "key", "cotangent": "content_query"}, makes=True)]
+        if plan.encodings
+        else kernels
+    )
+
+
+def weights_of(plan: Plan, memory: Memory, made: Logits, refs: dict[str, Any], page: Array) -> tuple[Array, Array]:
+    """A and dL of a pair of blocks, [64 64], from its logits; `page` is that of the queries."""
+    warpgroup = plan.warpgroup
+    largest, inverse, removed = (
+        warpgroup.spread(warpgroup.load(refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
+    )
+    weights = jnp.exp(made.logits - largest) * inverse
+    d_weights = warpgroup.product(memory.need("cotangent"), memory.need("value"), transpose_b=True)
+    return weights, weights * (d_weights - removed)
+
+
+def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
+    """Of the queries, content and position, and of the coefficients of ln G."""
+    warpgroup, blocks = plan.warpgroup, plan.blocks
+    operands = backward_operands(plan)[0]
+    queries = [name for name in ("content_query", "position_query") if name in plan.widths]
+    own = [*queries, "cotangent"]
+    sums = len(plan.exponents)
+
+    def kernel(*refs: Any, **scratch: Any) -> None:
+        ins, outputs = refs[: len(inputs)], list(refs[len(inputs) :])
+        refs = dict(zip(inputs, ins, strict=True))
+        program = lax.axis_index("program")
+        example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
+        query = unravel(block, blocks.counts)
+        span = span_of(plan, refs, head)
+        memory = Memory(plan, operands, refs, scratch)
+        memory.fetch(dict.fromkeys(own, program))
+        for name in own:
+            memory.need(name)
+
+        def trip(key, carry):
+            d_queries, d_coefficients = dict(carry[0]), list(carry[1])
+            page = program - block + ravel(key, blocks.counts)
+            window = encoding_pages(plan, head, query, key)
+            memory.fetch(window | {name: page for name in ("key", "value") if name in plan.widths})
+            made = logits_of(plan, memory, span, query, key, addend_of(plan, refs, example, key))
+            _, d_logits = weights_of(plan, memory, made, refs, program)
+            d_terms = d_logits * made.factor
+            if sums:
+                d_log = d_logits * made.logits if plan.multiply else d_logits
+                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, made.products, strict=True)]
+            if "key" in plan.widths:
+                d = d_queries["content_query"]
+                d_queries["content_query"] = warpgroup.product(d_terms, memory.need("key"), add_to=d)
+            if plan.encodings:
+                warpgroup.put_skewed(scratch["skew"], d_terms)
+                for chunk, name in enumerate(plan.encodings):
+                    columns = warpgroup.columns(scratch["skew"], chunk)
+                    d = d_queries["position_query"]
+                    d_queries["position_query"] = warpgroup.product(columns, memory.need(name), add_to=d)
+            return d_queries, d_coefficients
+
+        start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in queries}
+        carry = start, [warpgroup.full((BLOCK,), 0.0) for _ in range(sums)]
+        d_queries, d_coefficients = over_neighbours(plan, span, query, trip, carry)
+        for name in queries:
+            outputs.pop(0)[program] = d_queries[name]
+        for m, d in enumerate(d_coefficients):
+            outputs[0][program * sums + m] = d
+
+    programs = plan.batch * plan.heads * blocks.count
+    shapes = [(programs, BLOCK, plan.widths[name]) for name in queries]
+    shapes += [(programs * sums, BLOCK)] if sums else []
+    made = launch(kernel, _arrays(plan, shapes), programs, plan.scratch(operands), len(operands.names), warpgroup)(
+        *inputs.values()
+    )
+    cotangents = dict(zip([*queries, "coefficients"], made, strict=False))
+    if sums:
+        cotangents["coefficients"] = cotangents["coefficients"].reshape(programs, sums, BLOCK).sum(-1)
+    return cotangents
+
+
+def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
+    """Of the values, and the keys where there are any."""
+    warpgroup, blocks = plan.warpgroup, plan.blocks
+    operands = backward_operands(plan)[1]
+    own = [name for name in ("value", "key") if name in plan.widths]
+    queries = [name for name in ("content_query", "position_query", "cotangent") if name in plan.widths]
+
+    def kernel(*refs: Any, **scratch: Any) -> None:
+        ins, outputs = refs[: len(inputs)], refs[len(inputs) :]
+        refs = dict(zip(inputs, ins, strict=True))
+        program = lax.axis_index("program")
+        example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
+        key = unravel(block, blocks.counts)
+        span = span_of(plan, refs, head)
+        addend = addend_of(plan, refs, example, key)
+        memory = Memory(plan, operands, refs, scratch)
+        memory.fetch(dict.fromkeys(own, program))
+        for name in own:
+            memory.need(name)
+
+        def trip(query, carry):
+            carry = dict(carry)
+            page = program - block + ravel(query, blocks.counts)
+            memory.fetch(encoding_pages(plan, head, query, key) | dict.fromkeys(queries, page))
+            made = logits_of(plan, memory, span, query, key, addend)
+            weights, d_logits = weights_of(plan, memory, made, refs, page)
+            factors = {"value": (weights, "cotangent"), "key": (d_logits * made.factor, "content_query")}
+            for name in own:
+                factor, other = factors[name]
+                warpgroup.store(scratch["made"], factor)
+                d = carry[name]
+                carry[name] = warpgroup.product(scratch["made"], memory.need(other), transpose_a=True, add_to=d)
+            return carry
+
+        start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in own}
+        carry = over_neighbours(plan, span, key, trip, start)
+        for name, output in zip(own, outputs, strict=True):
+            output[program] = carry[name]
+
+    programs = plan.batch * plan.heads * blocks.count
+    shapes = [(programs, BLOCK, plan.widths[name]) for name in own]
+    made = launch(kernel, _arrays(plan, shapes), programs, plan.scratch(operands), len(operands.names), warpgroup)(
+        *inputs.values()
+    )
+    return dict(zip(own, made, strict=True))
+
+
+def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
+    """Of the windows of encodings."""
+    width, chunks = plan.widths["encoding"], plan.blocks.chunks
+    at_once = max(1, SUMS // (BLOCK * width))
+    parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
+    made = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], 1)
+    return {"encoding": made.reshape(-1, BLOCK, width)}
+
+
+def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
+    """The cotangents of some chunks of every window: [windows, chunks, 64, d]."""
+    warpgroup, blocks = plan.warpgroup, plan.blocks
+    operands = backward_operands(plan)[2]
+    width, steps = plan.widths["encoding"], math.prod(blocks.steps)
+    shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
+    moving = [name for name in operands.names if name not in plan.encodings]
+
+    def kernel(*refs: Any, **scratch: Any) -> None:
+        *ins, output = refs
+        refs = dict(zip(inputs, ins, strict=True))
+        program = lax.axis_index("program")
+        share, head, step = unravel(program, (shares, plan.heads, steps))
+        step = [k - (n - 1) for k, n in zip(unravel(step, blocks.steps), blocks.counts, strict=True)]
+        span = span_of(plan, refs, head)
+        memory = Memory(plan, operands, refs, scratch)
+        # The blocks of queries that have a block of keys this step away.
+        counts = [n - abs(s) for s, n in zip(step, blocks.counts, strict=True)]
+        first = [jnp.maximum(-s, 0) for s in step]
+        examples = (share * plan.batch) // shares, ((share + 1) * plan.batch) // shares
+        within = jnp.bool_(True)
+        for s, t, half in zip(step, blocks.tile, span.half, strict=True):
+            within &= abs(s) * t - (t - 1) <= half
+
+        def trip(index, sums):
+            example, *where = unravel(index, (plan.batch, *counts))
+            query = [low + k for low, k in zip(first, where, strict=True)]
+            key = [y + s for y, s in zip(query, step, strict=True)]
+            page = (example * plan.heads + head) * blocks.count
+            query_page, key_page = page + ravel(query, blocks.counts), page + ravel(key, blocks.counts)
+            pages = {name: key_page if name in ("key", "value") else query_page for name in moving}
+            memory.fetch(encoding_pages(plan, head, query, key) | pages)
+            made = logits_of(plan, memory, span, query, key, addend_of(plan, refs, example, key))
+            _, d_logits = weights_of(plan, memory, made, refs, query_page)
+            warpgroup.put_skewed(scratch["skew"], d_logits * made.factor)
+            added = []
+            for chunk, total in zip(chunks, sums, strict=True):
+                warpgroup.store(scratch["made"], warpgroup.columns(scratch["skew"], chunk))
+                queries = memory.need("position_query")
+                added.append(warpgroup.product(scratch["made"], queries, transpose_a=True, add_to=total))
+            return added
+
+        each = math.prod(counts[1:], start=counts[0])
+        start, stop = (jnp.where(within, example * each, 0) for example in examples)
+        sums = lax.fori_loop(start, stop, trip, [warpgroup.full((BLOCK, width), 0.0) for _ in chunks])
+        for chunk, total in enumerate(sums):
+            output[program * len(chunks) + chunk] = total
+
+    programs = shares * plan.heads * steps
+    (shape,) = _arrays(plan, [(programs * len(chunks), BLOCK, width)])
+    made = launch(kernel, shape, programs, plan.scratch(operands), len(operands.names), warpgroup)(*inputs.values())
+    return made.reshape(shares, plan.heads * steps, len(chunks), BLOCK, width).sum(0)
+
+
+def _arrays(plan: Plan, shapes: list[tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(shape, plan.warpgroup.dtype) for shape in shapes]
