@@ -1,6 +1,6 @@
-"""Layout "fused": one kernel for everything, with the loop over the span inside it, for the platform of the program.
+"""Layout "fused": one kernel a pass, with the loop over the span inside, for the platform that programs run on.
 
-`fused_gpu` for NVIDIA GPUs. A program that is lowered for any other platform, a CPU too, is refused while it is traced.
+`fused_gpu` for NVIDIA's Hopper. There is none for other platforms, CPUs among them: they are refused.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,26 @@ from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.problem import Problem
 
 KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": FusedGpu, "cuda": FusedGpu}
+# Of Hopper, whose matrix products the kernels are made of; later GPUs no longer have these.
+COMPUTE_CAPABILITY = "9.0"
 
 
 def fused_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d].
 
     Raises:
-      ValueError: a platform that there is no kernel for, or what its kernel does not support.
+      ValueError: a device that there is no kernel for, or what its kernel does not support.
     """
     problem.check_local("fused")
-    platform = jax.default_backend()
-    if platform not in KERNELS:
+    device = jax.devices()[0]
+    if device.platform not in KERNELS:
         allowed = ", ".join(sorted(KERNELS))
-        raise ValueError(f'implementation="fused" has no kernel for platform "{platform}": expected one of {allowed}')
-    return attend(problem, [KERNELS[platform](problem)])[0], None
+        raise ValueError(
+            f'implementation="fused" has no kernel for platform "{device.platform}": expected one of {allowed}'
+        )
+    capability = getattr(device, "compute_capability", COMPUTE_CAPABILITY)
+    if capability != COMPUTE_CAPABILITY:
+        raise ValueError(
+            f'implementation="fused" has no kernel for compute capability {capability}: expected {COMPUTE_CAPABILITY}'
+        )
+    return attend(problem, [KERNELS[device.platform](problem)])[0], None

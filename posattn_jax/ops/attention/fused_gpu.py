@@ -1,4 +1,6 @@
-"""The fused kernels for GPUs of NVIDIA's Hopper generation and newer, in Pallas' Mosaic GPU.
+"""The fused kernels for GPUs of NVIDIA's Hopper generation, in Pallas' Mosaic GPU.
+
+They have been interpreted on a CPU and lowered for a GPU, and have not yet run on one.
 
 A warpgroup takes a block of 64 queries (`fused_blocks`) and loops over the blocks of keys within its half-spans, which
 it reads at run time: one program serves every span. Content logits are (q + u) K^T, logits of positions (q + v) E^T for

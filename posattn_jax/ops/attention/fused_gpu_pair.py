@@ -239,20 +239,21 @@ def logits_of(plan: Plan, memory: Memory, span: Span, query: Sequence[Array], ke
     if "key" in plan.widths:
         content = (memory.need("content_query"), memory.need("key"))
         terms = warpgroup.product(*content, transpose_b=True, add_to=terms)
+    assert terms is not None, "there is nothing to attend by"
     rows, columns = warpgroup.positions()
     tiles = list(zip(blocks.tile, blocks.coordinates(rows), blocks.coordinates(columns), strict=True))
     offsets = [(z - y) * t + (j - i) for (t, i, j), y, z in zip(tiles, query, key, strict=True)]
 
-    factor, logits = plan.scaling, plan.scaling * terms
+    factor = plan.scaling
     floats = [offset.astype(warpgroup.dtype) for offset in offsets]
     products = [floats[i] * floats[j] for i, j in plan.exponents]
     if plan.exponents:
         log_gaussian = reduce(operator.add, map(operator.mul, products, span.coefficients))
         if plan.multiply:
             factor = plan.scaling * jnp.exp(log_gaussian)
-            logits = factor * terms
-        else:
-            logits += log_gaussian
+        logits = factor * terms if plan.multiply else factor * terms + log_gaussian
+    else:
+        logits = factor * terms
     masks = []
     if plan.masks_span:
         masks += [abs(offset) <= half for offset, half in zip(offsets, span.half, strict=True)]

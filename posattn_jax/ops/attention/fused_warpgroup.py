@@ -9,7 +9,9 @@ A page is 64 rows of features. What float32 holds is split into bfloat16 parts, 
 """
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -136,10 +138,10 @@ class Warpgroup:
                 x = x if isinstance(x, jax.Array) else x[...]
                 return x.T if transpose else x
 
-            terms = (
+            terms = [
                 jnp.dot(read(x, transpose_a), read(y, transpose_b), preferred_element_type=self.dtype) for x, y in pairs
-            )
-            return sum(terms, 0 if add_to is None else add_to)
+            ]
+            return functools.reduce(operator.add, terms if add_to is None else [add_to, *terms])
 
         def transposed(x, transpose):
             return plgpu.transpose_ref(x, (1, 0)) if transpose else x
