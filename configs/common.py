@@ -87,7 +87,8 @@ def get_config() -> ConfigDict:
     config.model.kernel.at = "query"  # span_convolution: whose weights are taken; or key
     config.model.convolved = ()  # query, key or value: made by a convolution for the first half of the heads
     config.model.beside = "none"  # or span_convolution (ConvBERT's): as many heads again that do not attend
-    # auto, tiled, dense, patch, window or reference; without a span and with sinusoidal encodings also factorised
+    # auto, tiled, dense, fused (on GPUs and TPUs), patch, window or reference; without a span and with sinusoidal
+    # encodings also factorised
     config.model.implementation = "auto"
     config.model.remat = False
     config.model.scan_layers = False

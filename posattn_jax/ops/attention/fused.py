@@ -1,6 +1,7 @@
 """Layout "fused": one kernel a pass, with the loop over the span inside, for the platform that programs run on.
 
-`fused_gpu` for NVIDIA's Hopper. There is none for other platforms, CPUs among them: they are refused.
+`fused_gpu` for NVIDIA's Hopper, `fused_tpu` for TPUs. There is none for other platforms, CPUs among them: they are
+refused.
 """
 
 from collections.abc import Callable
@@ -8,11 +9,24 @@ from collections.abc import Callable
 import jax
 
 from posattn_jax.axes import Query
-from posattn_jax.ops.attention.fused_gpu import FusedGpu
 from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.problem import Problem
 
-KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": FusedGpu, "cuda": FusedGpu}
+
+# Pallas is imported where it is needed: it takes a while, and is the part of jax that changes most.
+def _for_gpu(problem: Problem) -> Loop:
+    from posattn_jax.ops.attention.fused_gpu import FusedGpu
+
+    return FusedGpu(problem)
+
+
+def _for_tpu(problem: Problem) -> Loop:
+    from posattn_jax.ops.attention.fused_tpu import FusedTpu
+
+    return FusedTpu(problem)
+
+
+KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": _for_gpu, "tpu": _for_tpu}
 # Of Hopper, whose matrix products the kernels are made of; later GPUs no longer have these.
 COMPUTE_CAPABILITY = "9.0"
 

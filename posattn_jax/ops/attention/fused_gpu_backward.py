@@ -77,8 +77,8 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     own = [*queries, "cotangent"]
     sums = len(plan.exponents)
 
-    def kernel(*refs: Any, **scratch: Any) -> None:
-        ins, outputs = refs[: len(inputs)], list(refs[len(inputs) :])
+    def kernel(*all_refs: Any, **scratch: Any) -> None:
+        ins, outputs = all_refs[: len(inputs)], list(all_refs[len(inputs) :])
         refs = dict(zip(inputs, ins, strict=True))
         program = lax.axis_index("program")
         example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
@@ -138,8 +138,8 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     own = [name for name in ("value", "key") if name in plan.widths]
     queries = [name for name in ("content_query", "position_query", "cotangent") if name in plan.widths]
 
-    def kernel(*refs: Any, **scratch: Any) -> None:
-        ins, outputs = refs[: len(inputs)], refs[len(inputs) :]
+    def kernel(*all_refs: Any, **scratch: Any) -> None:
+        ins, outputs = all_refs[: len(inputs)], all_refs[len(inputs) :]
         refs = dict(zip(inputs, ins, strict=True))
         program = lax.axis_index("program")
         example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
@@ -195,8 +195,8 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
     shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
     moving = [name for name in operands.names if name not in plan.encodings]
 
-    def kernel(*refs: Any, **scratch: Any) -> None:
-        *ins, output = refs
+    def kernel(*all_refs: Any, **scratch: Any) -> None:
+        *ins, output = all_refs
         refs = dict(zip(inputs, ins, strict=True))
         program = lax.axis_index("program")
         share, head, step = unravel(program, (shares, plan.heads, steps))

@@ -38,8 +38,8 @@ def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
     queries = [name for name in operands.names if name.endswith("query")]
     width = plan.widths["value"]
 
-    def kernel(*refs: Any, **scratch: Any) -> None:
-        *ins, outputs, largest_ref, inverse_ref = refs
+    def kernel(*all_refs: Any, **scratch: Any) -> None:
+        *ins, outputs, largest_ref, inverse_ref = all_refs
         refs = dict(zip(inputs, ins, strict=True))
         program = lax.axis_index("program")
         example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))

@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -151,7 +151,7 @@ class Warpgroup:
                 plgpu.wgmma(total, transposed(x, transpose_a), transposed(y, transpose_b))
 
         if add_to is not None:
-            return pl.run_state(accumulate)(plgpu.ACC.init(add_to))
+            return cast(Array, pl.run_state(accumulate)(plgpu.ACC.init(add_to)))
         rows, columns = a[0].shape[int(transpose_a)], b.shape[1]
         columns = BLOCK if transpose_b else columns
 
