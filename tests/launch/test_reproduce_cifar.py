@@ -38,5 +38,5 @@ def test_two_slices(tmp_path):
     assert second.returncode == 0, second.stderr
     assert len(list((tmp_path / "runs").glob("*/1/summary.json"))) == 2
     results = json.loads((tmp_path / "runs" / "report" / "results.json").read_text())
-    assert [treatment["treatment"] for treatment in results["treatments"]] == ["siren_2d", "span_2d"]
+    assert [treatment["treatment"]["name"] for treatment in results["treatments"]] == ["siren_2d", "span_2d"]
     assert "0.8095" in (tmp_path / "runs" / "report" / "report.md").read_text()  # the paper's, beside it
