@@ -205,8 +205,11 @@ def bounded_spans(config: ConfigDict) -> bool:
     bounded = config.model.span.bounded
     if bounded not in ("auto", "yes", "no"):
         raise InputError(f'model.span.bounded="{bounded}": expected "auto", "yes" or "no"')
-    needed = bounded == "yes" or config.model.implementation in ("patch", "window") or config.mesh.grid != 1
-    return config.model.span.enabled and (needed or (bounded == "auto" and jax.default_backend() == "gpu"))
+    implementation = config.model.implementation
+    needed = bounded == "yes" or implementation in ("patch", "window") or config.mesh.grid != 1
+    # XLA's loops of run-time length are slow on a GPU; those of "fused" are inside its kernel
+    pays = bounded == "auto" and jax.default_backend() == "gpu" and implementation != "fused"
+    return config.model.span.enabled and (needed or pays)
 
 
 def make_optimizer(config: ConfigDict, settings: Settings, per_epoch: int) -> optax.GradientTransformation:

@@ -1,6 +1,7 @@
 """A config's bad fields, each told in one line that names the field, what was given and what is allowed."""
 
 import numpy as np
+import jax
 import pytest
 
 from configs import digits, reconstruction, translution, translution_points
@@ -104,6 +105,17 @@ def test_a_grid_that_cannot_be_cut(field, value, message):
     config.update_from_flattened_dict({field: value})
     with pytest.raises(InputError, match=f"^{message}$"):
         experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+@pytest.mark.parametrize(
+    "platform, implementation, bounded",
+    [("gpu", "auto", True), ("gpu", "tiled", True), ("gpu", "fused", False), ("cpu", "auto", False)],
+)
+def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, bounded):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    config = digits.get_config("tiny")
+    config.model.implementation = implementation
+    assert experiment.bounded_spans(config) == bounded
 
 
 def test_a_price_needs_a_span():

@@ -61,11 +61,13 @@ def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None
 
 
 def _events(profile: Any):
-    """Name, start and end in seconds of everything that devices ran, or threads where the device is a CPU."""
+    """Instruction, start and end in seconds of everything that devices ran, or threads where the device is a CPU."""
     for plane in profile.planes:
         for line in plane.lines:
             for event in line.events:
-                yield event.name, event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
+                # on a GPU an event has the name of its kernel, and its instruction beside it
+                name = next((value for stat, value in event.stats if stat == "hlo_op"), event.name)
+                yield name, event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
 
 
 def shares(events: list[tuple[str, float, float]], parts: dict[str, str], seconds: float) -> dict[str, float]:

@@ -31,7 +31,7 @@ class Dispatcher:
       source: the examples.
       order: in which they are met.
       mesh: of devices.
-      micro_batches: how many an update has, and of what size.
+      num_micro_batches: how many an update has.
       accumulation_steps: see `make_train_step`.
       most: the updates of a block.
       held: the examples on the devices; None: they are read ahead, and sent.

@@ -243,9 +243,9 @@ class Trainer:
 
     def _check(self) -> None:
         """Waits for the pending updates, and makes sure that all were finite."""
-        for first, count, figures in self._pending:
+        for first, count, figures in jax.device_get(self._pending):
             for i in range(count):
-                for name, values in jax.device_get(figures).items():
+                for name, values in figures.items():
                     if not np.isfinite(values[i]):
                         raise RunError(f"{name} is {values[i]} at step {first + i}: stopped; {self._kept()}")
             self._shown["loss"] = float(figures["loss"][count - 1])

@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
+from posattn_jax.train import compiled
 from tests.command import ROOT, environment
 
 
@@ -37,10 +39,6 @@ def test_a_second_run_compiles_nothing(tmp_path):
 
 def test_what_jax_was_told_is_kept_to(tmp_path, monkeypatch):
     """The tests' own cache is set: nothing else is."""
-    import jax
-
-    from posattn_jax.train import compiled
-
     told = jax.config.jax_compilation_cache_dir
     assert told
     compiled.keep(tmp_path / "compiled")

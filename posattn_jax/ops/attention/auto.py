@@ -45,7 +45,8 @@ def score_share(
       span_bound: the static bound that the layout was given.
       batch_size: b; like the heads it decides how many tiles are computed at once, and so where they are padded.
       num_heads: h.
-      implementation: the layout; what "auto" chooses follows from the rest.
+      implementation: the layout; what "auto" chooses follows from the rest; "fused" is told as "tiled", whose blocks
+        differ little from its own.
     """
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:
@@ -58,4 +59,4 @@ def score_share(
     choices = tilings(tuple(grid_shape), batch_size, num_heads, 4, span_bound)
     best = min((tiling for tiling, _ in choices), key=lambda tiling: tiling.cost(reach))
     pays = n >= LEAST_POSITIONS and best.cost(reach) < n * n
-    return best.pairs(reach) / (n * n) if pays or implementation == "tiled" else 1.0
+    return best.pairs(reach) / (n * n) if pays or implementation in ("tiled", "fused") else 1.0

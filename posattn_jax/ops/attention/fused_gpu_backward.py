@@ -10,7 +10,6 @@ encodings; the batch is shared out where that makes few programs, and a window w
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -30,7 +29,7 @@ from posattn_jax.ops.attention.fused_gpu_pair import (
     span_of,
     unravel,
 )
-from posattn_jax.ops.attention.fused_warpgroup import launch
+from posattn_jax.ops.attention.fused_gpu_program import begin, run
 
 # Programs that keep a GPU busy.
 ENOUGH_PROGRAMS = 1024
@@ -58,11 +57,11 @@ def backward_operands(plan: Plan) -> list[Operands]:
     )
 
 
-def weights_of(plan: Plan, memory: Memory, made: Logits, refs: dict[str, Any], page: Array) -> tuple[Array, Array]:
+def weights_of(plan: Plan, memory: Memory, made: Logits, page: Array) -> tuple[Array, Array]:
     """A and dL of a pair of blocks, [64 64], from its logits; `page` is that of the queries."""
     warpgroup = plan.warpgroup
     largest, inverse, removed = (
-        warpgroup.spread(warpgroup.load(refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
+        warpgroup.spread(warpgroup.load(memory.refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
     )
     weights = jnp.exp(made.logits - largest) * inverse
     d_weights = warpgroup.product(memory.need("cotangent"), memory.need("value"), transpose_b=True)
@@ -77,25 +76,17 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     own = [*queries, "cotangent"]
     sums = len(plan.exponents)
 
-    def kernel(*all_refs: Any, **scratch: Any) -> None:
-        ins, outputs = all_refs[: len(inputs)], list(all_refs[len(inputs) :])
-        refs = dict(zip(inputs, ins, strict=True))
-        program = lax.axis_index("program")
-        example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
-        query = unravel(block, blocks.counts)
-        span = span_of(plan, refs, head)
-        memory = Memory(plan, operands, refs, scratch)
-        memory.fetch(dict.fromkeys(own, program))
-        for name in own:
-            memory.need(name)
+    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+        home, skew = begin(plan, memory, program, own), memory.scratch.get("skew")
 
         def trip(key, carry):
             d_queries, d_coefficients = dict(carry[0]), list(carry[1])
-            page = program - block + ravel(key, blocks.counts)
-            window = encoding_pages(plan, head, query, key)
+            page = home.first_page + ravel(key, blocks.counts)
+            window = encoding_pages(plan, home.head, home.block, key)
             memory.fetch(window | {name: page for name in ("key", "value") if name in plan.widths})
-            made = logits_of(plan, memory, span, query, key, addend_of(plan, refs, example, key))
-            _, d_logits = weights_of(plan, memory, made, refs, program)
+            addend = addend_of(plan, memory.refs, home.example, key)
+            made = logits_of(plan, memory, home.span, home.block, key, addend)
+            _, d_logits = weights_of(plan, memory, made, program)
             d_terms = d_logits * made.factor
             if sums:
                 d_log = d_logits * made.logits if plan.multiply else d_logits
@@ -104,16 +95,16 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
                 d = d_queries["content_query"]
                 d_queries["content_query"] = warpgroup.product(d_terms, memory.need("key"), add_to=d)
             if plan.encodings:
-                warpgroup.put_skewed(scratch["skew"], d_terms)
+                warpgroup.put_skewed(skew, d_terms)
                 for chunk, name in enumerate(plan.encodings):
-                    columns = warpgroup.columns(scratch["skew"], chunk)
+                    columns = warpgroup.columns(skew, chunk)
                     d = d_queries["position_query"]
                     d_queries["position_query"] = warpgroup.product(columns, memory.need(name), add_to=d)
             return d_queries, d_coefficients
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in queries}
         carry = start, [warpgroup.full((BLOCK,), 0.0) for _ in range(sums)]
-        d_queries, d_coefficients = over_neighbours(plan, span, query, trip, carry)
+        d_queries, d_coefficients = over_neighbours(plan, home.span, home.block, trip, carry)
         for name in queries:
             outputs.pop(0)[program] = d_queries[name]
         for m, d in enumerate(d_coefficients):
@@ -122,9 +113,7 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     programs = plan.batch * plan.heads * blocks.count
     shapes = [(programs, BLOCK, plan.widths[name]) for name in queries]
     shapes += [(programs * sums, BLOCK)] if sums else []
-    made = launch(kernel, _arrays(plan, shapes), programs, plan.scratch(operands), len(operands.names), warpgroup)(
-        *inputs.values()
-    )
+    made = run(plan, operands, inputs, programs, shapes, body)
     cotangents = dict(zip([*queries, "coefficients"], made, strict=False))
     if sums:
         cotangents["coefficients"] = cotangents["coefficients"].reshape(programs, sums, BLOCK).sum(-1)
@@ -138,44 +127,32 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     own = [name for name in ("value", "key") if name in plan.widths]
     queries = [name for name in ("content_query", "position_query", "cotangent") if name in plan.widths]
 
-    def kernel(*all_refs: Any, **scratch: Any) -> None:
-        ins, outputs = all_refs[: len(inputs)], all_refs[len(inputs) :]
-        refs = dict(zip(inputs, ins, strict=True))
-        program = lax.axis_index("program")
-        example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
-        key = unravel(block, blocks.counts)
-        span = span_of(plan, refs, head)
-        addend = addend_of(plan, refs, example, key)
-        memory = Memory(plan, operands, refs, scratch)
-        memory.fetch(dict.fromkeys(own, program))
-        for name in own:
-            memory.need(name)
+    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+        home = begin(plan, memory, program, own)
+        made_here, addend = memory.scratch["made"], addend_of(plan, memory.refs, home.example, home.block)
 
         def trip(query, carry):
             carry = dict(carry)
-            page = program - block + ravel(query, blocks.counts)
-            memory.fetch(encoding_pages(plan, head, query, key) | dict.fromkeys(queries, page))
-            made = logits_of(plan, memory, span, query, key, addend)
-            weights, d_logits = weights_of(plan, memory, made, refs, page)
+            page = home.first_page + ravel(query, blocks.counts)
+            memory.fetch(encoding_pages(plan, home.head, query, home.block) | dict.fromkeys(queries, page))
+            made = logits_of(plan, memory, home.span, query, home.block, addend)
+            weights, d_logits = weights_of(plan, memory, made, page)
             factors = {"value": (weights, "cotangent"), "key": (d_logits * made.factor, "content_query")}
             for name in own:
                 factor, other = factors[name]
-                warpgroup.store(scratch["made"], factor)
+                warpgroup.store(made_here, factor)
                 d = carry[name]
-                carry[name] = warpgroup.product(scratch["made"], memory.need(other), transpose_a=True, add_to=d)
+                carry[name] = warpgroup.product(made_here, memory.need(other), transpose_a=True, add_to=d)
             return carry
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in own}
-        carry = over_neighbours(plan, span, key, trip, start)
+        carry = over_neighbours(plan, home.span, home.block, trip, start)
         for name, output in zip(own, outputs, strict=True):
             output[program] = carry[name]
 
     programs = plan.batch * plan.heads * blocks.count
     shapes = [(programs, BLOCK, plan.widths[name]) for name in own]
-    made = launch(kernel, _arrays(plan, shapes), programs, plan.scratch(operands), len(operands.names), warpgroup)(
-        *inputs.values()
-    )
-    return dict(zip(own, made, strict=True))
+    return dict(zip(own, run(plan, operands, inputs, programs, shapes, body), strict=True))
 
 
 def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -195,14 +172,11 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
     shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
     moving = [name for name in operands.names if name not in plan.encodings]
 
-    def kernel(*all_refs: Any, **scratch: Any) -> None:
-        *ins, output = all_refs
-        refs = dict(zip(inputs, ins, strict=True))
-        program = lax.axis_index("program")
+    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+        made_here, skew = memory.scratch["made"], memory.scratch["skew"]
         share, head, step = unravel(program, (shares, plan.heads, steps))
         step = [k - (n - 1) for k, n in zip(unravel(step, blocks.steps), blocks.counts, strict=True)]
-        span = span_of(plan, refs, head)
-        memory = Memory(plan, operands, refs, scratch)
+        span = span_of(plan, memory.refs, head)
         # The blocks of queries that have a block of keys this step away.
         counts = [n - abs(s) for s, n in zip(step, blocks.counts, strict=True)]
         first = [jnp.maximum(-s, 0) for s in step]
@@ -219,27 +193,22 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
             query_page, key_page = page + ravel(query, blocks.counts), page + ravel(key, blocks.counts)
             pages = {name: key_page if name in ("key", "value") else query_page for name in moving}
             memory.fetch(encoding_pages(plan, head, query, key) | pages)
-            made = logits_of(plan, memory, span, query, key, addend_of(plan, refs, example, key))
-            _, d_logits = weights_of(plan, memory, made, refs, query_page)
-            warpgroup.put_skewed(scratch["skew"], d_logits * made.factor)
+            made = logits_of(plan, memory, span, query, key, addend_of(plan, memory.refs, example, key))
+            _, d_logits = weights_of(plan, memory, made, query_page)
+            warpgroup.put_skewed(skew, d_logits * made.factor)
             added = []
             for chunk, total in zip(chunks, sums, strict=True):
-                warpgroup.store(scratch["made"], warpgroup.columns(scratch["skew"], chunk))
+                warpgroup.store(made_here, warpgroup.columns(skew, chunk))
                 queries = memory.need("position_query")
-                added.append(warpgroup.product(scratch["made"], queries, transpose_a=True, add_to=total))
+                added.append(warpgroup.product(made_here, queries, transpose_a=True, add_to=total))
             return added
 
         each = math.prod(counts[1:], start=counts[0])
         start, stop = (jnp.where(within, example * each, 0) for example in examples)
         sums = lax.fori_loop(start, stop, trip, [warpgroup.full((BLOCK, width), 0.0) for _ in chunks])
         for chunk, total in enumerate(sums):
-            output[program * len(chunks) + chunk] = total
+            outputs[0][program * len(chunks) + chunk] = total
 
     programs = shares * plan.heads * steps
-    (shape,) = _arrays(plan, [(programs * len(chunks), BLOCK, width)])
-    made = launch(kernel, shape, programs, plan.scratch(operands), len(operands.names), warpgroup)(*inputs.values())
+    (made,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
     return made.reshape(shares, plan.heads * steps, len(chunks), BLOCK, width).sum(0)
-
-
-def _arrays(plan: Plan, shapes: list[tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(shape, plan.warpgroup.dtype) for shape in shapes]

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from posattn_jax.axes import Array
 from posattn_jax.ops import scores
@@ -19,10 +17,8 @@ from posattn_jax.ops.attention.fused_gpu_pair import (
     logits_of,
     over_neighbours,
     ravel,
-    span_of,
-    unravel,
 )
-from posattn_jax.ops.attention.fused_warpgroup import launch
+from posattn_jax.ops.attention.fused_gpu_program import begin, run
 
 
 def forward_operands(plan: Plan) -> Operands:
@@ -38,24 +34,16 @@ def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
     queries = [name for name in operands.names if name.endswith("query")]
     width = plan.widths["value"]
 
-    def kernel(*all_refs: Any, **scratch: Any) -> None:
-        *ins, outputs, largest_ref, inverse_ref = all_refs
-        refs = dict(zip(inputs, ins, strict=True))
-        program = lax.axis_index("program")
-        example, head, block = unravel(program, (plan.batch, plan.heads, blocks.count))
-        query = unravel(block, blocks.counts)
-        span = span_of(plan, refs, head)
-        memory = Memory(plan, operands, refs, scratch)
-        memory.fetch(dict.fromkeys(queries, program))
-        for name in queries:
-            memory.need(name)
+    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+        home = begin(plan, memory, program, queries)
 
         def trip(key, carry):
             largest, total, sums = carry
-            page = program - block + ravel(key, blocks.counts)
-            window = encoding_pages(plan, head, query, key)
+            page = home.first_page + ravel(key, blocks.counts)
+            window = encoding_pages(plan, home.head, home.block, key)
             memory.fetch(window | {name: page for name in ("key", "value") if name in plan.widths})
-            logits = logits_of(plan, memory, span, query, key, addend_of(plan, refs, example, key)).logits
+            addend = addend_of(plan, memory.refs, home.example, key)
+            logits = logits_of(plan, memory, home.span, home.block, key, addend).logits
             new = jnp.maximum(largest, logits.max(1))
             weights = jnp.exp(logits - warpgroup.spread(new, PAIR))
             decay = jnp.exp(largest - new)
@@ -68,13 +56,12 @@ def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
             warpgroup.full((BLOCK,), 0.0),
             warpgroup.full((BLOCK, width), 0.0),
         )
-        largest, total, sums = over_neighbours(plan, span, query, trip, start)
+        largest, total, sums = over_neighbours(plan, home.span, home.block, trip, start)
         inverse = 1 / jnp.where(total == 0, jnp.asarray(1, total.dtype), total)
-        outputs[program] = sums * warpgroup.spread(inverse, sums.shape)
-        largest_ref[program] = largest
-        inverse_ref[program] = inverse
+        made = sums * warpgroup.spread(inverse, sums.shape), largest, inverse
+        for output, value in zip(outputs, made, strict=True):
+            output[program] = value
 
     programs = plan.batch * plan.heads * blocks.count
     shapes = ((programs, BLOCK, width), (programs, BLOCK), (programs, BLOCK))
-    made = [jax.ShapeDtypeStruct(shape, warpgroup.dtype) for shape in shapes]
-    return launch(kernel, made, programs, plan.scratch(operands), len(operands.names), warpgroup)(*inputs.values())
+    return run(plan, operands, inputs, programs, shapes, body)
