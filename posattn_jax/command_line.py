@@ -59,15 +59,15 @@ def check_no_more(rest: list[str]) -> None:
         raise InputError(f'unexpected argument "{rest[0]}": options are written --name=value')
 
 
-def make_folder(out: str | None) -> pathlib.Path | None:
-    """The folder of `--out`, made where it is missing; None where none is asked for."""
+def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
+    """The folder that a flag names, made where it is missing; None where none is asked for."""
     if out is None:
         return None
     folder = pathlib.Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out={out}: {error.strerror}") from error
+        raise InputError(f"--{flag}={out}: {error.strerror}") from error
     return folder
 
 

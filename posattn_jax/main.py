@@ -1,4 +1,4 @@
-"""Trains, evaluates and translates, one run or a sweep of them, and reports what a sweep has found.
+"""Trains, evaluates and translates, one run or a sweep of them, reports what a sweep has found, and times training.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--config.train.total_epochs=2 ...]
@@ -8,6 +8,8 @@
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
+  python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:quick --workdir=runs/benchmark
+                             [--implementations=auto,dense --dtypes=float32,bfloat16 --trace=runs/benchmark/trace ...]
 
 One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
@@ -27,12 +29,13 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from posattn_jax import command_line
+from posattn_jax import benchmarking_flags, command_line
 from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "translate", "sweep", "report"], "What to do.")
+MODES = ("train", "evaluate", "translate", "sweep", "report", "benchmark")
+_MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
 flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one.")
@@ -41,6 +44,7 @@ flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names the
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
 SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
+benchmarking_flags.define(flags.FLAGS)
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
@@ -76,6 +80,10 @@ def main(argv: list[str]) -> int:
             from posattn_jax.analysis import report
 
             report.write(workdir)
+        case "benchmark":
+            from posattn_jax import benchmarking
+
+            benchmarking.benchmark(flags.FLAGS, _CONFIG.value, workdir)
     return 0
 
 
@@ -90,9 +98,10 @@ def parse_flags(argv: list[str]) -> list[str]:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
     if _DISTRIBUTED.value and _MODE.value not in ("train", "evaluate"):
         raise InputError(f"--distributed is for --mode=train and evaluate, and --mode is {_MODE.value}")
-    for name in SWEEP_FLAGS if _MODE.value != "sweep" else ():
-        if flags.FLAGS[name].present:
-            raise InputError(f"--{name} is for --mode=sweep, and --mode is {_MODE.value}")
+    for mode, names in {"sweep": SWEEP_FLAGS, "benchmark": benchmarking_flags.NAMES}.items():
+        for name in names if _MODE.value != mode else ():
+            if flags.FLAGS[name].present:
+                raise InputError(f"--{name} is for --mode={mode}, and --mode is {_MODE.value}")
     return rest
 
 
@@ -117,7 +126,9 @@ def run(argv: list[str]) -> int:
     try:
         return main(parse_flags(argv))
     except KeyboardInterrupt:
-        print("posattn_jax: stopped by SIGINT: the same command continues from the last checkpoint", file=sys.stderr)
+        continues = _MODE.value in ("train", "sweep")
+        rest = ": the same command continues from the last checkpoint" if continues else ""
+        print(f"posattn_jax: stopped by SIGINT{rest}", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
         if debug:

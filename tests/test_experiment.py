@@ -1,7 +1,7 @@
 """A config's bad fields, each told in one line that names the field, what was given and what is allowed."""
 
-import numpy as np
 import jax
+import numpy as np
 import pytest
 
 from configs import digits, reconstruction, translution, translution_points

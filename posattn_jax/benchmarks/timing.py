@@ -61,14 +61,15 @@ class Compiled:
 
 
 def compile_ahead(function: Callable, arguments: tuple, memory_limit_gib: float) -> Compiled:
-    """Compiles `function` for arguments such as these.
+    """Compiles `function`, which may be jitted already, for arguments such as these.
 
     Raises:
       Skipped: it would need more temporary memory than the limit, or it failed.
     """
     with failures_told():
         started = time.perf_counter()
-        compiled = jax.jit(function).lower(*arguments).compile()
+        jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
+        compiled = jitted.lower(*arguments).compile()
         compile_seconds = time.perf_counter() - started
         temp_bytes = compiled.memory_analysis().temp_size_in_bytes
     if temp_bytes > memory_limit_gib * 2**30:

@@ -23,7 +23,8 @@ Figures = dict[str, jax.Array]
 class Dispatcher:
     """The updates of a run, in blocks of `most` or fewer.
 
-    One program serves blocks of every size, so that what is computed does not depend on where a run was stopped.
+    One `program` of given bounds of the spans serves blocks of every size, so that what is computed does not depend on
+    where a run was stopped.
 
     Args:
       task: what is optimised.
@@ -77,7 +78,7 @@ class Dispatcher:
             return lax.fori_loop(0, count, body, (state, figures))
 
         everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
-        self._updates_within = functools.cache(
+        self.program = functools.cache(
             lambda bounds: jax.jit(
                 functools.partial(updates, task if bounds is None else task.within(bounds)),
                 out_shardings=(shardings, everywhere),
@@ -85,10 +86,8 @@ class Dispatcher:
             )
         )
 
-    def __call__(
-        self, state: TrainState, count: int, bounds: Bounds | None, clock: Clock
-    ) -> tuple[TrainState, Figures]:
-        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count."""
+    def arguments(self, state: TrainState, count: int, clock: Clock) -> tuple[Any, ...]:
+        """Those of `program`, for the next `count` updates, whose examples are read and placed on the devices."""
         with clock.waiting():
             read = [next(self.batches) for _ in range(count)]
         read += read[-1:] * (self.most - count)  # which are not met
@@ -98,7 +97,12 @@ class Dispatcher:
             )
             for name, array in read[0].items()
         }
-        arrays = None if self._held is None else self._held.arrays
+        placed = put_batch(stacked, self._mesh, axis=2)
+        return state, placed, count, None if self._held is None else self._held.arrays
+
+    def __call__(
+        self, state: TrainState, count: int, bounds: Bounds | None, clock: Clock
+    ) -> tuple[TrainState, Figures]:
+        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count."""
         with jax.set_mesh(self._mesh):
-            placed = put_batch(stacked, self._mesh, axis=2)
-            return self._updates_within(bounds)(state, placed, count, arrays)
+            return self.program(bounds)(*self.arguments(state, count, clock))

@@ -124,7 +124,7 @@ class Trainer:
             else None
             for source in (train_source, validation_source)
         )
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             task,
             optimizer,
             train_source,
@@ -167,7 +167,7 @@ class Trainer:
                 self.state = self.state.replace(params=jax.device_put(params, shardings))
         else:
             self.state, progress = restored
-            self._dispatcher.batches.set_state(progress["data"])
+            self.dispatcher.batches.set_state(progress["data"])
             self.seconds = progress["seconds"]
         self.step = int(self.state.step)
         self._bounds = SpanBounds(self.task, self.state.params) if self.settings.bounded_spans else None
@@ -234,8 +234,8 @@ class Trainer:
         settings = self.settings
         due = [settings.total_steps - self.step]
         due += [n - self.step % n for n in (settings.log_steps, self.eval_steps, settings.checkpoint_steps) if n]
-        count = 1 if clock.compiling else min(self._dispatcher.most, *due)
-        self.state, figures = self._dispatcher(self.state, count, self._span_bounds, clock)
+        count = 1 if clock.compiling else min(self.dispatcher.most, *due)
+        self.state, figures = self.dispatcher(self.state, count, self._span_bounds, clock)
         if self._bounds is not None:
             self._bounds.follow(self.state.params)
         self._pending.append((self.step + 1, count, figures))
@@ -301,5 +301,5 @@ class Trainer:
 
     def _save(self, seconds: float, score: float | None = None) -> None:
         self._check()
-        progress = {"data": self._dispatcher.batches.get_state(), "seconds": seconds}
+        progress = {"data": self.dispatcher.batches.get_state(), "seconds": seconds}
         self.checkpoints.save(self.state, progress, score)
