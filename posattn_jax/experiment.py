@@ -27,7 +27,7 @@ from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.loop import Settings
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
-from posattn_jax.train.step import Task
+from posattn_jax.train.step import Task, init_params
 from posattn_jax.translation_config import load_parallel, make_translation
 
 Labelled = GridImages | Points
@@ -152,7 +152,7 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
         raise InputError(f'mesh.grid={config.mesh.grid}: expected 1 with task="{config.task}"')
     task = make(config, source, trained_with)
     try:  # traced without computing anything
-        jax.eval_shape(lambda rng: task.describe(task.init(rng)), jax.random.key(0))
+        jax.eval_shape(lambda rng: task.describe(init_params(task, rng)), jax.random.key(0))
     except ValueError as error:
         raise InputError(f"model: {error}") from error
     return task

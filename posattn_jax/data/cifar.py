@@ -82,17 +82,18 @@ class Cifar:
             contents = _read_members(place, [f"{version.folder}/{name}" for name in files])
         else:
             contents = [self._read_file(place / name, md5) for name, md5 in files.items()]
-        images, labels = [], []
-        for name, content in zip(files, contents, strict=True):
+        each = NUM_IMAGES[split] // len(files)
+        images, labels = np.empty((len(files), each, NUM_PIXELS // 3, 3), np.uint8), []
+        for interleaved, name, content in zip(images, files, contents, strict=True):
             decode = self._decode_binary if version is self.binary else self._decode_pickle
             try:
-                file_images, file_labels = decode(content, NUM_IMAGES[split] // len(files))
+                file_images, file_labels = decode(content, each)
             except ValueError as error:
                 raise InputError(f"{name} in {folder} {error}: get the {self.title} archive again") from error
-            images.append(file_images)
+            for channel, plane in enumerate(np.split(file_images, 3, axis=1)):
+                interleaved[..., channel] = plane  # several times as fast as a transposed copy of all
             labels.append(file_labels)
-        planar = np.concatenate(images).reshape(-1, 3, 32, 32)
-        return ImageSet(np.ascontiguousarray(planar.transpose(0, 2, 3, 1)), np.concatenate(labels), self.num_classes)
+        return ImageSet(images.reshape(-1, 32, 32, 3), np.concatenate(labels), self.num_classes)
 
     def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
         """What `load` reads of a folder, as far as it is there."""

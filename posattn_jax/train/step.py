@@ -1,5 +1,6 @@
 """The state of a run, and the two functions that are compiled: one update, and one batch of evaluation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -52,10 +53,16 @@ class TrainState(flax.struct.PyTreeNode):
     totals: Any
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def init_params(task: Task, rng: Array) -> Any:
+    """`task.init`, traced once for whatever asks for its shapes or its values."""
+    return task.init(rng)
+
+
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """A fresh state; everything random in it is drawn from the seed."""
     init_rng, rng = jax.random.split(jax.random.key(seed))
-    params = task.init(init_rng)
+    params = init_params(task, init_rng)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
