@@ -41,6 +41,7 @@ from posattn_jax.files import write_json
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.loop import Trainer
+from posattn_jax.train.member import Member
 from posattn_jax.train.sharding import make_mesh
 from posattn_jax.train.step import init_state
 
@@ -142,11 +143,13 @@ class Updates:
         settings = experiment.make_settings(config, per_epoch)
         optimizer = experiment.make_optimizer(config, settings, per_epoch)
         self.task = experiment.make_task(config, source)
-        self.trainer = Trainer(self.task, optimizer, source, source, make_mesh(**config.mesh), settings)
+        self.trainer = Trainer(
+            self.task, optimizer, [Member(config.seed, source, source)], make_mesh(**config.mesh), settings
+        )
         self.waited: list[float] = []
-        self._steps, self._clock, self._dispatcher = steps, Clock(0.0, 0), self.trainer.dispatcher
+        self._steps, self._clock, self._dispatcher = steps, Clock(0), self.trainer.dispatcher
         shardings = jax.tree.map(lambda array: array.sharding, self.trainer.abstract)
-        self._state = jax.jit(lambda: init_state(self.task, optimizer, settings.seed), out_shardings=shardings)()
+        self._state = jax.jit(lambda: init_state(self.task, optimizer, config.seed), out_shardings=shardings)()
         bounds = SpanBounds(self.task, self._state.params).value if settings.bounded_spans else None
 
         # A program reads sigma from its state: one serves all that start from others, unless its bounds are static.

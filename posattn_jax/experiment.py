@@ -24,9 +24,9 @@ from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.reconstruction import Reconstruction
-from posattn_jax.train.loop import Settings
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
+from posattn_jax.train.settings import Settings
 from posattn_jax.train.step import Task, init_params
 from posattn_jax.translation_config import load_parallel, make_translation
 
@@ -185,7 +185,6 @@ def make_settings(config: ConfigDict, per_epoch: int) -> Settings:
     train: Any = config.train
     on_cpu = jax.default_backend() == "cpu"
     return Settings(
-        seed=config.seed,
         total_steps=to_steps("train.total", train.total_steps, train.total_epochs, per_epoch),
         batch_size=train.batch_size,
         accumulation_steps=train.accumulation_steps,

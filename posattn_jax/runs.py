@@ -1,38 +1,31 @@
-"""The life of a run folder: claimed by a config, trained in, evaluated, summed up and drawn."""
+"""The life of a run folder: claimed by a config, trained in, and evaluated."""
 
 import contextlib
 import fcntl
 import json
 import pathlib
-import resource
-import subprocess
-from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from posattn_jax import experiment, translating
-from posattn_jax.data import glue, remembered, tokenizer
+from posattn_jax import experiment, summary, translating
+from posattn_jax.data import glue, remembered
 from posattn_jax.data.batches import Kept
-from posattn_jax.data.images import GridImages
 from posattn_jax.data_files import data_files
-from posattn_jax.errors import InputError, RunError
-from posattn_jax.files import flatten, read_metrics, write_atomically, write_json
+from posattn_jax.errors import InputError
+from posattn_jax.files import flatten, write_json
 from posattn_jax.processes import first_goes_ahead, is_first
-from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train import compiled
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator, predictions
 from posattn_jax.train.loop import Trainer, abstract_state
+from posattn_jax.train.member import Member
 from posattn_jax.train.sharding import make_mesh
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
 MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
 MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "model.span.bounded")
@@ -46,35 +39,85 @@ MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 
 def train(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Trains, or continues; at the end writes the summary and draws the pictures."""
-    check_config(config, workdir)
+    _train([config], [workdir])
+
+
+def train_together(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
+    """As `train`, a run of every seed in FOLDER/SEED, all of them in one program: see `train.together`."""
+    check_together(config)
+    configs = [config.copy_and_resolve_references() for _ in seeds]
+    for each, seed in zip(configs, seeds, strict=True):
+        each.seed = seed
+    _train(configs, [folder / str(seed) for seed in seeds])
+
+
+def check_together(config: ConfigDict) -> None:
+    """InputError for a config of which seeds cannot be trained together."""
+    only = "runs of several seeds are trained together only with"
+    if config.task != "classification":
+        raise InputError(f'task="{config.task}": {only} task="classification"')
+    if config.mesh.grid != 1:
+        raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
+    if config.model.implementation == "fused":
+        raise InputError(f'model.implementation="fused": {only} another')
+    if jax.process_count() > 1:
+        raise InputError(f"{only} one process, and here are {jax.process_count()}")
+
+
+def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path]) -> None:
+    """Trains the runs of configs that differ in the seed alone. Those behind catch up with the others first."""
+    for each, workdir in zip(configs, workdirs, strict=True):
+        check_config(each, workdir)
+    config = configs[0]
     compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
-    remembered.check(data_files(config), workdir)
+    for workdir in workdirs:
+        remembered.check(data_files(config), workdir)
     with first_goes_ahead("data"):
-        sources = experiment.load_sources(config, workdir=workdir)
-    per_epoch = experiment.steps_per_epoch(config, sources["train"])
+        pairs = zip(configs, workdirs, strict=True)
+        sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
+    per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
     settings = experiment.make_settings(config, per_epoch)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
-    task = experiment.make_task(config, sources["train"])
+    task = experiment.make_task(config, sources[0]["train"])
     mesh = make_mesh(**config.mesh)
-    trainer = Trainer(task, optimizer, sources["train"], sources["validation"], mesh, settings)
-    has_begun = any(path.name.isdigit() for path in workdir.glob("checkpoints/*"))
-    pretrained = None if has_begun else experiment.pretrained(config, task)
-    with _alone_in(workdir) if is_first() else contextlib.nullcontext():
-        if is_first():
-            write_json(workdir / "config.json", config.to_dict())
-            remembered.keep(data_files(config), workdir)
-            if isinstance(sources["train"], Kept):
-                sources["train"].keep(workdir)
-        trainer.open(workdir, pretrained)
-        if is_first():
-            (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
-        try:
-            trainer.run()
-            arrays = _positions(trainer)
-            if is_first():
-                _finish(trainer, arrays, config, workdir)
-        finally:
-            trainer.close()
+    members = [Member(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
+    steps = [_saved_step(workdir) for workdir in workdirs]
+    stages = _stages(steps, settings.total_steps)
+    trainer = Trainer(task, optimizer, [members[i] for i in stages[0][0]], mesh, settings)
+    pretrained = None if any(steps) else experiment.pretrained(config, task)
+    with contextlib.ExitStack() as stack:
+        for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
+            stack.enter_context(_alone_in(workdir))
+            write_json(workdir / "config.json", each.to_dict())
+            remembered.keep(data_files(each), workdir)
+            if isinstance(own["train"], Kept):
+                own["train"].keep(workdir)
+        for stage, (chosen, until) in enumerate(stages):
+            if stage > 0:
+                trainer = Trainer(task, optimizer, [members[i] for i in chosen], mesh, settings)
+            trainer.open([workdirs[i] for i in chosen], pretrained)
+            for i in chosen if is_first() else ():
+                (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
+            try:
+                trainer.run(until)
+                if until is None:
+                    summary.write(trainer, configs, workdirs)
+            finally:
+                trainer.close()
+
+
+def _saved_step(workdir: pathlib.Path) -> int:
+    """Of the newest checkpoint; 0: none."""
+    return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=0)
+
+
+def _stages(steps: Sequence[int], total_steps: int) -> list[tuple[list[int], int | None]]:
+    """Which runs are trained together one after the other, and up to which step; at the end all, to their end."""
+    levels = sorted(set(steps))
+    ends = [*(min(level, total_steps) for level in levels[1:]), None]
+    return [
+        ([i for i, step in enumerate(steps) if step <= level], end) for level, end in zip(levels, ends, strict=True)
+    ]
 
 
 def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -132,68 +175,6 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         write_json(workdir / "evaluation.json", results)
 
 
-def _positions(trainer: Trainer) -> dict[str, np.ndarray]:
-    """What the best epoch knows of positions, and an image to draw it on."""
-    restored = trainer.checkpoints.restore(trainer.abstract, trainer.checkpoints.best_step())
-    if restored is None:
-        raise RunError(f"{trainer.checkpoints.folder}: the checkpoints are gone")
-    describe = jax.jit(trainer.task.describe, out_shardings=NamedSharding(trainer.mesh, PartitionSpec()))
-    made = jax.device_get(describe(restored[0].params))
-    arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
-    if isinstance(trainer.validation_source, GridImages):
-        image = trainer.validation_source.pixels(np.arange(1))[0]
-        if image.ndim == 3:  # no clip
-            arrays["image"] = image
-    return arrays
-
-
-def _finish(trainer: Trainer, arrays: dict[str, np.ndarray], config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Writes `positions.npz` and `summary.json`, draws the pictures, and tells."""
-    epochs: dict[int, dict[str, Any]] = {}
-    for row in read_metrics(workdir / "metrics.jsonl"):
-        if row["split"] == "validation":
-            epochs.setdefault(row["step"], {"step": row["step"], "epoch": row["epoch"]})[row["name"]] = row["value"]
-    score = trainer.task.score
-    best = max(epochs.values(), key=lambda figures_: (figures_[score], -figures_["step"]))
-
-    write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
-
-    summary = {
-        "best": best,
-        "final": epochs[max(epochs)],
-        "num_parameters": trainer.num_parameters,
-        "grid_shape": list(trainer.task.grid_shape),
-        "score_share": _score_shares(workdir, best["step"]),
-        "threshold": config.model.span.threshold if config.model.span.enabled else None,
-        "seconds": trainer.seconds,
-        "peak_memory_bytes": _peak_memory_bytes(),
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "versions": {package: metadata.version(package) for package in PACKAGES},
-        "git_commit": _git_commit(),
-    }
-    if isinstance(trainer.task, SentencePrediction):
-        trained_on, judged_by = trainer.train_source, trainer.validation_source
-        of_one = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
-        summary["always_the_same"] = of_one
-    if (workdir / tokenizer.HASH_FILE).exists():
-        summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
-    write_json(workdir / "summary.json", summary)
-    from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
-
-    drawn = figures.draw_run(workdir)
-    print(f"best validation {score} {best[score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
-    print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
-
-
-def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:
-    """The share of all scores that each block with a span computed after `step`, the mean of its heads."""
-    shares: dict[str, list[float]] = {}
-    for row in read_metrics(workdir / "metrics.jsonl"):
-        if row["step"] == step and row["split"] == "span" and "/score_share_" in row["name"]:
-            shares.setdefault(row["name"].split("/")[0], []).append(row["value"])
-    return {block: float(np.mean(values)) for block, values in shares.items()}
-
-
 @contextlib.contextmanager
 def _alone_in(workdir: pathlib.Path) -> Iterator[None]:
     """InputError where another process trains in the folder, which is made where it is missing."""
@@ -230,22 +211,3 @@ def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, m
     if differing:
         listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)
         raise InputError(f"--workdir={workdir} belongs to another config: {listed}; choose another folder")
-
-
-def _peak_memory_bytes() -> dict[str, int]:
-    """The most memory that this process held: of the host, and of its first device where that tells."""
-    peak = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    statistics = jax.local_devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in statistics:
-        peak["device"] = statistics["peak_bytes_in_use"]
-    return peak
-
-
-def _git_commit() -> str | None:
-    """The commit of the source, if it is a checkout."""
-    command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # a machine without git
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None

@@ -150,7 +150,7 @@ def test_debug_shows_the_traceback(tmp_path):
     "error", [OSError(28, "full"), ValueError("RESOURCE_EXHAUSTED: 000: No space left on device [os_error_code='28']")]
 )
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
-    from posattn_jax import main, runs
+    from posattn_jax import main
 
     def train(config, workdir):
         raise error
@@ -300,4 +300,4 @@ def test_points_from_files_to_evaluation(tmp_path):
 
 def test_a_summary_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert runs._git_commit() is None
+    assert summary._git_commit() is None

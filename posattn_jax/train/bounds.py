@@ -13,22 +13,26 @@ import numpy as np
 
 from posattn_jax.ops.span import bound_for
 from posattn_jax.train.step import Task
+from posattn_jax.train.together import Together
 
 Bounds = tuple[tuple[int, ...], ...]
 
 
 class SpanBounds:
-    """The bounds of every block, following the parameters with a delay of one update."""
+    """The bounds of every block, following the parameters with a delay of one update.
 
-    def __init__(self, task: Task, params: Any):
-        self._half_spans = jax.jit(task.half_spans)
+    Runs that are trained together share them: they are those of the largest spans.
+    """
+
+    def __init__(self, task: Task, params: Any, together: Together | None = None):
+        self._half_spans = jax.jit((together or Together()).map(task.half_spans))
         self._seen = self._half_spans(params)
         self.value: Bounds = ()
         self.follow(params)
 
     def follow(self, params: Any) -> None:
         """Looks at the spans of the update before `params`, which are known without waiting for it."""
-        halves = [tuple(np.asarray(half).astype(int).tolist()) for half in self._seen]
+        halves = [tuple(np.atleast_2d(half).max(0).astype(int).tolist()) for half in self._seen]
         previous = self.value or [None] * len(halves)
         self.value = tuple(bound_for(half, old) for half, old in zip(halves, previous, strict=True))
         self._seen = self._half_spans(params)

@@ -19,17 +19,17 @@ def seconds_alive() -> float:
 
 
 class Clock:
-    """The seconds of a run over all its parts, and the rate of its updates without compilation and evaluation."""
+    """The seconds that training has gone on, and the rate of its updates without compilation and evaluation."""
 
-    def __init__(self, seconds_before: float, step: int):
-        self._before, self._started = seconds_before, time.perf_counter()
+    def __init__(self, step: int):
+        self._started = time.perf_counter()
         self.start_rate(step)
         self.compiling = True
 
     @property
     def seconds(self) -> float:
-        """Of the run, the parts before this one included."""
-        return self._before + time.perf_counter() - self._started
+        """Since it was made."""
+        return time.perf_counter() - self._started
 
     def start_rate(self, step: int) -> None:
         """Rate and waiting are from here on."""

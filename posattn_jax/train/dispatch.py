@@ -1,6 +1,7 @@
 """Updates as the device gets them: several in one dispatch, from examples that are read ahead or that it holds."""
 
 import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,18 +11,18 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import HeldExamples, Order, Source, training_batches
 from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.held import Held
-from posattn_jax.train.sharding import own_share, put_batch
+from posattn_jax.train.sharding import put_batch
 from posattn_jax.train.step import Batch, Task, TrainState, make_train_step
+from posattn_jax.train.together import Together
 
 Figures = dict[str, jax.Array]
 
 
 class Dispatcher:
-    """The updates of a run, in blocks of `most` or fewer.
+    """The updates of a run, or of several together, in blocks of `most` or fewer.
 
     One `program` of given bounds of the spans serves blocks of every size, so that what is computed does not depend on
     where a run was stopped.
@@ -29,8 +30,7 @@ class Dispatcher:
     Args:
       task: what is optimised.
       optimizer: by what.
-      source: the examples.
-      order: in which they are met.
+      batches: of each run, what is read of its examples: see `training_batches`.
       mesh: of devices.
       num_micro_batches: how many an update has.
       accumulation_steps: see `make_train_step`.
@@ -43,8 +43,7 @@ class Dispatcher:
         self,
         task: Task,
         optimizer: optax.GradientTransformation,
-        source: Source,
-        order: Order,
+        batches: Sequence[Iterator[Any]],
         mesh: Mesh,
         num_micro_batches: int,
         accumulation_steps: int,
@@ -53,10 +52,8 @@ class Dispatcher:
         shardings: Any,
     ):
         self.most = most
-        self._mesh, self._num_micro_batches = mesh, num_micro_batches
-        self._held = held
-        read_from = source if held is None else HeldExamples(len(source))
-        self.batches = training_batches(read_from, order.dataset(), num_micro_batches, own_share(mesh))
+        self._batches, self._mesh, self._num_micro_batches = batches, mesh, num_micro_batches
+        self._held, self._together = held, Together(len(batches))
 
         def updates(task: Task, state: TrainState, batches: Batch, count: Any, arrays: Any):
             def update(state: TrainState, batch: Batch) -> tuple[TrainState, Figures]:
@@ -80,7 +77,9 @@ class Dispatcher:
         everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
         self.program = functools.cache(
             lambda bounds: jax.jit(
-                functools.partial(updates, task if bounds is None else task.within(bounds)),
+                self._together.map(
+                    functools.partial(updates, task if bounds is None else task.within(bounds)), (0, 0, None, 0)
+                ),
                 out_shardings=(shardings, everywhere),
                 donate_argnums=0,
             )
@@ -89,20 +88,27 @@ class Dispatcher:
     def arguments(self, state: TrainState, count: int, clock: Clock) -> tuple[Any, ...]:
         """Those of `program`, for the next `count` updates, whose examples are read and placed on the devices."""
         with clock.waiting():
-            read = [next(self.batches) for _ in range(count)]
-        read += read[-1:] * (self.most - count)  # which are not met
-        stacked = {
-            name: np.stack([batch[name] for batch in read]).reshape(
-                self.most, self._num_micro_batches, -1, *array.shape[1:]
-            )
-            for name, array in read[0].items()
-        }
-        placed = put_batch(stacked, self._mesh, axis=2)
+            read = [[next(batches) for _ in range(count)] for batches in self._batches]
+        stacked = self._together.stack([self._block(each) for each in read])
+        placed = put_batch(stacked, self._mesh, axis=2 if self._together.size == 1 else 3)
         return state, placed, count, None if self._held is None else self._held.arrays
 
     def __call__(
         self, state: TrainState, count: int, bounds: Bounds | None, clock: Clock
     ) -> tuple[TrainState, Figures]:
-        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count."""
+        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count.
+
+        Of several runs both have a leading axis.
+        """
         with jax.set_mesh(self._mesh):
             return self.program(bounds)(*self.arguments(state, count, clock))
+
+    def _block(self, read: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """What a run reads for some updates, as arrays [most, micro-batches, examples, ...]."""
+        read = read + read[-1:] * (self.most - len(read))  # which are not met
+        return {
+            name: np.stack([batch[name] for batch in read]).reshape(
+                self.most, self._num_micro_batches, -1, *array.shape[1:]
+            )
+            for name, array in read[0].items()
+        }

@@ -1,5 +1,6 @@
 """What a model has to say of a whole source: its metrics, or its predictions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,41 +14,55 @@ from posattn_jax.nn.examples import EXAMPLE_AXES
 from posattn_jax.train.held import Held
 from posattn_jax.train.sharding import num_shards, own_share, put_batch
 from posattn_jax.train.step import Task, make_eval_step
+from posattn_jax.train.together import Together
 
 
 class Evaluator:
     """Means over a whole source, without dropout."""
 
-    def __init__(self, task: Task, mesh: Mesh, batch_size: int):
-        self.task, self.mesh = task, mesh
+    def __init__(self, task: Task, mesh: Mesh, batch_size: int, together: Together | None = None):
+        self.task, self.mesh, self._together = task, mesh, together or Together()
         self.batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
         self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._step = jax.jit(make_eval_step(task), out_shardings=self._replicated)
+        self._step = jax.jit(self._together.map(make_eval_step(task)), out_shardings=self._replicated)
         self._steps = jax.jit(self._of_held, static_argnums=(1, 2), out_shardings=self._replicated)
 
     def __call__(self, params: Any, source: Source, held: Held | None = None) -> dict[str, float]:
         """The metrics of a source; of one that the devices hold in one dispatch."""
+        return self.of_each(params, [source], held)[0]
+
+    def of_each(self, params: Any, sources: Sequence[Source], held: Held | None = None) -> list[dict[str, float]]:
+        """The metrics of every run that is trained together, each on its source; the sources are of one size."""
+        size, several = len(sources[0]), self._together.size > 1
         with jax.set_mesh(self.mesh):
             if held is not None:
-                totals = self._steps(params, held, len(source), held.arrays)
+                totals = self._steps(params, held, size, held.arrays)
             else:
-                totals = jax.device_put(self.task.zero_totals(), self._replicated)
-                for batch in evaluation_batches(source, self.batch_size, own_share(self.mesh)):
-                    totals = self._step(params, put_batch(batch, self.mesh), totals)
-        return self.task.summarise(jax.device_get(totals))
+                zero = self._together.stack([self.task.zero_totals() for _ in sources])
+                totals = jax.device_put(zero, self._replicated)
+                for batches in zip(
+                    *(evaluation_batches(source, self.batch_size, own_share(self.mesh)) for source in sources),
+                    strict=True,
+                ):
+                    batch = put_batch(self._together.stack(batches), self.mesh, axis=int(several))
+                    totals = self._step(params, batch, totals)
+        return [self.task.summarise(each) for each in self._together.split(jax.device_get(totals))]
 
     def _of_held(self, params, held, num_examples, arrays):
         """As `evaluation_batches` divides them."""
 
-        def body(i, totals):
-            ids = i * self.batch_size + jnp.arange(self.batch_size)
-            ids = lax.with_sharding_constraint(ids, NamedSharding(self.mesh, PartitionSpec(EXAMPLE_AXES)))
-            batch = held.read(arrays, jnp.minimum(ids, num_examples - 1))
-            weights = (ids < num_examples).astype(jnp.float32)
-            return make_eval_step(self.task)(params, batch | {"weights": weights}, totals)
+        def of_one(params, arrays):
+            def body(i, totals):
+                ids = i * self.batch_size + jnp.arange(self.batch_size)
+                ids = lax.with_sharding_constraint(ids, NamedSharding(self.mesh, PartitionSpec(EXAMPLE_AXES)))
+                batch = held.read(arrays, jnp.minimum(ids, num_examples - 1))
+                weights = (ids < num_examples).astype(jnp.float32)
+                return make_eval_step(self.task)(params, batch | {"weights": weights}, totals)
 
-        num_batches = -(-num_examples // self.batch_size)
-        return lax.fori_loop(0, num_batches, body, self.task.zero_totals())
+            num_batches = -(-num_examples // self.batch_size)
+            return lax.fori_loop(0, num_batches, body, self.task.zero_totals())
+
+        return self._together.map(of_one)(params, arrays)
 
 
 def predictions(task: Any, mesh: Mesh, batch_size: int, params: Any, source: Source) -> np.ndarray:

@@ -1,24 +1,28 @@
 """Examples that devices hold."""
 
+from collections.abc import Sequence
+
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Resident
 from posattn_jax.train.step import Batch
+from posattn_jax.train.together import Together
 
 
 class Held:
-    """All examples of a source, whole on every device.
+    """All examples of a source, or of one a run, whole on every device.
 
     Attributes:
-      arrays: the source's `table`.
+      arrays: the source's `table`; with several sources [source, ...].
     """
 
-    def __init__(self, source: Resident, mesh: Mesh):
-        self._read = source.read
+    def __init__(self, sources: Sequence[Resident], mesh: Mesh):
+        self._read = sources[0].read
         everywhere = NamedSharding(mesh, PartitionSpec())
-        self.arrays = {name: jax.device_put(array, everywhere) for name, array in source.table().items()}
+        table = Together(len(sources)).stack([source.table() for source in sources])
+        self.arrays = {name: jax.device_put(array, everywhere) for name, array in table.items()}
 
     def read(self, arrays: dict[str, jax.Array], ids: jax.Array) -> Batch:
-        """The batch of these ids, traced."""
+        """The batch of these ids of one source, traced."""
         return self._read({name: array[ids] for name, array in arrays.items()})

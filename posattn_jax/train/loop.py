@@ -1,14 +1,16 @@
-"""The training loop, the same for every task.
+"""The training loop, the same for every task, for a run alone and for several that differ in their seed.
 
 A run resumes in this order: the newest readable checkpoint gives the state (parameters, optimiser, key, step, totals
 of the epoch) and the position in the data; metrics written after that step are dropped. What follows is then, on one
 machine, bit for bit what it would have been without the interruption.
+
+Runs that are trained together are one program, in which all of theirs has a leading axis (see `train.together`); each
+has its folder, in which nothing tells that it was not alone but the speed.
 """
 
-import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,71 +19,29 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Ordered, Resident, Source, order_of
+from posattn_jax.data.batches import Ordered, Resident, order_of
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.processes import is_first
 from posattn_jax.train.bounds import Bounds, SpanBounds
-from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.dispatch import Dispatcher, Figures
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.held import Held
 from posattn_jax.train.interruption import Interrupted, Interruption
-from posattn_jax.train.sharding import bytes_of, num_shards, state_sharding
+from posattn_jax.train.member import Member
+from posattn_jax.train.settings import Settings
+from posattn_jax.train.sharding import bytes_of, num_shards, own_share, state_sharding
 from posattn_jax.train.step import Task, TrainState, init_state, plan_micro_batches
-from posattn_jax.train.writers import MetricWriter, NoWriter, Progress
+from posattn_jax.train.together import Together
+from posattn_jax.train.writers import Progress
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How long and in what portions a run trains.
-
-    Attributes:
-      seed: of the initialisation, dropout and the order of the data.
-      total_steps: the updates of the run.
-      batch_size: the examples of a micro-batch; of a source that is `Ordered`, what that counts.
-      accumulation_steps: the micro-batches whose gradients are summed into an update.
-      eval_batch_size: the examples of a batch of evaluation.
-      log_steps: the updates between two looks at the loss.
-      checkpoint_steps: the updates between two checkpoints, besides the one of every evaluation; 0: none besides.
-      eval_steps: the updates between two evaluations; 0: an epoch.
-      keep_checkpoints: of how many evaluations they are kept, the last, and from the best one on; see `Checkpoints`.
-      bounded_spans: whether layouts are compiled for static bounds of the spans (see `train.bounds`); otherwise their
-        cost follows the spans at run time.
-      dispatch_steps: the updates that the devices are given at once; one where spans are bounded, which are looked at
-        after each, and where batches have several shapes.
-      held_mib: the MiB of examples, of a source that is `Resident`, that each device holds at most.
-    """
-
-    seed: int
-    total_steps: int
-    batch_size: int
-    accumulation_steps: int
-    eval_batch_size: int
-    log_steps: int
-    checkpoint_steps: int = 0
-    eval_steps: int = 0
-    keep_checkpoints: int = 1
-    bounded_spans: bool = False
-    dispatch_steps: int = 1
-    held_mib: int = 0
-
-    def __post_init__(self):
-        for name in ("total_steps", "eval_batch_size", "log_steps", "keep_checkpoints", "dispatch_steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        for name in ("checkpoint_steps", "eval_steps", "held_mib"):
-            if getattr(self, name) < 0:
-                raise InputError(f"train.{name}={getattr(self, name)}: expected 0 or more")
-
-    @property
-    def examples_per_step(self) -> int:
-        return self.batch_size * self.accumulation_steps
-
-
-def abstract_state(task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh) -> TrainState:
-    """The shapes, dtypes and shardings of a run's state."""
-    state = jax.eval_shape(lambda: init_state(task, optimizer, seed))
+def abstract_state(
+    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, together: Together | None = None
+) -> TrainState:
+    """The shapes, dtypes and shardings of a run's state, or of several runs' together."""
+    together = together or Together()
+    state = jax.eval_shape(lambda: together.stack([init_state(task, optimizer, seed)] * together.size))
     return jax.tree.map(
         lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
         state,
@@ -90,23 +50,27 @@ def abstract_state(task: Task, optimizer: optax.GradientTransformation, seed: in
 
 
 class Trainer:
-    """One run: its compiled functions, its state, and its folder."""
+    """One run, or several together: their compiled functions, their state, and their folders."""
 
     def __init__(
         self,
         task: Task,
         optimizer: optax.GradientTransformation,
-        train_source: Source,
-        validation_source: Source,
+        members: Sequence[Member],
         mesh: Mesh,
         settings: Settings,
     ):
-        self.task, self.mesh, self.settings = task, mesh, settings
-        self.train_source, self.validation_source = train_source, validation_source
-        order = order_of(train_source, settings.batch_size, settings.accumulation_steps, settings.seed)
-        self.steps_per_epoch, self.examples_per_step = order.steps_per_epoch, order.examples_per_step
+        self.task, self.mesh, self.settings, self.members = task, mesh, settings, members
+        self._together = together = Together(len(members))
+        orders = [
+            order_of(member.train_source, settings.batch_size, settings.accumulation_steps, member.seed)
+            for member in members
+        ]
+        self.steps_per_epoch, self.examples_per_step = orders[0].steps_per_epoch, orders[0].examples_per_step
         self.eval_steps = settings.eval_steps or self.steps_per_epoch
+        train_source, most = members[0].train_source, 1 if settings.bounded_spans else settings.dispatch_steps
         if isinstance(train_source, Ordered):
+            most = 1
             if train_source.row_multiple % num_shards(mesh):
                 needed = f"a divisor of {train_source.row_multiple}, the multiple that a batch has rows of"
                 raise InputError(f"mesh.data x mesh.fsdp is {num_shards(mesh)}: expected {needed}")
@@ -114,93 +78,106 @@ class Trainer:
         else:
             self.micro_batches = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
 
-        self.abstract = abstract_state(task, optimizer, settings.seed, mesh)
-        shardings = jax.tree.map(lambda array: array.sharding, self.abstract)
+        self.abstract = abstract_state(task, optimizer, members[0].seed, mesh)  # of one
         self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
+        self._abstract_all = abstract_state(task, optimizer, members[0].seed, mesh, together)
+        of_one, of_all = (_shardings(abstract) for abstract in (self.abstract, self._abstract_all))
         self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
-        held, self._held_validation = (
-            Held(source, mesh)
-            if isinstance(source, Resident) and source.num_bytes <= settings.held_mib * 2**20
-            else None
-            for source in (train_source, validation_source)
-        )
+        held = self._held([member.train_source for member in members])
+        self._held_validation = self._held([member.validation_source for member in members])
+        for member, order in zip(members, orders, strict=True):
+            member.name = f"seed {member.seed}: " if len(members) > 1 else ""
+            member.read(order, self.micro_batches[0], own_share(mesh), held is not None)
         self.dispatcher = Dispatcher(
             task,
             optimizer,
-            train_source,
-            order,
+            [member.batches for member in members],
             mesh,
             self.micro_batches[0],
             settings.accumulation_steps,
-            1 if settings.bounded_spans or isinstance(train_source, Ordered) else settings.dispatch_steps,
+            most,
             held,
-            shardings,
+            of_all,
         )
         self._evaluator_within = functools.cache(
-            lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size)
+            lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size, together)
         )
         self._sigmas = jax.jit(  # of what `describe` makes the rest is not computed
-            lambda params: {
-                block: {name: array for name, array in out.items() if name == "sigma"}
-                for block, out in task.describe(params).items()
-            },
+            together.map(
+                lambda params: {
+                    block: {name: array for name, array in out.items() if name == "sigma"}
+                    for block, out in task.describe(params).items()
+                }
+            ),
             out_shardings=NamedSharding(mesh, PartitionSpec()),  # every process has it whole
         )
-        self._init = jax.jit(lambda: init_state(task, optimizer, settings.seed), out_shardings=shardings)
+        # Each as it is made for a run alone.
+        self._init = lambda seed: jax.jit(lambda: init_state(task, optimizer, seed), out_shardings=of_one)()
+        self._stack = jax.jit(lambda *states: together.stack(states), out_shardings=of_all)
+        self._split = jax.jit(together.split, out_shardings=[of_one] * len(members))
         self._pending: list[tuple[int, int, Figures]] = []
-        self._shown: dict[str, float] = {}
 
-    def open(self, workdir: pathlib.Path, pretrained: Callable[[Any], Any] | None = None) -> None:
-        """Takes up the run where its folder left it, or begins it, with what `pretrained` makes of fresh parameters.
+    def _held(self, sources: Sequence[Any]) -> Held | None:
+        """The sources on the devices, if these may hold them all."""
+        if not all(isinstance(source, Resident) for source in sources):
+            return None
+        fits = sum(source.num_bytes for source in sources) <= self.settings.held_mib * 2**20
+        return Held(sources, self.mesh) if fits else None
+
+    def open(self, workdirs: Sequence[pathlib.Path], pretrained: Callable[[Any], Any] | None = None) -> None:
+        """Takes up every run where its folder left it, or begins it, with what `pretrained` makes of fresh parameters.
 
         Raises:
-          InputError: the run is already further than it shall go.
-          RunError: none of its checkpoints can be read.
+          InputError: a run is already further than it shall go.
+          RunError: none of a run's checkpoints can be read, or the runs are at different steps.
         """
-        self.checkpoints = Checkpoints(workdir, keep=self.settings.keep_checkpoints)
-        restored = self.checkpoints.restore(self.abstract)
-        if restored is None:
-            self.state, self.seconds = self._init(), 0.0
-            if pretrained is not None:
-                params = pretrained(self.state.params)
-                shardings = jax.tree.map(lambda array: array.sharding, self.abstract.params)
-                self.state = self.state.replace(params=jax.device_put(params, shardings))
-        else:
-            self.state, progress = restored
-            self.dispatcher.batches.set_state(progress["data"])
-            self.seconds = progress["seconds"]
-        self.step = int(self.state.step)
-        self._bounds = SpanBounds(self.task, self.state.params) if self.settings.bounded_spans else None
-        if self.step > self.settings.total_steps:
-            raise InputError(
-                f"train.total_steps={self.settings.total_steps}: the run has already done {self.step} steps"
-            )
-        self._writer = MetricWriter(workdir, self.step) if is_first() else NoWriter()
+        states = []
+        for member, workdir in zip(self.members, workdirs, strict=True):
+            state = member.open(workdir, self.abstract, self.settings.keep_checkpoints, self.settings.total_steps)
+            if state is None:
+                state = self._init(member.seed)
+                if pretrained is not None:
+                    params = jax.device_put(pretrained(state.params), _shardings(self.abstract.params))
+                    state = state.replace(params=params)
+            states.append(state)
+        steps = [int(state.step) for state in states]
+        if len(set(steps)) > 1:
+            raise RunError(f"the runs are at different steps, {steps}: the same command brings them together")
+        self.step = steps[0]
+        self.state = states[0] if len(states) == 1 else self._stack(*states)
+        self._bounds = SpanBounds(self.task, self.state.params, self._together) if self.settings.bounded_spans else None
 
     @property
     def _span_bounds(self) -> Bounds | None:
         return None if self._bounds is None else self._bounds.value
 
     @property
+    def states(self) -> list[TrainState]:
+        """That of each run."""
+        return [self.state] if len(self.members) == 1 else self._split(self.state)
+
+    @property
     def epoch(self) -> float:
         return self.step / self.steps_per_epoch
 
-    def run(self) -> None:
-        """Trains to the end.
+    def run(self, until: int | None = None) -> None:
+        """Trains to the end; or to the step `until`, which is then saved, and evaluated where that is due anyway.
 
         Raises:
           RunError: the loss, its gradient, the parameters or the validation metrics are not finite.
           Interrupted: by SIGINT or SIGTERM, after saving.
         """
         settings = self.settings
+        self._last = settings.total_steps if until is None else until
         if self.mesh.size > 1:
-            whole, on_each = (size / 2**20 for size in bytes_of(self.abstract))
+            whole, on_each = (size / 2**20 for size in bytes_of(self._abstract_all))
             print(f"parameters and optimiser: {whole:,.1f} MiB, {on_each:,.1f} on each of {self.mesh.size} devices")
-        bar = Progress(settings.total_steps, self.step, self.examples_per_step, self.task.unit, silent=not is_first())
+        examples_per_step = self.examples_per_step * len(self.members)
+        bar = Progress(settings.total_steps, self.step, examples_per_step, self.task.unit, silent=not is_first())
         try:
             with Interruption() as interruption:
-                clock = Clock(self.seconds, self.step)
-                while self.step < settings.total_steps:
+                clock = Clock(self.step)
+                while self.step < self._last:
                     self._update(clock)
                     if clock.compiling:
                         self._check()
@@ -210,29 +187,37 @@ class Trainer:
                     if evaluates or self.step % settings.log_steps == 0:
                         self._check()
                         self._log(clock)
-                        bar.show(self.step, self.epoch, self._shown)
+                        bar.show(self.step, self.epoch, _mean([member.shown for member in self.members]))
                     if evaluates:
-                        bar.line(self._evaluate(clock))
+                        for line in self._evaluate(clock):
+                            bar.line(line)
                         clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
-                        self._save(clock.seconds)
+                        self._save(clock)
                     if self.step < settings.total_steps and interruption.asked_at(self.step):
-                        self._save(clock.seconds)
-                        self.checkpoints.wait()
+                        self._save(clock)
+                        self._wait()
                         raise Interrupted(interruption.signum, self.step)
-                self.seconds = clock.seconds
-                self.checkpoints.wait()
+                if self.step < settings.total_steps:
+                    self._save(clock)
+                for member in self.members:
+                    member.seconds += self._seconds(clock)
+                self._wait()
         finally:
             bar.close()
 
     def close(self) -> None:
-        self._writer.close()
-        self.checkpoints.close()
+        for member in self.members:
+            member.close()
+
+    def _wait(self) -> None:
+        for member in self.members:
+            member.checkpoints.wait()
 
     def _update(self, clock: Clock) -> None:
         """The updates up to where something else is due, as many as are dispatched at once; the first one alone."""
         settings = self.settings
-        due = [settings.total_steps - self.step]
+        due = [self._last - self.step]
         due += [n - self.step % n for n in (settings.log_steps, self.eval_steps, settings.checkpoint_steps) if n]
         count = 1 if clock.compiling else min(self.dispatcher.most, *due)
         self.state, figures = self.dispatcher(self.state, count, self._span_bounds, clock)
@@ -244,62 +229,64 @@ class Trainer:
     def _check(self) -> None:
         """Waits for the pending updates, and makes sure that all were finite."""
         for first, count, figures in jax.device_get(self._pending):
-            for i in range(count):
-                for name, values in figures.items():
-                    if not np.isfinite(values[i]):
-                        raise RunError(f"{name} is {values[i]} at step {first + i}: stopped; {self._kept()}")
-            self._shown["loss"] = float(figures["loss"][count - 1])
+            for member, own in zip(self.members, self._together.split(figures), strict=True):
+                member.check(first, {name: values[:count] for name, values in own.items()})
         self._pending.clear()
-
-    def _kept(self) -> str:
-        saved = self.checkpoints.latest_step()
-        return "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
 
     def _log(self, clock: Clock) -> None:
         """Writes the speed and the share of time that went into waiting for data since the last time; and the spans."""
-        unit = self.task.unit
-        rate, waiting = clock.steps_per_second(self.step) * self.examples_per_step, clock.waiting_share
+        unit, seconds, waiting = self.task.unit, self._seconds(clock), clock.waiting_share
+        rate = clock.steps_per_second(self.step) * self.examples_per_step * len(self.members)
         clock.start_rate(self.step)
-        speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": clock.seconds}
-        self._writer.write(self.step, self.epoch, "speed", speed)
         task = self._task_within(self._span_bounds)
-        spans = task.spans(jax.device_get(self._sigmas(self.state.params)), batch_size=self.micro_batches[1])
-        for block, span in spans.items():
-            for name, values in span.items():
-                flat = np.ravel(values).tolist()
-                figures = {f"{block}/{name}_{i}": value for i, value in enumerate(flat)}
-                self._writer.write(self.step, self.epoch, "span", figures)
-        if spans:
-            self._shown["scores"] = float(np.mean([share for span in spans.values() for share in span["score_share"]]))
-        self._shown |= {f"{unit}/s": rate, "waiting": waiting}
+        sigmas = self._together.split(jax.device_get(self._sigmas(self.state.params)))
+        for member, of_blocks in zip(self.members, sigmas, strict=True):
+            speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": member.seconds + seconds}
+            member.write(self.step, self.epoch, "speed", speed)
+            spans = task.spans(of_blocks, batch_size=self.micro_batches[1])
+            for block, span in spans.items():
+                for name, values in span.items():
+                    flat = np.ravel(values).tolist()
+                    figures = {f"{block}/{name}_{i}": value for i, value in enumerate(flat)}
+                    member.write(self.step, self.epoch, "span", figures)
+            if spans:
+                shares = [share for span in spans.values() for share in span["score_share"]]
+                member.shown["scores"] = float(np.mean(shares))
+            member.shown |= {f"{unit}/s": rate, "waiting": waiting}
 
-    def _evaluate(self, clock: Clock) -> str:
-        """Evaluates, writes what the updates since the last time brought, and saves; returns a line about it."""
-        train = self.task.summarise(jax.device_get(self.state.totals))
+    def _evaluate(self, clock: Clock) -> list[str]:
+        """Evaluates, writes what the updates since the last time brought, and saves; returns a line about each run."""
+        totals = self._together.split(jax.device_get(self.state.totals))
         if self.step % self.eval_steps == 0:  # not where the run ends in between: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
-        evaluate = self._evaluator_within(self._span_bounds)
-        validation = evaluate(self.state.params, self.validation_source, self._held_validation)
-        for name, value in validation.items():
-            if not np.isfinite(value):
-                raise RunError(f"validation {name} is {value} at step {self.step}: stopped; {self._kept()}")
-        score = self.task.score
-        self._shown[score] = validation[score]
+        evaluator = self._evaluator_within(self._span_bounds)
+        sources = [member.validation_source for member in self.members]
+        validations = evaluator.of_each(self.state.params, sources, self._held_validation)
+        score, lines = self.task.score, []
+        for member, validation in zip(self.members, validations, strict=True):
+            member.check_validation(self.step, validation)
+        for member, own, validation in zip(self.members, totals, validations, strict=True):
+            metrics = {"train": self.task.summarise(own), "validation": validation}
+            for split, values in metrics.items():
+                member.write(self.step, self.epoch, split, values)
+            member.shown[score] = validation[score]
+            lines.append(member.line(self.epoch, f"{self.task.unit}/s", metrics))
+        self._save(clock, [validation[score] for validation in validations])
+        return lines
 
-        write = self._writer.write
-        write(self.step, self.epoch, "train", train)
-        write(self.step, self.epoch, "validation", validation)
-        self._save(clock.seconds, validation[score])
-        figures = "  ".join(
-            f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-            for split, metrics in (("train", train), ("validation", validation))
-        )
-        computed = f"  scores computed {self._shown['scores']:.0%}" if "scores" in self._shown else ""
-        unit = f"{self.task.unit}/s"
-        waiting = f"waiting for data {self._shown['waiting']:.1%}"
-        return f"epoch {self.epoch:.2f}  {figures}{computed}  {self._shown[unit]:.3g} {unit}  {waiting}"
-
-    def _save(self, seconds: float, score: float | None = None) -> None:
+    def _save(self, clock: Clock, scores: Sequence[float] | None = None) -> None:
         self._check()
-        progress = {"data": self.dispatcher.batches.get_state(), "seconds": seconds}
-        self.checkpoints.save(self.state, progress, score)
+        for i, (member, state) in enumerate(zip(self.members, self.states, strict=True)):
+            member.save(state, self._seconds(clock), None if scores is None else scores[i])
+
+    def _seconds(self, clock: Clock) -> float:
+        """A run's share of the time since they were opened."""
+        return clock.seconds / len(self.members)
+
+
+def _shardings(abstract: Any) -> Any:
+    return jax.tree.map(lambda array: array.sharding, abstract)
+
+
+def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}

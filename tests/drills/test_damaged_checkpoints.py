@@ -16,7 +16,7 @@ TOTAL = 9  # steps: an evaluation after 6, and the last
 
 def resumed(trainer, workdir):
     """The step at which a run was taken up, and what it came to; the trainer has its compiled programs already."""
-    trainer.open(workdir)
+    trainer.open([workdir])
     began = trainer.step
     try:
         trainer.run()
@@ -66,16 +66,16 @@ def test_every_file_in_every_way(tmp_path, caplog):
 def test_every_new_checkpoint_damaged_while_the_run_goes_on(tmp_path, caplog):
     """Ten in a row: the last sound one is still there, and the run is taken up from it."""
     trainer = make_trainer(tmp_path / "run", total_steps=12, checkpoint_steps=1)
-    save, damaged = trainer.checkpoints.save, []
+    save, damaged = trainer.members[0].checkpoints.save, []
 
     def save_and_damage(state, progress, score=None):
         save(state, progress, score)
         if (step := int(state.step)) > 2:
-            trainer.checkpoints.wait()
+            trainer.members[0].checkpoints.wait()
             flip_a_bit(max((tmp_path / "run" / "checkpoints" / str(step)).glob("state/**/d/*")))
             damaged.append(step)
 
-    trainer.checkpoints.save = save_and_damage
+    trainer.members[0].checkpoints.save = save_and_damage
     trainer.run()
     trainer.close()
     assert damaged == list(range(3, 13))

@@ -11,14 +11,16 @@ from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
 from posattn_jax.tasks.classification import Classification
-from posattn_jax.train.loop import Settings, Trainer
+from posattn_jax.train.loop import Trainer
+from posattn_jax.train.member import Member
 from posattn_jax.train.optimizer import adam
+from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import AXES
 
 
-def make_images(num_images=96):
+def make_images(num_images=96, seed=0):
     """Images whose bright row tells the label."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     labels = rng.integers(0, 4, num_images)
     images = rng.integers(0, 80, (num_images, 4, 4, 1))
     images[np.arange(num_images), labels] += 150
@@ -37,18 +39,18 @@ def one_device():
     return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape([1] * len(AXES)), AXES)
 
 
-def make_trainer(workdir, *, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings):
-    images = make_images()
+def make_trainer(
+    workdir, *, members=None, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings
+):
+    """Of a run in the folder; or of members, each in a folder of its own there."""
     trainer = Trainer(
         task or make_task(),
         optimizer or adam(1e-2),
-        images,
-        make_images(20),
+        members or [Member(1, make_images(), make_images(20))],
         mesh or one_device(),
         Settings(
             **(
                 {
-                    "seed": 1,
                     "total_steps": total_steps,
                     "batch_size": batch_size,
                     "accumulation_steps": 2,
@@ -59,7 +61,7 @@ def make_trainer(workdir, *, total_steps=9, batch_size=8, mesh=None, task=None, 
             )
         ),
     )
-    trainer.open(workdir)
+    trainer.open([workdir / str(member.seed) for member in members] if members else [workdir])
     return trainer
 
 

@@ -17,8 +17,10 @@ from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
 from posattn_jax.nn.translution import Translution
 from posattn_jax.tasks.classification import Classification
-from posattn_jax.train.loop import Settings, Trainer
+from posattn_jax.train.loop import Trainer
+from posattn_jax.train.member import Member
 from posattn_jax.train.optimizer import adam
+from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh, put_batch
 from tests.train.made_run import make_images, one_device
 
@@ -35,7 +37,6 @@ def train(workdir, mesh, num_blocks, **fields):
     task = Classification(Classifier(4, 8, blocks, dropout_rate=0.1, **fields), (16,), num_channels=1)
     train_images, validation = (GridImages(make_images(n).images, "1d") for n in (32, 8))
     settings = Settings(
-        seed=1,
         total_steps=2,
         batch_size=8,
         accumulation_steps=2,
@@ -43,8 +44,8 @@ def train(workdir, mesh, num_blocks, **fields):
         log_steps=1,
         bounded_spans=True,
     )
-    trainer = Trainer(task, adam(1e-2), train_images, validation, mesh, settings)
-    trainer.open(workdir)
+    trainer = Trainer(task, adam(1e-2), [Member(1, train_images, validation)], mesh, settings)
+    trainer.open([workdir])
     try:
         trainer.run()
     finally:

@@ -11,8 +11,9 @@ import pytest
 from posattn_jax.data.batches import EpochOrder
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted
-from posattn_jax.train.loop import Settings
+from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh
 from tests.recorded import figures_of
 from tests.train.made_run import make_task, make_trainer, train
@@ -154,15 +155,15 @@ def test_a_bad_update_at_the_end_of_an_epoch_is_not_saved(tmp_path):
         train(tmp_path, optimizer=explodes)
 
 
-def test_the_best_outlives_restarts(tmp_path):
+def test_the_best_outlives_restarts(tmp_path, monkeypatch):
     """The scores are on disk: a new process knows which checkpoint is the best, and keeps it."""
     trainer = make_trainer(tmp_path, total_steps=30)
     scores = iter([0.2, 0.9, 0.3, 0.4, 0.5])
-    trainer._evaluator_within = lambda _: lambda *_: {"loss": 1.0, "accuracy": next(scores)}
+    monkeypatch.setattr(Evaluator, "of_each", lambda *_: [{"loss": 1.0, "accuracy": next(scores)}])
     trainer.run()
     trainer.close()
     resumed = make_trainer(tmp_path, total_steps=36)
-    resumed._evaluator_within = lambda _: lambda *_: {"loss": 1.0, "accuracy": 0.1}
+    scores = iter([0.1])
     resumed.run()
     resumed.close()
     checkpoints = Checkpoints(tmp_path, read_only=True)
@@ -222,7 +223,6 @@ def test_resumes_on_other_devices(whole, tmp_path):
 @pytest.mark.parametrize("name", ["total_steps", "eval_batch_size", "log_steps", "keep_checkpoints"])
 def test_bad_settings(name):
     fields = {
-        "seed": 1,
         "total_steps": 1,
         "batch_size": 1,
         "accumulation_steps": 1,

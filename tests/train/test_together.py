@@ -1,0 +1,142 @@
+"""Seeds that are trained together: each as if it were alone."""
+
+import dataclasses
+import os
+import signal
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from posattn_jax.data.images import GridImages
+from posattn_jax.errors import InputError, RunError
+from posattn_jax.train.interruption import Interrupted
+from posattn_jax.train.member import Member
+from posattn_jax.train.sharding import make_mesh
+from tests.recorded import figures_of
+from tests.slow import slow
+from tests.train.made_run import make_images, make_trainer
+
+SEEDS = (1, 2)
+SETTINGS = {"total_steps": 20, "checkpoint_steps": 5, "log_steps": 5}  # an epoch has 6 steps
+
+
+def make_members(seeds):
+    """With examples of their own, as where the seed decides which are held out."""
+    return [Member(seed, make_images(96, seed), make_images(20, seed + 100)) for seed in seeds]
+
+
+def begin(workdir, seeds=SEEDS, **fields):
+    return make_trainer(workdir, members=make_members(seeds), **SETTINGS | fields)
+
+
+def finish(workdir, seeds=SEEDS, until=None, **fields):
+    trainer = begin(workdir, seeds, **fields)
+    try:
+        trainer.run(until)
+    finally:
+        trainer.close()
+    return dict(zip(seeds, jax.device_get(trainer.states), strict=True))
+
+
+def checkpoints_of(workdir):
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def assert_as_alone(workdir, states, alone, atol=1e-6):
+    """The same figures at the same steps, the same checkpoints, keys and positions in the data; close parameters."""
+    folder, expected = alone
+    for seed, state in states.items():
+        rows, expected_rows = figures_of(workdir / str(seed)), figures_of(folder / str(seed))
+        values = [[row.pop("value") for row in each] for each in (rows, expected_rows)]
+        assert rows == expected_rows and rows
+        np.testing.assert_allclose(*values, rtol=1e-5, atol=atol)
+        assert checkpoints_of(workdir / str(seed)) == checkpoints_of(folder / str(seed))
+        np.testing.assert_array_equal(state.rng, expected[seed].rng)
+        chex.assert_trees_all_close(state, expected[seed], atol=atol, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Each seed on its own: the folder of their folders, and their last states."""
+    folder = tmp_path_factory.mktemp("alone")
+    return folder, {seed: finish(folder, (seed,))[seed] for seed in SEEDS}
+
+
+def test_they_begin_bit_for_bit_as_alone(tmp_path):
+    together, fresh = begin(tmp_path / "together"), [begin(tmp_path / "alone", (seed,)) for seed in SEEDS]
+    chex.assert_trees_all_equal(jax.device_get(together.states), [jax.device_get(each.state) for each in fresh])
+    for member, each in zip(together.members, fresh, strict=True):
+        for _ in range(7):
+            chex.assert_trees_all_equal(next(member.batches), next(each.members[0].batches))
+    for trainer in (together, *fresh):
+        trainer.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        slow({"dispatch_steps": 4, "held_mib": 1}),
+        slow({"bounded_spans": True}),
+        slow({"mesh": make_mesh()}),
+    ],
+    ids=lambda fields: ",".join(fields),
+)
+def test_they_end_as_alone(tmp_path, alone, fields):
+    """20 updates with dropout, three evaluations and as many checkpoints as alone."""
+    atol = 1e-4 if "mesh" in fields else 1e-6
+    assert_as_alone(tmp_path, finish(tmp_path, **fields), alone, atol)
+
+
+@pytest.mark.parametrize(
+    "before, after", [([SEEDS], [(1,), (2,)]), slow([(1,), (2,)], [SEEDS])], ids=["parted", "joined"]
+)
+def test_what_some_began_others_end(tmp_path, alone, before, after):
+    """Stopped at a step at which nothing is due."""
+    states = {}
+    for seeds in before:
+        finish(tmp_path, seeds, until=8)
+        assert all(8 in checkpoints_of(tmp_path / str(seed)) for seed in seeds)
+    for seeds in after:
+        states |= finish(tmp_path, seeds)
+    assert_as_alone(tmp_path, states, alone)
+
+
+def test_interrupted_together_they_end_bit_for_bit(tmp_path):
+    whole = finish(tmp_path / "whole", total_steps=9)
+    trainer = begin(tmp_path / "stopped", total_steps=9)
+    update = trainer._update
+
+    def update_and_signal(clock):
+        update(clock)
+        if trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer._update = update_and_signal
+    with pytest.raises(Interrupted, match="SIGTERM at step 3; saved"):
+        trainer.run()
+    trainer.close()
+    chex.assert_trees_all_equal(finish(tmp_path / "stopped", total_steps=9), whole)
+    for seed in SEEDS:
+        assert figures_of(tmp_path / "stopped" / str(seed)) == figures_of(tmp_path / "whole" / str(seed))
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in divide")
+def test_what_is_not_finite_names_its_seed(tmp_path):
+    members = make_members(SEEDS)
+    images = members[1].train_source.images
+    members[1].train_source = GridImages(dataclasses.replace(images, max_value=0))  # what is black is 0 / 0
+    trainer = make_trainer(tmp_path, members=members, **SETTINGS)
+    with pytest.raises(RunError, match=r"^seed 2: \w+ is nan at step 1: stopped; no checkpoint was saved yet$"):
+        trainer.run()
+    trainer.close()
+
+
+def test_a_run_that_is_ahead_is_not_joined(tmp_path):
+    finish(tmp_path, (2,), until=3)
+    with pytest.raises(RunError, match=r"different steps, \[0, 3\]"):
+        begin(tmp_path)
+    with pytest.raises(InputError, match="^seed 2: train.total_steps=2: the run has already done 3 steps"):
+        begin(tmp_path, total_steps=2)
