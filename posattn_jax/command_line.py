@@ -53,6 +53,17 @@ def check_config_given(config: Any) -> None:
         raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
 
 
+def numbers(flag: str, values: list[str]) -> list[int]:
+    """The values of a flag as numbers; InputError unless they are whole, and each is there once."""
+    try:
+        found = [int(value) for value in values]
+    except ValueError as error:
+        raise InputError(f"{flag}={','.join(values)}: expected whole numbers") from error
+    if not found or len(set(found)) < len(found):
+        raise InputError(f"{flag}={','.join(values)}: expected at least one number, and each once")
+    return found
+
+
 def check_no_more(rest: list[str]) -> None:
     """InputError where the command line has more than options."""
     if rest:

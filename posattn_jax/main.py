@@ -1,10 +1,11 @@
 """Trains, evaluates and translates, one run or a sweep of them, reports what a sweep has found, and times training.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
-                             [--config.train.total_epochs=2 ...]
+                             [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
-                             [--treatments=siren_2d,span_2d] [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
+                             [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --seeds_together=2]
+                             [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
@@ -42,8 +43,11 @@ flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine
 flags.DEFINE_integer("timeout_minutes", None, "Of a SLURM job, which is then submitted anew; by default a day.")
 flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me.")
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
-flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
-SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
+flags.DEFINE_integer("seeds_together", 1, "So many seeds of a treatment are trained by one program.")
+SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds_together")
+_SEEDS = flags.DEFINE_list(
+    "seeds", None, "Of a sweep: in the place of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
+)
 benchmarking_flags.define(flags.FLAGS)
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
@@ -62,7 +66,10 @@ def main(argv: list[str]) -> int:
             from posattn_jax import processes, runs
 
             processes.join(_DISTRIBUTED.value)
-            runs.train(_CONFIG.value, workdir)
+            if _SEEDS.value is None:
+                runs.train(_CONFIG.value, workdir)
+            else:
+                runs.train_together(_CONFIG.value, workdir, command_line.numbers("--seeds", _SEEDS.value))
         case "evaluate":
             from posattn_jax import processes, runs
 
@@ -98,6 +105,10 @@ def parse_flags(argv: list[str]) -> list[str]:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
     if _DISTRIBUTED.value and _MODE.value not in ("train", "evaluate"):
         raise InputError(f"--distributed is for --mode=train and evaluate, and --mode is {_MODE.value}")
+    if _SEEDS.value is not None and _MODE.value not in ("train", "sweep"):
+        raise InputError(f"--seeds is for --mode=train and sweep, and --mode is {_MODE.value}")
+    if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
+        raise InputError("--config.seed: is what the runs of --seeds differ in")
     for mode, names in {"sweep": SWEEP_FLAGS, "benchmark": benchmarking_flags.NAMES}.items():
         for name in names if _MODE.value != mode else ():
             if flags.FLAGS[name].present:

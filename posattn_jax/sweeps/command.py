@@ -9,6 +9,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
+from posattn_jax import command_line
 from posattn_jax.analysis import report
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
 from posattn_jax.errors import InputError
@@ -21,12 +22,15 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     config_file = config_flags.get_config_filename(options["config"])  # with its variant
     changed = config_flags.get_override_values(options["config"])
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
-    executor = Executor(options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm))
+    executor = Executor(
+        options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm), options.seeds_together
+    )
     plan = load_plan(config_file)
-    chosen = plan.select(options.treatments, _numbers(options.seeds))
+    seeds = None if options.seeds is None else command_line.numbers("--seeds", options.seeds)
+    chosen = plan.select(options.treatments, seeds)
     together, commands = _with_earlier(chosen, plan, workdir)
     reserved = {name for treatment in plan.treatments for name in treatment.fields}
-    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved)
+    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, options.seeds_together > 1)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     write_plan(workdir / "sweep.json", together, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):
@@ -46,13 +50,6 @@ def _with_earlier(chosen: Plan, plan: Plan, workdir: pathlib.Path) -> tuple[Plan
     names = {treatment.name for treatment in (*earlier.treatments, *chosen.treatments)}
     treatments = [treatment.name for treatment in plan.treatments if treatment.name in names]
     return plan.select(treatments, list(dict.fromkeys((*earlier.seeds, *chosen.seeds)))), how.get("commands", [])
-
-
-def _numbers(seeds: list[str] | None) -> list[int] | None:
-    try:
-        return None if seeds is None else [int(seed) for seed in seeds]
-    except ValueError as error:
-        raise InputError(f"--seeds={','.join(seeds or [])}: expected whole numbers") from error
 
 
 def _pairs(parameters: list[str]) -> dict[str, Any]:

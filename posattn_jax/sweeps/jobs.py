@@ -7,7 +7,7 @@ import json
 import pathlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from posattn_jax.files import is_evaluated, read_metrics
@@ -25,6 +25,7 @@ class Job:
       workdir: the run folder.
       log: what its commands print, between lines of `Worker`; whoever holds its lock is at work on the run.
       commands: the training and, where the sweep asks for it, the evaluation.
+      command_of_seeds: the training of this treatment with several seeds together, to be completed by --seeds.
       evaluate: the fields that are set for the evaluation.
       total_steps, total_epochs: the config's; the first decides where it is not 0.
       epoch: which one the sweep judges by, "best" or "last".
@@ -37,6 +38,7 @@ class Job:
     commands: tuple[tuple[str, ...], ...]
     total_steps: int
     total_epochs: float
+    command_of_seeds: tuple[str, ...] = ()
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     epoch: str = "best"
 
@@ -95,6 +97,19 @@ class Job:
         if not said:
             return f"exit code {ended[2]}"
         return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
+
+
+def together(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
+    """Jobs in groups of one treatment, of at most so many seeds, in the order of the first of each."""
+    groups: list[list[Job]] = []
+    for job in jobs:
+        fitting = (group for group in groups if group[0].treatment == job.treatment and len(group) < size)
+        group = next(fitting, None)
+        if group is None:
+            groups.append([job])
+        else:
+            group.append(job)
+    return [tuple(group) for group in groups]
 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:

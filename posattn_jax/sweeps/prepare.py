@@ -37,6 +37,7 @@ def make_jobs(
     changed: Mapping[str, Any],
     folder: pathlib.Path,
     reserved: Collection[str],
+    together: bool = False,
 ) -> list[Job]:
     """The jobs, all treatments with the first seed before the second: a sweep that is stopped is comparable.
 
@@ -45,10 +46,11 @@ def make_jobs(
       config_file: the file and variant that it is from, for the command line.
       changed: the fields that the user has set, which are in `config` already.
       reserved: the fields that treatments differ in, those of the whole sweep, of which `plan` may be a part.
+      together: whether seeds are to be trained together.
 
     Raises:
-      InputError: fields that the treatments do not share or that the config does not have, or run folders that belong
-        to another config.
+      InputError: fields that the treatments do not share or that the config does not have, run folders that belong to
+        another config, or treatments whose seeds cannot be trained together.
     """
     for name in changed:
         if name in ("seed", *plan.evaluate) or name in reserved:
@@ -64,8 +66,11 @@ def make_jobs(
                 raise InputError(f'treatment "{treatment.name}": {error}') from error
             workdir = folder / treatment.name / str(seed)
             runs.check_config(own, workdir)
-            command = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}", f"--workdir={workdir}")
-            command += tuple(_flag(name, value) for name, value in {**changed, **fields}.items())
+            if together:
+                runs.check_together(own)
+            program = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}")
+            same = tuple(_flag(name, value) for name, value in {**changed, **treatment.fields}.items())
+            command = (*program, f"--workdir={workdir}", *same, _flag("seed", seed))
             evaluation = (*command, "--mode=evaluate", *(_flag(name, value) for name, value in plan.evaluate.items()))
             jobs.append(
                 Job(
@@ -74,6 +79,7 @@ def make_jobs(
                     workdir=workdir,
                     log=folder / "logs" / treatment.name / f"{seed}.txt",
                     commands=(command, evaluation) if plan.evaluate else (command,),
+                    command_of_seeds=(*program, f"--workdir={workdir.parent}", *same),
                     total_steps=own.train.total_steps,
                     total_epochs=own.train.total_epochs,
                     evaluate=plan.evaluate,

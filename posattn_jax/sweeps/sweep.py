@@ -27,7 +27,7 @@ import submitit
 
 from posattn_jax.errors import InputError, RunError
 from posattn_jax.sweeps import slurm
-from posattn_jax.sweeps.jobs import Job, is_claimed
+from posattn_jax.sweeps.jobs import Job, is_claimed, together
 from posattn_jax.sweeps.table import ProgressTable
 from posattn_jax.sweeps.worker import Worker
 
@@ -45,16 +45,20 @@ class Executor:
       workers: the runs at a time; 0: on this machine one a GPU, or one.
       timeout_minutes: of a SLURM job, which is then submitted anew; None: a day.
       slurm: further parameters of a SLURM job, such as {"partition": "gpu"}.
+      seeds_together: how many seeds of a treatment one program trains at most.
     """
 
     cluster: str = "local"
     workers: int = 0
     timeout_minutes: int | None = None
     slurm: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seeds_together: int = 1
 
     def __post_init__(self):
         if self.workers < 0:
             raise InputError(f"--workers={self.workers}: expected 0 or more")
+        if self.seeds_together < 1:
+            raise InputError(f"--seeds_together={self.seeds_together}: expected at least 1")
         if self.timeout_minutes is not None and self.timeout_minutes < 1:
             raise InputError(f"--timeout_minutes={self.timeout_minutes}: expected at least 1")
         if self.timeout_minutes is not None and self.cluster != "slurm":
@@ -148,7 +152,8 @@ def _workers(
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = executor.cluster == "local" and not gpus and len(slots) <= len(cores)
     on_one_gpu = -(-len(slots) // len(gpus)) if gpus else 0
-    for i, slot in enumerate(slots[: len(pending)]):
+    groups = tuple(together(pending, executor.seeds_together))
+    for i, slot in enumerate(slots[: len(groups)]):
         environment: dict[str, str | None] = {}
         if executor.cluster == "local":  # submitit's workers see no GPU
             environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -156,7 +161,7 @@ def _workers(
             environment["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
         if on_one_gpu > 1:
             environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / on_one_gpu:.3f}"
-        yield Worker(slot, call, tuple(pending), tuple(cores[i :: len(slots)]) if share else (), environment)
+        yield Worker(slot, call, groups, tuple(cores[i :: len(slots)]) if share else (), environment)
 
 
 def _submit(worker: Worker, folder: pathlib.Path, executor: Executor) -> submitit.Job:

@@ -1,4 +1,4 @@
-"""What a submitted job does: it takes one run after the other that nobody else is at work on."""
+"""What a submitted job does: it takes one run, or seeds together, after the other that nobody else is at work on."""
 
 import contextlib
 import dataclasses
@@ -8,14 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO, Any
 
 from submitit.helpers import DelayedSubmission
 
 from posattn_jax.sweeps import slurm
-from posattn_jax.sweeps.jobs import Job, claim
+from posattn_jax.sweeps.jobs import STOPPED, Job, claim
 
 
 @dataclasses.dataclass
@@ -26,14 +26,14 @@ class Worker:
       slot: a file; who holds its lock is the worker of this number. A run that outlives its worker keeps it too, so
         there are never more runs at a time than slots.
       call: names the call of the sweep: a run that failed in it is not tried again.
-      jobs: all runs of the sweep.
+      groups: all runs of the sweep; of a group those with something left to do are trained together.
       cores: the CPU cores to stay on; empty: any.
       environment: of the runs, where it differs from this process's; None takes a variable out of it.
     """
 
     slot: pathlib.Path
     call: str
-    jobs: tuple[Job, ...]
+    groups: tuple[tuple[Job, ...], ...]
     cores: tuple[int, ...] = ()
     environment: dict[str, str | None] = dataclasses.field(default_factory=dict)
     process: subprocess.Popen | None = None
@@ -46,36 +46,56 @@ class Worker:
         with claim(self.slot) as slot:
             if slot is None:
                 return
-            for job in self.jobs:
-                with claim(job.log) as log:
-                    if log is not None and not job.finished and job.failure(self.call) is None:
-                        self._run(job, log, slot)
+            for group in self.groups:
+                with contextlib.ExitStack() as stack:
+                    claims = [(job, stack.enter_context(claim(job.log))) for job in group]
+                    self._run([(job, log) for job, log in claims if log is not None and self._is_due(job)], slot)
 
-    def _run(self, job: Job, log: IO[str], slot: IO[str]) -> None:
+    def _is_due(self, job: Job) -> bool:
+        return not job.finished and job.failure(self.call) is None
+
+    def _run(self, claimed: Sequence[tuple[Job, IO[str]]], slot: IO[str]) -> None:
+        """Trains jobs whose logs are held: together, and then one by one what that failed at or left to do."""
+        trained = False
+        if len(claimed) > 1:
+            seeds = ",".join(str(job.seed) for job, _ in claimed)
+            command = (*claimed[0][0].command_of_seeds, f"--seeds={seeds}")
+            exit_code = self._call(command, [log for _, log in claimed], slot)
+            if exit_code in STOPPED:
+                return
+            trained = exit_code == 0
+        for job, log in claimed:
+            for command in job.commands[int(trained) :]:
+                if self._call(command, [log], slot) != 0:
+                    break
+
+    def _call(self, command: Sequence[str], logs: Sequence[IO[str]], slot: IO[str]) -> int:
+        """Runs a command, and notes it in the logs; what it prints is in the first. Returns its exit code."""
         environment = os.environ | self.environment
-        for command in job.commands:
+        for log in logs:
             log.write(f"[sweep {self.call}] {shlex.join(command)}\n")
+            if log is not logs[0]:
+                log.write(f"what it printed is in {logs[0].name}\n")
             log.flush()
-            with _warning_ignored():
-                self.process = subprocess.Popen(
-                    command,
-                    env={name: value for name, value in environment.items() if value is not None},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C reaches it once, through `_stop`
-                    pass_fds=(slot.fileno(),),
-                )
-            try:
-                exit_code = self.process.wait()
-            except BaseException:
-                self._stop()
-                raise
-            finally:
+        with _warning_ignored():
+            self.process = subprocess.Popen(
+                command,
+                env={name: value for name, value in environment.items() if value is not None},
+                stdin=subprocess.DEVNULL,
+                stdout=logs[0],
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches it once, through `_stop`
+                pass_fds=(slot.fileno(), *(log.fileno() for log in logs[1:])),
+            )
+        try:
+            return self.process.wait()
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            for log in logs:
                 log.write(f"[sweep {self.call}] exit code {self.process.poll()}\n")
                 log.flush()
-            if exit_code != 0:
-                return
 
     def _stop(self) -> None:
         """Lets the run save, and end. From a signal handler too, while `_run` waits: Popen's own wait would block."""

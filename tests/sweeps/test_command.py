@@ -1,10 +1,12 @@
 """`--mode=sweep` and `--mode=report` as a user types them, and the jobs that are made of a config file."""
 
+import functools
 import json
 
 import pytest
 
 from configs import common, digits, question_grid
+from posattn_jax import command_line
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
 from posattn_jax.errors import InputError
 from posattn_jax.sweeps import command, prepare
@@ -92,7 +94,8 @@ def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
 @pytest.mark.parametrize(
     "function, values, message",
     [
-        (command._numbers, ["1", "two"], "--seeds=1,two: expected whole numbers"),
+        (functools.partial(command_line.numbers, "--seeds"), ["1", "two"], "--seeds=1,two: expected whole numbers"),
+        (functools.partial(command_line.numbers, "--seeds"), ["1", "1"], "--seeds=1,1: expected at least one number, "),
         (command._pairs, ["partition"], "--slurm=partition: expected NAME=VALUE"),
         (command._pairs, ["=gpu"], "--slurm==gpu: expected NAME=VALUE"),
     ],
@@ -107,6 +110,14 @@ def test_lists_that_mean_nothing(function, values, message):
     [
         (["--workers=2"], "--workers is for --mode=sweep, and --mode is train"),
         (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: expected some of baseline_1d"),
+        (["--seeds_together=2"], "--seeds_together is for --mode=sweep, and --mode is train"),
+        (["--mode=evaluate", "--seeds=1"], "--seeds is for --mode=train and sweep, and --mode is evaluate"),
+        (["--seeds=1,2", "--config.seed=3"], "--config.seed: is what the runs of --seeds differ in"),
+        (
+            ["--seeds=1,2", "--config.task=masked_lm"],
+            'task="masked_lm": runs of several seeds are trained together only',
+        ),
+        (["--mode=sweep", "--seeds_together=2", "--config.mesh.grid=2"], "mesh.grid=2: runs of several seeds are"),
         (["--mode=report"], "--config: a report is made of run folders alone"),
         (["--mode=report", None], "no runs there"),
     ],

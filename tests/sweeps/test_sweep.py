@@ -126,7 +126,7 @@ def test_slurm_lets_the_run_save_and_the_worker_is_queued_again(tmp_path, monkey
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     job = make_job(tmp_path, 1, seconds=60)
-    worker = Worker(tmp_path / "slot", "call", (job, make_job(tmp_path, 2)))
+    worker = Worker(tmp_path / "slot", "call", ((job,), (make_job(tmp_path, 2),)))
     again = []
 
     def warned(signum, frame):
@@ -148,15 +148,15 @@ def test_slurm_lets_the_run_save_and_the_worker_is_queued_again(tmp_path, monkey
         for each, handler in previous.items():
             signal.signal(each, handler)
     assert len(notes(job, "saved")) == 1 and not job.running and job.failure() is None
-    assert not worker.jobs[1].finished
+    assert not worker.groups[1][0].finished
     if state_of_job != "RUNNING":
         assert not again
         return
     (submission,) = again
     resubmitted = pickle.loads(pickle.dumps(submission.function))
     monkeypatch.delenv("SUBMITIT_EXECUTOR")
-    dataclasses.replace(resubmitted, jobs=(make_job(tmp_path, 1), *resubmitted.jobs[1:]))()
-    assert job.finished and worker.jobs[1].finished
+    dataclasses.replace(resubmitted, groups=((make_job(tmp_path, 1),), *resubmitted.groups[1:]))()
+    assert job.finished and worker.groups[1][0].finished
 
 
 def make_commands(folder, **texts):
