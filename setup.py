@@ -36,7 +36,7 @@ setup(
         "pooch>=1.8",
         "tensorflow-datasets==4.9.10",
         "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
-        "pillow>=10",
+        "pillow>=10.1",
     ],
     extras_require={
         "cuda": ["jax[cuda13]>=0.10,<0.13"],

@@ -1,4 +1,4 @@
-"""Trains, evaluates and translates, one run or a sweep of them, and reports what a sweep has found.
+"""Trains, evaluates and uses what was learned, one run or a sweep of them, and reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--config.train.total_epochs=2 ...]
@@ -8,6 +8,8 @@
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
+  python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
+  python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
 
 One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
@@ -32,7 +34,8 @@ from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-_MODE = flags.DEFINE_enum("mode", "train", ["train", "evaluate", "translate", "sweep", "report"], "What to do.")
+MODES = ("train", "evaluate", "translate", "predict", "sweep", "report")
+_MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
 flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one.")
@@ -41,15 +44,23 @@ flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names the
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
 SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
+_TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
+FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
+FLAGS_OF |= {"distributed": ("train", "evaluate"), "top": ("predict",)}
+NO_CONFIG = {"predict": "the run folder has the run's own"}
+NO_CONFIG |= {"report": "a report is made of run folders alone"}
+WITH_ARGUMENTS = ("predict",)  # the other modes take options alone
+
 
 def main(argv: list[str]) -> int:
     """Runs the mode asked for; returns the exit code."""
-    command_line.check_no_more(argv[1:])
+    if _MODE.value not in WITH_ARGUMENTS:
+        command_line.check_no_more(argv[1:])
     workdir = pathlib.Path(_WORKDIR.value)
 
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
@@ -68,6 +79,10 @@ def main(argv: list[str]) -> int:
             from posattn_jax import translating
 
             translating.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
+        case "predict":
+            from posattn_jax import predicting
+
+            return predicting.predict(workdir, argv[1:], sys.stdin.buffer, sys.stdout, _TOP.value)
         case "sweep":
             from posattn_jax.sweeps import command
 
@@ -81,18 +96,17 @@ def main(argv: list[str]) -> int:
 
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
+    flags.FLAGS.set_gnu_getopt()  # options may follow files
     rest = command_line.parse_with_config(flags.FLAGS, argv)
-    if _MODE.value not in ("report", "translate"):
+    if _MODE.value in NO_CONFIG and _CONFIG.value is not None:
+        raise InputError(f"--config: {NO_CONFIG[_MODE.value]}")
+    if _MODE.value not in (*NO_CONFIG, "translate"):
         command_line.check_config_given(_CONFIG.value)
-    elif _MODE.value == "report" and _CONFIG.value is not None:
-        raise InputError("--config: a report is made of run folders alone")
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
-    if _DISTRIBUTED.value and _MODE.value not in ("train", "evaluate"):
-        raise InputError(f"--distributed is for --mode=train and evaluate, and --mode is {_MODE.value}")
-    for name in SWEEP_FLAGS if _MODE.value != "sweep" else ():
-        if flags.FLAGS[name].present:
-            raise InputError(f"--{name} is for --mode=sweep, and --mode is {_MODE.value}")
+    for name, modes in FLAGS_OF.items():
+        if flags.FLAGS[name].present and _MODE.value not in modes:
+            raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
     return rest
 
 
