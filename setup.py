@@ -12,7 +12,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["posattn_jax", "posattn_jax.*"]),
-    package_data={"posattn_jax": ["py.typed"]},
+    package_data={"posattn_jax": ["py.typed", "analysis/attention_page.html", "analysis/attention_page.js"]},
     python_requires=">=3.11",
     install_requires=[
         "jax>=0.10,<0.13",

@@ -10,6 +10,7 @@
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
   python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
   python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
+  python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]
 
 One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
@@ -34,7 +35,7 @@ from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-MODES = ("train", "evaluate", "translate", "predict", "sweep", "report")
+MODES = ("train", "evaluate", "translate", "predict", "explain", "sweep", "report")
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
@@ -45,16 +46,18 @@ flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
 SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
+_LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
+_HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
-FLAGS_OF |= {"distributed": ("train", "evaluate"), "top": ("predict",)}
-NO_CONFIG = {"predict": "the run folder has the run's own"}
+FLAGS_OF |= {"distributed": ("train", "evaluate"), "top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
+NO_CONFIG = dict.fromkeys(("predict", "explain"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of run folders alone"}
-WITH_ARGUMENTS = ("predict",)  # the other modes take options alone
+WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
 
 
 def main(argv: list[str]) -> int:
@@ -83,6 +86,10 @@ def main(argv: list[str]) -> int:
             from posattn_jax import predicting
 
             return predicting.predict(workdir, argv[1:], sys.stdin.buffer, sys.stdout, _TOP.value)
+        case "explain":
+            from posattn_jax import explaining
+
+            return explaining.explain(workdir, argv[1:], sys.stdin.buffer, _LAYERS.value, _HEADS.value)
         case "sweep":
             from posattn_jax.sweeps import command
 
