@@ -46,6 +46,7 @@ setup(
         "export": ["flatbuffers>=24"],
         "test": [
             "beartype>=0.19",
+            "flatbuffers>=24",
             "hypothesis>=6.100",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.390",

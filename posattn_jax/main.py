@@ -11,6 +11,7 @@
   python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
   python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
   python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]
+  python -m posattn_jax.main --mode=export --workdir=runs/digits
 
 One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
@@ -35,7 +36,7 @@ from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-MODES = ("train", "evaluate", "translate", "predict", "explain", "sweep", "report")
+MODES = ("train", "evaluate", "translate", "predict", "explain", "export", "sweep", "report")
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
@@ -55,7 +56,7 @@ flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
-NO_CONFIG = dict.fromkeys(("predict", "explain"), "the run folder has the run's own")
+NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of run folders alone"}
 WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
 
@@ -90,6 +91,10 @@ def main(argv: list[str]) -> int:
             from posattn_jax import explaining
 
             return explaining.explain(workdir, argv[1:], sys.stdin.buffer, _LAYERS.value, _HEADS.value)
+        case "export":
+            from posattn_jax import exporting
+
+            exporting.export(workdir)
         case "sweep":
             from posattn_jax.sweeps import command
 
