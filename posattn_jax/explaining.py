@@ -71,7 +71,7 @@ def explain(
     what = "masked tokens" if run.config.task == "masked_lm" else run.config.data.name
     page = Page(
         title=f"What attention attends to: {what}",
-        about=f"Run {workdir.name}, best epoch, at step {run.step}; {num_layers} layers of {num_heads} heads.",
+        about=f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
         grid=tuple(run.task.grid_shape),
         shown=shown,
         num_class_tokens=_num_class_tokens(run),

@@ -20,6 +20,7 @@ from posattn_jax import explaining, trained
 from posattn_jax.errors import InputError
 from tests.command import run_forked
 from tests.made_runs import make_digits, make_masked_lm, make_rte
+from tests.slow import slow
 
 LINES = [b"The cat sees a dog.\n", b"A ship.\tThe bird finds no tree.\n"]
 
@@ -172,7 +173,7 @@ def test_chosen_layers_heads_and_files(workdir, tmp_path, capsys):
     assert (workdir / "attention.html").read_text().count("<script") == 2
 
 
-@pytest.mark.parametrize("make", [make_masked_lm, make_rte])
+@pytest.mark.parametrize("make", [make_masked_lm, slow(make_rte)])
 def test_sentences(tmp_path, make):
     """Without their padding."""
     workdir = make(tmp_path / "run")

@@ -74,7 +74,7 @@ function drawImage(canvas, head, row, size) {
   if (picture.complete && picture.naturalWidth) c.drawImage(picture, 0, 0, canvas.width, canvas.height);
   const most = Math.max(...row.subarray(data.classTokens)) || 1;
   for (let i = 0; i < rows * columns; i++) {
-    c.fillStyle = "rgb(255 122 0 / " + 0.9 * row[i + data.classTokens] / most + ")";
+    c.fillStyle = "rgb(255 122 0 / " + 0.8 * row[i + data.classTokens] / most + ")";
     c.fillRect(i % columns * cell, Math.floor(i / columns) * cell, cell, cell);
   }
   if ($("span").checked) drawSpan(c, head, cell);
@@ -239,6 +239,9 @@ function begin() {
   $("span").onchange = update;
   $("about").textContent = data.about;
   $("precision").textContent = data.precision;
+  const far = data.grid.map(size => size - 1).join(" x ");
+  $("middle").textContent = "In the middle is the query itself; at the edges are keys " + far + " positions away, "
+    + (data.grid.length === 1 ? "those before it on the left." : "those above and left of it on that side.");
   if (isText) {
     $("view").className = "text";
     const tokens = document.createElement("div");
@@ -248,7 +251,7 @@ function begin() {
     tokens.onkeydown = onKey;
     $("stage").append(tokens);
     $("hint").textContent = "Click or touch a token, or move with the arrow keys, to choose the query. "
-      + "Percentages are its weights; the darkest is its largest.";
+      + "Percentages are its weights; the strongest colour is its largest.";
   } else {
     const canvas = document.createElement("canvas");
     canvas.id = "image";
