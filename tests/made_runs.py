@@ -51,6 +51,7 @@ def _save(workdir, config):
     write_json(workdir / "config.json", config.to_dict())
     if config.task != "classification":
         tokenizer.keep(tokenizer.train(sentences(0, 300), config.data.vocabulary_size), workdir)
+    config.model.implementation = "auto"  # what a run on another device may have had, this one has perhaps not
     task = of_config(config, workdir)[0]
     state = init_state(task, adam(1e-3), 0)
     # Far enough from 0 that attention and logits differ from input to input.

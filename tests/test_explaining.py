@@ -75,20 +75,15 @@ def close(read, expected, largest):
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    return make_digits(tmp_path_factory.mktemp("runs") / "digits", model__num_blocks=2, model__span__per_head=True)
-
-
-@pytest.fixture(scope="module")
-def explained(workdir):
-    page, code = page_of(workdir)
+def explained(digits_run):
+    page, code = page_of(digits_run)
     assert code == 0
     return page
 
 
-def test_weights_are_the_modules(workdir, explained):
-    run = trained.of_run(workdir)
-    with np.load(workdir / "positions.npz") as file:
+def test_weights_are_the_modules(digits_run, explained):
+    run = trained.of_run(digits_run)
+    with np.load(digits_run / "positions.npz") as file:
         image = np.rint(file["image"] * 255) / 255
     inputs = jnp.asarray((image.reshape(1, 16, 1) - 0.5) / 0.5, jnp.float32)
     apply = functools.partial(run.task.model.apply, grid_shape=(4, 4), return_weights=True)
@@ -107,17 +102,17 @@ def test_weights_are_the_modules(workdir, explained):
     )
 
 
-def test_the_picture_is_the_input(workdir, explained):
+def test_the_picture_is_the_input(digits_run, explained):
     picture = explained["examples"][0]["picture"]
     assert picture.startswith("data:image/png;base64,")
     drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.split(",")[1]))))
-    with np.load(workdir / "positions.npz") as file:
+    with np.load(digits_run / "positions.npz") as file:
         np.testing.assert_array_equal(drawn[::2, ::2], np.rint(file["image"][..., 0] * 255))
     np.testing.assert_array_equal(drawn[::2, ::2], drawn[1::2, 1::2])
 
 
-def test_spans_and_kernels(workdir, explained):
-    run, offsets = trained.of_run(workdir), np.arange(-3, 4)
+def test_spans_and_kernels(digits_run, explained):
+    run, offsets = trained.of_run(digits_run), np.arange(-3, 4)
     encodings = jax.jit(run.task.describe)(run.params)
     for i, layer in enumerate(explained["layers"]):
         params = run.params[f"blocks_{i}"]["attention"]
@@ -144,8 +139,8 @@ def test_spans_and_kernels(workdir, explained):
         close(kernel_of(explained, i, "Mean weight"), expected, 2)
 
 
-def test_the_page_asks_for_nothing(workdir, explained):
-    text = (workdir / "attention.html").read_text()
+def test_the_page_asks_for_nothing(digits_run, explained):
+    text = (digits_run / "attention.html").read_text()
     parsed = Parsed(text)
     for tag, attributes in parsed.elements:
         for name in ("src", "href", "action", "srcset"):
@@ -155,22 +150,22 @@ def test_the_page_asks_for_nothing(workdir, explained):
     assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
 
 
-def test_chosen_layers_heads_and_files(workdir, tmp_path, capsys):
+def test_chosen_layers_heads_and_files(digits_run, tmp_path, capsys):
     """Titles are text, whatever they are."""
     name = tmp_path / "<script>alert(1)<!--.png"
     Image.new("L", (30, 20), "white").save(name)
     (tmp_path / "bad.png").write_text("no")
-    page, code = page_of(workdir, [str(tmp_path / "bad.png"), str(name)], layers=["2"], heads=["2"])
+    page, code = page_of(digits_run, [str(tmp_path / "bad.png"), str(name)], layers=["2"], heads=["2"])
     assert code == 2
     assert capsys.readouterr().err == (
         f"posattn_jax: error: {tmp_path / 'bad.png'}: cannot be read as PNG or JPEG (it is neither)\n"
     )
     assert [layer["number"] for layer in page["layers"]] == [2] and page["heads"] == [2]
     assert [each["title"] for each in page["examples"]] == [str(name)]
-    whole, code = page_of(workdir, [str(name)])
+    whole, code = page_of(digits_run, [str(name)])
     assert code == 0
     np.testing.assert_array_equal(weights_of(page, 0, 0)[0], weights_of(whole, 0, 1)[1])
-    assert (workdir / "attention.html").read_text().count("<script") == 2
+    assert (digits_run / "attention.html").read_text().count("<script") == 2
 
 
 @pytest.mark.parametrize("make", [make_masked_lm, slow(make_rte)])
@@ -221,18 +216,18 @@ def test_other_models(tmp_path, fields, shown, class_tokens):
         np.testing.assert_allclose(weights_of(page, 0, i).sum(-1), 1, atol=0.03)
 
 
-def test_wrong_input(workdir, tmp_path, monkeypatch):
+def test_wrong_input(digits_run, tmp_path, monkeypatch):
     for options, message in (
         ({"layers": ["3"]}, "--layers=3: expected numbers from 1 to 2"),
         ({"heads": ["0", "1"]}, "--heads=0,1: expected numbers from 1 to 2"),
         ({"heads": ["x"]}, "--heads=x: expected numbers from 1 to 2"),
     ):
         with pytest.raises(InputError, match=message):
-            page_of(workdir, **options)
-    assert explaining.explain(workdir, [str(tmp_path / "none.png")], (), (), ()) == 2
+            page_of(digits_run, **options)
+    assert explaining.explain(digits_run, [str(tmp_path / "none.png")], (), (), ()) == 2
     monkeypatch.setattr(explaining, "MOST_BYTES", 1000)
     with pytest.raises(InputError, match="1 inputs, 2 layers and 2 heads of 16 tokens take 0 MiB: expected at most 0"):
-        page_of(workdir)
+        page_of(digits_run)
     code, out, err = run_forked("--mode=explain", f"--workdir={tmp_path}", config=None)
     assert (code, out) == (2, "") and "no run there" in err and len(err.splitlines()) == 1
 

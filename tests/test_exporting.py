@@ -23,9 +23,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(digits_run):
     """A run of digits, exported."""
-    return exporting.export(make_digits(tmp_path_factory.mktemp("runs") / "digits"))
+    return exporting.export(digits_run)
 
 
 def load(folder):
@@ -95,8 +95,8 @@ def test_the_loader_refuses_what_is_wrong(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rte", slow("stsb")])
-def test_sentences(tmp_path, name):
-    workdir = make_rte(tmp_path / "run", name)
+def test_sentences(rte_run, tmp_path, name):
+    workdir = rte_run if name == "rte" else make_rte(tmp_path / "run", name)
     model, run = load(exporting.export(workdir)), trained.of_run(workdir)
     pairs = [("The cat sees a dog.", "A ship."), ("The tree finds no bird.", "The child hears the river.")] * 3
     batch = run.sentences(pairs).batch(np.arange(6))

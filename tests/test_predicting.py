@@ -16,18 +16,8 @@ from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.errors import InputError
 from posattn_jax.train.evaluator import Evaluator
 from tests.command import run_forked
-from tests.made_runs import make_digits, make_rte, validation_digits
+from tests.made_runs import make_rte, validation_digits
 from tests.train.made_run import one_device
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    return make_digits(tmp_path_factory.mktemp("runs") / "digits")
-
-
-@pytest.fixture(scope="module")
-def rte(tmp_path_factory):
-    return make_rte(tmp_path_factory.mktemp("runs") / "rte")
 
 
 def told(*arguments, **options):
@@ -37,11 +27,11 @@ def told(*arguments, **options):
     return [json.loads(line) for line in output.getvalue().splitlines()], code
 
 
-def test_the_validation_images_as_files(workdir, tmp_path):
+def test_the_validation_images_as_files(digits_run, tmp_path):
     """Have the loss that the run's evaluation finds, but for their brightness, which digits have in 16 steps."""
     images = validation_digits(9188)
     write_pngs(images, tmp_path)
-    answers, code = told(workdir, inputs=[str(tmp_path)], top=10)
+    answers, code = told(digits_run, inputs=[str(tmp_path)], top=10)
     assert code == 0
     assert [answer["path"] for answer in answers] == [str(tmp_path / f"{i:03}.png") for i in range(len(images))]
     probabilities = np.zeros((len(images), 10))
@@ -51,7 +41,7 @@ def test_the_validation_images_as_files(workdir, tmp_path):
         for each in answer["top"]:
             row[each["class"]] = each["probability"]
     np.testing.assert_array_equal([answer["class"] for answer in answers], probabilities.argmax(1))
-    run = trained.of_run(workdir)
+    run = trained.of_run(digits_run)
     evaluated = Evaluator(run.task, one_device(), 128)(run.params, GridImages(images, "2d", 2))
     losses = -np.log(probabilities[np.arange(len(images)), images.labels])
     assert losses.mean() == pytest.approx(evaluated["loss"], rel=2e-3)
@@ -85,12 +75,12 @@ def test_a_trained_run_tells_what_it_was_judged_by(tmp_path):
     assert accuracy == pytest.approx(best["accuracy"], abs=0.01) and accuracy > 0.15
 
 
-def test_the_command(workdir, tmp_path):
+def test_the_command(digits_run, tmp_path):
     """What cannot be read has a line of its own, and the others their answers."""
     good, bad = tmp_path / "good.jpg", tmp_path / "bad.png"
     Image.new("RGB", (40, 30), "white").save(good)
     bad.write_text("nothing")
-    arguments = ("--mode=predict", str(bad), str(good), f"--workdir={workdir}", str(tmp_path / "none.png"))
+    arguments = ("--mode=predict", str(bad), str(good), f"--workdir={digits_run}", str(tmp_path / "none.png"))
     code, out, err = run_forked(*arguments, config=None)
     assert code == 2
     (answer,) = map(json.loads, out.splitlines())
@@ -111,16 +101,16 @@ def test_the_command(workdir, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_commands(workdir, arguments, message):
-    code, out, err = run_forked(f"--workdir={workdir}", *arguments, config=None)
+def test_wrong_commands(digits_run, arguments, message):
+    code, out, err = run_forked(f"--workdir={digits_run}", *arguments, config=None)
     assert (code, out) == (2, "")
     assert message in err and len(err.splitlines()) == 1, err
 
 
-def test_folders_that_are_no_such_run(workdir, tmp_path):
+def test_folders_that_are_no_such_run(digits_run, tmp_path):
     with pytest.raises(InputError, match="no run there"):
         told(tmp_path / "none", inputs=["a.png"])
-    config = json.loads((workdir / "config.json").read_text())
+    config = json.loads((digits_run / "config.json").read_text())
 
     def write(config):
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -136,16 +126,16 @@ def test_folders_that_are_no_such_run(workdir, tmp_path):
         told(tmp_path, inputs=["a.png"])
 
 
-def test_sentences(rte, capsys):
+def test_sentences(rte_run, capsys):
     """A pair a line; lines that are none have a line of their own on stderr."""
     lines = ["The cat sees a dog.\tA dog likes the cat.", "Alone.", "A ship.\tThe tree finds no bird.", "\t", "a\tb\tc"]
-    answers, code = told(rte, lines=[*(f"{line}\n".encode() for line in lines), b"\xff\ta\n"], top=2)
+    answers, code = told(rte_run, lines=[*(f"{line}\n".encode() for line in lines), b"\xff\ta\n"], top=2)
     assert code == 2
     expected = "expected 2 sentences, a tab between them"
     errors = [f"posattn_jax: error: input: line {number}: {expected}" for number in (2, 4, 5)]
     assert capsys.readouterr().err.splitlines() == [*errors, "posattn_jax: error: input: line 6 is no UTF-8"]
     assert [answer["line"] for answer in answers] == [1, 3]
-    run = trained.of_run(rte)
+    run = trained.of_run(rte_run)
     batch = run.sentences([tuple(lines[i].split("\t")) for i in (0, 2)]).batch(np.arange(2))
     tokens, segments = map(jnp.asarray, (batch["tokens"], batch["segments"]))
     apply = jax.jit(run.task.model.apply)
@@ -155,7 +145,7 @@ def test_sentences(rte, capsys):
         assert [each["name"] for each in answer["top"]] == names.tolist()
         assert answer["probability"] == pytest.approx(row.max(), abs=2e-6)
     with pytest.raises(InputError, match=r'unexpected argument "a.png": this run reads sentences'):
-        told(rte, inputs=["a.png"])
+        told(rte_run, inputs=["a.png"])
 
 
 @pytest.mark.slow
