@@ -12,7 +12,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["posattn_jax", "posattn_jax.*"]),
-    package_data={"posattn_jax": ["py.typed"]},
+    package_data={"posattn_jax": ["py.typed", "analysis/attention_page.html", "analysis/attention_page.js"]},
     python_requires=">=3.11",
     install_requires=[
         "jax>=0.10,<0.13",
@@ -36,7 +36,7 @@ setup(
         "pooch>=1.8",
         "tensorflow-datasets==4.9.10",
         "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
-        "pillow>=10",
+        "pillow>=10.1",
     ],
     extras_require={
         "cuda": ["jax[cuda13]>=0.10,<0.13"],
@@ -46,6 +46,7 @@ setup(
         "export": ["flatbuffers>=24"],
         "test": [
             "beartype>=0.19",
+            "flatbuffers>=24",
             "hypothesis>=6.100",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.390",

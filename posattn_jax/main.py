@@ -1,4 +1,4 @@
-"""Trains, evaluates and translates, one run or a sweep of them, reports what a sweep has found, and times training.
+"""Trains, evaluates and uses what was learned, one run or a sweep of them; reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
@@ -9,6 +9,10 @@
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
+  python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
+  python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
+  python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]
+  python -m posattn_jax.main --mode=export --workdir=runs/digits
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:quick --workdir=runs/benchmark
                              [--implementations=auto,dense --dtypes=float32,bfloat16 --trace=runs/benchmark/trace ...]
 
@@ -35,7 +39,7 @@ from posattn_jax.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-MODES = ("train", "evaluate", "translate", "sweep", "report", "benchmark")
+MODES = ("train", "evaluate", "translate", "predict", "explain", "export", "sweep", "report", "benchmark")
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 # Of a sweep alone.
 flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
@@ -49,15 +53,26 @@ _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: in the place of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
 )
 benchmarking_flags.define(flags.FLAGS)
+_TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
+_LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
+_HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
+FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
+FLAGS_OF |= dict.fromkeys(benchmarking_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
+FLAGS_OF |= {"distributed": ("train", "evaluate"), "top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
+NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
+NO_CONFIG |= {"report": "a report is made of run folders alone"}
+WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
+
 
 def main(argv: list[str]) -> int:
     """Runs the mode asked for; returns the exit code."""
-    command_line.check_no_more(argv[1:])
+    if _MODE.value not in WITH_ARGUMENTS:
+        command_line.check_no_more(argv[1:])
     workdir = pathlib.Path(_WORKDIR.value)
 
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
@@ -79,6 +94,18 @@ def main(argv: list[str]) -> int:
             from posattn_jax import translating
 
             translating.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
+        case "predict":
+            from posattn_jax import predicting
+
+            return predicting.predict(workdir, argv[1:], sys.stdin.buffer, sys.stdout, _TOP.value)
+        case "explain":
+            from posattn_jax import explaining
+
+            return explaining.explain(workdir, argv[1:], sys.stdin.buffer, _LAYERS.value, _HEADS.value)
+        case "export":
+            from posattn_jax import exporting
+
+            exporting.export(workdir)
         case "sweep":
             from posattn_jax.sweeps import command
 
@@ -96,23 +123,19 @@ def main(argv: list[str]) -> int:
 
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
+    flags.FLAGS.set_gnu_getopt()  # options may follow files
     rest = command_line.parse_with_config(flags.FLAGS, argv)
-    if _MODE.value not in ("report", "translate"):
+    if _MODE.value in NO_CONFIG and _CONFIG.value is not None:
+        raise InputError(f"--config: {NO_CONFIG[_MODE.value]}")
+    if _MODE.value not in (*NO_CONFIG, "translate"):
         command_line.check_config_given(_CONFIG.value)
-    elif _MODE.value == "report" and _CONFIG.value is not None:
-        raise InputError("--config: a report is made of run folders alone")
     if not _WORKDIR.value:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
-    if _DISTRIBUTED.value and _MODE.value not in ("train", "evaluate"):
-        raise InputError(f"--distributed is for --mode=train and evaluate, and --mode is {_MODE.value}")
-    if _SEEDS.value is not None and _MODE.value not in ("train", "sweep"):
-        raise InputError(f"--seeds is for --mode=train and sweep, and --mode is {_MODE.value}")
+    for name, modes in FLAGS_OF.items():
+        if flags.FLAGS[name].present and _MODE.value not in modes:
+            raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
     if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
         raise InputError("--config.seed: is what the runs of --seeds differ in")
-    for mode, names in {"sweep": SWEEP_FLAGS, "benchmark": benchmarking_flags.NAMES}.items():
-        for name in names if _MODE.value != mode else ():
-            if flags.FLAGS[name].present:
-                raise InputError(f"--{name} is for --mode={mode}, and --mode is {_MODE.value}")
     return rest
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import itertools
-import json
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from posattn_jax.tasks.translation import Translation
 from posattn_jax.train import compiled
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.trained import read_config
 from posattn_jax.translation_config import sentences, translation
 
 CHUNK_BATCHES = 8  # that are read, sorted by length and written at a time
@@ -133,10 +133,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     Raises:
       InputError: no run of translation, or one without a checkpoint.
     """
-    try:
-        config = ConfigDict(json.loads((workdir / "config.json").read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError) as error:
-        raise InputError(f"--workdir={workdir}: no run there ({error})") from error
+    config = read_config(workdir)
     if config.task != "translation":
         raise InputError(f'--workdir={workdir}: a run of task="{config.task}": expected "translation"')
     source, target = parallel.tokenizers_of_run(workdir, joint=not config.data.source_vocabulary_size)

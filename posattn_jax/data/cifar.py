@@ -19,6 +19,16 @@ URL = "https://www.cs.toronto.edu/~kriz/"
 NUM_IMAGES = {"train": 50_000, "test": 10_000}
 NUM_PIXELS = 3 * 32 * 32
 MOST_BYTES = 200_000_000  # of a file in an archive: the largest official one has 156 million
+# CIFAR-100's fine labels, in the order of their numbers
+FINE = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +50,14 @@ class Cifar:
 
     Attributes:
       title: the name of the set.
-      num_classes: how many labels there are.
+      names: of the labels, by number.
       label_bytes: how many bytes come before the pixels of a binary record; the last is the label.
       label_key: the name of the labels in the python version.
       binary, python: the two versions.
     """
 
     title: str
-    num_classes: int
+    names: tuple[str, ...]
     label_bytes: int
     label_key: bytes
     binary: Version
@@ -93,7 +103,7 @@ class Cifar:
             for channel, plane in enumerate(np.split(file_images, 3, axis=1)):
                 interleaved[..., channel] = plane  # several times as fast as a transposed copy of all
             labels.append(file_labels)
-        return ImageSet(images.reshape(-1, 32, 32, 3), np.concatenate(labels), self.num_classes)
+        return ImageSet(images.reshape(-1, 32, 32, 3), np.concatenate(labels), len(self.names))
 
     def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
         """What `load` reads of a folder, as far as it is there."""
@@ -144,7 +154,7 @@ class Cifar:
 
 CIFAR10 = Cifar(
     title="CIFAR-10",
-    num_classes=10,
+    names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     label_bytes=1,
     label_key=b"labels",
     binary=Version(
@@ -171,7 +181,7 @@ CIFAR10 = Cifar(
 )
 CIFAR100 = Cifar(  # its labels are the fine ones; a binary record has a coarse one before
     title="CIFAR-100",
-    num_classes=100,
+    names=tuple(FINE.split()),
     label_bytes=2,
     label_key=b"fine_labels",
     binary=Version(

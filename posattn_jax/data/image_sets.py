@@ -1,16 +1,51 @@
 """Every set of labelled images by its name."""
 
+import dataclasses
 import pathlib
 from typing import Literal
 
 from posattn_jax.data import digits, mnist, tfds_images
 from posattn_jax.data.cifar import CIFAR10, CIFAR100
 from posattn_jax.data.images import ImageSet
-from posattn_jax.data.moving_mnist import Scene
+from posattn_jax.data.moving_mnist import DIRECTION_NAMES, Scene
 from posattn_jax.errors import InputError
 
 OFFICIAL = {"mnist": mnist, "cifar10": CIFAR10, "cifar100": CIFAR100}  # from their own files
 NAMES = ("digits", *OFFICIAL, "moving_mnist", "moving_mnist_clips")
+FIGURES = tuple("0123456789")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What the images of a set are like, known without reading them.
+
+    Attributes:
+      sides: height and width, before them frames in clips.
+      channels: of a pixel.
+      names: of the labels, by number.
+    """
+
+    sides: tuple[int, ...]
+    channels: int
+    names: tuple[str, ...]
+
+
+def kind(name: str, folder: pathlib.Path, scene: Scene) -> Kind:
+    """The kind of a set; of one that tensorflow-datasets has prepared it is read in `folder`. Arguments as `load`."""
+    known = {
+        "digits": Kind((8, 8), 1, FIGURES),
+        "mnist": Kind((mnist.SIDE, mnist.SIDE), 1, FIGURES),
+        "moving_mnist": Kind((scene.canvas, scene.canvas), 1, FIGURES),
+        "moving_mnist_clips": Kind((scene.frames, scene.canvas, scene.canvas), 1, DIRECTION_NAMES),
+        "cifar10": Kind((32, 32), 3, CIFAR10.names),
+        "cifar100": Kind((32, 32), 3, CIFAR100.names),
+    }
+    if name in known:
+        return known[name]
+    if not name.startswith("tfds/"):
+        raise InputError(f'data.name="{name}": expected {", ".join(NAMES)} or tfds/NAME')
+    (*sides, channels), names = tfds_images.describe(name.removeprefix("tfds/"), folder)
+    return Kind(tuple(sides), channels, names)
 
 
 def load(

@@ -14,6 +14,7 @@ from posattn_jax.errors import InputError
 
 # (rows, columns) a frame of each label: right, and on clockwise to right and up
 DIRECTIONS = np.array([(0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1)])
+DIRECTION_NAMES = ("right", "down right", "down", "down left", "left", "up left", "up", "up right")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,11 +15,11 @@ def is_prepared(name: str, folder: pathlib.Path) -> bool:
     return any((folder / name).glob("**/dataset_info.json"))
 
 
-def load(name: str, folder: pathlib.Path, split: str) -> ImageSet:
-    """Reads a split of a prepared set with features "image" and "label".
+def _builder(name: str, folder: pathlib.Path) -> tuple[Any, Any]:
+    """What reads a prepared set, and its features, of which "image" and "label" are asked for.
 
     Raises:
-      InputError: the set is not prepared in `folder`, or is no set of labelled images of one size.
+      InputError: the set is not prepared in `folder`, or has not both.
     """
     if not is_prepared(name, folder):
         raise InputError(
@@ -33,6 +33,24 @@ def load(name: str, folder: pathlib.Path, split: str) -> ImageSet:
     features: Any = builder.info.features
     if features is None or not {"image", "label"} <= set(features):
         raise InputError(f'tfds set "{name}" has no "image" and "label"')
+    return builder, features
+
+
+def describe(name: str, folder: pathlib.Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Of a prepared set, what its images have, (*sides, channels), and its labels' names; raises as `load`."""
+    _, features = _builder(name, folder)
+    if None in features["image"].shape:
+        raise InputError(f'tfds set "{name}": its images differ in size')
+    return tuple(features["image"].shape), tuple(features["label"].names)
+
+
+def load(name: str, folder: pathlib.Path, split: str) -> ImageSet:
+    """Reads a split of a prepared set with features "image" and "label".
+
+    Raises:
+      InputError: the set is not prepared in `folder`, or is no set of labelled images of one size.
+    """
+    builder, features = _builder(name, folder)
     if split not in builder.info.splits:
         raise InputError(f'tfds set "{name}" has no split "{split}": it has {", ".join(builder.info.splits)}')
     try:

@@ -115,6 +115,7 @@ class Bert(nn.Module):
         key_mask: KeyMask | None = None,
         span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
+        return_weights: bool = False,
     ) -> tuple[Features, dict[str, Any]]:
         """Encodes sequences.
 
@@ -124,6 +125,7 @@ class Bert(nn.Module):
           key_mask: [b t], True = a token, False = padding, which changes no token's features.
           span_bounds: see `run_blocks`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+          return_weights: whether what blocks made has their attention weights too.
 
         Returns:
           Features [b t c], and what each block made on the way, as "block_0", ...: see `PositionalSelfAttention`.
@@ -152,6 +154,7 @@ class Bert(nn.Module):
             span_bounds=span_bounds,
             key_mask=key_mask,
             deterministic=deterministic,
+            return_weights=return_weights,
         )
 
     def token_logits(self, embedded: Float[Array, "*batch e"]) -> Float[Array, "*batch v"]:

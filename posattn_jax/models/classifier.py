@@ -57,6 +57,7 @@ class Classifier(nn.Module):
         reference_shape: Shape | None = None,
         span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
+        return_weights: bool = False,
     ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
         """Classifies what lies on a grid.
 
@@ -68,6 +69,7 @@ class Classifier(nn.Module):
           span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; blocks of
             one loop are given the largest.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+          return_weights: whether what blocks made has their attention weights too.
 
         Returns:
           The logits [b, num_classes], and what each block made on the way, as "block_0", "block_1", ...: see
@@ -87,6 +89,7 @@ class Classifier(nn.Module):
             key_mask=key_mask,
             reference_shape=reference_shape,
             deterministic=deterministic,
+            return_weights=return_weights,
         )
         x = read_out(x, self.readout, key_mask)
         x = linear(self.head_dim or self.width, self.width, name="head_hidden", **dtypes)(x)

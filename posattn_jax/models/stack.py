@@ -1,14 +1,16 @@
 """What the models share: a stack of encoder blocks, and one feature vector read from its tokens."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Features, Float, KeyMask, Shape
+from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.precompute import precompute_encoding
 
 Readout = Literal["last", "mean", "max"]
 
@@ -76,6 +78,30 @@ def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_alike, a, b))
     return a == b
+
+
+def with_tables(model: Any, params: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The same model on one grid, with the relative encodings of its blocks in tables: see `precompute_encoding`.
+
+    Args:
+      model: one whose call is `run_blocks` of its `blocks`.
+      params: of the model.
+      made: what each of its blocks makes of the grid, with encodings of the whole of it.
+    """
+    encodings, params = [out.get("relative_encoding") for out in made.values()], dict(params)
+    stacked = None if None in encodings or not model.scan_layers else jnp.stack(encodings)
+    blocks, changed = [], {}
+    for i, block in enumerate(model.blocks):
+        if not isinstance(block.attention, PositionalSelfAttention):
+            blocks.append(block)
+            continue
+        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # blocks of one loop have their parameters together
+        attention, own = precompute_encoding(
+            block.attention, params[name]["attention"], stacked if model.scan_layers else encodings[i]
+        )
+        blocks.append(block.clone(attention=attention))
+        changed[name] = {**params[name], "attention": own}
+    return model.clone(blocks=tuple(blocks)), params | changed
 
 
 def read_out(x: Features, readout: Readout, key_mask: KeyMask | None = None) -> Float[Array, "b c"]:

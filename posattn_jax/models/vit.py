@@ -73,6 +73,7 @@ class VisionTransformer(nn.Module):
         span_bounds: Sequence[Shape] | None = None,
         positions: PointPositions | None = None,
         deterministic: bool = True,
+        return_weights: bool = False,
     ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
         """Classifies what lies on a grid, or a cloud of points.
 
@@ -84,6 +85,7 @@ class VisionTransformer(nn.Module):
           span_bounds: one a block, half-spans in patches that its span does not exceed, for layouts of a static size.
           positions: [b n p], of points, with patch_shape=(1,).
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
+          return_weights: whether what blocks made has their attention weights too.
 
         Returns:
           The logits [b, num_classes], and what each block made on the way, as "block_0", "block_1", ...: see
@@ -128,6 +130,7 @@ class VisionTransformer(nn.Module):
             num_class_tokens=cls,
             positions=positions,
             deterministic=deterministic,
+            return_weights=return_weights,
         )
         x = nn.LayerNorm(self.layer_norm_epsilon, name="final_norm", **dtypes)(x)
         x = x[:, 0] if self.readout == "class" else read_out(x, self.readout, key_mask)

@@ -91,6 +91,7 @@ class EncoderBlock(nn.Module):
         num_class_tokens: int = 0,
         positions: PointPositions | None = None,
         deterministic: bool = True,
+        return_weights: bool = False,
     ) -> tuple[Features, dict[str, Any]]:
         """Arguments and results as `PositionalSelfAttention`."""
         if self.norm not in ("post", "pre"):
@@ -109,6 +110,7 @@ class EncoderBlock(nn.Module):
                 num_class_tokens=num_class_tokens,
                 positions=positions,
                 deterministic=deterministic,
+                return_weights=return_weights,
             )
             made.update(out)
             return x

@@ -1,13 +1,17 @@
-"""Energies that know positions alone, as tables: what a trained mixer needs at inference (Schmidt 2023, section 4)."""
+"""What knows positions alone, as tables: what is needed at inference (Schmidt 2023, section 4; ours for attention)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array, Features
+from posattn_jax.axes import Array, Features, Float
+from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.nn.siren import SirenEncoding
+from posattn_jax.nn.terms import Positional
 
 
 def precompute(
@@ -45,3 +49,24 @@ def precompute(
 
 def _project(features: Features, linear: Mapping[str, Array]) -> Array:
     return jnp.einsum("tc,chd->thd", features[0], linear["kernel"]) + linear["bias"]
+
+
+def precompute_encoding(
+    attention: PositionalSelfAttention, params: Mapping[str, Any], encoding: Float[Array, "..."] | None
+) -> tuple[PositionalSelfAttention, dict[str, Any]]:
+    """The same attention on one grid, with the E that its SIREN or its sinusoids make of it in a table.
+
+    A pure function: the parameters given stay as they are. Attention without such an E is returned unchanged.
+
+    Args:
+      attention: the layer.
+      params: of the layer.
+      encoding: E [*R, h, d] of the whole grid, as the layer makes it without a span or within a `span_bound` that
+        reaches over all of it; of layers of one loop E of each, stacked. None: the layer makes none.
+    """
+    terms, params = list(attention.terms), dict(params)
+    for i, term in enumerate(terms):
+        if isinstance(term, Positional) and isinstance(term.encoding, SirenEncoding | SinusoidalEncoding):
+            terms[i] = Positional(LearnedEncoding(param_dtype=encoding.dtype))
+            params[f"terms_{i}"] = {"encoding": {"table": encoding}}
+    return attention.clone(terms=tuple(terms)), params

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import optax
 
-from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.axes import Array, Float, Shape, Sizes
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.blocks import EncoderBlock
@@ -67,13 +67,14 @@ class Classification(BlockTask):
         inputs = {"inputs": jnp.zeros((1, math.prod(shape), self.num_channels)), "grid_shape": shape}
         return inputs | ({"positions": jnp.zeros((1, *shape, self.num_dims))} if self.num_dims else {})
 
-    def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
-        """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
+    def apply(
+        self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
+    ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
+        """What the model makes of a batch's "inputs", of points also "positions" and "mask".
 
-        A batch of points has "positions" [b t p] and "mask" [b t], True where there is a point, too. Without `rng`
-        dropout is off. Totals add up over batches: see `summarise`.
+        Without `rng` dropout is off.
         """
-        logits, made = self.model.apply(
+        made: Any = self.model.apply(
             {"params": params},
             batch["inputs"],
             self.input_shape,
@@ -82,7 +83,17 @@ class Classification(BlockTask):
             span_bounds=self.span_bounds,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
+            **inputs,
         )
+        return made
+
+    def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
+        """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
+
+        A batch of points has "positions" [b t p] and "mask" [b t], True where there is a point, too. Without `rng`
+        dropout is off. Totals add up over batches: see `summarise`.
+        """
+        logits, made = self.apply(params, batch, rng)
         weights = batch.get("weights", jnp.ones(len(logits)))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         correct = jnp.argmax(logits, -1) == batch["labels"]

@@ -47,6 +47,10 @@ def test_reads_a_prepared_set(folder):
     assert found == {image.tobytes(): i % 5 for i, image in enumerate(IMAGES)}
 
 
+def test_describes_a_prepared_set(folder):
+    assert tfds_images.describe("squares", folder) == ((4, 4, 3), ("0", "1", "2", "3", "4"))
+
+
 def test_missing_set_is_told_at_once(tmp_path):
     with pytest.raises(InputError, match='tfds set "mnist" is not prepared in data.dir=.*extra "prepare"'):
         tfds_images.load("mnist", tmp_path, "train")

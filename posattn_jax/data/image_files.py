@@ -1,0 +1,57 @@
+"""Image files of any size as images of a set: found in folders, read, resized and cropped."""
+
+import pathlib
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from posattn_jax.errors import InputError
+
+FORMATS = ("PNG", "JPEG")
+SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+def find(given: Iterable[str]) -> list[pathlib.Path | InputError]:
+    """The files themselves, and of folders all PNG and JPEG files below them, sorted; or what is wrong with one."""
+    found: list[pathlib.Path | InputError] = []
+    for name in given:
+        path = pathlib.Path(name)
+        if not path.is_dir():
+            found.append(path)
+            continue
+        below = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+        found += below or [InputError(f"{name}: no {' or '.join(SUFFIXES)} below this folder")]
+    return found
+
+
+def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarray:
+    """[height, width, channels] uint8: the largest central part of these proportions, resized (bicubic).
+
+    It is turned as its Exif orientation says; colours become grey (ITU-R 601-2 luma) where `channels` is 1, and grey is
+    repeated where it is 3. What is transparent is laid on black; of 16 bits the upper 8 are taken.
+
+    Raises:
+      InputError: it cannot be read as PNG or JPEG, or there is no conversion to so many channels.
+    """
+    if channels not in (1, 3):
+        raise InputError(f"{path}: this run's images have {channels} channels: expected 1 or 3")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as file:
+                image = ImageOps.exif_transpose(file)
+                if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
+                    image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
+                if image.has_transparency_data:
+                    image = image.convert("RGBA")
+                    image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
+                image = image.convert("L" if channels == 1 else "RGB")
+                fitted = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, Image.UnidentifiedImageError):
+            reason = "it is neither"
+        raise InputError(f"{path}: cannot be read as PNG or JPEG ({reason})") from error
+    return np.asarray(fitted).reshape(height, width, channels)
