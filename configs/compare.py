@@ -1,7 +1,7 @@
 """Every position method and mixer in the same backbone, with the same budget: which one, and what does it cost?
 
 python -m posattn_jax.main --mode=sweep --config=configs/compare.py --workdir=runs/compare --workers=2
-python -m posattn_jax.benchmarks.treatments --config=configs/compare.py --out=runs/compare/costs.json
+python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare
 python -m posattn_jax.analysis.comparison runs/compare --out=docs/results/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
 Hardware and time: TO BE MEASURED. Expected best-epoch validation accuracy: TO BE MEASURED.
