@@ -35,6 +35,7 @@ def make_stack(config: ConfigDict, grid_shape: Sizes) -> dict[str, Any]:
     if not model.head_dim and model.width % model.num_heads:
         raise InputError(f"model.num_heads={model.num_heads} does not divide model.width={model.width}")
     names = mixer_names(config, "encoder")
+    blocks = tuple(make_block(config, name, grid_shape) for name in names)
     others = sorted(set(names) - {"attention"})
     if others and config.mesh.grid != 1:
         raise InputError(f'mesh.grid={config.mesh.grid}: expected 1 with model.mixer.encoder="{others[0]}"')
@@ -43,7 +44,7 @@ def make_stack(config: ConfigDict, grid_shape: Sizes) -> dict[str, Any]:
     return {
         "width": model.width,
         "positions": make_positions(config, grid_shape),
-        "blocks": tuple(make_block(config, name, grid_shape) for name in names),
+        "blocks": blocks,
         "remat": model.remat,
         "scan_layers": model.scan_layers,
         "dtype": dtype(config, "dtype"),

@@ -15,7 +15,7 @@ from tests.test_configs import made_source
 
 PLAN = compare.sweep("tiny")
 # One of each part that an update of another config does not train.
-FAST = ("shaw", "ramachandran", "zhao", "fourier_features", "rope", "alibi", "rposnet", "fouriernet")
+FAST = ("shaw", "ramachandran", "zhao", "rposnet")
 
 
 def config_of(name, variant="tiny"):
@@ -42,7 +42,7 @@ def test_an_update(name):
     assert all(path.endswith("bias") for path in still), still
 
 
-@pytest.mark.parametrize("variant", ["", "cifar", "text"])
+@pytest.mark.parametrize("variant", [slow(""), slow("cifar"), "text"])
 def test_every_method_of_a_variant_is_another_model(unchecked, variant):
     plan, made = compare.sweep(variant), set()
     for treatment in plan.treatments:
@@ -72,8 +72,6 @@ def test_costs_are_measured_once(tmp_path, capsys, monkeypatch):
     assert costs.main([*arguments, "--treatments=none,gehring"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("none: operations ") and "gehring: operations" in said
-    monkeypatch.setattr(
-        costs, "measure", lambda config, updates: {"operations": 1, "temp_bytes": 1, "cpu_seconds": 0.5}
-    )
+    monkeypatch.setattr(costs, "measure", lambda config, updates: {"operations": 1.0, "temp_bytes": 2.0})
     assert costs.main([*arguments, "--treatments=none,vaswani"]) == 0
-    assert capsys.readouterr().out == "vaswani: operations 1, temp_bytes 1, cpu_seconds 0.5\n"
+    assert capsys.readouterr().out == "vaswani: operations 1, temp_bytes 2\n"

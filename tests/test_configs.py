@@ -224,7 +224,6 @@ def test_options_are_read(fields):
         ({"positions.kind": "learned"}, {"positions.kind": "sinusoidal"}),
         ({"encoding.kind": "sinusoidal"}, {"encoding.use_bias": False}),
         ({"value.kind": "plus_relative", "kernel.shape": (3, 3)}, {"kernel.share_heads": False}),
-        ({"span.kind": "window", "span.half_span": (1, 1)}, {"span.half_span": (1, 2)}),
         ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.encoder": "aposnet"}),
         ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.context": 2}),
     ],

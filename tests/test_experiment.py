@@ -56,11 +56,6 @@ from tests import made_data
             "fourier",
             'model.span.enabled=True: expected False with model.mixer.encoder="fourier"',
         ),
-        (
-            "model.mixer.encoder",
-            ("attention",) * 2,
-            r"model.mixer.encoder=.*: expected one mixer, or one for each of 1",
-        ),
         ("model.dropout_rate", 1.0, "model.dropout_rate=1.0: expected at least 0 and less than 1"),
         ("model.attention_dropout_rate", 1.5, "model.attention_dropout_rate=1.5: expected at least 0"),
         ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),

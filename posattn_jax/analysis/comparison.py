@@ -135,8 +135,9 @@ def _cell(value: float | None, form: str) -> str:
 
 def draw(runs: Runs, rows: list[Row]) -> Figure:
     """Quality against the operations of an update; against the seconds of a run where these are not known."""
-    counted = all(row.operations is not None for row in rows)
-    costs = [row.operations / 1e6 if counted else row.seconds for row in rows]
+    operations = [row.operations / 1e6 for row in rows if row.operations is not None]
+    counted = len(operations) == len(rows)
+    costs = operations if counted else [row.seconds for row in rows]
     figure, axis = plt.subplots(figsize=(9, 6), layout="constrained")
     for row, cost in zip(rows, costs, strict=True):
         error = None if math.isnan(row.low) else [[row.mean - row.low], [row.high - row.mean]]

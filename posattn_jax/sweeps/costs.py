@@ -98,8 +98,8 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     for _ in range(updates):
         state, _ = jax.block_until_ready(compiled(state, batch))
     return {
-        "operations": counted,
-        "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "operations": float(counted),
+        "temp_bytes": float(compiled.memory_analysis().temp_size_in_bytes),
         "cpu_seconds": (time.process_time() - cpu) / updates,
         "seconds": (time.perf_counter() - wall) / updates,
     }
