@@ -4,7 +4,8 @@ python -m posattn_jax.main --mode=sweep --config=configs/compare.py --workdir=ru
 python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare
 python -m posattn_jax.analysis.comparison runs/compare --out=docs/results/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
-Hardware and time: TO BE MEASURED. Expected best-epoch validation accuracy: TO BE MEASURED.
+Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, about a minute of a CPU core each. Expected best-epoch
+validation accuracy (one seed): RoPE .981, SIREN with a span .978, sinusoids .955; added to inputs .47 to .81; none .28.
 "" (digits), :cifar (CIFAR-10 at 8x8, as configs/cifar2d_span.py:quick), :text (masked language modelling, as
 configs/bert_tiny.py; judged by the loss), :tiny (digits, tests).
 """
@@ -16,15 +17,16 @@ from ml_collections import ConfigDict
 from configs import common, common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 
-# How many dimensions the grid has, offsets of a kernel along each, and how far a local window reaches.
-GRIDS = {"": (2, 15, 3), "cifar": (2, 15, 3), "text": (1, 17, 8), "tiny": (2, 7, 1)}
+# How many dimensions the grid has, the offsets of a kernel of scores along each (all, but of text), how far a local
+# window reaches, and the kernel of convolutions, which take long on a CPU.
+GRIDS = {"": (2, 15, 3, 3), "cifar": (2, 15, 3, 3), "text": (1, 17, 8, 17), "tiny": (2, 7, 1, 3)}
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """The backbone: attention by content alone."""
     if variant not in GRIDS:
         raise ValueError(f'compare variant "{variant}": expected none, "cifar", "text" or "tiny"')
-    num_dims, kernel, _ = GRIDS[variant]
+    num_dims, kernel, *_ = GRIDS[variant]
     if variant == "text":
         config = common_bert.get_config("bert_tiny", "none")
         config.data.update(vocabulary_size=4096, length=40)
@@ -46,13 +48,14 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    num_dims, _, reach = GRIDS[variant]
+    num_dims, _, reach, taps = GRIDS[variant]
     relative = {"model.terms": ("content", "positional")}
     biased = {"model.terms": ("content", "positional", "content_bias", "positional_bias")}
     sinusoids = {"model.encoding.kind": "sinusoidal"}
     siren = biased | {"model.encoding.kind": "siren"}
     rotary = {"model.terms": ("rotary_content",)}
     window = {"model.span.enabled": True, "model.span.kind": "window", "model.span.half_span": (reach,) * num_dims}
+    convolution = {"model.kernel.shape": (taps,) * num_dims}
 
     def terms(*names: str) -> dict[str, Any]:
         return {"model.terms": ("content", *names)}
@@ -99,8 +102,12 @@ def sweep(variant: str = "") -> Plan:
         Treatment("relative_bias", "a number an offset (T5)", terms("fixed_convolution")),
         # Chang 2021.
         Treatment("composite", "composite", terms("fixed_convolution", "dynamic_convolution")),
-        Treatment("depthwise", "depthwise convolution added", value("plus_depthwise")),
-        Treatment("convolutional_qk", "convolutional queries and keys", {"model.convolved": ("query", "key")}),
+        Treatment("depthwise", f"depthwise convolution of {taps} added", value("plus_depthwise") | convolution),
+        Treatment(
+            "convolutional_qk",
+            f"queries and keys by convolutions of {taps}",
+            convolution | {"model.convolved": ("query", "key")},
+        ),
         # Fan 2025.
         Treatment("translution", "Translution", value("translution")),
         Treatment("low_rank", "low-rank Translution", value("low_rank")),
