@@ -72,18 +72,25 @@ def get_config() -> ConfigDict:
     config.model.readout = "last"  # or mean, max; vit: class, mean or max
     config.model.patch_shape = ()  # vit: a size in every dimension
     config.model.absolute_positions = False  # vit, bert: a trained vector for every token
+    config.model.positions = ConfigDict()  # classifier, vit, bert: of vectors added to the embedded inputs
+    config.model.positions.kind = "none"  # or learned (one a place), sinusoidal, fourier
+    config.model.positions.num_features = 0  # fourier: of sines and cosines; 0: the width
+    config.model.positions.hidden_features = 0  # fourier: of its network; 0: the width
+    config.model.positions.gamma = 1.0  # fourier: frequencies begin as N(0, 1 / gamma^2), in radians a position
     config.model.layer_norm_epsilon = 1e-5
     config.model.linear_init = "own"  # of linear maps, projections excepted; or normal: N(0, .02)
     config.model.projection_bias = True  # of queries, keys and values
     config.model.projection_init = "xavier"  # over the fused map; fan_in: of each as a linear map of its own; normal
     config.model.use_output = True  # whether attention has an output projection
     # some of these; of Translution's relative_content (in the place of content), relative_query, relative_key; and of
-    # fixed_convolution, dynamic_convolution, key_convolution (of the kernel below)
+    # fixed_convolution, dynamic_convolution, key_convolution (of the kernel below); rotary_content (RoPE) and
+    # score_network, both in the place of content; linear_bias (ALiBi)
     config.model.terms = ("content", "positional", "content_bias", "positional_bias")
+    config.model.rotary_base = 10000.0  # rotary_content
     config.model.kernel = ConfigDict()
     config.model.kernel.shape = ()  # of all convolutions: odd sizes, one a dimension
     config.model.kernel.outside = "clip"  # terms: offsets beyond the kernel have what its edge has; or drop: 0
-    config.model.kernel.share_heads = True  # dynamic_convolution, key_convolution: the same vectors for all heads
+    config.model.kernel.share_heads = True  # vectors of offsets are the same for all heads
     config.model.kernel.at = "query"  # span_convolution: whose weights are taken; or key
     config.model.convolved = ()  # query, key or value: made by a convolution for the first half of the heads
     config.model.beside = "none"  # or span_convolution (ConvBERT's): as many heads again that do not attend
@@ -96,7 +103,7 @@ def get_config() -> ConfigDict:
     config.model.param_dtype = "float32"
 
     config.model.encoding = ConfigDict()
-    config.model.encoding.kind = "siren"  # or sinusoidal, learned, none (which also drops the positional terms)
+    config.model.encoding.kind = "siren"  # or sinusoidal, learned, axial, none (which also drops the positional terms)
     config.model.encoding.hidden_features = 0  # siren: 0: as wide as the model
     config.model.encoding.num_layers = 3  # siren
     config.model.encoding.omega = 10.0  # siren
@@ -104,11 +111,12 @@ def get_config() -> ConfigDict:
     config.model.encoding.bias_init = "zeros"  # siren; or ckconv
     config.model.encoding.learn_omega = False  # siren
     config.model.encoding.combine = "concat"  # sinusoidal in more than one dimension; or sum
+    config.model.encoding.use_bias = True  # sinusoidal; Transformer-XL: False
 
     config.model.value = ConfigDict()
-    config.model.value.kind = (
-        "plain"  # or plus_depthwise, translution, low_rank, general (its SIREN: omega, ... of the encoding)
-    )
+    # plain; plus_depthwise, plus_relative (of the kernel above); translution, low_rank; general (its SIREN: omega, ...
+    # of the encoding)
+    config.model.value.kind = "plain"
     config.model.value.half_span = ()  # displacements that have a matrix, on each side; (): all of the grid's
     config.model.value.share_heads = False  # translution: the same matrices for all heads
     config.model.value.kernel_init = "kaiming"  # translution, low_rank: over the whole table; or fan_in
@@ -116,9 +124,10 @@ def get_config() -> ConfigDict:
     config.model.value.down_dim = 0  # low_rank: the inputs are first mapped to so many features; 0: they are not
     config.model.value.num_bases = 8  # general
 
-    # seq2seq: what mixes tokens, in a stack's blocks and across; one name, or one a block. attention, shaw, relative,
-    # aposnet, rposnet, lightconv (with GLU), lightconv_plain, lightconv_gelu (gated), lightconv_global (gated, and
-    # outside = clip), linear, glinear (gated), gaussian, fourier (encoder alone)
+    # What mixes tokens, in a stack's blocks and across; one name, or one a block. Models but seq2seq have an encoder
+    # alone, in which attention is that of the terms above. attention, shaw, relative, aposnet, rposnet, lightconv (with
+    # GLU), lightconv_plain, lightconv_gelu (gated), lightconv_global (gated, and outside = clip), linear, glinear
+    # (gated), gaussian, fourier (encoder alone)
     config.model.mixer = ConfigDict()
     config.model.mixer.encoder = "attention"
     config.model.mixer.decoder = "attention"
@@ -129,6 +138,8 @@ def get_config() -> ConfigDict:
 
     config.model.span = ConfigDict()
     config.model.span.enabled = True
+    config.model.span.kind = "gaussian"  # learned, with the fields below; or window, given by half_span
+    config.model.span.half_span = ()  # window: in positions, one a dimension
     config.model.span.threshold = 0.1  # 0: no mask
     config.model.span.mode = "multiply"  # or log_add
     config.model.span.covariance = "diagonal"  # or full

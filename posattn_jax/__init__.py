@@ -7,16 +7,18 @@ from posattn_jax.models.seq2seq import EncoderDecoder, StackPositions, precomput
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
-from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
+from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import LearnedPositions, Places, SinusoidalPositions, between, of_grid
+from posattn_jax.nn.places import FourierPositions, LearnedPositions, Places, SinusoidalPositions, between, of_grid
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
+from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import Siren, SirenEncoding
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import GaussianSpan, WindowSpan
 from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import (
     Content,
@@ -28,11 +30,12 @@ from posattn_jax.nn.terms import (
     RelativeContent,
 )
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
-from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
+from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
 from posattn_jax.ops.attention import exchange_bytes, halo_attention, relative_attention
 from posattn_jax.ops.span import gaussian, span_share, span_size
 
 __all__ = [
+    "AxialEncoding",
     "Bert",
     "Classifier",
     "Content",
@@ -43,6 +46,7 @@ __all__ = [
     "EncoderBlock",
     "EncoderDecoder",
     "FeedForward",
+    "FourierPositions",
     "FourierWeights",
     "GaussianSpan",
     "GaussianWeights",
@@ -53,6 +57,7 @@ __all__ = [
     "KeyPositional",
     "LearnedEncoding",
     "LearnedPositions",
+    "LinearBias",
     "LinearProjections",
     "LowRankTranslution",
     "MaskedLanguageModel",
@@ -62,11 +67,14 @@ __all__ = [
     "PairTable",
     "Places",
     "PlusDepthwise",
+    "PlusRelative",
     "Positional",
     "PositionalBias",
     "PositionalSelfAttention",
     "RelativeBias",
     "RelativeContent",
+    "RotaryContent",
+    "ScoreNetwork",
     "SequenceBlock",
     "SequenceClassifier",
     "SinusoidalEncoding",
@@ -78,6 +86,7 @@ __all__ = [
     "TokenMixing",
     "Translution",
     "VisionTransformer",
+    "WindowSpan",
     "beam_search",
     "bert_block",
     "between",

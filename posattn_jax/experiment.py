@@ -110,7 +110,7 @@ def make_classification(config: ConfigDict, source: Labelled, trained_with: Conf
     """Classification of a source's images."""
     trained_on = lay_out(trained_with or config, source.images).grid_shape
     return Classification(
-        make_model(config, source.images.num_classes),
+        make_model(config, source.images.num_classes, trained_on),
         source.grid_shape,
         source.num_channels,
         reference_shape=None if trained_on == source.grid_shape else trained_on,

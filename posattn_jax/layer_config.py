@@ -11,13 +11,13 @@ from ml_collections import ConfigDict
 from posattn_jax.errors import InputError
 from posattn_jax.models.bert import NORMAL
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.displacements import fan_in_table, kaiming_table
-from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
 from posattn_jax.nn.projections import PARTS, ConvolutionalProjections, LinearProjections, fan_in, fused_xavier
+from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import Siren, SirenEncoding
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import GaussianSpan, WindowSpan
 from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import (
     Content,
@@ -29,7 +29,7 @@ from posattn_jax.nn.terms import (
     RelativeContent,
 )
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, PairValues, Translution
-from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
+from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
 
 TERMS = (
     "content",
@@ -42,6 +42,9 @@ TERMS = (
     "fixed_convolution",
     "dynamic_convolution",
     "key_convolution",
+    "rotary_content",
+    "linear_bias",
+    "score_network",
 )
 
 
@@ -85,13 +88,14 @@ def siren_fields(config: ConfigDict) -> dict[str, Any]:
 
 def make_encoding(config: ConfigDict) -> nn.Module | None:
     """The relative encoding of one layer."""
-    param_dtype = dtype(config, "param_dtype")
+    encoding, param_dtype = config.model.encoding, dtype(config, "param_dtype")
     make = choose(
         config,
         "encoding.kind",
         siren=lambda: SirenEncoding(**siren_fields(config)),
-        sinusoidal=lambda: SinusoidalEncoding(config.model.encoding.combine, param_dtype),
+        sinusoidal=lambda: SinusoidalEncoding(encoding.combine, encoding.use_bias, param_dtype),
         learned=lambda: LearnedEncoding(param_dtype=param_dtype),
+        axial=lambda: AxialEncoding(param_dtype=param_dtype),
         none=lambda: None,
     )
     return make()
@@ -106,28 +110,39 @@ def make_terms(config: ConfigDict) -> tuple[nn.Module, ...]:
     encoding = make_encoding(config)
     relative = functools.partial(RelativeContent, **table_fields(config))
     kernel: Any = config.model.kernel
-    shape, fields = tuple(kernel.shape), {"outside": kernel.outside, "param_dtype": param_dtype}
-    vectors = functools.partial(KernelEncoding, shape, share_heads=kernel.share_heads, **fields)
     terms = {
         "content": Content(),
         "content_bias": ContentBias(param_dtype=param_dtype),
         "relative_content": relative(),
         "relative_query": relative(relative_key=False),
         "relative_key": relative(relative_query=False),
-        "fixed_convolution": RelativeBias(shape, **fields),
-        "dynamic_convolution": Positional(vectors()),
-        "key_convolution": KeyPositional(vectors()),
+        "fixed_convolution": RelativeBias(tuple(kernel.shape), kernel.outside, param_dtype=param_dtype),
+        "dynamic_convolution": Positional(kernel_encoding(config)),
+        "key_convolution": KeyPositional(kernel_encoding(config)),
+        "rotary_content": RotaryContent(config.model.rotary_base),
+        "linear_bias": LinearBias(),
+        "score_network": ScoreNetwork(param_dtype=param_dtype),
     }
     if encoding is not None:
         terms |= {"positional": Positional(encoding), "positional_bias": PositionalBias(param_dtype=param_dtype)}
     return tuple(terms[name] for name in config.model.terms if name in terms)
 
 
-def make_span(config: ConfigDict) -> GaussianSpan | None:
-    """The learned span of one layer."""
+def kernel_encoding(config: ConfigDict) -> KernelEncoding:
+    """Vectors for the offsets of the config's kernel."""
+    kernel: Any = config.model.kernel
+    return KernelEncoding(
+        tuple(kernel.shape), kernel.outside, kernel.share_heads, param_dtype=dtype(config, "param_dtype")
+    )
+
+
+def make_span(config: ConfigDict) -> GaussianSpan | WindowSpan | None:
+    """The span of one layer."""
     span = config.model.span
     if not span.enabled:
         return None
+    if choose(config, "span.kind", gaussian=False, window=True):
+        return WindowSpan(tuple(span.half_span))
     if span.initial_sigma == 0:
         raise InputError("model.span.initial_sigma=0: expected another value, from which a span can be learned")
     return GaussianSpan(
@@ -145,6 +160,8 @@ def span_penalty(config: ConfigDict) -> float:
     span: Any = config.model.span
     if span.penalty and not span.enabled:
         raise InputError(f"model.span.penalty={span.penalty}: model.span.enabled is False")
+    if span.penalty and span.kind == "window":
+        raise InputError(f'model.span.penalty={span.penalty}: expected 0 with model.span.kind="window", which is given')
     return span.penalty
 
 
@@ -174,7 +191,7 @@ def make_projections(config: ConfigDict) -> LinearProjections | ConvolutionalPro
     return ConvolutionalProjections(tuple(model.kernel.shape), convolved, **fields)
 
 
-def make_values(config: ConfigDict) -> PairValues | PlusDepthwise | None:
+def make_values(config: ConfigDict) -> PairValues | PlusDepthwise | PlusRelative | None:
     """The values of one layer."""
     value: Any = config.model.value
     fields = table_fields(config)
@@ -188,6 +205,7 @@ def make_values(config: ConfigDict) -> PairValues | PlusDepthwise | None:
                 tuple(config.model.kernel.shape), dtype=dtype(config, "dtype"), param_dtype=dtype(config, "param_dtype")
             )
         ),
+        plus_relative=lambda: PlusRelative(kernel_encoding(config)),
         translution=lambda: Translution(share_heads=value.share_heads, **fields),
         low_rank=lambda: LowRankTranslution(rank=value.rank, down_dim=value.down_dim or None, **fields),
         general=lambda: GeneralTranslution(
@@ -217,12 +235,12 @@ def linear_init(config: ConfigDict) -> Initializer | None:
     return choose(config, "linear_init", own=None, normal=NORMAL)
 
 
-def make_block(config: ConfigDict) -> EncoderBlock:
-    """One encoder block, whose parts are its own: parts shared between blocks would share parameters."""
+def make_attention(config: ConfigDict) -> PositionalSelfAttention:
+    """The attention of one layer, whose parts are its own: parts shared between layers would share parameters."""
     model: Any = config.model
-    dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
     init = linear_init(config)
-    attention = PositionalSelfAttention(
+    dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
+    return PositionalSelfAttention(
         num_heads=model.num_heads,
         head_dim=model.head_dim or None,
         terms=make_terms(config),
@@ -235,15 +253,4 @@ def make_block(config: ConfigDict) -> EncoderBlock:
         implementation=model.implementation,
         grid_axis=None if config.mesh.grid == 1 else "grid",
         **(dtypes if init is None else dtypes | {"kernel_init": init}),
-    )
-    return EncoderBlock(
-        attention,
-        model.mlp_dim,
-        model.dropout_rate,
-        model.norm,
-        choose(config, "activation", relu=nn.relu, gelu=exact_gelu),
-        mlp_dropout_rate=None if model.mlp_dropout_rate == -1 else model.mlp_dropout_rate,
-        kernel_init=init,
-        layer_norm_epsilon=model.layer_norm_epsilon,
-        **dtypes,
     )

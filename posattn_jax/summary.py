@@ -16,6 +16,7 @@ from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
 from posattn_jax.errors import RunError
 from posattn_jax.files import read_metrics, write_atomically, write_json
+from posattn_jax.layer_config import make_span
 from posattn_jax.processes import is_first
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train.loop import Trainer
@@ -60,13 +61,14 @@ def _finish(
 
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
+    span = make_span(config)
     summary = {
         "best": best,
         "final": epochs[max(epochs)],
         "num_parameters": trainer.num_parameters,
         "grid_shape": list(trainer.task.grid_shape),
         "score_share": _score_shares(workdir, best["step"]),
-        "threshold": config.model.span.threshold if config.model.span.enabled else None,
+        "threshold": span and span.threshold,
         "seconds": member.seconds,
         "peak_memory_bytes": _peak_memory_bytes(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

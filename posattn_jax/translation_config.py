@@ -13,7 +13,8 @@ from posattn_jax.data.buckets import check_buckets
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.errors import InputError
-from posattn_jax.seq2seq_config import TABLES, make_seq2seq, max_length, mixer_names
+from posattn_jax.mixer_config import TABLES, mixer_names
+from posattn_jax.seq2seq_config import make_seq2seq, max_length
 from posattn_jax.tasks.translation import Translation
 
 

@@ -28,6 +28,7 @@ NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not
 # test_language.py and test_translation.py train.
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
 ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
+ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 NEARLY_ALIKE = ("digits", "cifar2d_span", "translution_moving_mnist")  # test_main.py trains the first
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
@@ -190,6 +191,16 @@ def traced_plain():
         {"terms": ("content", "key_convolution"), "kernel.shape": (3, 3), "kernel.outside": "drop"},
         {"terms": ("dynamic_convolution",), "kernel.shape": (3, 3), "kernel.share_heads": False},
         {"convolved": ("query", "value"), "kernel.shape": (3, 3)},
+        {"terms": ("rotary_content",)},
+        {"terms": ("content", "linear_bias")},
+        {"terms": ("score_network",)},
+        {"encoding.kind": "axial"},
+        {"encoding.kind": "sinusoidal", "encoding.use_bias": False},
+        {"span.kind": "window", "span.half_span": (1, 1)},
+        {"positions.kind": "learned"},
+        {"positions.kind": "fourier"},
+        {"mixer.encoder": "lightconv", "span.enabled": False},
+        {"value.kind": "plus_relative", "kernel.shape": (3, 3)},
         {"value.kind": "plus_depthwise", "kernel.shape": (3, 3)},
         {"norm": "pre", "readout": "mean", "remat": True, "scan_layers": True},
         {"dtype": "bfloat16", "attention_dropout_rate": 0.1},
@@ -201,3 +212,26 @@ def test_options_are_read(fields):
     changed = cifar2d_span.get_config("tiny")
     changed.model.update_from_flattened_dict(fields)
     assert traced(changed) != traced_plain()
+
+
+@pytest.mark.parametrize(
+    "base, fields",
+    [
+        ({"terms": ("rotary_content",)}, {"rotary_base": 100.0}),
+        ({"positions.kind": "fourier"}, {"positions.num_features": 4}),
+        ({"positions.kind": "fourier"}, {"positions.hidden_features": 3}),
+        ({"positions.kind": "fourier"}, {"positions.gamma": 2.0}),
+        ({"positions.kind": "learned"}, {"positions.kind": "sinusoidal"}),
+        ({"encoding.kind": "sinusoidal"}, {"encoding.use_bias": False}),
+        ({"value.kind": "plus_relative", "kernel.shape": (3, 3)}, {"kernel.share_heads": False}),
+        ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.encoder": "aposnet"}),
+        ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.context": 2}),
+    ],
+    ids=str,
+)
+def test_options_of_options_are_read(base, fields):
+    """Each changes what is traced beside those that it belongs to."""
+    configs = [cifar2d_span.get_config("tiny") for _ in range(2)]
+    for config, given in zip(configs, (base, base | fields), strict=True):
+        config.model.update_from_flattened_dict(given)
+    assert traced(configs[0]) != traced(configs[1])

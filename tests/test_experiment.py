@@ -27,7 +27,7 @@ from tests import made_data
         ("model.kind", "mlp", 'model.kind="mlp": expected "classifier" or "vit"'),
         ("model.activation", "tanh", 'model.activation="tanh": expected "relu" or "gelu"'),
         ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier", "fan_in" or "normal"'),
-        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "plus_depthwise", "translution"'),
+        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "plus_depthwise", "plus_relative"'),
         ("model.value.kernel_init", "zeros", 'model.value.kernel_init="zeros": expected "kaiming" or "fan_in"'),
         (
             "data.name",
@@ -48,6 +48,15 @@ from tests import made_data
         ("model.span.threshold", 1.5, "threshold=1.5: expected less than 1"),
         ("model.span.covariance", "round", 'model: covariance="round": expected "diagonal" or "full"'),
         ("model.span.initial_sigma", 0.0, "model.span.initial_sigma=0: expected another value"),
+        ("model.span.kind", "box", 'model.span.kind="box": expected "gaussian" or "window"'),
+        ("model.span.kind", "window", r"model: half_span=\(\): expected 2 numbers of at least 1"),
+        ("model.positions.kind", "rope", 'model.positions.kind="rope": expected "none", "learned", "sinusoidal" or'),
+        ("model.mixer.encoder", "mlp", 'model.mixer.encoder="mlp": expected one of attention, shaw'),
+        (
+            "model.mixer.encoder",
+            "fourier",
+            'model.span.enabled=True: expected False with model.mixer.encoder="fourier"',
+        ),
         ("model.dropout_rate", 1.0, "model.dropout_rate=1.0: expected at least 0 and less than 1"),
         ("model.attention_dropout_rate", 1.5, "model.attention_dropout_rate=1.5: expected at least 0"),
         ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),
@@ -95,6 +104,7 @@ def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
     [
         ("model.span.enabled", False, 'model: grid_axis="grid" does not support attention without a span'),
         ("model.implementation", "patch", 'model: grid_axis="grid" does not support implementation="patch"'),
+        ("model.mixer.encoder", "linear", 'mesh.grid=2: expected 1 with model.mixer.encoder="linear"'),
         ("task", "reconstruction", 'mesh.grid=2: expected 1 with task="reconstruction"'),
     ],
 )
@@ -125,6 +135,29 @@ def test_a_price_needs_a_span():
     sources = experiment.load_sources(config)
     with pytest.raises(InputError, match=r"model.span.penalty=0.1: model.span.enabled is False"):
         experiment.make_task(config, sources["train"])
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            {"model.span.kind": "window", "model.span.half_span": (1, 1), "model.span.penalty": 0.1},
+            'model.span.penalty=0.1: expected 0 with model.span.kind="window"',
+        ),
+        (
+            {"model.kind": "vit", "model.patch_shape": (1, 1), "model.readout": "mean"}
+            | {"model.absolute_positions": True, "model.positions.kind": "sinusoidal"},
+            'model.positions.kind="sinusoidal": expected "none" with model.absolute_positions=True',
+        ),
+        ({"model.positions.kind": "fourier", "model.positions.gamma": 0.0}, "model: gamma=0.0: expected more than 0"),
+        ({"model.encoding.kind": "none", "model.terms": ("rotary_content",), "model.rotary_base": -1.0}, "base=-1.0"),
+    ],
+)
+def test_fields_that_do_not_fit_together(unchecked, fields, message):
+    config = digits.get_config("tiny")
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(InputError, match=message):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
 
 
 @pytest.mark.parametrize(

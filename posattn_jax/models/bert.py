@@ -9,7 +9,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
-from posattn_jax.models.stack import run_blocks
+from posattn_jax.models.stack import add_positions, run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.dropout import Dropout
@@ -71,6 +71,7 @@ class Bert(nn.Module):
       max_length: how many absolute positions there are; without them sequences may be of any length.
       num_segments: how many segment ids there are.
       absolute_positions: whether a trained vector is added to every token.
+      positions: a module (places [n 1], e) -> [n e], of vectors added to the embeddings; None: no vectors.
       dropout_rate: of the embeddings.
       kernel_init: of the embeddings and of the linear map.
       remat, scan_layers: see `run_blocks`.
@@ -86,6 +87,7 @@ class Bert(nn.Module):
     max_length: int = 128
     num_segments: int = 2
     absolute_positions: bool = True
+    positions: nn.Module | None = None
     dropout_rate: float = 0.1
     kernel_init: Initializer = NORMAL
     remat: bool = False
@@ -142,6 +144,7 @@ class Bert(nn.Module):
                     f"sequences of {length} tokens: absolute positions reach to max_length={self.max_length}"
                 )
             x += self.position_embedding(jnp.arange(length))
+        x = add_positions(x, self.positions, (length,))
         x = self.dropout(self.embedding_norm(x), deterministic=deterministic)
         if x.shape[-1] != self.width:
             x = self.embedding_projection(x)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, KeyMask, Shape, Sizes
-from posattn_jax.models.stack import Readout, read_out, run_blocks
+from posattn_jax.models.stack import Readout, add_positions, read_out, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
@@ -24,6 +24,8 @@ class Classifier(nn.Module):
       head_dim: the hidden width of the head; None: `width`.
       dropout_rate: of the inputs and of the head.
       readout: which feature vector is classified: of the "last" position (the paper), the "mean" or the "max".
+      positions: a module (places [n p], c) -> [n c], of vectors added to the features that the blocks are given:
+        `LearnedPositions`, `SinusoidalPositions`, `FourierPositions`; None: no vectors.
       remat: whether the backward pass computes each block again instead of keeping what it made.
       scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
       layer_norm_epsilon: of the head's layer norm.
@@ -37,6 +39,7 @@ class Classifier(nn.Module):
     head_dim: int | None = None
     dropout_rate: float = 0.0
     readout: Readout = "last"
+    positions: nn.Module | None = None
     remat: bool = False
     scan_layers: bool = False
     layer_norm_epsilon: float = 1e-5
@@ -78,6 +81,7 @@ class Classifier(nn.Module):
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         x = Dropout(self.dropout_rate)(inputs, deterministic=deterministic)
         x = linear(self.width, inputs.shape[-1], name="embed", **dtypes)(x)
+        x = add_positions(x, self.positions, grid_shape)
 
         x, made = run_blocks(
             self.blocks,

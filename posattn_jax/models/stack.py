@@ -1,7 +1,7 @@
 """What the models share: a stack of encoder blocks, and one feature vector read from its tokens."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -11,6 +11,7 @@ from posattn_jax.axes import Array, Features, Float, KeyMask, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.precompute import precompute_encoding
+from posattn_jax.ops import grid
 
 Readout = Literal["last", "mean", "max"]
 
@@ -102,6 +103,22 @@ def with_tables(model: Any, params: Mapping[str, Any], made: Mapping[str, Any]) 
         blocks.append(block.clone(attention=attention))
         changed[name] = {**params[name], "attention": own}
     return model.clone(blocks=tuple(blocks)), params | changed
+
+
+def add_positions(x: Features, positions: Callable | None, grid_shape: Shape, num_class_tokens: int = 0) -> Features:
+    """The features with the vectors of their places, which class tokens have none of.
+
+    Args:
+      x: [b t c].
+      positions: a module (places [n p], c) -> [n c], such as `SinusoidalPositions()`; None: no vectors.
+      grid_shape: S.
+      num_class_tokens: how many tokens stand before the grid.
+    """
+    if positions is None:
+        return x
+    places = jnp.asarray(grid.positions(grid_shape), jnp.int32)
+    added = positions(places, x.shape[-1]).astype(x.dtype)
+    return x + jnp.pad(added, [(num_class_tokens, 0), (0, 0)])
 
 
 def read_out(x: Features, readout: Readout, key_mask: KeyMask | None = None) -> Float[Array, "b c"]:

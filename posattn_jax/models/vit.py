@@ -11,7 +11,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape, Sizes
-from posattn_jax.models.stack import read_out, run_blocks
+from posattn_jax.models.stack import add_positions, read_out, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid
@@ -33,6 +33,7 @@ class VisionTransformer(nn.Module):
       readout: what is classified: the "class" token, or the "mean" or the "max" of the other tokens, and then there is
         no class token.
       absolute_positions: whether a trained vector is added to every token. The grid is then that of the training.
+      positions: a module (places [n p], c) -> [n c], of vectors added to the tokens of the grid; None: no vectors.
       embedding_init: of the class token and these vectors.
       remat, scan_layers: see `run_blocks`.
       layer_norm_epsilon: of the layer norms.
@@ -46,6 +47,7 @@ class VisionTransformer(nn.Module):
     patch_shape: tuple[int, ...]
     readout: Literal["class", "mean", "max"] = "class"
     absolute_positions: bool = True
+    positions: nn.Module | None = None
     embedding_init: Initializer = nn.initializers.normal(1.0)
     remat: bool = False
     scan_layers: bool = False
@@ -118,6 +120,9 @@ class VisionTransformer(nn.Module):
             added = self.param("position_embedding", self.embedding_init, x.shape[1:], self.param_dtype)
             x, added = promote_dtype(x, added, dtype=self.dtype)
             x += added
+        if positions is not None and self.positions is not None:
+            raise ValueError("positions of places on a grid are given to the model: points have none")
+        x = add_positions(x, self.positions, tokens, cls)
         x, made = run_blocks(
             self.blocks,
             x,

@@ -15,11 +15,11 @@ from posattn_jax.axes import Features, KeyMask, PointPositions, Query, Shape, Va
 from posattn_jax.nn.displacements import OverDisplacements
 from posattn_jax.nn.projections import PARTS, LinearProjections, Part
 from posattn_jax.nn.reach import Reach
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import GaussianSpan, WindowSpan
 from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.translution import PairValues
-from posattn_jax.nn.values import PlusDepthwise
+from posattn_jax.nn.values import PlusDepthwise, PlusRelative
 from posattn_jax.ops.attention import (
     CUT_LAYOUTS,
     LAYOUTS,
@@ -50,10 +50,10 @@ class PositionalSelfAttention(nn.Module):
       num_heads: h.
       head_dim: d; None: the width of the inputs divided by h.
       terms: the summed score terms.
-      span: the learned span; None: everything is attended.
+      span: the learned span, or a given window; None: everything is attended.
       values: a function or module applied to the values [b s h d] before they are averaged; or one that makes them from
-        the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise`, which adds to
-        their averages; None: plain values.
+        the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise` and
+        `PlusRelative`, which add to their averages; None: plain values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
       beside: heads that do not attend: a module (query, tokens) -> outputs [b t h' d], joined to those of the others
         before the output projection, such as `SpanConvolution`; None: no more heads.
@@ -75,7 +75,7 @@ class PositionalSelfAttention(nn.Module):
     num_heads: int
     head_dim: int | None = None
     terms: tuple[nn.Module, ...] = (Content(),)
-    span: GaussianSpan | None = None
+    span: GaussianSpan | WindowSpan | None = None
     values: Callable | None = None
     gate: Callable | None = None
     beside: nn.Module | None = None
@@ -147,7 +147,7 @@ class PositionalSelfAttention(nn.Module):
         if projections is None:
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
         by_pair = num_class_tokens > 0 or any(getattr(part, "by_pair", False) for part in (*self.terms, self.values))
-        span = {} if self.span is None else self.span(self.num_heads, len(grid_shape))
+        span = {} if self.span is None else self.span(self.num_heads, reference_shape or grid_shape)
         tokens = Tokens(
             inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
             grid_shape=grid_shape,
@@ -167,7 +167,7 @@ class PositionalSelfAttention(nn.Module):
             met = dataclasses.replace(tokens, grid_shape=near, reference_shape=unit, reach=None)
         arguments = {}
         for term in self.terms:
-            added = term(query, key, met)
+            added = term(query, key, tokens if getattr(term, "by_place", False) else met)
             if "pair_scores" in added and "pair_scores" in arguments:
                 added["pair_scores"] += arguments.pop("pair_scores")
             if arguments.keys() & added.keys():
@@ -175,8 +175,10 @@ class PositionalSelfAttention(nn.Module):
             arguments |= added
         if positions is not None and arguments.keys() & {"relative_encoding", "relative_bias"}:
             raise ValueError("positions is given: points have no relative encoding or bias of a grid")
+        if "query" in arguments and (beside := arguments.keys() & {"relative_encoding", "content_bias"}):
+            raise ValueError(f"terms has RotaryContent, whose queries and keys meet no others, and {min(beside)}")
         arguments.setdefault("key", None)
-        factors = arguments.pop("factors", None)
+        factors, plain_query, query = arguments.pop("factors", None), query, arguments.pop("query", query)
         if query is None:  # nothing asks for it, but for its shape
             query = jnp.zeros((*inputs.shape[:2], self.num_heads, head_dim), self.dtype or inputs.dtype)
         factorised = self._is_factorised(query, factors, return_weights, by_pair, "relative_bias" in arguments)
@@ -201,7 +203,7 @@ class PositionalSelfAttention(nn.Module):
         added = None
         if isinstance(self.values, PlusDepthwise):
             added, made["depthwise_kernel"] = self.values(value, tokens), self.values.kernel
-        elif self.values is not None and not isinstance(self.values, PairValues):
+        elif self.values is not None and not isinstance(self.values, PairValues | PlusRelative):
             value = self.values(value)
         if by_pair:
             outputs, made["weights"] = self._by_pair(query, value, tokens, arguments | scores | dropout)
@@ -225,7 +227,7 @@ class PositionalSelfAttention(nn.Module):
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
         if self.beside is not None:
-            outputs = jnp.concatenate([outputs, self.beside(query, tokens)], 2)
+            outputs = jnp.concatenate([outputs, self.beside(plain_query, tokens)], 2)
         if not self.use_output:
             return outputs.reshape(*outputs.shape[:2], width), made
         outputs = nn.DenseGeneral(
@@ -263,6 +265,8 @@ class PositionalSelfAttention(nn.Module):
         if isinstance(self.values, PairValues):
             return self.values(weights.astype(tokens.inputs.dtype), tokens), weights
         outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
+        if isinstance(self.values, PlusRelative):
+            outputs += self.values(weights, tokens)
         return outputs.astype(value.dtype), weights
 
     def _is_cut(self, by_pair: bool, return_weights: bool) -> bool:

@@ -38,10 +38,12 @@ class SinusoidalEncoding(nn.Module):
 
     Attributes:
       combine: how the features of several dimensions meet, "concat" or "sum" (ours; the paper's baseline is 1-D).
+      use_bias: whether there is b; Transformer-XL (Dai 2019) has none. No softmax over keys sees it, unless G differs.
       param_dtype: of W and b.
     """
 
     combine: Combine = "concat"
+    use_bias: bool = True
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -56,7 +58,7 @@ class SinusoidalEncoding(nn.Module):
         """E [*R, h, d] for a grid, 0 where no query reaches; with `reference_shape` an offset keeps its features."""
         width = num_heads * head_dim
         sinusoids = relative_sinusoids(grid_shape, width, self.combine, reference_shape)
-        project = linear(width, width, param_dtype=self.param_dtype, name="linear")
+        project = linear(width, width, use_bias=self.use_bias, param_dtype=self.param_dtype, name="linear")
         encoding = within_reach(project, sinusoids, grid_shape, reach)
         return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)
 
@@ -98,6 +100,43 @@ class LearnedEncoding(nn.Module):
             "table", self.embedding_init, (*grid.relative_shape(reference), num_heads, head_dim), self.param_dtype
         )
         return table[tuple(slice(r - s, r + s - 1) for r, s in zip(reference, grid_shape, strict=True))]
+
+
+class AxialEncoding(nn.Module):
+    """E of an offset is a trained vector for its part along each dimension, concatenated (Ramachandran 2019, eq. 3).
+
+    Attributes:
+      embedding_init: of the tables [R_i h d/p].
+      param_dtype: of the tables.
+    """
+
+    embedding_init: Initializer = nn.initializers.normal(0.02)
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_shape: Shape,
+        reference_shape: Shape | None = None,
+        reach: Reach = None,
+    ) -> RelativeEncoding:
+        """E [*R, h, d]: the centres of the tables, which have the offsets of `reference_shape`.
+
+        Raises:
+          ValueError: a grid larger than the one the tables were made for, or d no multiple of its dimensions.
+        """
+        p = len(grid_shape)
+        if head_dim % p:
+            raise ValueError(f"head_dim={head_dim}: vectors of {p} dimensions need a multiple of {p}")
+        reference, parts = grid.check_reference(grid_shape, reference_shape), []
+        for axis, (size, limit) in enumerate(zip(grid_shape, reference, strict=True)):
+            along = LearnedEncoding(self.embedding_init, self.param_dtype, name=f"dimension_{axis + 1}")
+            part = along(num_heads, head_dim // p, (size,), (limit,))
+            part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
+            parts.append(jnp.broadcast_to(part, (*grid.relative_shape(grid_shape), *part.shape[p:])))
+        return jnp.concatenate(parts, -1)
 
 
 class KernelEncoding(nn.Module):

@@ -1,6 +1,7 @@
 """Where the queries and the keys of a mixer stand, and which pairs of them may meet."""
 
 import dataclasses
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +10,8 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Float, Int, KeyMask, Shape
+from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid, mixing
 from posattn_jax.ops.encodings import sinusoidal_features
 
@@ -102,3 +105,40 @@ class LearnedPositions(nn.Module):
         shape = grid.check_grid(self.grid_shape)
         table = self.param("table", self.embedding_init, (grid.num_positions(shape), width), self.param_dtype)
         return table[mixing.row_major(jnp.clip(places, 0, jnp.asarray(shape) - 1), shape)]
+
+
+class FourierPositions(nn.Module):
+    """Learnable Fourier features of places, through a network (Li 2021, Algorithm 1).
+
+      r_x = [cos(W_r x); sin(W_r x)] / sqrt(f),  vector of x = W_p (gelu(r_x W_1 + b_1) W_2 + b_2)
+
+    The last two maps follow each other and are one here. x are coordinates in positions; all dimensions together, the
+    paper's single group.
+
+    Attributes:
+      num_features: f, of r_x, an even number; None: c.
+      hidden_features: of the network; None: c.
+      gamma: W_r is drawn from N(0, 1 / gamma^2), in radians a position.
+      param_dtype: of the parameters.
+    """
+
+    num_features: int | None = None
+    hidden_features: int | None = None
+    gamma: float = 1.0
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
+        """[n c]; ValueError for an odd number of features, or a gamma that is not above 0."""
+        f = width if self.num_features is None else self.num_features
+        if f < 2 or f % 2:
+            raise ValueError(f"num_features={f}: expected an even number of at least 2")
+        if self.gamma <= 0:
+            raise ValueError(f"gamma={self.gamma}: expected more than 0")
+        init = nn.initializers.normal(1 / self.gamma)
+        frequencies = self.param("frequencies", init, (places.shape[-1], f // 2), self.param_dtype)
+        angles = places.astype(jnp.result_type(float)) @ frequencies
+        features = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], -1) / math.sqrt(f)
+        hidden = self.hidden_features or width
+        features = linear(hidden, f, param_dtype=self.param_dtype, name="hidden")(features)
+        return linear(width, hidden, param_dtype=self.param_dtype, name="output")(exact_gelu(features))

@@ -1,12 +1,14 @@
-"""The learned attention span."""
+"""The attention span: learned, or a window that is given."""
 
-from typing import Literal
+import math
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Shape
 from posattn_jax.ops.span import SpanMode
 
 Covariance = Literal["diagonal", "full"]
@@ -34,13 +36,17 @@ class GaussianSpan(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, num_heads: int, num_dims: int) -> dict[str, Array | float | str]:
+    def __call__(self, num_heads: int, unit: Shape) -> dict[str, Array | float | str]:
         """Arguments of `relative_attention`: sigma [p], [h p], [1 p p] or [h p p], threshold and span_mode.
+
+        Args:
+          num_heads: h.
+          unit: the grid whose S - 1 is the unit of sigma, of p dimensions.
 
         Raises:
           ValueError: a covariance that there is not.
         """
-        heads = (num_heads,) if self.per_head else ()
+        heads, num_dims = (num_heads,) if self.per_head else (), len(unit)
         match self.covariance:
             case "diagonal":
                 initial = nn.initializers.constant(self.initial_sigma)
@@ -55,3 +61,25 @@ class GaussianSpan(nn.Module):
 
     def _initial_factor(self, rng: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return jnp.broadcast_to(self.initial_sigma * jnp.eye(shape[-1], dtype=dtype), shape)
+
+
+class WindowSpan(nn.Module):
+    """Keys within a window around the query, and no others: local attention of a given size (Ramachandran 2019).
+
+    It is a span whose Gaussian is 1 everywhere inside, to within 1e-11: so every layout costs what its window does.
+
+    Attributes:
+      half_span: in positions a dimension, on each side, at least 1.
+    """
+
+    threshold: ClassVar[float] = 1 - 1e-12
+
+    half_span: tuple[int, ...]
+
+    def __call__(self, num_heads: int, unit: Shape) -> dict[str, Array | float | str]:
+        """As `GaussianSpan`; ValueError unless there is a half-span for every dimension."""
+        if len(self.half_span) != len(unit) or min(self.half_span) < 1:
+            raise ValueError(f"half_span={self.half_span}: expected {len(unit)} numbers of at least 1")
+        reach = math.sqrt(-2 * math.log(self.threshold)) * np.maximum(np.subtract(unit, 1), 1)
+        sigma = jnp.asarray((np.array(self.half_span) - 0.5) / reach, jnp.result_type(float))  # rounded up to half_span
+        return {"sigma": sigma, "threshold": self.threshold, "span_mode": "multiply"}

@@ -1,16 +1,18 @@
 """What is added to the averaged values: a `values` slot of attention."""
 
 import math
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, Value
+from posattn_jax.axes import Array, Features, Float, Query, Value, Weights
+from posattn_jax.nn.encodings import Encoding
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops.kernels import check_kernel
+from posattn_jax.ops.kernels import check_kernel, relative_values
 
 
 class DepthwiseConvolution(nn.Module):
@@ -69,3 +71,26 @@ class PlusDepthwise(nn.Module):
     def kernel(self) -> Float[Array, "*k c"]:
         """Of the convolution, once it was called."""
         return jnp.squeeze(self.convolution.variables["params"]["convolution"]["kernel"], -2)
+
+
+class PlusRelative(nn.Module):
+    """outputs_t = sum_s alpha_ts (v_s + A_{s-t}): values that know how far away they are (Shaw 2018, equation 3).
+
+    Pairs with a class token have no offset, and no A.
+
+    Attributes:
+      encoding: a module that returns A [*R, h, d], such as `KernelEncoding((17,))`, which clips as the paper does.
+    """
+
+    by_pair: ClassVar[bool] = True
+
+    encoding: Encoding
+
+    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+        """What is added to the averages of the values [b t h d]; ValueError for points, which have no offsets."""
+        if tokens.positions is not None:
+            raise ValueError("PlusRelative has an encoding of a grid: points have none")
+        cls, heads = tokens.num_class_tokens, (tokens.num_heads, tokens.head_dim)
+        encoding = self.encoding(*heads, tokens.grid_shape, tokens.reference_shape, tokens.reach)
+        added = relative_values(weights[:, :, cls:, cls:], encoding.astype(weights.dtype), tokens.grid_shape)
+        return jnp.pad(added, [(0, 0), (cls, 0), (0, 0), (0, 0)])

@@ -11,9 +11,9 @@ from posattn_jax.ops import grid
 Combine = Literal["sum", "concat"]
 
 
-def frequencies(num_features: int) -> Float[Array, "f"]:
-    """w_j of the pairs of features (sin x w, cos x w): 10000^(-j / num_features) for even j."""
-    return jnp.exp(-jnp.arange(0, num_features, 2) * (math.log(10000.0) / num_features))
+def frequencies(num_features: int, base: float = 10000.0) -> Float[Array, "f"]:
+    """w_j of the pairs of features (sin x w, cos x w): base^(-j / num_features) for even j."""
+    return jnp.exp(-jnp.arange(0, num_features, 2) * (math.log(base) / num_features))
 
 
 def sinusoidal_features(x: Float[Array, "..."], num_features: int) -> Float[Array, "... c"]:

@@ -1,4 +1,4 @@
-"""Tables over offsets: those of a convolution's kernel, laid out for a grid, and scored with keys."""
+"""Tables over offsets: those of a convolution's kernel, laid out for a grid, scored with keys, averaged as values."""
 
 import math
 from typing import Literal, get_args
@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Key, RelativeEncoding, Shape, Sizes, Weights
+from posattn_jax.axes import Array, Float, Key, Query, RelativeEncoding, Shape, Sizes, Weights
 from posattn_jax.ops import grid
 
 Outside = Literal["clip", "drop"]
@@ -99,3 +99,30 @@ def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weigh
     flat = encoding.reshape(-1, *encoding.shape[-2:])
     scores = jnp.einsum("bshd,rhd->bhsr", key, flat, preferred_element_type=dtype)
     return by_pair(scores.reshape(*scores.shape[:-1], *shape), grid_shape).swapaxes(-1, -2)
+
+
+def of_pairs(by_offset: Float[Array, "..."], grid_shape: Shape) -> Float[Array, "..."]:
+    """What every pair has of a table of offsets: [*R ...] -> [t s ...].
+
+    out[t, s] = by_offset[s - t]
+    """
+    shape = grid.check_grid(grid_shape)
+    where = grid.positions(shape)
+    entries = (where - where[:, None] + np.array(shape) - 1) @ grid.strides(grid.relative_shape(shape))
+    return by_offset.reshape(-1, *by_offset.shape[len(shape) :])[entries]
+
+
+def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Shape) -> Query:
+    """outputs_t = sum_s alpha_ts A_{s-t}: what values of offsets add to the averages (Shaw 2018, equation 3).
+
+    Args:
+      weights: alpha [b h t s].
+      encoding: A [*R h d].
+      grid_shape: S; t = s = prod(S).
+
+    Returns:
+      [b t h d] in float32 or better.
+    """
+    values = of_pairs(encoding, grid_shape)
+    dtype = jnp.result_type(jnp.float32, weights, encoding)
+    return jnp.einsum("bhts,tshd->bthd", weights, values, preferred_element_type=dtype)

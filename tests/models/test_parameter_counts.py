@@ -41,7 +41,7 @@ def test_parameter_count(module, scan_layers):
     config = module.get_config()
     config.model.scan_layers = scan_layers
     grid_shape = {"1d": (1024,), "2d": (32, 32)}[config.data.layout]
-    task = Classification(make_model(config, num_classes=10), grid_shape, num_channels=3)
+    task = Classification(make_model(config, 10, grid_shape), grid_shape, num_channels=3)
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == COUNTS[module]
 
@@ -67,7 +67,7 @@ def test_parameter_count_of_translution(name, depth, scan_layers):
         config = common_vit.get_config(name)
         config.update_from_flattened_dict(changes)
         config.model.update(readout="class", num_blocks=depth, scan_layers=scan_layers)
-        task = Classification(make_model(config, num_classes), shape, channels)
+        task = Classification(make_model(config, num_classes, shape), shape, channels)
         params = jax.eval_shape(task.init, jax.random.key(0))
         assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == first + (depth - 1) * further
 
@@ -76,7 +76,7 @@ def test_parameter_count_of_imagenets_size():
     """Low rank: 57 million; a matrix for every displacement: 1.7 billion."""
     counts = []
     for variant in ("", "full"):
-        task = Classification(make_model(translution_imagenet.get_config(variant), 1000), (64, 64), 3)
+        task = Classification(make_model(translution_imagenet.get_config(variant), 1000, (64, 64)), (64, 64), 3)
         params = jax.eval_shape(task.init, jax.random.key(0))
         counts.append(sum(math.prod(array.shape) for array in jax.tree.leaves(params)))
     width, displacements = 384, 31**2

@@ -12,6 +12,7 @@ from posattn_jax.models.classifier import Classifier
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
@@ -90,6 +91,7 @@ def test_batches_are_cut_along_their_positions():
     [
         (SirenEncoding(), (5, 3)),
         (RelativeBias((3, 5)), (6, 2)),
+        (LinearBias(), (5, 3)),
         *(
             pytest.param(encoding, (5, 3), marks=pytest.mark.slow)
             for encoding in (SinusoidalEncoding(), LearnedEncoding(), KernelEncoding((5, 3)))
@@ -99,7 +101,13 @@ def test_batches_are_cut_along_their_positions():
 )
 def test_layers_cut_are_layers_whole(encoding, grid_shape):
     """Encodings are made for the offsets within the bound alone; rows that the devices do not divide are padded."""
-    terms = (Content(), encoding) if isinstance(encoding, RelativeBias) else (Content(), Positional(encoding))
+    match encoding:
+        case RelativeBias():
+            terms = (Content(), encoding)
+        case LinearBias():  # and queries and keys that know their places on the whole grid
+            terms = (RotaryContent(), encoding)
+        case _:
+            terms = (Content(), Positional(encoding))
     layer = make_layer(terms=terms)
     inputs = jax.random.normal(jax.random.key(0), (2, int(np.prod(grid_shape)), 8))
     params = jax.jit(lambda key: layer.init(key, inputs, grid_shape)["params"])(jax.random.key(1))

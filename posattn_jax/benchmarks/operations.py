@@ -1,0 +1,93 @@
+"""How many floating-point operations a function takes, every trip of every loop counted.
+
+The compiler's own count, `cost_analysis`, has the body of a loop once, and so cannot compare programs with and without
+loops.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+# Of floating-point numbers too, these only move them.
+MOVES = (
+    "broadcast_in_dim",
+    "concatenate",
+    "convert_element_type",
+    "copy",
+    "copy_p",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "iota",
+    "optimization_barrier",
+    "pad",
+    "reshape",
+    "reduce_precision",
+    "rev",
+    "scatter",
+    "select_n",
+    "sharding_constraint",
+    "slice",
+    "split",
+    "squeeze",
+    "stop_gradient",
+    "transpose",
+    "bitcast_convert_type",
+)
+SUMS = ("reduce_", "cumsum", "cumlogsumexp", "cummax", "argmax", "argmin", "scatter-add", "scatter_add")
+
+
+def count(function: Callable, *arguments: Any) -> int:
+    """Of function(*arguments), which are arrays or their shapes: a product of matrices has two a multiply-add, an
+    elementwise function of any kind one for every number that it makes, a sum one for every number that goes into it.
+
+    Raises:
+      ValueError: a loop whose number of trips is known only as it runs.
+    """
+    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _of_jaxpr(jaxpr: Any) -> int:
+    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation: Any) -> int:
+    name, parameters = equation.primitive.name, equation.params
+    inner = [_of_jaxpr(each) for value in parameters.values() for each in _jaxprs(value)]
+    if name == "while":
+        if sum(inner):
+            raise ValueError("a loop whose number of trips is known only as it runs cannot be counted")
+        return 0
+    if name == "scan":
+        return parameters["length"] * sum(inner)
+    if name == "cond":
+        return max(inner)
+    if inner:  # a function in a function
+        return sum(inner)
+    made = [variable.aval for variable in equation.outvars if jnp.issubdtype(variable.aval.dtype, jnp.inexact)]
+    if not made or name in MOVES:
+        return 0
+    size = sum(math.prod(each.shape) for each in made)
+    given = [variable.aval.shape for variable in equation.invars]
+    if name == "dot_general":
+        (contracted, _), _ = parameters["dimension_numbers"]
+        return 2 * size * math.prod(given[0][axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel, numbers = given[1], parameters["dimension_numbers"]
+        return 2 * size * math.prod(kernel) // kernel[numbers.rhs_spec[0]]
+    if name.startswith(SUMS):
+        return math.prod(given[-1] if name.startswith("scatter") else given[0])
+    return size
+
+
+def _jaxprs(value: Any) -> list[Any]:
+    """The functions in a parameter of an equation."""
+    if isinstance(value, tuple | list):
+        return [each for part in value for each in _jaxprs(part)]
+    if isinstance(value, core.ClosedJaxpr):
+        return [value.jaxpr]
+    return [value] if isinstance(value, core.Jaxpr) else []

@@ -1,0 +1,53 @@
+"""A score term that is a network of the products of queries and keys and of where they stand (Zhao 2020)."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Key, Query
+from posattn_jax.nn.linear import linear
+from posattn_jax.nn.projections import Part
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid, kernels
+
+
+class ScoreNetwork(nn.Module):
+    """A_ts = gamma([q_t . k_s; W (x_s - x_t)]), in the place of `Content`, x normalised places.
+
+      gamma(y) = W_2 relu(W_1 y + b_1) + b_2,  y the products of all h heads and p features of the offset
+
+    Alfons 2022, Table 1, row of Zhao 2020: positions are normalised to [-1, 1], go through a linear layer, and their
+    differences are concatenated with the scores of content before these are mapped to weights (its section 3.1). There
+    the weights are local, and of vectors in the place of heads. Pairs with a class token have gamma's other inputs 0.
+
+    Attributes:
+      hidden_features: of gamma; None: h.
+      param_dtype: of the parameters; the computation is in float32 or better.
+    """
+
+    needs: ClassVar[tuple[Part, ...]] = ("query", "key")
+    by_pair: ClassVar[bool] = True
+
+    hidden_features: int | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, query: Query, key: Key, tokens: Tokens) -> dict[str, Array]:
+        if tokens.positions is not None:
+            raise ValueError("ScoreNetwork knows places on a grid: points have none")
+        shape, cls, heads = tokens.grid_shape, tokens.num_class_tokens, tokens.num_heads
+        dtypes = {"param_dtype": self.param_dtype}
+        hidden = self.hidden_features or heads
+        places = linear(len(shape), len(shape), use_bias=False, name="places", **dtypes)
+        offsets = places(grid.relative_coordinates(shape, tokens.reference_shape))
+        offsets = jnp.pad(kernels.of_pairs(offsets, shape), [(cls, 0), (cls, 0), (0, 0)])
+        dtype = jnp.result_type(jnp.float32, query, key)
+        products = jnp.einsum("bthd,bshd->btsh", query, key, preferred_element_type=dtype)
+        # W_1 y + b_1 in two parts: that of the offsets is the same for every example.
+        fan_in = heads + len(shape)
+        x = linear(hidden, fan_in, use_bias=False, name="of_products", **dtypes)(products)
+        x += linear(hidden, fan_in, name="of_offsets", **dtypes)(offsets)
+        scores = linear(heads, hidden, name="output", **dtypes)(nn.relu(x))
+        return {"pair_scores": jnp.moveaxis(scores, -1, 1)}

@@ -1,0 +1,109 @@
+"""Measures what an update of every treatment of a sweep costs: operations, memory, seconds.
+
+  python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare [--treatments=siren,rope]
+      [--updates=5] [--config.FIELD=VALUE ...]
+
+Operations are those of the formulas, with every pair laid out (model.implementation=reference): what a layout saves of
+them, or adds, is not in them. The rest is of the update as it is trained: temporary memory as compiled, and seconds of
+all cores together, which other work on the machine changes little. Writes WORKDIR/costs.json, which
+`posattn_jax.analysis.comparison` reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from posattn_jax import command_line, experiment
+from posattn_jax.benchmarks import operations
+from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_json
+from posattn_jax.sweeps.prepare import load_plan
+from posattn_jax.train.step import init_state, make_train_step
+
+
+def define_flags(argv: list[str]) -> flags.FlagValues:
+    """The flags, unparsed, apart from those of any other command."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    config_flags.DEFINE_config_file("config", None, "The config file, with a variant.", sys_argv=argv, **own)
+    flags.DEFINE_string("workdir", None, "The sweep's folder.", **own)
+    flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.", **own)
+    flags.DEFINE_integer("updates", 5, "Timed, after one that is not.", lower_bound=1, **own)
+    return values
+
+
+def main(argv: list[str]) -> int:
+    """Measures the treatments, writing after each; returns the exit code."""
+    if "--help" in argv:
+        print(f"{__doc__}\n{define_flags(argv).get_help()}")
+        return 0
+    options = define_flags(argv)
+    command_line.check_no_more(command_line.parse_with_config(options, argv)[1:])
+    command_line.check_config_given(options.config)
+    if options.workdir is None:
+        raise InputError("--workdir=FOLDER is missing: the sweep's folder, such as --workdir=runs/compare")
+    folder = command_line.make_folder(options.workdir)
+    assert folder is not None
+    plan = load_plan(config_flags.get_config_filename(options["config"])).select(options.treatments, None)
+    path = folder / "costs.json"
+    found = {"treatments": {}} | (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+    for treatment in plan.treatments:
+        if treatment.name in found["treatments"]:
+            continue
+        config = options.config.copy_and_resolve_references()
+        config.update_from_flattened_dict(treatment.fields)
+        costs = measure(config, options.updates)
+        found = found | describe_machine()
+        found["treatments"][treatment.name] = costs
+        write_json(path, found)
+        print(f"{treatment.name}: " + ", ".join(f"{name} {value:,.6g}" for name, value in costs.items()), flush=True)
+    return 0
+
+
+def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
+    """Of one update of a config: "operations", "temp_bytes", "cpu_seconds" (of all cores) and "seconds"."""
+    source = experiment.load_sources(config)["train"]
+    per_epoch = experiment.steps_per_epoch(config, source)
+    settings = experiment.make_settings(config, per_epoch)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    laid_out = config.copy_and_resolve_references()
+    laid_out.model.implementation = "reference"
+    parts = [
+        source.batch(np.arange(settings.batch_size) + i * settings.batch_size)
+        for i in range(settings.accumulation_steps)
+    ]
+    batch = {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
+
+    def step_of(which: ConfigDict) -> tuple[Any, Any]:
+        task = experiment.make_task(which, source)
+        return make_train_step(task, optimizer, settings.accumulation_steps), lambda: init_state(
+            task, optimizer, config.seed
+        )
+
+    step, begin = step_of(laid_out)
+    counted = operations.count(step, jax.eval_shape(begin), batch)
+    step, begin = step_of(config)
+    state = jax.jit(begin)()
+    compiled = jax.jit(step).lower(state, batch).compile()
+    state, _ = jax.block_until_ready(compiled(state, batch))
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(updates):
+        state, _ = jax.block_until_ready(compiled(state, batch))
+    return {
+        "operations": float(counted),
+        "temp_bytes": float(compiled.memory_analysis().temp_size_in_bytes),
+        "cpu_seconds": (time.process_time() - cpu) / updates,
+        "seconds": (time.perf_counter() - wall) / updates,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, sys.argv))
