@@ -1,7 +1,7 @@
 """Trains, evaluates and translates, one run or a sweep of them, and reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
-                             [--config.train.total_epochs=2 ...]
+                             [--config.train.total_epochs=2 ...] [--wandb=PROJECT]
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
@@ -9,7 +9,8 @@
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
 
-One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
+Where the package is installed, `posattn` is the same as `python -m posattn_jax.main`. One run by several processes:
+launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
@@ -29,6 +30,7 @@ from ml_collections import config_flags
 
 from posattn_jax import command_line
 from posattn_jax.errors import InputError, RunError
+from posattn_jax.train import wandb_writer
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
@@ -41,6 +43,7 @@ flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names the
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_list("seeds", None, "These seeds in the place of the sweep's own.")
 SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds")
+_WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weights & Biases too (extra wandb).")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
@@ -58,7 +61,7 @@ def main(argv: list[str]) -> int:
             from posattn_jax import processes, runs
 
             processes.join(_DISTRIBUTED.value)
-            runs.train(_CONFIG.value, workdir)
+            runs.train(_CONFIG.value, workdir, _WANDB.value)
         case "evaluate":
             from posattn_jax import processes, runs
 
@@ -90,6 +93,12 @@ def parse_flags(argv: list[str]) -> list[str]:
         raise InputError("--workdir=FOLDER is missing: the run folder, such as --workdir=runs/digits")
     if _DISTRIBUTED.value and _MODE.value not in ("train", "evaluate"):
         raise InputError(f"--distributed is for --mode=train and evaluate, and --mode is {_MODE.value}")
+    if _WANDB.value is not None:
+        if _MODE.value not in ("train", "sweep"):
+            raise InputError(f"--wandb is for --mode=train and sweep, and --mode is {_MODE.value}")
+        if not _WANDB.value:
+            raise InputError("--wandb=: expected the name of a project")
+        wandb_writer.load()
     for name in SWEEP_FLAGS if _MODE.value != "sweep" else ():
         if flags.FLAGS[name].present:
             raise InputError(f"--{name} is for --mode=sweep, and --mode is {_MODE.value}")
@@ -131,6 +140,12 @@ def run(argv: list[str]) -> int:
         name = "" if isinstance(error, (InputError, RunError)) else f"{type(error).__name__}: "
         print(f"posattn_jax: error: {name}{_one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+
+
+def command() -> int:
+    """The command `posattn`: all that `python -m posattn_jax.main` does; returns the exit code."""
+    sys.path.insert(0, os.getcwd())
+    return run(sys.argv)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator, predictions
 from posattn_jax.train.loop import Trainer, abstract_state
 from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.wandb_writer import WandbWriter
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
@@ -44,8 +45,11 @@ MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eva
 MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 
 
-def train(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Trains, or continues; at the end writes the summary and draws the pictures."""
+def train(config: ConfigDict, workdir: pathlib.Path, wandb_project: str | None = None) -> None:
+    """Trains, or continues; at the end writes the summary and draws the pictures.
+
+    With a `wandb_project` the metrics are logged there too.
+    """
     check_config(config, workdir)
     compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
     remembered.check(data_files(config), workdir)
@@ -65,7 +69,9 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> None:
             remembered.keep(data_files(config), workdir)
             if isinstance(sources["train"], Kept):
                 sources["train"].keep(workdir)
-        trainer.open(workdir, pretrained)
+        logs = wandb_project is not None and is_first()
+        writers = [WandbWriter(workdir, wandb_project, config.to_dict())] if logs else []
+        trainer.open(workdir, pretrained, writers)
         if is_first():
             (workdir / "summary.json").unlink(missing_ok=True)  # there while a run is finished: this one may go on
         try:

@@ -8,7 +8,7 @@ machine, bit for bit what it would have been without the interruption.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ from posattn_jax.train.held import Held
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.sharding import bytes_of, num_shards, state_sharding
 from posattn_jax.train.step import Task, TrainState, init_state, plan_micro_batches
-from posattn_jax.train.writers import MetricWriter, NoWriter, Progress
+from posattn_jax.train.writers import MetricWriter, Progress, Writer, Writers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +150,12 @@ class Trainer:
         self._pending: list[tuple[int, int, Figures]] = []
         self._shown: dict[str, float] = {}
 
-    def open(self, workdir: pathlib.Path, pretrained: Callable[[Any], Any] | None = None) -> None:
+    def open(
+        self, workdir: pathlib.Path, pretrained: Callable[[Any], Any] | None = None, writers: Sequence[Writer] = ()
+    ) -> None:
         """Takes up the run where its folder left it, or begins it, with what `pretrained` makes of fresh parameters.
+
+        Metrics go to the folder, and to `writers`.
 
         Raises:
           InputError: the run is already further than it shall go.
@@ -175,7 +179,7 @@ class Trainer:
             raise InputError(
                 f"train.total_steps={self.settings.total_steps}: the run has already done {self.step} steps"
             )
-        self._writer = MetricWriter(workdir, self.step) if is_first() else NoWriter()
+        self._writer = Writers(*([MetricWriter(workdir, self.step)] if is_first() else []), *writers)
 
     @property
     def _span_bounds(self) -> Bounds | None:
