@@ -4,15 +4,36 @@ import pathlib
 
 from setuptools import find_packages, setup
 
+DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
+NOTEBOOKS = ["ipykernel>=6.29", "jupytext>=1.16", "nbmake>=1.5"]
+
 setup(
     name="posattn_jax",
     version="0.1.0",
     description="Attention that knows where things are: four papers as replaceable parts of one JAX/Flax layer",
     long_description=pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
-    packages=find_packages(include=["posattn_jax", "posattn_jax.*"]),
+    license_expression="Apache-2.0",
+    license_files=["LICENSE", "CITATION.cff"],
+    author="The posattn_jax authors",
+    keywords=["attention", "relative positions", "attention span", "transformers", "JAX", "Flax"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    # configs/ is imported as `configs`: in a folder of its own, which command_line.py adds to the path, it meets no
+    # other project's folder of that name.
+    packages=[*find_packages(include=["posattn_jax", "posattn_jax.*"]), "posattn_jax.packaged.configs"],
+    package_dir={"posattn_jax.packaged.configs": "configs"},
     package_data={"posattn_jax": ["py.typed", "analysis/attention_page.html", "analysis/attention_page.js"]},
+    entry_points={"console_scripts": ["posattn = posattn_jax.main:command"]},
     python_requires=">=3.11",
     install_requires=[
         "jax>=0.10,<0.13",
@@ -44,8 +65,13 @@ setup(
         "prepare": ["tensorflow-cpu>=2.21"],
         "nlp": ["sentencepiece>=0.2", "sacrebleu>=2.4"],
         "export": ["flatbuffers>=24"],
+        "wandb": ["wandb>=0.18"],
+        "colab": NOTEBOOKS,
+        "docs": DOCS,
         "test": [
             "beartype>=0.19",
+            "build>=1.2",
+            "equinox>=0.13",
             "flatbuffers>=24",
             "hypothesis>=6.100",
             "import-linter>=2.1",
@@ -55,6 +81,8 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff>=0.9",
+            *DOCS,
+            *NOTEBOOKS,
         ],
     },
 )

@@ -1,5 +1,6 @@
 """What the commands share: flags with a config file, the folder of results, and errors told in one line."""
 
+import importlib.util
 import pathlib
 import re
 import signal
@@ -11,17 +12,20 @@ from absl import flags
 
 from posattn_jax.errors import InputError
 
+# Of the folder configs/ that comes with the package: an installed one has it inside, a checkout beside it.
+PACKAGE = pathlib.Path(__file__).parent
+HOME = PACKAGE / "packaged" if (PACKAGE / "packaged").is_dir() else PACKAGE.parent
+
 
 def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     """Parses flags of which one, "config", is a config file; returns what is left of the command line.
 
+    A `configs/NAME.py` that is not in the working directory is the one that comes with the package.
+
     Raises:
       InputError: anything wrong with it, the config's fields included.
     """
-    for argument in argv:
-        path = argument.removeprefix("--config=").split(":")[0]
-        if argument.startswith("--config=") and not pathlib.Path(path).is_file():
-            raise InputError(f"{argument}: no such file")
+    argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
     try:
         rest = values(argv)
         _ = values["config"].value  # read only now
@@ -31,10 +35,48 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
         hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else text
         raise InputError(f"--config: no field {hint}") from error
     except Exception as error:  # flags.Error, or whatever a config file raises, with its traceback as the message
-        text = re.sub(r"^(ValueError|SyntaxError): ", "", str(error).strip().splitlines()[-1])
-        hint = " (run from the folder that holds configs/)" if "No module named 'configs'" in text else ""
-        raise InputError(text + hint) from error
+        raise InputError(re.sub(r"^(ValueError|SyntaxError): ", "", str(error).strip().splitlines()[-1])) from error
     return rest
+
+
+def load_config(config_file: str) -> Any:
+    """The config that `--config=` reads of "FILE" or "FILE:VARIANT", for programs and notebooks.
+
+    Raises:
+      InputError: no such file.
+    """
+    module, variant = load_config_file(config_file)
+    return module.get_config(variant)
+
+
+def load_config_file(config_file: str) -> tuple[Any, str]:
+    """The module of "FILE" or "FILE:VARIANT", and the variant; InputError where there is no such file."""
+    path, _, variant = _found(f"--config={config_file}").removeprefix("--config=").partition(":")
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, variant
+
+
+def _found(argument: str) -> str:
+    """`--config=FILE:VARIANT` with the path of a file that there is, which may import `configs.NAME`.
+
+    That is first what lies beside it, then what comes with the package.
+    """
+    name, colon, variant = argument.removeprefix("--config=").partition(":")
+    path = next((each for each in (pathlib.Path(name), HOME / name) if each.is_file()), None)
+    if path is None:
+        raise InputError(f"{argument}: no such file")
+    if path.resolve().parent.name == "configs":
+        _import_from(path.resolve().parents[1], first=True)
+    _import_from(HOME)
+    return f"--config={path}{colon}{variant}"
+
+
+def _import_from(folder: pathlib.Path, first: bool = False) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> flags.FlagValues:

@@ -1,7 +1,7 @@
 """Trains, evaluates and uses what was learned, one run or a sweep of them; reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
-                             [--seeds=9188,2755] [--config.train.total_epochs=2 ...]
+                             [--seeds=9188,2755] [--config.train.total_epochs=2 ...] [--wandb=PROJECT]
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --seeds_together=2]
@@ -16,7 +16,8 @@
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:quick --workdir=runs/benchmark
                              [--implementations=auto,dense --dtypes=float32,bfloat16 --trace=runs/benchmark/trace ...]
 
-One run by several processes: launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
+Where the package is installed, `posattn` is the same as `python -m posattn_jax.main`. One run by several processes:
+launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
@@ -36,6 +37,7 @@ from ml_collections import config_flags
 
 from posattn_jax import benchmarking_flags, command_line
 from posattn_jax.errors import InputError, RunError
+from posattn_jax.train import wandb_writer
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
@@ -56,6 +58,7 @@ benchmarking_flags.define(flags.FLAGS)
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
+_WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weights & Biases too (extra wandb).")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
@@ -63,7 +66,8 @@ flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
 FLAGS_OF |= dict.fromkeys(benchmarking_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
-FLAGS_OF |= {"distributed": ("train", "evaluate"), "top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
+FLAGS_OF |= {"wandb": ("train", "sweep"), "distributed": ("train", "evaluate")}
+FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of run folders alone"}
 WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
@@ -82,7 +86,7 @@ def main(argv: list[str]) -> int:
 
             processes.join(_DISTRIBUTED.value)
             if _SEEDS.value is None:
-                runs.train(_CONFIG.value, workdir)
+                runs.train(_CONFIG.value, workdir, _WANDB.value)
             else:
                 runs.train_together(_CONFIG.value, workdir, command_line.numbers("--seeds", _SEEDS.value))
         case "evaluate":
@@ -136,6 +140,12 @@ def parse_flags(argv: list[str]) -> list[str]:
             raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
     if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
         raise InputError("--config.seed: is what the runs of --seeds differ in")
+    if _WANDB.value is not None:
+        if not _WANDB.value:
+            raise InputError("--wandb=: expected the name of a project")
+        if (_MODE.value == "train" and _SEEDS.value is not None) or flags.FLAGS.seeds_together > 1:
+            raise InputError(f"--wandb={_WANDB.value}: expected seeds trained one by one, not together")
+        wandb_writer.load()
     return rest
 
 
@@ -176,6 +186,12 @@ def run(argv: list[str]) -> int:
         name = "" if isinstance(error, (InputError, RunError)) else f"{type(error).__name__}: "
         print(f"posattn_jax: error: {name}{_one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+
+
+def command() -> int:
+    """The command `posattn`: all that `python -m posattn_jax.main` does; returns the exit code."""
+    sys.path.insert(0, os.getcwd())
+    return run(sys.argv)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from posattn_jax.train.evaluator import Evaluator, predictions
 from posattn_jax.train.loop import Trainer, abstract_state
 from posattn_jax.train.member import Member
 from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.wandb_writer import WandbWriter
 
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
 MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
@@ -37,9 +38,12 @@ MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eva
 MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 
 
-def train(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Trains, or continues; at the end writes the summary and draws the pictures."""
-    _train([config], [workdir])
+def train(config: ConfigDict, workdir: pathlib.Path, wandb_project: str | None = None) -> None:
+    """Trains, or continues; at the end writes the summary and draws the pictures.
+
+    With a `wandb_project` the metrics are logged there too.
+    """
+    _train([config], [workdir], wandb_project)
 
 
 def train_together(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
@@ -64,7 +68,7 @@ def check_together(config: ConfigDict) -> None:
         raise InputError(f"{only} one process, and here are {jax.process_count()}")
 
 
-def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path]) -> None:
+def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wandb_project: str | None = None) -> None:
     """Trains the runs of configs that differ in the seed alone. Those behind catch up with the others first."""
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
@@ -92,6 +96,9 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path]) -> N
             remembered.keep(data_files(each), workdir)
             if isinstance(own["train"], Kept):
                 own["train"].keep(workdir)
+        if wandb_project is not None and is_first():
+            (member,), (workdir,) = members, workdirs
+            member.writers.append(WandbWriter(workdir, wandb_project, config.to_dict()))
         for stage, (chosen, until) in enumerate(stages):
             if stage > 0:
                 trainer = Trainer(task, optimizer, [members[i] for i in chosen], mesh, settings)

@@ -6,7 +6,7 @@ from packaging.requirements import Requirement
 
 from tests.command import ROOT
 
-NOT_INSTALLED = ("tensorflow-cpu",)  # of extras that CI does without
+NOT_INSTALLED = ("tensorflow-cpu", "wandb")  # of extras that CI does without
 
 
 def normal(name):

@@ -9,8 +9,8 @@ import jax
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def examples():
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def examples(page="README.md"):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_example_of_a_layer(unchecked):

@@ -77,6 +77,19 @@ def beam_search(
 
     Raises:
       ValueError: no hypothesis, no place, an END that is BEGIN or PAD, or leaves of other sizes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import beam_search
+      >>> PAD, BEGIN, END = 0, 1, 2
+      >>> follows = {BEGIN: [0, 0, 0.1, 0.3, 0.6], 3: [0, 0, 0.9, 0, 0.1], 4: [0, 0, 0.2, 0.8, 0]}
+      >>> table = jnp.log(jnp.array([follows.get(token, [0.2] * 5) for token in range(5)]))
+      >>> step = lambda tokens, position, cache: (table[tokens], cache)
+      >>> sizes = {"batch_size": 1, "beam_size": 2, "max_lengths": jnp.array([4]), "max_steps": 4}
+      >>> tokens, scores = beam_search(step, {}, begin_id=BEGIN, end_id=END, pad_id=PAD, **sizes)
+      >>> print(tokens)
+      [[[4 3 2 0]
+        [3 2 0 0]]]
     """
     rows = batch_size * beam_size
     if min(batch_size, beam_size, max_steps) < 1:

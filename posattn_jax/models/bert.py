@@ -41,6 +41,12 @@ def bert_block(
       layer_norm_epsilon: of both layer norms.
       dtype, param_dtype: of the computation, and of the parameters.
       **fields: of `PositionalSelfAttention`: its terms, values, projections, ...; parts of this block alone.
+
+    Example:
+      >>> from posattn_jax import Content, RelativeBias, bert_block
+      >>> block = bert_block(num_heads=2, mlp_dim=8, terms=(Content(), RelativeBias((5,))))
+      >>> block.norm, block.attention.num_heads
+      ('post', 2)
     """
     dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
     attention = {"projections": LinearProjections(kernel_init=kernel_init, **dtypes), "kernel_init": kernel_init}
@@ -78,6 +84,14 @@ class Bert(nn.Module):
       layer_norm_epsilon: of the layer norm.
       dtype: of the computation; None: float32.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Bert, bert_block
+      >>> model = Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),))
+      >>> (features, made), variables = model.init_with_output(jax.random.key(0), jnp.array([[2, 5, 3]]))
+      >>> features.shape
+      (1, 3, 8)
     """
 
     vocabulary_size: int
@@ -170,6 +184,15 @@ class MaskedLanguageModel(nn.Module):
 
     Attributes:
       encoder: the encoder.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Bert, MaskedLanguageModel, bert_block
+      >>> model = MaskedLanguageModel(Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),)))
+      >>> tokens, masked = jnp.array([[2, 5, 3]]), jnp.array([[1]])
+      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), tokens, targets=masked)
+      >>> logits.shape
+      (1, 1, 10)
     """
 
     encoder: Bert
@@ -206,6 +229,16 @@ class SequenceClassifier(nn.Module):
     Attributes:
       encoder: the encoder.
       num_outputs: the number of logits; 1 for a number, as in regression.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Bert, SequenceClassifier, bert_block
+      >>> encoder = Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),))
+      >>> model = SequenceClassifier(encoder, num_outputs=3)
+      >>> tokens, segments = jnp.array([[2, 5, 3]]), jnp.array([[0, 0, 1]])
+      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), tokens, segments=segments)
+      >>> logits.shape
+      (1, 3)
     """
 
     encoder: Bert

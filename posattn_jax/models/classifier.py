@@ -31,6 +31,16 @@ class Classifier(nn.Module):
       layer_norm_epsilon: of the head's layer norm.
       dtype: of the computation; None follows the inputs. Logits are float32 or better.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Classifier, EncoderBlock, PositionalSelfAttention
+      >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8)
+      >>> model = Classifier(num_classes=3, width=8, blocks=(block,))
+      >>> pixels = jnp.ones((1, 3 * 4, 1))
+      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), pixels, (3, 4))
+      >>> logits.shape
+      (1, 3)
     """
 
     num_classes: int

@@ -35,6 +35,15 @@ class StackPositions(nn.Module):
       dropout_rate: of the features.
       layer_norm_epsilon: of LN.
       param_dtype: of the vectors and of LN.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import StackPositions
+      >>> positions = StackPositions("learned", max_length=4)
+      >>> places = jnp.arange(6, dtype=jnp.int32)[:, None]
+      >>> (added, features), variables = positions.init_with_output(jax.random.key(0), places, 8)
+      >>> added.shape, features.shape, bool((added[4] == added[3]).all())
+      ((6, 8), (6, 8), True)
     """
 
     kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
@@ -89,6 +98,17 @@ class EncoderDecoder(nn.Module):
       layer_norm_epsilon: of the layer norms after the stacks.
       dtype: of the computation; None: float32. Logits are float32 or better.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import EncoderDecoder, SequenceBlock, StackPositions, TokenMixing
+      >>> encoder = SequenceBlock(TokenMixing(num_heads=2), mlp_dim=8)
+      >>> decoder = SequenceBlock(TokenMixing(num_heads=2), mlp_dim=8, cross=TokenMixing(num_heads=2))
+      >>> model = EncoderDecoder(10, 8, (encoder,), (decoder,), StackPositions(), StackPositions())
+      >>> source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[1, 8, 9]])
+      >>> logits, variables = model.init_with_output(jax.random.key(0), source, target)
+      >>> logits.shape
+      (1, 3, 10)
     """
 
     vocabulary_size: int
@@ -235,6 +255,21 @@ def precomputed(
     """The model whose mixers have tables of position-only energies, of up to `max_length` places: see `precompute`.
 
     It computes the same logits and refuses longer sequences. The parameters given stay as they are.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import DotProducts, EncoderDecoder, SequenceBlock, StackPositions, TokenMixing, precomputed
+      >>> rposnet = TokenMixing(num_heads=2, energies=DotProducts("position", ("relative",), context=2))
+      >>> decoder = SequenceBlock(TokenMixing(num_heads=2), mlp_dim=8, cross=TokenMixing(num_heads=2))
+      >>> blocks = (SequenceBlock(rposnet, mlp_dim=8),), (decoder,)
+      >>> model = EncoderDecoder(10, 8, *blocks, StackPositions("learned"), StackPositions())
+      >>> source, target = jnp.array([[5, 6, 7, 2]]), jnp.array([[1, 8, 9]])
+      >>> logits, variables = model.init_with_output(jax.random.key(0), source, target)
+      >>> fast, params = precomputed(model, variables["params"], max_length=8)
+      >>> params["encoder_blocks_0"]["mixing"]["energies"]["table"].shape
+      (2, 8, 5)
+      >>> bool(jnp.allclose(fast.apply({"params": params}, source, target), logits, atol=1e-5))
+      True
     """
     places, bound, params = jnp.arange(max_length)[:, None], model.bind({"params": params}), dict(params)
 

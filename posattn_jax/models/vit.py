@@ -39,6 +39,16 @@ class VisionTransformer(nn.Module):
       layer_norm_epsilon: of the layer norms.
       dtype: of the computation; None follows the inputs. Logits are float32 or better.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
+      >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8, norm="pre")
+      >>> model = VisionTransformer(num_classes=3, width=8, blocks=(block,), patch_shape=(2, 2), readout="mean")
+      >>> pixels = jnp.ones((1, 6 * 8, 1))
+      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), pixels, (6, 8))
+      >>> logits.shape, model.token_grid((6, 8))
+      ((1, 3), (3, 4))
     """
 
     num_classes: int

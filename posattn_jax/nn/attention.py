@@ -70,6 +70,16 @@ class PositionalSelfAttention(nn.Module):
       bias_init: of the output projection.
       dtype: of the computation; None follows the inputs. Positions and the span are computed in float32 or better.
       param_dtype: of the projections; each other part has its own.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, GaussianSpan, Positional, PositionalSelfAttention, SirenEncoding
+      >>> terms = (Content(), Positional(SirenEncoding()))
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=terms, span=GaussianSpan())
+      >>> pixels = jnp.ones((1, 3 * 4, 8))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), pixels, (3, 4))
+      >>> outputs.shape, made["relative_encoding"].shape
+      ((1, 12, 8), (5, 7, 2, 4))
     """
 
     num_heads: int

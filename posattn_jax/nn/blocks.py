@@ -28,6 +28,13 @@ class FeedForward(nn.Module):
       kernel_init: of both maps, with biases of 0; None: U(+-1 / sqrt(fan_in)) for maps and biases, as the paper's code.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import FeedForward
+      >>> outputs, variables = FeedForward(mlp_dim=8).init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)))
+      >>> outputs.shape
+      (1, 5, 8)
     """
 
     mlp_dim: int
@@ -65,6 +72,14 @@ class EncoderBlock(nn.Module):
       layer_norm_epsilon: of both layer norms.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import EncoderBlock, PositionalSelfAttention
+      >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8, norm="pre")
+      >>> (outputs, made), variables = block.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
     """
 
     attention: PositionalSelfAttention | TokenMixing
@@ -144,6 +159,15 @@ class SequenceBlock(nn.Module):
       layer_norm_epsilon: of the layer norms.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import SequenceBlock, TokenMixing, between
+      >>> block = SequenceBlock(TokenMixing(num_heads=2), mlp_dim=8)
+      >>> words = jnp.ones((1, 5, 8))
+      >>> (outputs, kept), variables = block.init_with_output(jax.random.key(0), words, between(5, 5, is_causal=True))
+      >>> outputs.shape, kept["key"].shape
+      ((1, 5, 8), (1, 5, 2, 4))
     """
 
     mixing: TokenMixing

@@ -40,6 +40,13 @@ class SinusoidalEncoding(nn.Module):
       combine: how the features of several dimensions meet, "concat" or "sum" (ours; the paper's baseline is 1-D).
       use_bias: whether there is b; Transformer-XL (Dai 2019) has none. No softmax over keys sees it, unless G differs.
       param_dtype: of W and b.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import SinusoidalEncoding
+      >>> encoding, variables = SinusoidalEncoding().init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> encoding.shape, jax.tree.map(jnp.shape, variables["params"])
+      ((5, 9, 2, 4), {'linear': {'bias': (8,), 'kernel': (8, 8)}})
     """
 
     combine: Combine = "concat"
@@ -74,6 +81,13 @@ class LearnedEncoding(nn.Module):
     Attributes:
       embedding_init: of the table.
       param_dtype: of the table.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import LearnedEncoding
+      >>> encoding, variables = LearnedEncoding().init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> encoding.shape
+      (5, 9, 2, 4)
     """
 
     embedding_init: Initializer = nn.initializers.normal(0.02)
@@ -150,6 +164,15 @@ class KernelEncoding(nn.Module):
       share_heads: whether all heads have the same vectors.
       embedding_init: of the table [*K h|1 d]; None: U(+-1 / sqrt(prod(K))).
       param_dtype: of the table.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, KernelEncoding, Positional, PositionalSelfAttention
+      >>> dynamic = Positional(KernelEncoding((3, 3)))
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), dynamic))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> made["relative_encoding"].shape, jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      ((5, 7, 2, 4), {'encoding': {'table': (3, 3, 1, 4)}})
     """
 
     kernel_shape: tuple[int, ...]

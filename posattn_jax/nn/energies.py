@@ -54,6 +54,15 @@ class DotProducts(nn.Module):
       bias_init: of the biases of W^q and W^k.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import DotProducts, TokenMixing
+      >>> rposnet = TokenMixing(num_heads=2, energies=DotProducts("position", ("relative",), context=2))
+      >>> words = jax.random.normal(jax.random.key(1), (3, 5, 8))
+      >>> (outputs, made), variables = rposnet.init_with_output(jax.random.key(0), words, (5,), return_weights=True)
+      >>> outputs.shape, made["weights"].shape  # one matrix of weights a head, whatever the words
+      ((3, 5, 8), (1, 2, 5, 5))
     """
 
     normalize: ClassVar[bool] = True
@@ -138,6 +147,19 @@ class OffsetTable(nn.Module):
       query_shape: the grid of places with energies of their own; None: one kernel for all.
       kernel_init: of the table [h n (2 K + 1)^p], n the places, or 1.
       param_dtype: of the table.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Glu, OffsetTable, TokenMixing
+      >>> lightconv = TokenMixing(num_heads=2, energies=OffsetTable(context=1), values=Glu())
+      >>> words = jnp.ones((1, 5, 8))
+      >>> (outputs, made), variables = lightconv.init_with_output(jax.random.key(0), words, (5,), return_weights=True)
+      >>> print((made["weights"][0, 0] > 0).astype(jnp.int32))
+      [[1 1 0 0 0]
+       [1 1 1 0 0]
+       [0 1 1 1 0]
+       [0 0 1 1 1]
+       [0 0 0 1 1]]
     """
 
     normalize: ClassVar[bool] = True
@@ -171,6 +193,14 @@ class PairTable(nn.Module):
       normalize: whether A are energies, of aPosNet, or the weights themselves, of LinearNet.
       kernel_init: of the table [h N M].
       param_dtype: of the table.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PairTable, TokenMixing
+      >>> linearnet = TokenMixing(num_heads=2, energies=PairTable((8,), (8,)))
+      >>> (outputs, made), variables = linearnet.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> variables["params"]["energies"]["table"].shape
+      (2, 8, 8)
     """
 
     knows_content: ClassVar[bool] = False
@@ -203,6 +233,18 @@ class GaussianWeights(nn.Module):
     Attributes:
       centres: the neighbours, offsets that the heads take in turn; in several dimensions all their combinations.
       sigma: of the Gaussian, in positions.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import GaussianWeights, TokenMixing
+      >>> layer = TokenMixing(num_heads=1, energies=GaussianWeights(centres=(1,)))
+      >>> words = jnp.ones((1, 4, 8))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), words, (4,), return_weights=True)
+      >>> print((100 * made["weights"][0, 0]).round().astype(jnp.int32))
+      [[24 40 24  5]
+       [ 5 24 40 24]
+       [ 0  5 24 40]
+       [ 0  0  5 24]]
     """
 
     normalize: ClassVar[bool] = False
@@ -223,6 +265,18 @@ class FourierWeights(nn.Module):
     """Fixed weights, the real part of a Fourier transform over the keys: FourierNet (equation 11).
 
     They depend on how many keys there are, so that they serve no decoder: its sequence is not known before.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import FourierWeights, TokenMixing
+      >>> layer = TokenMixing(num_heads=1, energies=FourierWeights())
+      >>> words = jnp.ones((1, 4, 8))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), words, (4,), return_weights=True)
+      >>> print(made["weights"][0, 0].round(1) + 0)
+      [[ 0.5  0.5  0.5  0.5]
+       [ 0.5  0.  -0.5  0. ]
+       [ 0.5 -0.5  0.5 -0.5]
+       [ 0.5  0.  -0.5  0. ]]
     """
 
     needs_whole_sequence: ClassVar[bool] = True

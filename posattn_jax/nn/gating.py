@@ -24,6 +24,13 @@ class NormalizedGelu(nn.Module):
       layer_norm_epsilon: of LN.
       dtype: of the computation; None follows the values.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import NormalizedGelu
+      >>> values, variables = NormalizedGelu().init_with_output(jax.random.key(0), jnp.ones((1, 5, 2, 4)))
+      >>> values.shape
+      (1, 5, 2, 4)
     """
 
     width_factor: ClassVar[int] = 1
@@ -41,7 +48,14 @@ class NormalizedGelu(nn.Module):
 
 
 class Glu(nn.Module):
-    """a sigmoid(b) of values twice as wide, v = (a, b) in each head: LightConv's (equation 14; Dauphin 2017)."""
+    """a sigmoid(b) of values twice as wide, v = (a, b) in each head: LightConv's (equation 14; Dauphin 2017).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import Glu
+      >>> Glu().apply({}, jnp.ones((1, 5, 2, 8))).shape
+      (1, 5, 2, 4)
+    """
 
     width_factor: ClassVar[int] = 2
 
@@ -58,6 +72,14 @@ class GeluGate(nn.Module):
       bias_init: of its bias.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import GeluGate, TokenMixing
+      >>> layer = TokenMixing(num_heads=2, gate=GeluGate())
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> jax.tree.map(jnp.shape, variables["params"]["gate"])
+      {'linear': {'bias': (2, 4), 'kernel': (8, 2, 4)}}
     """
 
     activation: Callable = exact_gelu

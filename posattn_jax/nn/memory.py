@@ -21,6 +21,16 @@ class Memory:
       before: what was kept, [b s ...] by name.
       step: where in `before` the new key goes.
       kept: what is to be kept from here on; filled as the mixer is called.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Memory, TokenMixing, between
+      >>> layer, queries, whole = TokenMixing(num_heads=2), jnp.ones((1, 3, 8)), Memory(jnp.ones((1, 5, 8)))
+      >>> _, variables = layer.init_with_output(jax.random.key(0), queries, whole, between(3, 5), method="mix")
+      >>> again = Memory(before=whole.kept)  # cross-attention after its first step: keys and values are there
+      >>> outputs, weights = layer.apply(variables, queries, again, between(3, 5), method="mix")
+      >>> sorted(whole.kept), outputs.shape
+      (['key', 'value'], (1, 3, 8))
     """
 
     inputs: Features | None = None

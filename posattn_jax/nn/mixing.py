@@ -37,6 +37,15 @@ class TokenMixing(nn.Module):
       bias_init: of their biases.
       dtype: of the computation; None follows the inputs. Energies are float32 or better.
       param_dtype: of the projections; each other part has its own.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import DotProducts, GeluGate, NormalizedGelu, TokenMixing
+      >>> energies = DotProducts("position", ("relative",))
+      >>> rposnet = TokenMixing(num_heads=2, energies=energies, values=NormalizedGelu(), gate=GeluGate())
+      >>> (outputs, made), variables = rposnet.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)), (5,))
+      >>> outputs.shape, sorted(variables["params"])
+      ((3, 5, 8), ['energies', 'gate', 'output', 'value', 'values'])
     """
 
     num_heads: int

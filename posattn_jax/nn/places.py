@@ -30,6 +30,14 @@ class Places:
         that asks has encodings of its own.
       query_shape, key_shape: the grids that the places are on, known before running: tables refuse larger ones.
       step: of the one query of a decoding step, its number; keys after it are not there yet.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import Places
+      >>> places = Places(query=jnp.array([[0], [1]]), key=jnp.array([[0], [1], [2], [3]]), length_ratio=2.0)
+      >>> print(places.offsets[..., 0])
+      [[ 0  1  2  3]
+       [-2 -1  0  1]]
     """
 
     query: Int[Array, "t p"]
@@ -62,20 +70,42 @@ class Places:
 
 
 def of_grid(grid_shape: Shape, **fields: Any) -> Places:
-    """Every place of a grid meets every other; fields as `Places`."""
+    """Every place of a grid meets every other; fields as `Places`.
+
+    Example:
+      >>> from posattn_jax import of_grid
+      >>> print(of_grid((2, 2)).query)
+      [[0 0]
+       [0 1]
+       [1 0]
+       [1 1]]
+    """
     places = jnp.asarray(grid.positions(grid_shape), jnp.int32)
     shape = grid.check_grid(grid_shape)
     return Places(places, places, query_shape=shape, key_shape=shape, **fields)
 
 
 def between(num_queries: int, num_keys: int, **fields: Any) -> Places:
-    """Queries 0, 1, ... of one sequence meet keys 0, 1, ... of another, or of the same."""
+    """Queries 0, 1, ... of one sequence meet keys 0, 1, ... of another, or of the same.
+
+    Example:
+      >>> from posattn_jax import between
+      >>> print(between(2, 4).offsets[..., 0])
+      [[ 0  1  2  3]
+       [-1  0  1  2]]
+    """
     query, key = (jnp.arange(number, dtype=jnp.int32)[:, None] for number in (num_queries, num_keys))
     return Places(query, key, query_shape=(num_queries,), key_shape=(num_keys,), **fields)
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoids of places, the c features shared out over the dimensions (Vaswani 2017)."""
+    """Fixed sinusoids of places, the c features shared out over the dimensions (Vaswani 2017).
+
+    Example:
+      >>> from posattn_jax import SinusoidalPositions, of_grid
+      >>> SinusoidalPositions().apply({}, of_grid((2, 3)).query, 8).shape
+      (6, 8)
+    """
 
     def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
         """[n c]; ValueError where the dimensions cannot share the width."""
@@ -93,6 +123,13 @@ class LearnedPositions(nn.Module):
       grid_shape: of the table.
       embedding_init: of the table [N c].
       param_dtype: of the table.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import LearnedPositions, of_grid
+      >>> vectors, variables = LearnedPositions((2, 3)).init_with_output(jax.random.key(0), of_grid((4, 3)).query, 8)
+      >>> vectors.shape, jax.tree.map(jnp.shape, variables["params"])
+      ((12, 8), {'table': (6, 8)})
     """
 
     grid_shape: tuple[int, ...]

@@ -26,6 +26,19 @@ def precompute(
       params: of the mixer.
       query_features: [1 t c], of every place that a query may have.
       key_features: [1 s c], of keys; None: those of queries.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import DotProducts, SinusoidalPositions, TokenMixing, between, precompute
+      >>> rposnet = TokenMixing(num_heads=2, energies=DotProducts("position", ("relative",), context=3))
+      >>> words = jax.random.normal(jax.random.key(1), (1, 5, 8))
+      >>> (outputs, _), variables = rposnet.init_with_output(jax.random.key(0), words, (5,))
+      >>> places = SinusoidalPositions().apply({}, between(5, 5).query, 8)
+      >>> fast, params = precompute(rposnet, variables["params"], places[None])
+      >>> params["energies"]["table"].shape
+      (2, 5, 7)
+      >>> bool(jnp.allclose(fast.apply({"params": params}, words, (5,))[0], outputs, atol=1e-5))
+      True
     """
     energies: Any = mixing.energies
     if not isinstance(energies, DotProducts) or energies.knows_content:

@@ -30,6 +30,14 @@ class LinearProjections(nn.Module):
       bias_init: of the fused bias [3, h, d].
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import LinearProjections, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, projections=LinearProjections(use_bias=False))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["projections"])
+      {'kernel': (8, 3, 2, 4)}
     """
 
     use_bias: bool = True
@@ -68,6 +76,14 @@ class ConvolutionalProjections(nn.Module):
       kernel_init, bias_init: of all linear maps.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import ConvolutionalProjections, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, projections=ConvolutionalProjections((3, 3)))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> sorted(variables["params"]["projections"])
+      ['key_depthwise', 'key_linear', 'key_pointwise', 'linear', 'query_depthwise', 'query_linear', 'query_pointwise']
     """
 
     kernel_shape: tuple[int, ...]

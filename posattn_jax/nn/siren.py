@@ -26,10 +26,18 @@ class Siren(nn.Module):
       num_layers: L, at least 2.
       omega: w.
       omega_initial: w_initial, which sets the frequencies over [-1, 1].
-      bias_init: "zeros", or "ckconv": b_i from U(+-pi / |W_i|) in the sine layers, W_i the weights of unit i, so that
+      bias_init: "zeros", or "ckconv": b_i from U(+-pi / `|W_i|`) in the sine layers, W_i the weights of unit i, so that
         the phases are spread (Romero 2021, CKConv).
       learn_omega: whether w and w_initial are trained (Alfons 2022, section 8).
       param_dtype: of the parameters; the computation is float32 or better, for sines of large arguments.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Siren
+      >>> coordinates = jnp.linspace(-1, 1, 10)[:, None]
+      >>> features, variables = Siren(features=4).init_with_output(jax.random.key(0), coordinates)
+      >>> features.shape
+      (10, 4)
     """
 
     features: int
@@ -81,6 +89,16 @@ class SirenEncoding(nn.Module):
     """E[s - t] = SIREN(x), x the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
 
     A network of its own for every layer that uses it; its width is split into heads. Attributes as `Siren`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import SirenEncoding
+      >>> encoding = SirenEncoding(hidden_features=8)
+      >>> table, variables = encoding.init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> table.shape  # [*R h d]
+      (5, 9, 2, 4)
+      >>> encoding.apply(variables, 2, 4, (6, 10)).shape  # the same parameters on another grid
+      (11, 19, 2, 4)
     """
 
     hidden_features: int | None = None

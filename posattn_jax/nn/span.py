@@ -26,6 +26,14 @@ class GaussianSpan(nn.Module):
       initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal, the rest 0.
       per_head: whether every head has a sigma of its own (ours).
       param_dtype: of the parameter.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import GaussianSpan, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, span=GaussianSpan(initial_sigma=0.25))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> print(made["sigma"])
+      [0.25 0.25]
     """
 
     threshold: float = 0.1

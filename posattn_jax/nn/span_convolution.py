@@ -33,6 +33,14 @@ class SpanConvolution(nn.Module):
       kernel_init: of the linear maps, whose biases are 0.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, SpanConvolution
+      >>> layer = PositionalSelfAttention(num_heads=2, head_dim=2, beside=SpanConvolution((3,)))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs.shape
+      (1, 5, 8)
     """
 
     kernel_shape: tuple[int, ...]

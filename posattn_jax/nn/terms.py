@@ -32,7 +32,16 @@ from posattn_jax.ops.pair_scores import pair_scores
 
 
 class Content(nn.Module):
-    """q_t . k_s."""
+    """q_t . k_s.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(),))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
+    """
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")
 
@@ -45,6 +54,14 @@ class Positional(nn.Module):
 
     Attributes:
       encoding: a module that returns E [*R, h, d], such as `SirenEncoding()`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, LearnedEncoding, Positional, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), Positional(LearnedEncoding())))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> made["relative_encoding"].shape
+      (5, 7, 2, 4)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("query",)
@@ -64,6 +81,14 @@ class ContentBias(nn.Module):
     Attributes:
       bias_init: of u; the paper's Xavier-uniform over (h, d).
       param_dtype: of u.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, ContentBias, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), ContentBias()))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      {'u': (2, 4)}
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("key",)
@@ -82,6 +107,15 @@ class PositionalBias(nn.Module):
     Attributes:
       bias_init: of v; the paper's Xavier-uniform over (h, d).
       param_dtype: of v.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, LearnedEncoding, Positional, PositionalBias, PositionalSelfAttention
+      >>> terms = (Content(), Positional(LearnedEncoding()), PositionalBias())
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=terms)
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["terms_2"])
+      {'v': (2, 4)}
     """
 
     needs: ClassVar[tuple[Part, ...]] = ()
@@ -102,6 +136,14 @@ class RelativeBias(nn.Module):
       outside: what offsets beyond the kernel have: the number of its edge, "clip", or 0, "drop".
       bias_init: of beta [*K h].
       param_dtype: of beta.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, PositionalSelfAttention, RelativeBias
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), RelativeBias((3, 3))))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> made["relative_bias"].shape, jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      ((5, 7, 2), {'beta': (3, 3, 2)})
     """
 
     needs: ClassVar[tuple[Part, ...]] = ()
@@ -123,6 +165,14 @@ class KeyPositional(nn.Module):
 
     Attributes:
       encoding: a module that returns F [*R, h, d], such as `KernelEncoding((17,))`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, KernelEncoding, KeyPositional, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), KeyPositional(KernelEncoding((3,)))))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      {'encoding': {'table': (3, 1, 4)}}
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("key",)
@@ -147,6 +197,14 @@ class RelativeContent(OverDisplacements):
       relative_query, relative_key: whether each side has matrices; one that has none is q_t or k_s, as usual.
       kernel_init: of the tables [*R c h d] and of the three matrices of class tokens.
       param_dtype: of all of them.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, RelativeContent
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(RelativeContent(half_span=(1,)),))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> jax.tree.map(jnp.shape, variables["params"]["terms_0"])
+      {'key_matrices': (3, 8, 2, 4), 'query_matrices': (3, 8, 2, 4)}
     """
 
     relative_query: bool = True

@@ -33,6 +33,14 @@ class Translution(PairValues):
       share_heads: whether all heads have the same matrices [c d]; otherwise each has its own, that is one [c, h d].
       kernel_init: of the table [*R c h d] and of the three matrices of class tokens.
       param_dtype: of both.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, Translution
+      >>> layer = PositionalSelfAttention(num_heads=1, values=Translution(half_span=(1, 1)))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 3, 4)), (3, 3))
+      >>> jax.tree.map(jnp.shape, variables["params"]["values"])
+      {'matrices': (3, 3, 4, 1, 4)}
     """
 
     share_heads: bool = False
@@ -62,6 +70,14 @@ class LowRankTranslution(PairValues):
       down_dim: j, of D [c j]; None: no D, and j = c.
       kernel_init: of the table U [*R j h k] and of the three matrices of class tokens.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import LowRankTranslution, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=1, values=LowRankTranslution(rank=2))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 3, 4)), (3, 3))
+      >>> jax.tree.map(jnp.shape, variables["params"]["values"])
+      {'matrix': (4, 1, 4), 'relative': (5, 5, 4, 1, 2), 'up': (1, 2, 4)}
     """
 
     rank: int = 8
@@ -104,6 +120,15 @@ class GeneralTranslution(PairValues):
       basis: the network h, K features wide; None: `Siren(K, hidden_features=32)`.
       kernel_init: of the W_k [K c h d]; None: U(+-1 / sqrt(K c)).
       param_dtype: of the W_k.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import GeneralTranslution, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=1, values=GeneralTranslution(num_bases=3))
+      >>> points, places = jnp.ones((1, 5, 8)), jax.random.uniform(jax.random.key(1), (1, 5, 3))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), points, (5,), positions=places)
+      >>> outputs.shape
+      (1, 5, 8)
     """
 
     num_bases: int = 8

@@ -23,6 +23,15 @@ class DepthwiseConvolution(nn.Module):
       kernel_init: of the kernels [*K 1 c] and of the biases [c]; None: U(+-1 / sqrt(prod(K))).
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import DepthwiseConvolution, PlusDepthwise, PositionalSelfAttention
+      >>> convolution = DepthwiseConvolution((3, 3), kernel_init=jax.nn.initializers.ones)
+      >>> layer = PositionalSelfAttention(num_heads=2, values=PlusDepthwise(convolution))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> made["depthwise_kernel"].shape
+      (3, 3, 8)
     """
 
     kernel_shape: tuple[int, ...]
@@ -58,6 +67,14 @@ class PlusDepthwise(nn.Module):
 
     Attributes:
       convolution: of the values of all heads, `DepthwiseConvolution(kernel_shape)`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import DepthwiseConvolution, PlusDepthwise, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, values=PlusDepthwise(DepthwiseConvolution((3,))))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs.shape
+      (1, 5, 8)
     """
 
     convolution: DepthwiseConvolution

@@ -120,6 +120,12 @@ def gaussian(grid_shape: Shape, sigma: Sigma, reference_shape: Shape | None = No
 
     G is 1 at the query itself and is not a density. Alfons 2022, equation 2 and Algorithm 7 (centred: as printed
     the algorithm's index is off by the difference between the span and the grid).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import gaussian
+      >>> print(gaussian((3,), jnp.array([0.5])).round(2))
+      [0.14 0.61 1.   0.61 0.14]
     """
     return jnp.exp(log_gaussian(grid.relative_coordinates(grid_shape, reference_shape), sigma))
 
@@ -148,6 +154,12 @@ def span_size(
     """size_i = min(2 half_i + 1, 2 S_i - 1): the offsets inside the span (Alfons 2022, Algorithm 6).
 
     threshold <= 0 means no mask: every offset of the grid.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import span_size
+      >>> print(span_size(jnp.array([0.1, 0.3]), threshold=0.1, grid_shape=(8, 8)))
+      [ 5 11]
     """
     return (2 * half_span(sigma, threshold, grid_shape, reference_shape) + 1).astype(jnp.int32)
 
@@ -167,6 +179,12 @@ def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
 
     It is the limit of span_size / R on a fine grid, and differentiable: the penalty that makes spans shrink.
     With threshold <= 0 the share is that of one standard deviation. The mean over heads where each has its own.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import span_share
+      >>> print(f"{span_share(jnp.array([0.1, 0.2]), threshold=0.1):.3f}")
+      0.092
     """
     reach = math.sqrt(-2 * math.log(threshold)) if threshold > 0 else 1.0
     return jnp.mean(jnp.prod(jnp.minimum(1.0, reach * deviations(sigma)), axis=-1))

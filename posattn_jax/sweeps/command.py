@@ -30,7 +30,10 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     chosen = plan.select(options.treatments, seeds)
     together, commands = _with_earlier(chosen, plan, workdir)
     reserved = {name for treatment in plan.treatments for name in treatment.fields}
-    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, options.seeds_together > 1)
+    logging = [] if options.wandb is None else [f"--wandb={options.wandb}"]
+    jobs = make_jobs(
+        chosen, options.config, config_file, changed, workdir, reserved, options.seeds_together > 1, logging
+    )
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     write_plan(workdir / "sweep.json", together, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):

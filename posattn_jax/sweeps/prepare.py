@@ -1,15 +1,15 @@
 """From a config file and its `sweep()` to the jobs of a sweep."""
 
-import importlib.util
 import pathlib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from posattn_jax import experiment, runs
 from posattn_jax.analysis.plan import Plan
+from posattn_jax.command_line import load_config_file
 from posattn_jax.errors import InputError
 from posattn_jax.sweeps.jobs import Job
 
@@ -20,13 +20,9 @@ def load_plan(config_file: str) -> Plan:
     Raises:
       InputError: it has none.
     """
-    path, _, variant = config_file.partition(":")
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module, variant = load_config_file(config_file)
     if not hasattr(module, "sweep"):
-        raise InputError(f"--config={path}: has no sweep() beside its get_config()")
+        raise InputError(f"--config={config_file.partition(':')[0]}: has no sweep() beside its get_config()")
     return module.sweep(variant)
 
 
@@ -38,6 +34,7 @@ def make_jobs(
     folder: pathlib.Path,
     reserved: Collection[str],
     together: bool = False,
+    options: Sequence[str] = (),
 ) -> list[Job]:
     """The jobs, all treatments with the first seed before the second: a sweep that is stopped is comparable.
 
@@ -47,6 +44,7 @@ def make_jobs(
       changed: the fields that the user has set, which are in `config` already.
       reserved: the fields that treatments differ in, those of the whole sweep, of which `plan` may be a part.
       together: whether seeds are to be trained together.
+      options: of the command line of every training alone.
 
     Raises:
       InputError: fields that the treatments do not share or that the config does not have, run folders that belong to
@@ -78,7 +76,7 @@ def make_jobs(
                     seed=seed,
                     workdir=workdir,
                     log=folder / "logs" / treatment.name / f"{seed}.txt",
-                    commands=(command, evaluation) if plan.evaluate else (command,),
+                    commands=((*command, *options), *([evaluation] if plan.evaluate else [])),
                     command_of_seeds=(*program, f"--workdir={workdir.parent}", *same),
                     total_steps=own.train.total_steps,
                     total_epochs=own.train.total_epochs,

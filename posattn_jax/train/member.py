@@ -10,7 +10,7 @@ from posattn_jax.errors import InputError, RunError
 from posattn_jax.processes import is_first
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.step import TrainState
-from posattn_jax.train.writers import MetricWriter, NoWriter
+from posattn_jax.train.writers import MetricWriter, Writer, Writers
 
 
 class Member:
@@ -21,6 +21,7 @@ class Member:
       train_source, validation_source: its examples.
       name: what its messages begin with where it is not alone.
       batches: of training, in its order, from `read` on.
+      writers: that its metrics go to beside its folder, before `open`.
       checkpoints: of its folder, from `open` on.
       seconds: that it has been trained: when it was opened, and again at the end. Of what it is trained together with
         others it counts its share.
@@ -44,6 +45,7 @@ class Member:
           RunError: none of its checkpoints can be read.
         """
         self.shown: dict[str, float] = {}
+        self.writers: list[Writer] = []
         self.checkpoints = Checkpoints(workdir, keep=keep)
         state, progress = self.checkpoints.restore(abstract) or (None, {"seconds": 0.0})
         self.seconds, step = progress["seconds"], 0 if state is None else int(state.step)
@@ -51,7 +53,7 @@ class Member:
             self.batches.set_state(progress["data"])
         if step > total_steps:
             raise InputError(f"{self.name}train.total_steps={total_steps}: the run has already done {step} steps")
-        self._writer = MetricWriter(workdir, step) if is_first() else NoWriter()
+        self._writer = Writers(*([MetricWriter(workdir, step)] if is_first() else []), *self.writers)
         self.write = self._writer.write
         return state
 

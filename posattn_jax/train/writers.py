@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import sys
+from typing import Protocol, runtime_checkable
 
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
@@ -38,14 +39,28 @@ class MetricWriter:
         self._events.close()
 
 
-class NoWriter:
-    """The writer of all processes but the first."""
+@runtime_checkable
+class Writer(Protocol):
+    """Where metrics go."""
+
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Writers:
+    """All of these; none, in all processes but the first."""
+
+    def __init__(self, *writers: Writer):
+        self._writers = writers
 
     def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
-        pass
+        for writer in self._writers:
+            writer.write(step, epoch, split, metrics)
 
     def close(self) -> None:
-        pass
+        for writer in self._writers:
+            writer.close()
 
 
 class Progress:

@@ -15,12 +15,12 @@ from tests.command import run_forked
 FILE = "configs/digits.py:tiny"
 
 
-def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None):
+def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None, options=()):
     plan = plan or common.span_paper_sweep().select(["siren_2d", "span_2d"], [5, 6])
     config = config or digits.get_config("tiny")
     config.update_from_flattened_dict(changed or {})
     reserved = {name for treatment in common.span_paper_sweep().treatments for name in treatment.fields}
-    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved)
+    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved, options)
 
 
 def test_jobs_of_a_plan(tmp_path):
@@ -42,8 +42,9 @@ def test_jobs_with_an_evaluation(tmp_path):
     plan = question_grid.sweep("tiny").select(["siren"], [1])
     assert plan.evaluate == {"data.pool": 8}
     config = digits.get_config("tiny")
-    (job,) = make_jobs(tmp_path, plan, config=config)
-    training, evaluation = job.commands
+    (job,) = make_jobs(tmp_path, plan, config=config, options=["--wandb=grids"])
+    (*training, logging), evaluation = job.commands
+    assert logging == "--wandb=grids"
     assert evaluation == (*training, "--mode=evaluate", "--config.data.pool=8")
 
 

@@ -79,7 +79,7 @@ def relative_attention(
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
       relative_bias: beta [*R, h], not scaled. Where there is an E, too, beta is rounded to its dtype.
-      sigma: [p] or one a head [h p], in units of S - 1; None means no span. Only |sigma| matters. Concrete values
+      sigma: [p] or one a head [h p], in units of S - 1; None means no span. Only `|sigma|` matters. Concrete values
         must be finite and not 0; under a trace 0 means "the query alone" and NaN propagates. Or the factor L of a full
         covariance L L^T, [1 p p] or one a head [h p p]: its diagonal is as sigma, entries above it are ignored.
       threshold: keys outside the box where G falls below it are not attended; 0 or less modulates without a mask.
@@ -108,6 +108,15 @@ def relative_attention(
       ValueError: arguments that do not fit together, named in the message.
 
     Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A; beta as in T5 (Raffel 2020) and Chang 2021, equation 2.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import relative_attention
+      >>> query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 3 * 4, 2, 8))  # each [b t h d]
+      >>> encoding = jax.random.normal(jax.random.key(1), (5, 7, 2, 8))  # [*R h d], R = 2 S - 1
+      >>> sigma = jnp.array([0.2, 0.5])  # a narrow span over rows, a wide one over columns
+      >>> relative_attention(query, key, value, grid_shape=(3, 4), relative_encoding=encoding, sigma=sigma).shape
+      (1, 12, 2, 8)
     """
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')

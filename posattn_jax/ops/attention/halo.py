@@ -100,6 +100,11 @@ def exchange_bytes(
 
     Returns:
       {"hops", "halo" and "all_gather" in bytes}: hops is how many neighbours on each side send something.
+
+    Example:
+      >>> from posattn_jax import exchange_bytes
+      >>> exchange_bytes((128, 32, 32), (2, 31, 31), num_devices=8, num_heads=4, head_dim=16)
+      {'hops': 1, 'halo': 2097152, 'all_gather': 58720256}
     """
     exchange = plan_exchange(grid_shape, span_bound, num_devices)
     row_bytes = 2 * batch_size * math.prod(grid_shape[1:]) * num_heads * head_dim * itemsize
@@ -157,6 +162,18 @@ def halo_attention(
       ValueError: no such axis of a mesh in scope, a layout that cannot be cut, or as `relative_attention`.
 
     Source: ours.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import halo_attention
+      >>> mesh = jax.make_mesh((1,), ("grid",), axis_types=(jax.sharding.AxisType.Auto,))  # of one device
+      >>> heads, sigma = jnp.ones((1, 8 * 3, 2, 4)), jnp.array([0.1, 0.5])
+      >>> attend = jax.jit(lambda x: halo_attention(x, x, x, grid_shape=(8, 3), sigma=sigma, span_bound=(2, 2)))
+      >>> with jax.set_mesh(mesh):
+      ...     outputs = attend(heads)
+      ...
+      >>> outputs.shape
+      (1, 24, 2, 4)
     """
     mesh = jax.sharding.get_abstract_mesh()
     if axis_name not in mesh.shape:

@@ -1,0 +1,47 @@
+# %% [markdown]
+# # Composite attention and its kernels
+# Relative positions in attention are convolutions: a trained number for every offset is a *fixed* one, a trained vector
+# for every offset, met by the query, a *dynamic* one. Composite attention has both (Chang 2021).
+
+# %%
+# Installs the package where it is missing: from the clone that this notebook lies in; on Colab put the address in.
+import importlib.util, os, pathlib, shutil, subprocess, sys
+
+if importlib.util.find_spec("posattn_jax") is None:
+    REPOSITORY = pathlib.Path("..").resolve().as_uri()  # or "git+https://ADDRESS"
+    device = "cuda," if shutil.which("nvidia-smi") else "tpu," if "TPU_ACCELERATOR_TYPE" in os.environ else ""
+    wanted = f"posattn_jax[{device}nlp] @ {REPOSITORY}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
+SMALL = os.environ.get("POSATTN_SMALL") == "1"  # so that the tests can run it in seconds
+
+# %%
+import pathlib
+
+import jax, jax.numpy as jnp
+from IPython.display import Image, display
+
+from posattn_jax import Content, KernelEncoding, Positional, PositionalSelfAttention, RelativeBias, runs
+from posattn_jax.command_line import load_config
+
+# %%
+fixed, dynamic = RelativeBias((3, 3)), Positional(KernelEncoding((3, 3)))
+layer = PositionalSelfAttention(num_heads=2, terms=(Content(), fixed, dynamic))
+(outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 8 * 8, 16)), (8, 8))
+print({name: array.shape for name, array in made.items()})
+
+# %% [markdown]
+# Trained on digits, with kernels of all offsets. On text: `configs/bert_tiny.py:composite`.
+
+# %%
+config = load_config("configs/digits.py:composite")
+if SMALL:
+    config.train.update(total_epochs=0.0, total_steps=2)
+    config.model.update(num_blocks=1, width=8, num_heads=2, mlp_dim=16)
+workdir = pathlib.Path("runs/digits_composite")
+runs.train(config, workdir)
+
+# %% [markdown]
+# What the heads of every layer learned to look at, whatever the digit:
+
+# %%
+display(Image(workdir / "figures" / "fixed_kernels.png"))

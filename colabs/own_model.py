@@ -1,0 +1,75 @@
+# %% [markdown]
+# # These layers in a model of your own
+# A layer is called with features [batch, positions, width] and the grid that the positions lie on.
+
+# %%
+# Installs the package where it is missing: from the clone that this notebook lies in; on Colab put the address in.
+import importlib.util, os, pathlib, shutil, subprocess, sys
+
+if importlib.util.find_spec("posattn_jax") is None:
+    REPOSITORY = pathlib.Path("..").resolve().as_uri()  # or "git+https://ADDRESS"
+    device = "cuda," if shutil.which("nvidia-smi") else "tpu," if "TPU_ACCELERATOR_TYPE" in os.environ else ""
+    wanted = f"posattn_jax[{device}nlp] @ {REPOSITORY}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
+SMALL = os.environ.get("POSATTN_SMALL") == "1"  # so that the tests can run it in seconds
+
+# %%
+import flax.linen as nn
+import jax, jax.numpy as jnp
+import optax
+from flax import nnx
+
+from posattn_jax import Content, GaussianSpan, Positional, PositionalSelfAttention, SirenEncoding, Translution
+
+images = jax.random.normal(jax.random.key(0), (2, 6, 8, 3))
+
+# %% [markdown]
+# ## In a Linen module
+
+
+# %%
+class Denoiser(nn.Module):
+    width: int = 16
+
+    @nn.compact
+    def __call__(self, images):
+        batch, height, width, channels = images.shape
+        pixels = nn.Dense(self.width)(images.reshape(batch, height * width, channels))
+        attention = PositionalSelfAttention(
+            num_heads=2, terms=(Content(), Positional(SirenEncoding())), span=GaussianSpan(initial_sigma=0.1)
+        )
+        mixed, made = attention(nn.LayerNorm()(pixels), (height, width))
+        return nn.Dense(channels)(pixels + mixed).reshape(images.shape), made["sigma"]
+
+
+model = Denoiser()
+params = model.init(jax.random.key(1), images)["params"]
+optimizer = optax.adam(1e-2)
+state = optimizer.init(params)
+
+
+@jax.jit
+def update(params, state, rng):
+    noisy = images + jax.random.normal(rng, images.shape)
+    loss = lambda params: jnp.mean((model.apply({"params": params}, noisy)[0] - images) ** 2)
+    value, gradient = jax.value_and_grad(loss)(params)
+    changes, state = optimizer.update(gradient, state)
+    return optax.apply_updates(params, changes), state, value
+
+
+for step in range(3 if SMALL else 300):
+    params, state, loss = update(params, state, jax.random.key(step))
+print(f"loss {loss:.3f}, sigma {model.apply({'params': params}, images)[1]}")
+
+# %% [markdown]
+# ## In NNX
+
+# %%
+layer = nnx.bridge.ToNNX(PositionalSelfAttention(num_heads=1, values=Translution((1, 1))), rngs=nnx.Rngs(0))
+pixels = images.reshape(2, 6 * 8, 3)
+nnx.bridge.lazy_init(layer, pixels, (6, 8))
+outputs, made = layer(pixels, (6, 8))
+print(outputs.shape)
+
+# %% [markdown]
+# Equinox, or arrays alone: `docs/importing.md`. What parts there are: the table in the README.

@@ -1,0 +1,55 @@
+# %% [markdown]
+# # A learned span that pays
+# Attention within a span needs to compute only what lies inside. Here the layouts of the same operation are timed on
+# your device: `dense` computes all pairs, `tiled` follows the span, `auto` takes the faster.
+
+# %%
+# Installs the package where it is missing: from the clone that this notebook lies in; on Colab put the address in.
+import importlib.util, os, pathlib, shutil, subprocess, sys
+
+if importlib.util.find_spec("posattn_jax") is None:
+    REPOSITORY = pathlib.Path("..").resolve().as_uri()  # or "git+https://ADDRESS"
+    device = "cuda," if shutil.which("nvidia-smi") else "tpu," if "TPU_ACCELERATOR_TYPE" in os.environ else ""
+    wanted = f"posattn_jax[{device}nlp] @ {REPOSITORY}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
+SMALL = os.environ.get("POSATTN_SMALL") == "1"  # so that the tests can run it in seconds
+
+# %%
+import pathlib
+
+import jax, jax.numpy as jnp
+from IPython.display import Image, display
+
+from posattn_jax import relative_attention, span_size
+from posattn_jax.benchmarks import attention
+
+print(jax.devices())
+
+# %% [markdown]
+# How large the box is that a span of sigma attends to, of 127 offsets a dimension:
+
+# %%
+for sigma in (0.02, 0.1, 0.3):
+    print(sigma, span_size(jnp.array([sigma, sigma]), threshold=0.1, grid_shape=(64, 64)))
+
+# %% [markdown]
+# Sigma is an array like any other: one compiled program serves every span that training comes through.
+
+# %%
+grid = (8, 8) if SMALL else (64, 64)
+keys = jax.random.split(jax.random.key(0), 3)
+query, key, value = (jax.random.normal(each, (2, grid[0] * grid[1], 8, 8)) for each in keys)
+attend = jax.jit(lambda sigma: relative_attention(query, key, value, grid_shape=grid, sigma=sigma))
+print(attend(jnp.array([0.1, 0.1])).shape, attend(jnp.array([0.3, 0.1])).shape)
+
+# %% [markdown]
+# Time and temporary memory, forward and backward; "limit" is what the pairs inside the span take at the device's speed.
+
+# %%
+out = pathlib.Path("runs/span_that_pays")
+size = ["--shapes=2d8", "--spans=.5", "--seconds=.1"] if SMALL else ["--shapes=2d64", "--spans=.05,.12,.5"]
+attention.run(["", *size, "--layouts=auto,dense,tiled", "--backward", f"--out={out}"])
+
+# %%
+for name in ("time", "memory"):
+    display(Image(out / f"{name}.png"))

@@ -1,0 +1,26 @@
+"""Every public name has an example in its docstring, and the examples run."""
+
+import doctest
+
+import pytest
+
+import posattn_jax
+
+
+def example_of(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(posattn_jax, name), name, globs={})
+    (test,) = [each for each in found if each.examples]
+    return test
+
+
+def run(test):
+    told: list[str] = []
+    assert doctest.DocTestRunner(verbose=False).run(test, out=told.append).failed == 0, "".join(told)
+
+
+@pytest.mark.parametrize("name", posattn_jax.__all__)
+def test_example(name):
+    test = example_of(name)
+    assert any(name in example.source for example in test.examples)
+    assert any(example.want for example in test.examples)
+    run(test)
