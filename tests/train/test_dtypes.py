@@ -1,0 +1,49 @@
+"""A run in bfloat16: what stays float32, and that it learns as well."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import digits
+from posattn_jax import experiment
+from posattn_jax.files import read_metrics
+from posattn_jax.train.step import init_state, make_train_step
+from tests.command import run_forked
+
+
+def test_what_stays_float32():
+    """Parameters, the optimiser's moments, sums, the loss and its gradient; features alone are rounded."""
+    config = digits.get_config("tiny")
+    config.model.dtype = "bfloat16"
+    source = experiment.load_sources(config)["train"]
+    task = experiment.make_task(config, source)
+    settings = experiment.make_settings(config, 1)
+    optimizer = experiment.make_optimizer(config, settings, 1)
+    state = init_state(task, optimizer, 0)
+    batch = {name: np.asarray(array)[None] for name, array in source.batch(np.arange(8)).items()}
+    after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
+    floats = [x for x in jax.tree.leaves((after, figures)) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert {x.dtype for x in floats} == {jnp.dtype("float32")}
+    config.model.dtype = "float32"
+    exact = experiment.make_task(config, source)
+    _, figures_exact = jax.jit(make_train_step(exact, optimizer, 1))(state, batch)
+    assert figures["loss"] == pytest.approx(figures_exact["loss"], rel=2e-2)
+    assert figures["loss"] != figures_exact["loss"]
+
+
+@pytest.mark.slow
+def test_accuracy_is_kept(tmp_path):
+    """Digits, five epochs of two seeds: the same to what seeds differ by."""
+    accuracy = {}
+    for dtype in ("float32", "bfloat16"):
+        for seed in (9188, 2755):
+            workdir = tmp_path / f"{dtype}_{seed}"
+            options = (f"--config.seed={seed}", f"--config.model.dtype={dtype}", "--config.train.total_epochs=5")
+            code, _, err = run_forked(f"--workdir={workdir}", *options, config="configs/digits.py")
+            assert code == 0, err
+            rows = [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] == "validation"]
+            accuracy.setdefault(dtype, []).append(max(row["value"] for row in rows if row["name"] == "accuracy"))
+    print(accuracy)
+    assert min(accuracy["float32"]) > 0.9
+    assert np.mean(accuracy["bfloat16"]) == pytest.approx(np.mean(accuracy["float32"]), abs=0.02), accuracy
