@@ -25,6 +25,10 @@ from posattn_jax.trained import TrainedRun
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 MODEL_FILE = "model.stablehlo"
+IMAGES = (
+    "--mode=predict reads files thus: the largest central part of these proportions, resized (bicubic); grey by ITU-R "
+    "601-2 luma; transparent pixels on black; divided by 255"
+)
 
 
 def export(workdir: pathlib.Path) -> pathlib.Path:
@@ -67,12 +71,6 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     print(f"{folder / MODEL_FILE}: {len(data) / 2**20:.1f} MiB for {', '.join(whole.platforms)}, batches of any size")
     print(f"logits differ from the module's by {_difference(run, folder):.1e} at most (2 random inputs)")
     return folder
-
-
-IMAGES = (
-    "--mode=predict reads files thus: the largest central part of these proportions, resized (bicubic); grey by ITU-R "
-    "601-2 luma; transparent pixels on black; divided by 255"
-)
 
 
 def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
