@@ -94,7 +94,7 @@ def sweep(variant: str = "") -> Plan:
         Treatment("fourier_features", "learned Fourier features, added (Li 2021)", added("fourier")),
         Treatment("baseline", "sinusoids with bias, u and v (baseline of Alfons 2022)", biased | sinusoids),
         Treatment("siren", "SIREN, u and v (Alfons 2022)", siren),
-        Treatment("siren_span", "the same with a learned span", siren | {"model.span.enabled": True}),
+        Treatment("siren_span", "SIREN, u and v, learned span (Alfons 2022)", siren | {"model.span.enabled": True}),
         # What is used today.
         Treatment("rope", "RoPE, axial", rotary | {"model.rotary_base": 100.0}),
         Treatment("rope_1d", "RoPE, of the row-major order", rotary | {"data.layout": "1d"}),
