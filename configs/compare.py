@@ -4,8 +4,9 @@ python -m posattn_jax.main --mode=sweep --config=configs/compare.py --workdir=ru
 python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare
 python -m posattn_jax.analysis.comparison runs/compare --out=docs/results/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
-Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, about a minute of a CPU core each. Expected best-epoch
-validation accuracy (one seed): RoPE .981, SIREN with a span .978, sinusoids .955; added to inputs .47 to .81; none .28.
+Hardware and time: "" 30 treatments x 3 seeds of 12 epochs; the first 17 took 44 to 194 s each of a CPU that much other
+work shared, Translution and depthwise convolutions several times as long. Expected best-epoch validation accuracy (one
+seed): RoPE .981, SIREN with a span .978, sinusoids .955; added to the inputs .47 to .81; no positions .28.
 "" (digits), :cifar (CIFAR-10 at 8x8, as configs/cifar2d_span.py:quick), :text (masked language modelling, as
 configs/bert_tiny.py; judged by the loss), :tiny (digits, tests).
 """
@@ -94,7 +95,7 @@ def sweep(variant: str = "") -> Plan:
         Treatment("fourier_features", "learned Fourier features, added (Li 2021)", added("fourier")),
         Treatment("baseline", "sinusoids with bias, u and v (baseline of Alfons 2022)", biased | sinusoids),
         Treatment("siren", "SIREN, u and v (Alfons 2022)", siren),
-        Treatment("siren_span", "the same with a learned span", siren | {"model.span.enabled": True}),
+        Treatment("siren_span", "SIREN, u and v, learned span (Alfons 2022)", siren | {"model.span.enabled": True}),
         # What is used today.
         Treatment("rope", "RoPE, axial", rotary | {"model.rotary_base": 100.0}),
         Treatment("rope_1d", "RoPE, of the row-major order", rotary | {"data.layout": "1d"}),
