@@ -152,7 +152,7 @@ def test_debug_shows_the_traceback(tmp_path):
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     from posattn_jax import main
 
-    def train(config, workdir):
+    def train(config, workdir, wandb_project):
         raise error
 
     monkeypatch.setattr(main, "_quieten_libraries", lambda: None)
@@ -163,6 +163,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     monkeypatch.setattr(main, "_WORKDIR", type("Flag", (), {"value": str(tmp_path)}))
     monkeypatch.setattr(main, "_MODE", type("Flag", (), {"value": "train"}))
     monkeypatch.setattr(main, "_DISTRIBUTED", type("Flag", (), {"value": False}))
+    monkeypatch.setattr(main, "_WANDB", type("Flag", (), {"value": None}))
     assert main.run(["main"]) == 1
     assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
 
