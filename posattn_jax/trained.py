@@ -142,7 +142,7 @@ def of_run(
         config.model.implementation = implementation
         task, source, names = of_config(config, workdir)
     except (AttributeError, KeyError) as error:
-        field = str(error.args[0]).split()[0]
+        field = repr(str(error.args[0]).split()[0].strip("\"'"))
         raise InputError(f"--workdir={workdir}: its config, of another version, has no {field}") from error
     params, step = pretrained.read(workdir)
     return TrainedRun(workdir, config, task, jax.tree.map(jnp.asarray, params), step, source, names)

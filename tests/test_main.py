@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from posattn_jax import runs
+from posattn_jax import runs, summary
 from posattn_jax.files import read_metrics
 from tests import made_data
 from tests.command import run, run_forked, start
@@ -164,6 +164,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     monkeypatch.setattr(main, "_MODE", type("Flag", (), {"value": "train"}))
     monkeypatch.setattr(main, "_DISTRIBUTED", type("Flag", (), {"value": False}))
     monkeypatch.setattr(main, "_WANDB", type("Flag", (), {"value": None}))
+    monkeypatch.setattr(main, "_SEEDS", type("Flag", (), {"value": None}))
     assert main.run(["main"]) == 1
     assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
 

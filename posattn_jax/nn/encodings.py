@@ -122,6 +122,13 @@ class AxialEncoding(nn.Module):
     Attributes:
       embedding_init: of the tables [R_i h d/p].
       param_dtype: of the tables.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import AxialEncoding
+      >>> encoding, variables = AxialEncoding().init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> encoding.shape  # [*R h d], of tables [5 2 2] and [9 2 2]
+      (5, 9, 2, 4)
     """
 
     embedding_init: Initializer = nn.initializers.normal(0.02)

@@ -25,6 +25,14 @@ class RotaryContent(nn.Module):
 
     Attributes:
       base: of the frequencies.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, RotaryContent
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(RotaryContent(base=100.0),))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")
@@ -47,6 +55,14 @@ class LinearBias(nn.Module):
     """beta_{s-t} = -m_h |s - t|, not scaled and not trained: ALiBi (Press 2021). See `slopes` for m_h.
 
     On a grid |s - t| is the Euclidean distance in positions, as Fuller 2023 (CROMA) has it for images.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, LinearBias, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), LinearBias()))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ()

@@ -157,6 +157,14 @@ class FourierPositions(nn.Module):
       hidden_features: of the network; None: c.
       gamma: W_r is drawn from N(0, 1 / gamma^2), in radians a position.
       param_dtype: of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import FourierPositions
+      >>> places = jnp.array([[0, 0], [0, 1], [1, 0]])
+      >>> vectors, variables = FourierPositions().init_with_output(jax.random.key(0), places, 8)
+      >>> vectors.shape
+      (3, 8)
     """
 
     num_features: int | None = None

@@ -25,6 +25,14 @@ class ScoreNetwork(nn.Module):
     Attributes:
       hidden_features: of gamma; None: h.
       param_dtype: of the parameters; the computation is in float32 or better.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, ScoreNetwork
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(ScoreNetwork(),))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")

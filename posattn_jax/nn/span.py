@@ -78,6 +78,14 @@ class WindowSpan(nn.Module):
 
     Attributes:
       half_span: in positions a dimension, on each side, at least 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, PositionalSelfAttention, WindowSpan
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(),), span=WindowSpan((1, 2)))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
     """
 
     threshold: ClassVar[float] = 1 - 1e-12

@@ -97,6 +97,14 @@ class PlusRelative(nn.Module):
 
     Attributes:
       encoding: a module that returns A [*R, h, d], such as `KernelEncoding((17,))`, which clips as the paper does.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import KernelEncoding, PlusRelative, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, values=PlusRelative(KernelEncoding((3, 3))))
+      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> variables["params"]["values"]["encoding"]["table"].shape  # shared by the heads
+      (3, 3, 1, 4)
     """
 
     by_pair: ClassVar[bool] = True

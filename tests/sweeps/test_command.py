@@ -20,7 +20,7 @@ def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None, op
     config = config or digits.get_config("tiny")
     config.update_from_flattened_dict(changed or {})
     reserved = {name for treatment in common.span_paper_sweep().treatments for name in treatment.fields}
-    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved, options)
+    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved, options=options)
 
 
 def test_jobs_of_a_plan(tmp_path):
