@@ -28,6 +28,11 @@ if [ "$(getconf _NPROCESSORS_ONLN)" -gt 1 ] && [[ " ${rest[*]-} " != *" --worker
     export JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-2}
 fi
 
+# On a GPU one program trains all seeds of a treatment: one run's arrays are small for it.
+if [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; then
+    rest=(--seeds_together=5 ${rest[@]+"${rest[@]}"})
+fi
+
 code=0
 timeout --foreground --preserve-status --signal=TERM "${minutes}m" \
     .venv/bin/python -m posattn_jax.main --mode=sweep --config="configs/cifar2d_span.py${variant:+:$variant}" \

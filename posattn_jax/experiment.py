@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from posattn_jax.axes import Sizes
 from posattn_jax.data import image_sets
 from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.images import GridImages, ImageSet, split
@@ -22,6 +23,7 @@ from posattn_jax.model_config import make_model
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.optimizer import adam
@@ -180,8 +182,8 @@ def steps_per_epoch(config: ConfigDict, source: Source) -> int:
     return order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
 
 
-def make_settings(config: ConfigDict, per_epoch: int) -> Settings:
-    """How long a run trains, in steps, of which an epoch has `per_epoch`."""
+def make_settings(config: ConfigDict, per_epoch: int, grid_together: Sizes | None = None) -> Settings:
+    """How long a run trains, in steps, of which an epoch has `per_epoch`; for `grid_together` see `bounded_spans`."""
     train: Any = config.train
     on_cpu = jax.default_backend() == "cpu"
     return Settings(
@@ -193,14 +195,18 @@ def make_settings(config: ConfigDict, per_epoch: int) -> Settings:
         checkpoint_steps=train.checkpoint_steps,
         eval_steps=train.eval_steps,
         keep_checkpoints=train.keep_checkpoints,
-        bounded_spans=bounded_spans(config),
+        bounded_spans=bounded_spans(config, grid_together),
         dispatch_steps=train.dispatch_steps or (1 if on_cpu else 16),
         held_mib=(0 if on_cpu else 2048) if train.held_mib == -1 else train.held_mib,
     )
 
 
-def bounded_spans(config: ConfigDict) -> bool:
-    """Whether training compiles its layouts for static bounds of the spans."""
+def bounded_spans(config: ConfigDict, grid_together: Sizes | None = None) -> bool:
+    """Whether training compiles its layouts for static bounds of the spans.
+
+    `grid_together` is the grid that attention meets where seeds are trained together: one program cannot choose between
+    layouts for each of them at run time, and would compute them all.
+    """
     bounded = config.model.span.bounded
     if bounded not in ("auto", "yes", "no"):
         raise InputError(f'model.span.bounded="{bounded}": expected "auto", "yes" or "no"')
@@ -208,7 +214,8 @@ def bounded_spans(config: ConfigDict) -> bool:
     needed = bounded == "yes" or implementation in ("patch", "window") or config.mesh.grid != 1
     # XLA's loops of run-time length are slow on a GPU; those of "fused" are inside its kernel
     pays = bounded == "auto" and jax.default_backend() == "gpu" and implementation != "fused"
-    return config.model.span.enabled and (needed or pays)
+    chooses = implementation == "auto" and grid.num_positions(grid_together or (1,)) >= LEAST_POSITIONS
+    return config.model.span.enabled and (needed or pays or (bounded == "auto" and chooses))
 
 
 def make_optimizer(config: ConfigDict, settings: Settings, per_epoch: int) -> optax.GradientTransformation:

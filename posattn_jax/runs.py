@@ -80,9 +80,9 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
     per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
-    settings = experiment.make_settings(config, per_epoch)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     task = experiment.make_task(config, sources[0]["train"])
+    settings = experiment.make_settings(config, per_epoch, task.grid_shape if len(configs) > 1 else None)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     mesh = make_mesh(**config.mesh)
     members = [Member(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]

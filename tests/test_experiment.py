@@ -128,6 +128,24 @@ def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, 
     assert experiment.bounded_spans(config) == bounded
 
 
+@pytest.mark.parametrize(
+    "grid_shape, changes, bounded",
+    [
+        ((16, 16), {}, True),
+        ((8, 8), {}, False),  # "dense" in any case
+        (None, {}, False),  # alone
+        ((16, 16), {"model.implementation": "tiled"}, False),
+        ((16, 16), {"model.span.bounded": "no"}, False),
+        ((16, 16), {"model.span.enabled": False}, False),
+    ],
+    ids=str,
+)
+def test_where_spans_of_seeds_together_are_bounded(grid_shape, changes, bounded):
+    config = digits.get_config("tiny")
+    config.update_from_flattened_dict(changes)
+    assert experiment.make_settings(config, 10, grid_shape).bounded_spans == bounded
+
+
 def test_a_price_needs_a_span():
     config = digits.get_config("tiny")
     config.model.span.enabled = False
