@@ -80,7 +80,9 @@ class Trainer:
 
         self.abstract = abstract_state(task, optimizer, members[0].seed, mesh)  # of one
         self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
-        self._abstract_all = abstract_state(task, optimizer, members[0].seed, mesh, together)
+        self._abstract_all = self.abstract
+        if len(members) > 1:
+            self._abstract_all = abstract_state(task, optimizer, members[0].seed, mesh, together)
         of_one, of_all = (_shardings(abstract) for abstract in (self.abstract, self._abstract_all))
         self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
         held = self._held([member.train_source for member in members])

@@ -31,6 +31,7 @@ class Member:
     def __init__(self, seed: int, train_source: Source, validation_source: Source):
         self.seed, self.train_source, self.validation_source = seed, train_source, validation_source
         self.name = ""
+        self.writers: list[Writer] = []
 
     def read(self, order: Order, num_micro_batches: int, share: Share, held: bool) -> None:
         """Begins to read its examples in an order; of those that devices hold the ids alone."""
@@ -45,7 +46,6 @@ class Member:
           RunError: none of its checkpoints can be read.
         """
         self.shown: dict[str, float] = {}
-        self.writers: list[Writer] = []
         self.checkpoints = Checkpoints(workdir, keep=keep)
         state, progress = self.checkpoints.restore(abstract) or (None, {"seconds": 0.0})
         self.seconds, step = progress["seconds"], 0 if state is None else int(state.step)
