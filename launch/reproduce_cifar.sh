@@ -2,7 +2,7 @@
 # Alfons 2022 on CIFAR-10, seven treatments, in slices of time: the same command goes on until all runs are done.
 #   launch/reproduce_cifar.sh --data=FOLDER [--minutes=25] [--variant=quick|half] [--workdir=runs/reproduce_cifar]
 #                             [--seeds=9188,2755 --treatments=span_2d --workers=2 --config.FIELD=VALUE ...]
-# FOLDER has CIFAR-10 as in the README. Without --variant: the paper's size, for a GPU. After every slice
+# FOLDER has CIFAR-10 as in docs/training.md. Without --variant: the paper's size, for a GPU. After every slice
 # WORKDIR/report/ has a page of what is done, beside the paper's Tables 5 to 7.
 # Exit codes: 0 all is done, 143 the time is up and the rest is to come, 130 stopped by Ctrl-C, others: a failure.
 set -uo pipefail
@@ -23,7 +23,7 @@ if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" "" || exit
 
-# Two virtual devices of a CPU share a batch, where one run has all cores: faster than one (README, "How fast it trains").
+# Two virtual devices of a CPU share a batch, where one run has all cores: faster than one (docs/training.md).
 if [ "$(getconf _NPROCESSORS_ONLN)" -gt 1 ] && [[ " ${rest[*]-} " != *" --workers="* ]]; then
     export JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-2}
 fi
