@@ -45,9 +45,9 @@ def test_layouts_batches_and_sigmas(tmp_path):
 
 def test_dtypes_parts_and_traces(tmp_path):
     """Without a span there is no sigma; on the config's own images."""
-    kinds = ("--implementations=dense", "--dtypes=float32,bfloat16", f"--trace={tmp_path / 'trace'}", "--data=read")
+    kinds = ("--implementations=dense", "--dtypes=bfloat16", f"--trace={tmp_path / 'trace'}", "--data=read")
     results, table = measured(tmp_path / "out", "--config.model.span.enabled=False", *kinds)
-    assert [row["dtype"] for row in results["rows"]] == ["float32", "bfloat16"]
+    assert [row["dtype"] for row in results["rows"]] == ["bfloat16"]
     for row in results["rows"]:
         found = row["parts"]
         assert found["attention"] + found["feed-forward"] + found["optimiser"] + found["rest"] == pytest.approx(1)

@@ -30,7 +30,8 @@ ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base",
 ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
 ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
-NEARLY_ALIKE = ("digits", "cifar2d_span", "translution_moving_mnist")  # test_main.py trains the first
+# test_main.py trains the first.
+NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "translution_moving_mnist", "translution_imagenet")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # Of each data set: the sides of an image, its channels, and how many labels there are.

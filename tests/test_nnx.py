@@ -10,7 +10,7 @@ import posattn_jax
 from tests.slow import slow
 from tests.test_docstrings import example_of, run
 
-FAST = ("PositionalSelfAttention", "TokenMixing", "Translution")
+FAST = ("PositionalSelfAttention",)
 LINEN = [
     name
     for name in posattn_jax.__all__

@@ -14,7 +14,7 @@ from tests.slow import slow
 
 FOLDER = ROOT / "colabs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-FAST = ("own_model", "span_that_pays")
+FAST = ("own_model",)
 
 
 def cells(notebook):

@@ -49,6 +49,7 @@ def assert_same(workdir, expected):
             np.testing.assert_allclose(arrays[name], known_arrays[name], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_folder_is_that_of_a_run_alone(together, tmp_path):
     folder, out = together
     assert "seed 3: best validation accuracy" in out and f"run folder {folder / '4'}, pictures" in out

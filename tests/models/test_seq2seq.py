@@ -16,8 +16,8 @@ from posattn_jax.seq2seq_config import make_seq2seq
 from tests.slow import slow
 
 V, PAD = 11, 0
-ONE_EACH = ("transformer", "lightconv", "aposnet", "rposnet_edc")
-FURTHER = ("shaw_gated", "gaussian", "glinear")
+ONE_EACH = ("transformer", "lightconv", "rposnet_edc")
+FURTHER = ("aposnet", "shaw_gated", "gaussian", "glinear")
 
 
 def config_of(mixer):

@@ -16,6 +16,7 @@ from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh
 from tests.recorded import figures_of
+from tests.slow import slow
 from tests.train.made_run import make_task, make_trainer, train
 
 STEPS_PER_EPOCH = 6  # 96 examples in updates of 16
@@ -196,7 +197,7 @@ def test_no_readable_checkpoint_is_an_error(tmp_path):
     assert (tmp_path / "checkpoints" / "2").exists(), "nothing is moved"
 
 
-SIZES = [((2, 2, 2), 8), *(pytest.param((8, 1, 1), size, marks=pytest.mark.slow) for size in (4, 8))]
+SIZES = [slow((2, 2, 2), 8), *(slow((8, 1, 1), size) for size in (4, 8))]
 
 
 @pytest.mark.parametrize("sizes, batch_size", SIZES, ids=str)

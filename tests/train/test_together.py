@@ -91,7 +91,7 @@ def test_they_end_as_alone(tmp_path, alone, fields):
 
 
 @pytest.mark.parametrize(
-    "before, after", [([SEEDS], [(1,), (2,)]), slow([(1,), (2,)], [SEEDS])], ids=["parted", "joined"]
+    "before, after", [slow([SEEDS], [(1,), (2,)]), slow([(1,), (2,)], [SEEDS])], ids=["parted", "joined"]
 )
 def test_what_some_began_others_end(tmp_path, alone, before, after):
     """Stopped at a step at which nothing is due."""
