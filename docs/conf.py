@@ -4,7 +4,7 @@ import re
 
 project = "posattn_jax"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["results"]
+myst_heading_anchors = 3
 html_theme = "furo"
 default_role = "py:obj"
 napoleon_custom_sections = [("Attributes", "params_style")]

@@ -52,9 +52,9 @@ class RotaryContent(nn.Module):
 
 
 class LinearBias(nn.Module):
-    """beta_{s-t} = -m_h |s - t|, not scaled and not trained: ALiBi (Press 2021). See `slopes` for m_h.
+    """`beta_{s-t} = -m_h |s - t|`, not scaled and not trained: ALiBi (Press 2021). See `slopes` for m_h.
 
-    On a grid |s - t| is the Euclidean distance in positions, as Fuller 2023 (CROMA) has it for images.
+    On a grid `|s - t|` is the Euclidean distance in positions, as Fuller 2023 (CROMA) has it for images.
 
     Example:
       >>> import jax, jax.numpy as jnp
