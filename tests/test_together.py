@@ -62,9 +62,7 @@ def test_a_run_is_evaluated_and_goes_on_alone(together, tmp_path):
     folder = shutil.copytree(together[0] / "3", tmp_path / "copy")
     own = f"--workdir={folder}", "--config.seed=3", *LONGER
     command(*own, "--mode=evaluate")
-    evaluation, summary = (
-        json.loads((folder / "3" / f"{name}.json").read_text()) for name in ("evaluation", "summary")
-    )
+    evaluation, summary = (json.loads((folder / f"{name}.json").read_text()) for name in ("evaluation", "summary"))
     assert evaluation["validation"]["accuracy"] == pytest.approx(summary["best"]["accuracy"])
     command(*own, "--config.train.total_steps=6")
     assert json.loads((folder / "summary.json").read_text())["final"]["step"] == 6
