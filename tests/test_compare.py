@@ -42,7 +42,8 @@ def test_an_update(name):
     assert all(path.endswith("bias") for path in still), still
 
 
-@pytest.mark.parametrize("variant", [slow(""), slow("cifar"), "text"])
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["", "cifar", "text"])
 def test_every_method_of_a_variant_is_another_model(unchecked, variant):
     plan, made = compare.sweep(variant), set()
     for treatment in plan.treatments:

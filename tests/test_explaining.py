@@ -150,6 +150,7 @@ def test_the_page_asks_for_nothing(digits_run, explained):
     assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
 
 
+@pytest.mark.slow
 def test_chosen_layers_heads_and_files(digits_run, tmp_path, capsys):
     """Titles are text, whatever they are."""
     name = tmp_path / "<script>alert(1)<!--.png"

@@ -133,6 +133,7 @@ def test_other_models(tmp_path, fields):
         np.testing.assert_allclose(model(pixels), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_runs_that_are_not_exported(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"task": "masked_lm"}')
     with pytest.raises(InputError, match='a run of task="masked_lm": expected "classification" or "glue"'):

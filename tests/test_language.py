@@ -16,7 +16,6 @@ from posattn_jax.train.loop import Trainer
 from tests.drills.damages import flip_a_bit
 from tests.made_text import sentences, write_mnli, write_rte, write_text
 from tests.recorded import figures_of
-from tests.slow import slow
 
 
 class Killed(Exception):
@@ -42,7 +41,8 @@ def read(path):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("further", [False, slow(True)], ids=["rte", "mnli"])
+@pytest.mark.slow
+@pytest.mark.parametrize("further", [False, True], ids=["rte", "mnli"])
 def test_from_text_to_answers(tmp_path, monkeypatch, capsys, further):
     """One story, for what comes later starts from what was trained before; further, from RTE to MNLI."""
     write_mnli(write_rte(tmp_path))

@@ -27,6 +27,7 @@ def told(*arguments, **options):
     return [json.loads(line) for line in output.getvalue().splitlines()], code
 
 
+@pytest.mark.slow
 def test_the_validation_images_as_files(digits_run, tmp_path):
     """Have the loss that the run's evaluation finds, but for their brightness, which digits have in 16 steps."""
     images = validation_digits(9188)

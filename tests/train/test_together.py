@@ -104,6 +104,7 @@ def test_what_some_began_others_end(tmp_path, alone, before, after):
     assert_as_alone(tmp_path, states, alone)
 
 
+@pytest.mark.slow
 def test_interrupted_together_they_end_bit_for_bit(tmp_path):
     whole = finish(tmp_path / "whole", total_steps=9)
     trainer = begin(tmp_path / "stopped", total_steps=9)
