@@ -9,7 +9,7 @@ the mesh of the config; the learning rate is 0, so that spans stay. One run more
 `results.json`, have of each
 
 - updates and examples a second, the median of the runs;
-- MFU: the FLOPs that the model needs (forward once, backward twice, all pairs: see `model_flops`) a second, as a share
+- MFU: the FLOPs that the model needs (forward once, backward twice, all pairs: see `update_flops`) a second, as a share
   of what the devices reach: by their data sheet, or where that is not known, in a product of matrices measured here;
 - waiting: the share of the time in which the host waited for data;
 - of the time that instructions ran: attention's, the feed-forward layers', the optimiser's and the rest's share; idle:
@@ -30,7 +30,7 @@ from ml_collections import ConfigDict
 from posattn_jax import command_line, experiment
 from posattn_jax.benchmarks import parts
 from posattn_jax.benchmarks.machine import describe_machine
-from posattn_jax.benchmarks.model_flops import update_flops
+from posattn_jax.benchmarks.operations import update_flops
 from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
 from posattn_jax.benchmarks.table import measurement, number
 from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, interleave

@@ -170,7 +170,7 @@ def run(argv: list[str]) -> int:
     try:
         return main(parse_flags(argv))
     except KeyboardInterrupt:
-        continues = _MODE.value in ("train", "sweep")
+        continues = flags.FLAGS.is_parsed() and _MODE.value in ("train", "sweep")
         rest = ": the same command continues from the last checkpoint" if continues else ""
         print(f"posattn_jax: stopped by SIGINT{rest}", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -1,4 +1,4 @@
-"""How many floating-point operations a function takes, every trip of every loop counted.
+"""How many floating-point operations a function takes, or a model, every trip of every loop counted.
 
 The compiler's own count, `cost_analysis`, has the body of a loop once, and so cannot compare programs with and without
 loops.
@@ -48,40 +48,64 @@ def count(function: Callable, *arguments: Any) -> int:
     Raises:
       ValueError: a loop whose number of trips is known only as it runs.
     """
-    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr, _of_any)
 
 
-def _of_jaxpr(jaxpr: Any) -> int:
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+def product_flops(function: Callable, *arguments: Any) -> int:
+    """As `count`, of products of matrices and convolutions alone."""
+    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr, _of_product)
 
 
-def _of_equation(equation: Any) -> int:
+def update_flops(loss: Callable, params: Any, batch: Any) -> int:
+    """The products of a model in a micro-batch of an update: the forward pass once, and twice as many backward.
+
+    What a layout computes again or in vain does not count: `loss` is to be that of the layout "reference", where all
+    pairs are met. A layout that leaves pairs out can need less than this.
+    """
+    return 3 * product_flops(loss, params, batch)
+
+
+def _of_jaxpr(jaxpr: Any, of_one: Callable[[Any], int]) -> int:
+    return sum(_of_equation(equation, of_one) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation: Any, of_one: Callable[[Any], int]) -> int:
     name, parameters = equation.primitive.name, equation.params
-    inner = [_of_jaxpr(each) for value in parameters.values() for each in _jaxprs(value)]
+    inner = [_of_jaxpr(each, of_one) for value in parameters.values() for each in _jaxprs(value)]
     if name == "while":
         if sum(inner):
-            raise ValueError("a loop whose number of trips is known only as it runs cannot be counted")
+            raise ValueError("trips known only as it runs cannot be counted: a loop's length is known only at run time")
         return 0
     if name == "scan":
         return parameters["length"] * sum(inner)
     if name == "cond":
         return max(inner)
-    if inner:  # a function in a function
-        return sum(inner)
+    return sum(inner) if inner else of_one(equation)  # inner: a function in a function
+
+
+def _of_any(equation: Any) -> int:
+    """An equation without others in it."""
+    name = equation.primitive.name
     made = [variable.aval for variable in equation.outvars if jnp.issubdtype(variable.aval.dtype, jnp.inexact)]
     if not made or name in MOVES:
         return 0
-    size = sum(math.prod(each.shape) for each in made)
+    given = [variable.aval.shape for variable in equation.invars]
+    if name.startswith(SUMS):
+        return math.prod(given[-1] if name.startswith("scatter") else given[0])
+    return _of_product(equation) or sum(math.prod(each.shape) for each in made)
+
+
+def _of_product(equation: Any) -> int:
+    """The same of a product of matrices or a convolution; 0 of others."""
+    name, parameters = equation.primitive.name, equation.params
     given = [variable.aval.shape for variable in equation.invars]
     if name == "dot_general":
         (contracted, _), _ = parameters["dimension_numbers"]
-        return 2 * size * math.prod(given[0][axis] for axis in contracted)
+        return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(given[0][axis] for axis in contracted)
     if name == "conv_general_dilated":
         kernel, numbers = given[1], parameters["dimension_numbers"]
-        return 2 * size * math.prod(kernel) // kernel[numbers.rhs_spec[0]]
-    if name.startswith(SUMS):
-        return math.prod(given[-1] if name.startswith("scatter") else given[0])
-    return size
+        return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[numbers.rhs_spec[0]]
+    return 0
 
 
 def _jaxprs(value: Any) -> list[Any]:
