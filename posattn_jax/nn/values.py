@@ -1,7 +1,7 @@
 """What is added to the averaged values: a `values` slot of attention."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from posattn_jax.axes import Array, Features, Float, Query, Value, Weights
 from posattn_jax.nn.encodings import Encoding
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.depthwise import depthwise_convolution
 from posattn_jax.ops.kernels import check_kernel, relative_values
 
 
@@ -52,6 +53,7 @@ class DepthwiseConvolution(nn.Module):
             width,
             kernel_shape,
             feature_group_count=width,
+            conv_general_dilated=_depthwise,
             kernel_init=init,
             bias_init=init,
             dtype=self.dtype,
@@ -60,6 +62,11 @@ class DepthwiseConvolution(nn.Module):
         )
         convolved = convolve(inputs[:, cls:].reshape(len(inputs), *shape, width)).reshape(len(inputs), -1, width)
         return jnp.pad(convolved, [(0, 0), (cls, 0), (0, 0)])
+
+
+def _depthwise(inputs: Array, kernel: Float[Array, "*k 1 c"], *_: Any, **__: Any) -> Array:
+    """What `nn.Conv` is to use: its further arguments are, of the convolution above, those of the op."""
+    return depthwise_convolution(inputs, jnp.squeeze(kernel, -2))
 
 
 class PlusDepthwise(nn.Module):
