@@ -87,6 +87,10 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
     if executor.cluster == "local":
         place /= f"slurm_{os.environ['SLURM_JOB_ID']}" if array else platform.node()
     slots = [place / f"slot_{i}" for i in range(workers)]
+    if taken := sum(map(is_claimed, slots)):
+        print(
+            f"--workers={workers}: {taken} of them work for another command already; with more, more runs go at a time"
+        )
     with _signals_raise(), ProgressTable(jobs) as table:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]

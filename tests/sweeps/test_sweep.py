@@ -1,10 +1,12 @@
 """The life of a sweep, with runs that only pretend: seconds each."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import pickle
+import platform
 import signal
 import subprocess
 import sys
@@ -255,6 +257,18 @@ def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, 
     assert len(notes(jobs[0], "saved")) == len(notes(jobs[1], "saved")) == 1 and not notes(jobs[2], "start")
     assert start(tmp_path, 0.3).wait(timeout=90) == 0
     assert all(job.finished for job in jobs)
+
+
+def test_a_command_that_waits_for_anothers_workers_says_so(tmp_path, capsys, monkeypatch):
+    job, place = make_job(tmp_path, 1), tmp_path / "jobs" / platform.node()
+    place.mkdir(parents=True)
+    sleep = time.sleep
+    with contextlib.ExitStack() as others:
+        others.enter_context(claim(place / "slot_0"))
+        monkeypatch.setattr(sweep.time, "sleep", lambda seconds: (others.close(), sleep(seconds)))
+        assert sweep.run([job], tmp_path, Executor(workers=1))
+    assert "--workers=1: 1 of them work for another command already" in capsys.readouterr().out
+    assert job.finished
 
 
 @pytest.mark.slow
