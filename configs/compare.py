@@ -33,7 +33,7 @@ def get_config(variant: str = "") -> ConfigDict:
         # Pieces of a few letters, whose order tells most: few updates show it.
         config.data.update(vocabulary_size=512, length=40)
         config.model.update(embedding_dim=64, width=64, mlp_dim=256, num_blocks=2)
-        config.train.update(total_steps=1000, batch_size=64, checkpoint_steps=0)
+        config.train.update(total_steps=1000, batch_size=32, checkpoint_steps=0)
         config.optimizer.update(learning_rate=2e-3, warmup_steps=200)
     else:
         config = common.apply_variant(common.get_config(), "quick" if variant == "cifar" else "digits")
