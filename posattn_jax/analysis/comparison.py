@@ -2,7 +2,7 @@
 
 Reads the run folders of a sweep and, where `python -m posattn_jax.sweeps.costs` has written it, its costs.json. Writes
 FOLDER/comparison.md, a table with the best first; comparison.json, the same in numbers; comparison.png and .svg,
-quality against operations.
+quality against the CPU time of an update.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def compose(runs: Runs, rows: list[Row]) -> str:
     tested = findings(runs)
     if tested:
         parts.append("\n".join(f"- **{each.hypothesis.claim}.** {each.verdict}" for each in tested))
-    parts.append(f"![{runs.plan.response} against operations](comparison.svg)")
+    parts.append(f"![{runs.plan.response} against CPU time](comparison.svg)")
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
     return "\n\n".join(parts) + "\n"
@@ -134,10 +134,10 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def draw(runs: Runs, rows: list[Row]) -> Figure:
-    """Quality against the operations of an update; against the seconds of a run where these are not known."""
-    operations = [row.operations / 1e6 for row in rows if row.operations is not None]
-    counted = len(operations) == len(rows)
-    costs = operations if counted else [row.seconds for row in rows]
+    """Quality against the CPU time of an update; against the seconds of a run where that is not known."""
+    updates = [row.cpu_ms for row in rows if row.cpu_ms is not None]
+    measured = len(updates) == len(rows)
+    costs = updates if measured else [row.seconds for row in rows]
     figure, axis = plt.subplots(figsize=(9, 6), layout="constrained")
     for row, cost in zip(rows, costs, strict=True):
         error = None if math.isnan(row.low) else [[row.mean - row.low], [row.high - row.mean]]
@@ -147,7 +147,8 @@ def draw(runs: Runs, rows: list[Row]) -> Figure:
     room = 0.1 * (max(means) - min(means)) or 0.05
     axis.set_ylim(min(means) - room, max(means) + room)  # intervals of two runs reach far beyond
     axis.set(xscale="log", ylabel=runs.response_label)
-    axis.set_xlabel("million operations of an update" if counted else "seconds of a run")
+    axis.margins(x=0.12)  # the names beside the last points
+    axis.set_xlabel("CPU time of an update [ms]" if measured else "seconds of a run")
     axis.grid(alpha=0.3)
     return figure
 
