@@ -66,9 +66,9 @@ def test_a_grid_cut_over_devices_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     "grid_shape, covariance",
     [
-        slow((21,), "diagonal"),
+        ((21,), "diagonal"),
         slow((3, 9), "diagonal"),
-        ((7, 2), "full"),
+        slow((7, 2), "full"),
         slow((2, 2, 6), "full"),
         slow((2, 3, 2), "diagonal"),
     ],

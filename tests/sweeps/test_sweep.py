@@ -238,12 +238,11 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill, signum, exit_code",
-    [
-        pytest.param(os.killpg, signal.SIGINT, 130, id="terminal"),
-        pytest.param(os.kill, signal.SIGTERM, 143, id="kill", marks=pytest.mark.slow),
-    ],
+    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)],
+    ids=["terminal", "kill"],
 )
 def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, signum, exit_code):
     """From a terminal the signal reaches every process of the group, from `kill` only the sweep."""

@@ -56,12 +56,13 @@ def train(workdir, mesh, num_blocks, **fields):
     return jax.device_get(trainer.state.params), [row["value"] for row in rows if row["name"] == "loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
         {"num_blocks": 1},
-        pytest.param({"num_blocks": 2}, marks=pytest.mark.slow),
-        pytest.param({"num_blocks": 2, "remat": True, "scan_layers": True}, marks=pytest.mark.slow),
+        {"num_blocks": 2},
+        {"num_blocks": 2, "remat": True, "scan_layers": True},
     ],
     ids=str,
 )

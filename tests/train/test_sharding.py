@@ -67,10 +67,10 @@ def test_every_rule_is_needed(unchecked, parameters):
 @pytest.mark.parametrize(
     "name, variant",
     [
-        ("wmt14_en_de", "rposnet,tiny"),
+        ("translution_mnist", "tiny"),
+        pytest.param("wmt14_en_de", "rposnet,tiny", marks=pytest.mark.slow),
         pytest.param("bert_base", "tiny", marks=pytest.mark.slow),
         pytest.param("wmt14_en_de", "tiny", marks=pytest.mark.slow),
-        pytest.param("translution_mnist", "tiny", marks=pytest.mark.slow),
     ],
 )
 def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
