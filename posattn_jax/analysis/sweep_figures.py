@@ -195,9 +195,14 @@ def _span_sizes(runs: Runs) -> Figure | None:
 
 
 def _against_seconds(runs: Runs) -> Figure | None:
+    """Of more treatments than styles tell apart, those of the hypotheses."""
+    shown = list(runs.runs)
+    if len(shown) > len(STYLES) * len(SHADES):
+        named = {name for h in runs.plan.hypotheses for name in (h.treatment, h.control)}
+        shown = [name for name in shown if name in named] or shown
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for i, (name, of_one) in enumerate(runs.runs.items()):
-        of_one = [run for run in of_one if run.series("speed", "seconds")]
+    for i, name in enumerate(shown):
+        of_one = [run for run in runs.runs[name] if run.series("speed", "seconds")]
         epochs, values, drawn = _curves(of_one, "validation", [runs.plan.response])
         at, seconds, _ = _curves(drawn, "speed", ["seconds"])
         both = np.isin(epochs, at)
