@@ -4,9 +4,9 @@ python -m posattn_jax.main --mode=sweep --config=configs/compare.py --workdir=ru
 python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare
 python -m posattn_jax.analysis.comparison runs/compare --out=docs/results/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
-Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, 3 hours of one CPU core: 35 to 110 s each, Translution and its
-forms 5 to 13 minutes. Expected best-epoch validation accuracy, means of three seeds (docs/choosing.md): Translution .981,
-SIREN with a span .977, RoPE .969, sinusoids .946; added to the inputs .44 to .86; no positions .266.
+Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, 3 hours of one CPU core: 35 to 110 s each, Translution and
+its forms 5 to 13 minutes. Expected best-epoch validation accuracy, means of three seeds (docs/choosing.md): Translution
+.981, SIREN with a span .977, RoPE .969, sinusoids .946; added to the inputs .44 to .86; no positions .266.
 "" (digits), :cifar (CIFAR-10 at 8x8, as configs/cifar2d_span.py:quick), :text (masked language modelling, as
 configs/bert_tiny.py; judged by the loss), :tiny (digits, tests).
 """
