@@ -43,6 +43,7 @@ def test_layouts_batches_and_sigmas(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_dtypes_parts_and_traces(tmp_path):
     """Without a span there is no sigma; on the config's own images."""
     kinds = ("--implementations=dense", "--dtypes=bfloat16", f"--trace={tmp_path / 'trace'}", "--data=read")

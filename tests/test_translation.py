@@ -39,6 +39,7 @@ def read(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_from_text_to_translations(tmp_path, monkeypatch, capsys):
     """One story, for what comes later needs what was trained before; on one device, whose programs compile faster."""
     monkeypatch.setattr(jax, "device_count", lambda: 1)

@@ -258,6 +258,7 @@ def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, 
     assert all(job.finished for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_command_that_waits_for_anothers_workers_says_so(tmp_path, capsys, monkeypatch):
     job, place = make_job(tmp_path, 1), tmp_path / "jobs" / platform.node()
     place.mkdir(parents=True)

@@ -77,7 +77,7 @@ def test_they_begin_bit_for_bit_as_alone(tmp_path):
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
+        slow({}),
         slow({"dispatch_steps": 4, "held_mib": 1}),
         slow({"bounded_spans": True}),
         slow({"mesh": make_mesh()}),
