@@ -3,7 +3,6 @@
 import os
 import pathlib
 import shlex
-import shutil
 import subprocess
 
 import pytest
@@ -188,26 +187,3 @@ def test_the_pods_of_kubernetes_find_each_other():
     (policy,) = failure["rules"]
     assert (policy["action"], policy["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
-
-
-@pytest.mark.parametrize(
-    "extras, exit_code, flags",
-    [("", 0, "--xla_cpu_enable_fast_math=true --of=mine"), ("", 1, "--of=mine"), ("test", 0, "--of=mine")],
-    ids=["known", "unknown", "tests"],
-)
-def test_a_flag_of_xla_is_set_where_it_is_known(tmp_path, extras, exit_code, flags):
-    """The first time and, from what was found then, the second."""
-    for folder in (tmp_path / "launch", tmp_path / ".venv" / "bin"):
-        folder.mkdir(parents=True)
-    shutil.copy(ROOT / "launch" / "setup.sh", tmp_path / "launch")
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n[ "$1" = -m ] || exit {exit_code}\n')
-    python.chmod(0o755)
-    (tmp_path / "setup.py").touch()
-    (tmp_path / "launch" / "constraints.txt").touch()
-    for _ in range(2):
-        command = f'source {tmp_path}/launch/setup.sh "{extras}" >/dev/null; echo $XLA_FLAGS'
-        environment = {"PATH": os.environ["PATH"], "XLA_FLAGS": "--of=mine"}
-        told = subprocess.run(["bash", "-euc", command], env=environment, capture_output=True, text=True, check=True)
-        assert told.stdout.strip() == flags
-    assert len((tmp_path / "calls").read_text().splitlines()) == 2
