@@ -123,7 +123,7 @@ def compose(runs: Runs, rows: list[Row]) -> str:
     tested = findings(runs)
     if tested:
         parts.append("\n".join(f"- **{each.hypothesis.claim}.** {each.verdict}" for each in tested))
-    parts.append(f"![{runs.plan.response} against CPU time](comparison.svg)")
+    parts.append(f"![{runs.plan.response} against cost](comparison.svg)")
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
     return "\n\n".join(parts) + "\n"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Float, Shape
 
-# Offsets that a program lays out one by one: of 31 in a line XLA makes a third of a loop's time, of 225 twice as much.
+# Offsets that a program lays out one by one; compiling takes longer with each.
 MAX_UNROLLED = 64
 
 
@@ -17,24 +17,24 @@ def depthwise_convolution(inputs: Float[Array, "b *s c"], kernel: Float[Array, "
     """outputs_t = sum_o kernel_o x_{t + o}, feature by feature, with o in -(K // 2) .. K // 2; 0 outside of the grid.
 
     On a CPU it is a sum over shifted grids: XLA's convolution, used elsewhere, has no fast form there inside of a loop,
-    such as that over an update's parts (3 x 3 of 40 grids of 8 x 8 with 64 features: 594 ms; shifted, 2 ms).
+    such as that over an update's parts (`posattn_jax/benchmarks/depthwise.py` compares them).
 
     Args:
       inputs: x [b *S c].
       kernel: [*K c], odd sizes.
 
     Returns:
-      [b *S c], of the type that JAX promotes both to; summed in float32 or better.
+      [b *S c], of the type that JAX promotes both to.
     """
-    outputs = jax.lax.platform_dependent(inputs, kernel, cpu=_by_shifts, default=_by_xla)
-    return outputs.astype(jnp.result_type(inputs, kernel))
+    return jax.lax.platform_dependent(inputs, kernel, cpu=by_shifts, default=by_xla)
 
 
-def _by_shifts(inputs: Array, kernel: Array) -> Array:
-    """[b *S c], in float32 or better."""
+def by_shifts(inputs: Array, kernel: Array) -> Array:
+    """The convolution as a sum over shifted grids, in float32 or better."""
     dtype = jnp.result_type(jnp.float32, inputs, kernel)
     padding = [(0, 0), *((size // 2, size // 2) for size in kernel.shape[:-1]), (0, 0)]
-    return _of_padded(jnp.pad(inputs.astype(dtype), padding), kernel.astype(dtype), inputs.shape[1:-1])
+    outputs = _of_padded(jnp.pad(inputs.astype(dtype), padding), kernel.astype(dtype), inputs.shape[1:-1])
+    return outputs.astype(jnp.result_type(inputs, kernel))
 
 
 def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
@@ -58,9 +58,9 @@ def _grid_at(padded: Array, start: tuple[int, ...], grid_shape: Shape) -> Array:
     return padded[:, *(slice(first, first + size) for first, size in zip(start, grid_shape, strict=True))]
 
 
-def _by_xla(inputs: Array, kernel: Array) -> Array:
-    """[b *S c], in float32 or better."""
-    dtype = jnp.result_type(jnp.float32, inputs, kernel)
+def by_xla(inputs: Array, kernel: Array) -> Array:
+    """The convolution as XLA has it, in the type of the outputs: on accelerators that of the matrix units."""
+    dtype = jnp.result_type(inputs, kernel)
     p = inputs.ndim - 2
     outputs_last, kernel_last = (0, p + 1, *range(1, p + 1)), (p + 1, p, *range(p))
     return jax.lax.conv_general_dilated(

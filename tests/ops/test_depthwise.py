@@ -12,7 +12,7 @@ from tests import oracle
 
 @pytest.mark.parametrize(
     "form, unrolled",
-    [(depthwise_convolution, 64), (depthwise_convolution, 1), (depthwise._by_xla, None)],
+    [(depthwise_convolution, 64), (depthwise_convolution, 1), (depthwise.by_xla, None)],
     ids=["laid out", "a loop", "elsewhere"],
 )
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""How long depthwise convolutions take, forward and backward, inside of a loop and outside.
+
+  python -m posattn_jax.benchmarks.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --trips=2]
+      [--repeats=20 --seconds=20] [--out=FOLDER]
+
+Compares the sum over shifted grids, which `ops/depthwise.py` takes on CPUs, with XLA's convolution, each alone and in a
+loop of --trips trips, and prints the milliseconds of one convolution. With --out also `results.json`. Exit codes:
+0 done, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from absl import flags
+
+from posattn_jax import command_line
+from posattn_jax.axes import Array
+from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.table import measurement
+from posattn_jax.benchmarks.timing import interleave, prepare
+from posattn_jax.errors import InputError
+from posattn_jax.files import write_json
+from posattn_jax.ops.depthwise import by_shifts, by_xla
+from posattn_jax.ops.grid import check_grid
+from posattn_jax.ops.kernels import check_kernel
+
+FORMS = {"shifted grids": by_shifts, "XLA": by_xla}
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags, unparsed, apart from those of any other command."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    flags.DEFINE_list("grid", ["8", "8"], "The sizes of the grid.", **own)
+    flags.DEFINE_list("kernel", ["3", "3"], "The sizes of the kernel, odd.", **own)
+    for name, default in {"batch": 40, "width": 64, "trips": 2}.items():
+        flags.DEFINE_integer(name, default, "How many examples, features, or trips.", lower_bound=1, **own)
+    flags.DEFINE_integer("repeats", 20, "Runs of every program, fewer where --seconds is short.", lower_bound=1, **own)
+    flags.DEFINE_float("seconds", 20, "To spend on the runs, though at least three each.", **own)
+    flags.DEFINE_string("out", None, "The folder for results.json.", **own)
+    flags.DEFINE_bool("help", False, "Show this.", **own)
+    return values
+
+
+def shapes(options: flags.FlagValues) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of the grid and the kernel; InputError where they are none, or do not fit."""
+    try:
+        grid_shape = check_grid(tuple(map(int, options.grid)))
+        return grid_shape, check_kernel(tuple(map(int, options.kernel)), grid_shape)
+    except ValueError as error:
+        raise InputError(f"--grid={','.join(options.grid)} --kernel={','.join(options.kernel)}: {error}") from None
+
+
+def step(convolve: Callable[[Array, Array], Array], inputs: Array, kernel: Array) -> tuple[Array, Array]:
+    """Both moved by a gradient, so that the next trip needs this one."""
+    gradients = jax.grad(lambda *given: (convolve(*given) ** 2).sum(), (0, 1))(inputs, kernel)
+    return inputs - 1e-9 * gradients[0], kernel - 1e-9 * gradients[1]
+
+
+def loop(convolve: Callable[[Array, Array], Array], trips: int, inputs: Array, kernel: Array) -> tuple[Array, Array]:
+    """So many steps."""
+    return jax.lax.scan(lambda given, _: (step(convolve, *given), None), (inputs, kernel), None, length=trips)[0]
+
+
+def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
+    """Of each form, alone and in a loop."""
+    grid_shape, kernel_shape = shapes(options)
+    inputs = jax.random.normal(jax.random.key(0), (options.batch, *grid_shape, options.width))
+    kernel = jax.random.normal(jax.random.key(1), (*kernel_shape, options.width))
+    programs, trips = {}, {}
+    for name, convolve in FORMS.items():
+        for place, function, count in (
+            ("alone", functools.partial(step, convolve), 1),
+            ("in a loop", functools.partial(loop, convolve, options.trips), options.trips),
+        ):
+            programs[f"{name}, {place}"] = prepare(jax.jit(function), (inputs, kernel), memory_limit_gib=8.0)
+            trips[f"{name}, {place}"] = count
+    times = interleave(list(programs.values()), options.repeats, options.seconds)
+    return {
+        name: measurement(programs[name], [each / trips[name] for each in runs])
+        for name, runs in zip(programs, times, strict=True)
+    }
+
+
+def format_table(figures: dict[str, dict[str, Any]]) -> str:
+    """A line a program."""
+    lines = [f"{'':24s} {'ms':>10s} {'temp MiB':>10s} {'compile s':>10s}"]
+    for name, row in figures.items():
+        lines.append(f"{name:24s} {row['median_ms']:10.2f} {row['temp_mib']:10.2f} {row['compile_seconds']:10.1f}")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    """Measures; returns the exit code."""
+    options = command_line.parse(define_flags(), argv)
+    if options.help:
+        print(f"{__doc__}\n{options.get_help()}")
+        return 0
+    shapes(options)
+    out = command_line.make_folder(options.out)
+    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
+    figures = measure(options)
+    print(format_table(figures), flush=True)
+    if out is not None:
+        write_json(out / "results.json", {"options": asked, **describe_machine(), "programs": figures})
+    return 0
+
+
+def run(argv: list[str]) -> int:
+    """`main`, with wrong input told in one line; returns the exit code."""
+    return command_line.run(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))
