@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from posattn_jax import experiment
+from posattn_jax.benchmarks.halo import collective_bytes
 from posattn_jax.train.loop import abstract_state
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.sharding import RULES, bytes_of, make_mesh, put_batch, state_sharding
@@ -91,6 +92,28 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *states)
 
 
+def compiled(task, rows, mesh):
+    """An update of this batch, compiled for a mesh; and the state that it takes, abstract."""
+    optimizer = adam(1e-3)
+    abstract = abstract_state(task, optimizer, 0, mesh)
+    placed = put_batch(rows, mesh, axis=1)
+    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), placed)
+    shardings = jax.tree.map(lambda array: array.sharding, abstract)
+    step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None), donate_argnums=0)
+    with jax.set_mesh(mesh):
+        return step.lower(abstract, batch).compile(), abstract
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per_head):
+    """Nothing that an example needs is gathered: its parameters are on every device."""
+    _, source, task = made("cifar2d_span", "tiny", {"model.span.per_head": per_head})
+    rows = {key: array[None] for key, array in source.batch(np.arange(8)).items()}
+    program, _ = compiled(task, rows, make_mesh(8, 1, 1))
+    sent = collective_bytes(program.as_text(), 8)
+    assert sent["exchanged"] == 0 < sent["summed"]
+
+
 SIZES = [("bert_base", "composite"), ("wmt14_en_de", "rposnet,big")]
 MESHES = [(8, 1, 1), (2, 4, 1), (1, 8, 1), (1, 4, 2), (1, 2, 4)]
 
@@ -100,18 +123,11 @@ MESHES = [(8, 1, 1), (2, 4, 1), (1, 8, 1), (1, 4, 2), (1, 2, 4)]
 def test_memory_of_a_device_falls(unchecked, name, variant, capsys):
     """At full size, compiled for eight devices and not run: arguments are the state and the batch."""
     _, source, task = made(name, variant)
-    optimizer = adam(1e-3)
     rows = {key: np.repeat(array, 8, 0)[None, :64] for key, array in source.batch(np.arange(8)).items()}
     table = []
     for sizes in MESHES:
-        mesh = make_mesh(*sizes)
-        abstract = abstract_state(task, optimizer, 0, mesh)
-        placed = put_batch(rows, mesh, axis=1)
-        batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), placed)
-        shardings = jax.tree.map(lambda array: array.sharding, abstract)
-        step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None), donate_argnums=0)
-        with jax.set_mesh(mesh):
-            memory = step.lower(abstract, batch).compile().memory_analysis()
+        program, abstract = compiled(task, rows, make_mesh(*sizes))
+        memory = program.memory_analysis()
         whole, on_each = bytes_of(abstract)
         table.append((on_each, memory.argument_size_in_bytes, memory.temp_size_in_bytes))
         with capsys.disabled():

@@ -166,7 +166,7 @@ class RowLoop(Loop):
                 carry["encoding"] = rows.add_windows(carry["encoding"], d_encoding, starts)
             if "sigma" in arrays:
                 d_log = d_logits * logits if self.multiply else d_logits
-                d_log = _sum_leading(d_log if len(arrays["sigma"]) > 1 else d_log.reshape(1, -1, *d_log.shape[2:]))
+                d_log = _over_examples(d_log, each_head=len(arrays["sigma"]) > 1)
                 carry["precision"] -= 0.5 * jnp.einsum("hits,mits->hm", d_log, self.by_key(products, starts)[:, 0])
             return carry, d_queries
 
@@ -201,7 +201,12 @@ def _over_batch(features, x):
     return lax.dot_general(features, x, (((3,), (2,)), ((0, 1), (0, 1)))).swapaxes(1, 2)
 
 
-def _sum_leading(x):
-    """sum_b x[h b ...], as a product with ones: on a CPU several times as fast as the sum."""
+def _over_examples(x, each_head):
+    """sum_b x[h b ...], or sum_hb as [1 ...]; as a product with ones: on a CPU several times as fast as the sum.
+
+    Heads and examples stay apart: merged, a batch that is cut over devices would be gathered.
+    """
     h, b, *rest = x.shape
-    return jnp.einsum("b,hbx->hx", jnp.ones(b, x.dtype), x.reshape(h, b, -1)).reshape(h, *rest)
+    ones = jnp.ones((h, b), x.dtype)
+    x = jnp.einsum("hb,hbx->hx" if each_head else "hb,hbx->x", ones, x.reshape(h, b, -1))
+    return x.reshape(-1, *rest)
