@@ -63,6 +63,7 @@ def get_config() -> ConfigDict:
     config.model.head_dim = 0  # 0: the width divided by the heads
     config.model.mlp_dim = 128
     config.model.embedding_dim = 0  # bert: of tokens; 0: the width
+    config.model.embedding_scale = 1.0  # bert: of tokens, before positions are added to them
     config.model.max_length = 0  # bert, seq2seq: the absolute positions; 0: data.length, the last of data.buckets
     config.model.dropout_rate = 0.1
     config.model.attention_dropout_rate = 0.0

@@ -59,12 +59,14 @@ def sweep(variant: str = "") -> Plan:
     rotary = {"model.terms": ("rotary_content",)}
     window = {"model.span.enabled": True, "model.span.kind": "window", "model.span.half_span": (reach,) * num_dims}
     convolution = {"model.kernel.shape": (taps,) * num_dims}
+    # Words are drawn with a standard deviation of .02: as large as positions only when they are multiplied.
+    heard: dict[str, Any] = {"model.embedding_scale": 50.0} if variant == "text" else {}
 
     def terms(*names: str) -> dict[str, Any]:
         return {"model.terms": ("content", *names)}
 
     def added(kind: str) -> dict[str, Any]:
-        return {"model.positions.kind": kind}
+        return {"model.positions.kind": kind} | heard
 
     def mixer(name: str, positions: str = "sinusoidal") -> dict[str, Any]:
         return {"model.mixer.encoder": name} | added(positions)

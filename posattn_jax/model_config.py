@@ -106,6 +106,7 @@ def make_bert(config: ConfigDict, vocabulary_size: int, length: int) -> Bert:
     return Bert(
         vocabulary_size,
         embedding_dim=model.embedding_dim or None,
+        embedding_scale=model.embedding_scale,
         max_length=model.max_length or length,
         absolute_positions=model.absolute_positions,
         dropout_rate=model.dropout_rate,

@@ -140,7 +140,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
     """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
     groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None] or [tuple(runs.runs)]
     curves = {name: _curves(of_one, "validation", [runs.plan.response]) for name, of_one in runs.runs.items()}
-    groups = [tuple(name for name in names if curves[name][2]) for names in groups]
+    groups = [tuple(name for name in names if len(curves[name][0]) > 1) for names in groups]  # one point is no curve
     groups = [names for names in groups if names]
     if not groups:
         return None
@@ -206,7 +206,7 @@ def _against_seconds(runs: Runs) -> Figure | None:
         epochs, values, drawn = _curves(of_one, "validation", [runs.plan.response])
         at, seconds, _ = _curves(drawn, "speed", ["seconds"])
         both = np.isin(epochs, at)
-        if not drawn or not both.any():
+        if both.sum() < 2:
             continue
         means = seconds.mean(0)[np.searchsorted(at, epochs[both])]
         style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8], "color": SHADES[i // 4 % 2], "markersize": 5}

@@ -65,7 +65,7 @@ def bert_block(
 class Bert(nn.Module):
     """Token ids to features, as ELECTRA's BERT-small and BERT-base (Chang 2021, appendix A.1).
 
-      x = Linear(drop(LN(token + segment + position)));  blocks(x)
+      x = Linear(drop(LN(scale (token + segment) + position)));  blocks(x)
 
     The linear map is there only where the embeddings have another width than the blocks.
 
@@ -74,6 +74,8 @@ class Bert(nn.Module):
       width: c, of the features.
       blocks: the encoder blocks; see `bert_block`.
       embedding_dim: of the embeddings; None: `width`.
+      embedding_scale: of tokens and segments. Drawn small (a standard deviation of .02), they would be lost beside
+        sinusoids; Vaswani 2017, section 3.4, multiplies by sqrt(c). Without positions the layer norm takes it back.
       max_length: how many absolute positions there are; without them sequences may be of any length.
       num_segments: how many segment ids there are.
       absolute_positions: whether a trained vector is added to every token.
@@ -98,6 +100,7 @@ class Bert(nn.Module):
     width: int
     blocks: tuple[EncoderBlock, ...]
     embedding_dim: int | None = None
+    embedding_scale: float = 1.0
     max_length: int = 128
     num_segments: int = 2
     absolute_positions: bool = True
@@ -152,6 +155,7 @@ class Bert(nn.Module):
         length = tokens.shape[1]
         x = self.token_embedding(tokens)
         x += self.segment_embedding(jnp.zeros_like(tokens) if segments is None else segments)
+        x *= self.embedding_scale
         if self.absolute_positions:
             if length > self.max_length:
                 raise ValueError(

@@ -91,6 +91,16 @@ def test_the_report_of_finished_runs(folder, capsys):
             assert (folder / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 4000
 
 
+def test_runs_evaluated_once_have_no_curves(folder):
+    for path in folder.glob("*/*/metrics.jsonl"):
+        *_, last = rows = path.read_text().splitlines()
+        step = json.loads(last)["step"]
+        path.write_text("".join(f"{row}\n" for row in rows if json.loads(row)["step"] == step))
+    report.write(folder)
+    drawn = {path.stem for path in (folder / "report" / "figures").iterdir()}
+    assert "box_plots" in drawn and not drawn & {"learning_curves", "seconds"}
+
+
 def test_the_papers_tables_are_tested_again(folder, undrawn):
     report.write(folder)
     text = (folder / "report" / "report.md").read_text()

@@ -1,5 +1,7 @@
 """BERT: padding, segments, the tied head; its parameters are counted in tests/test_configs.py."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import pytest
 
 from posattn_jax.models.bert import NORMAL, Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.nn.encodings import KernelEncoding
+from posattn_jax.nn.places import SinusoidalPositions
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
@@ -107,6 +110,26 @@ def test_without_positions_tokens_are_a_bag():
     order = jnp.array([3, 1, 6, 0, 5, 2, 4])
     run = jax.jit(lambda tokens: model.apply({"params": params}, tokens)[0])
     np.testing.assert_allclose(run(tokens[:, order]), run(tokens)[:, order], rtol=1e-4, atol=1e-5)
+
+
+def test_embeddings_are_scaled_and_positions_are_not():
+    tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
+    make = functools.partial(make_bert, TINY, vocabulary_size=20, positions=SinusoidalPositions())
+    params = made_params(lambda: make().init(jax.random.key(0), tokens)["params"])
+    scaled = {name: {"embedding": 3 * params[name]["embedding"]} for name in ("token_embedding", "segment_embedding")}
+    features, _ = make(embedding_scale=3.0).apply({"params": params}, tokens)
+    expected, _ = make().apply({"params": params | scaled}, tokens)
+    unscaled, _ = make().apply({"params": params}, tokens)
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+    assert np.abs(features - unscaled).max() > 0.01
+
+
+def test_without_positions_their_scale_changes_nothing():
+    tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
+    make = functools.partial(make_bert, TINY, ("dynamic",), kernel=3, vocabulary_size=20)
+    params = made_params(lambda: make().init(jax.random.key(0), tokens)["params"])
+    outputs = [make(embedding_scale=scale).apply({"params": params}, tokens)[0] for scale in (1.0, 50.0)]
+    np.testing.assert_allclose(*outputs, atol=1e-5)
 
 
 def test_a_label_a_sequence():
