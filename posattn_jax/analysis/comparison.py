@@ -20,6 +20,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from posattn_jax.analysis.findings import findings, outcomes
 from posattn_jax.analysis.markdown_table import table
@@ -148,6 +149,8 @@ def draw(runs: Runs, rows: list[Row]) -> Figure:
     axis.set_ylim(min(means) - room, max(means) + room)  # intervals of two runs reach far beyond
     axis.set(xscale="log", ylabel=runs.response_label)
     axis.margins(x=0.12)  # the names beside the last points
+    for set_formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        set_formatter(LogFormatter(minor_thresholds=(2, 0.5)))  # 40, not 4 x 10^1
     axis.set_xlabel("CPU time of an update [ms]" if measured else "seconds of a run")
     axis.grid(alpha=0.3)
     return figure
