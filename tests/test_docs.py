@@ -28,6 +28,15 @@ def test_api_has_every_public_name():
     assert sorted(named) == sorted(posattn_jax.__all__)
 
 
+def test_every_page_is_in_the_index():
+    docs = ROOT / "docs"
+    trees = re.findall(r"```{toctree}\n(.*?)```", (docs / "index.md").read_text(), re.DOTALL)
+    listed = {line for tree in trees for line in tree.split() if not line.startswith(":")}
+    found = {page for name in listed for page in docs.glob(f"{name}.*") if page.suffix in (".md", ".rst")}
+    pages = {page for page in docs.rglob("*") if page.suffix in (".md", ".rst")}
+    assert found == pages - {docs / "index.md"}
+
+
 @pytest.mark.slow
 def test_pages_build_without_a_warning(tmp_path):
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "docs", tmp_path]
