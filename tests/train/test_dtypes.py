@@ -34,16 +34,15 @@ def test_what_stays_float32():
 
 @pytest.mark.slow
 def test_accuracy_is_kept(tmp_path):
-    """Digits, five epochs of two seeds: the same to what seeds differ by."""
+    """Digits, whole runs of two seeds: the same to what seeds differ by. After five epochs they differ by more."""
     accuracy = {}
     for dtype in ("float32", "bfloat16"):
         for seed in (9188, 2755):
             workdir = tmp_path / f"{dtype}_{seed}"
-            options = (f"--config.seed={seed}", f"--config.model.dtype={dtype}", "--config.train.total_epochs=5")
+            options = (f"--config.seed={seed}", f"--config.model.dtype={dtype}")
             code, _, err = run_forked(f"--workdir={workdir}", *options, config="configs/digits.py")
             assert code == 0, err
             rows = [row for row in read_metrics(workdir / "metrics.jsonl") if row["split"] == "validation"]
             accuracy.setdefault(dtype, []).append(max(row["value"] for row in rows if row["name"] == "accuracy"))
-    print(accuracy)
-    assert min(accuracy["float32"]) > 0.9
-    assert np.mean(accuracy["bfloat16"]) == pytest.approx(np.mean(accuracy["float32"]), abs=0.02), accuracy
+    assert min(accuracy["float32"]) > 0.95
+    assert np.mean(accuracy["bfloat16"]) == pytest.approx(np.mean(accuracy["float32"]), abs=0.01), accuracy
