@@ -1,5 +1,6 @@
 """From a config's `model` to the model it describes."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -103,6 +104,8 @@ def make_bert(config: ConfigDict, vocabulary_size: int, length: int) -> Bert:
         raise InputError(f'model.kind="{model.kind}": expected "bert" with task="{config.task}"')
     if model.linear_init != "normal":
         raise InputError(f'model.linear_init="{model.linear_init}": expected "normal" with model.kind="bert"')
+    if not 0 < model.embedding_scale < math.inf:
+        raise InputError(f"model.embedding_scale={model.embedding_scale}: expected a finite number above 0")
     return Bert(
         vocabulary_size,
         embedding_dim=model.embedding_dim or None,

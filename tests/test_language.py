@@ -230,6 +230,7 @@ def test_bad_input(files, untrained, unchecked, fields, message):
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
         ({"data.mask_share": 0.0}, "data.mask_share=0.0"),
         ({"model.pretrained": "runs/x"}, 'model.pretrained=runs/x: expected "" with task="masked_lm"'),
+        ({"model.embedding_scale": 0.0}, "model.embedding_scale=0.0: expected a finite number above 0"),
         ({"model.kind": "vit"}, 'model.kind="vit": expected "bert" with task="masked_lm"'),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
