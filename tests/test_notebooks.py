@@ -47,7 +47,6 @@ def test_all_are_installed_alike():
     assert all(any("pip" in cell.source for cell in read(name).cells) for name in NAMES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs(name, tmp_path):
     shutil.copy(FOLDER / f"{name}.ipynb", tmp_path)

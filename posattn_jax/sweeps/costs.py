@@ -36,7 +36,7 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
     config_flags.DEFINE_config_file("config", None, "The config file, with a variant.", sys_argv=argv, **own)
     flags.DEFINE_string("workdir", None, "The sweep's folder.", **own)
     flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.", **own)
-    flags.DEFINE_integer("updates", 5, "Timed, after one that is not; the median counts.", lower_bound=1, **own)
+    flags.DEFINE_integer("updates", 5, "Timed, after as many that are not; the median counts.", lower_bound=1, **own)
     return values
 
 
@@ -93,12 +93,11 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     step, begin = step_of(config)
     state = jax.jit(begin)()
     compiled = jax.jit(step).lower(state, batch).compile()
-    state, _ = jax.block_until_ready(compiled(state, batch))
-    clocks = [(time.process_time(), time.perf_counter())]
-    for _ in range(updates):
+    clocks = []
+    for _ in range(2 * updates):  # the first ones of a process are slow
         state, _ = jax.block_until_ready(compiled(state, batch))
         clocks.append((time.process_time(), time.perf_counter()))
-    cpu_seconds, seconds = np.median(np.diff(clocks, axis=0), axis=0).tolist()
+    cpu_seconds, seconds = np.median(np.diff(clocks[updates - 1 :], axis=0), axis=0).tolist()
     return {
         "operations": float(counted),
         "temp_bytes": float(compiled.memory_analysis().temp_size_in_bytes),
