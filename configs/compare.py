@@ -22,8 +22,9 @@ from configs import common, common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 
 # How many dimensions the grid has, the offsets of a kernel of scores along each (all, but of text), how far a local
-# window reaches, and the kernel of convolutions, which take long on a CPU.
-GRIDS = {"": (2, 15, 3, 3), "cifar": (2, 15, 3, 3), "text": (1, 17, 8, 17), "tiny": (2, 7, 1, 3)}
+# window reaches, the kernel of convolutions, which take long on a CPU, and the rank of low-rank values: less than the
+# features of a head, 8 of images and 16 of text.
+GRIDS = {"": (2, 15, 3, 3, 2), "cifar": (2, 15, 3, 3, 2), "text": (1, 17, 8, 17, 8), "tiny": (2, 7, 1, 3, 2)}
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -54,7 +55,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    num_dims, _, reach, taps = GRIDS[variant]
+    num_dims, _, reach, taps, rank = GRIDS[variant]
     relative = {"model.terms": ("content", "positional")}
     biased = {"model.terms": ("content", "positional", "content_bias", "positional_bias")}
     sinusoids = {"model.encoding.kind": "sinusoidal"}
@@ -118,7 +119,7 @@ def sweep(variant: str = "") -> Plan:
         ),
         # Fan 2025.
         Treatment("translution", "Translution", value("translution")),
-        Treatment("low_rank", "low-rank Translution", value("low_rank")),
+        Treatment("low_rank", "low-rank Translution", value("low_rank") | {"model.value.rank": rank}),
         Treatment("general", "general Translution", value("general")),
         Treatment("relative_content", "relative queries and keys", {"model.terms": ("relative_content",)}),
         # Schmidt 2023; positions are added to the inputs too, as there.

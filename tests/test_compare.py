@@ -54,6 +54,12 @@ def test_every_method_of_a_variant_is_another_model(unchecked, variant):
     assert len(made) == len(plan.treatments) >= 29
 
 
+@pytest.mark.parametrize("variant", ["", "cifar", "text", "tiny"])
+def test_a_low_rank_is_lower_than_the_features_of_a_head(variant):
+    config = config_of("low_rank", variant)
+    assert 0 < config.model.value.rank < config.model.width // config.model.num_heads
+
+
 def test_the_rows_of_table_1():
     """Alfons 2022: all ten, in its order."""
     rows = ["gehring", "vaswani", "shaw", "music_transformer", "ramachandran", "transformer_xl", "zhao"]
