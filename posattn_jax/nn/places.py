@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Bool, Float, Int, KeyMask, Shape
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.linear import linear
-from posattn_jax.ops import grid, mixing
+from posattn_jax.ops import grid, mixing, scores
 from posattn_jax.ops.encodings import sinusoidal_features
 
 
@@ -50,6 +50,9 @@ class Places:
     query_shape: tuple[int, ...] = ()
     key_shape: tuple[int, ...] = ()
     step: Any = None
+
+    def __post_init__(self):
+        scores.check_key_mask(self.key_mask)
 
     @property
     def anchor(self) -> Int[Array, "t p"]:

@@ -4,6 +4,7 @@ import dataclasses
 
 from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.reach import Reach
+from posattn_jax.ops.scores import check_key_mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,3 +31,6 @@ class Tokens:
     key_mask: KeyMask | None = None
     num_class_tokens: int = 0
     positions: PointPositions | None = None
+
+    def __post_init__(self):
+        check_key_mask(self.key_mask)

@@ -42,6 +42,12 @@ def exponentials(
     return numerators, largest, jnp.where(total == 0, 1, total)
 
 
+def check_key_mask(key_mask: Array | None) -> None:
+    """ValueError unless the mask is bool: an additive one, 0 where it keeps, would keep what it is to leave out."""
+    if key_mask is not None and key_mask.dtype != bool:
+        raise ValueError(f"key_mask has dtype {key_mask.dtype}: expected bool, True = keep")
+
+
 def causal_mask(queries: Int[Array, "t"], keys: Int[Array, "s"]) -> Bool[Array, "t s"]:
     """Row-major order: query t attends to keys s <= t."""
     return keys <= queries[:, None]

@@ -275,3 +275,10 @@ def test_unknown_implementation(unchecked):
         ValueError, match='implementation="fast": expected one of auto, dense, factorised, fused, patch'
     ):
         apply(PositionalSelfAttention(num_heads=2, implementation="fast"))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_class_tokens": 1}], ids=str)
+def test_an_additive_mask_is_refused(unchecked, options):
+    mask = jnp.where(jnp.arange(4 + len(options)) < 2, 0.0, -1e9)[None]
+    with pytest.raises(ValueError, match="key_mask has dtype float32: expected bool, True = keep"):
+        apply(PositionalSelfAttention(num_heads=2), key_mask=mask, **options)

@@ -313,6 +313,7 @@ def test_a_mixer_in_a_block_of_images():
     [
         (lambda: {"num_heads": 3}, {}, "num_heads=3 does not divide the width 4"),
         (dict, {"num_class_tokens": 1}, "no class tokens, no points"),
+        (dict, {"key_mask": jnp.zeros((B, 5))}, "key_mask has dtype float32: expected bool, True = keep"),
         (dict, {"reference_shape": (4,)}, "counts offsets in positions"),
         (lambda: {"energies": PairTable((4,), (4,))}, {}, r"places reach over \(5,\): .* at most \(4,\)"),
         (lambda: {"energies": FourierWeights()}, {"is_causal": True}, "cannot mix step by step"),

@@ -18,6 +18,8 @@ from tests.ops.attention_suite import B, D, H, make_inputs
         ({"threshold": 1.0}, "threshold=1.0"),
         ({"span_mode": "divide"}, 'span_mode="divide"'),
         ({"key_mask": np.ones((B, 3), bool)}, "key_mask has shape"),
+        ({"key_mask": np.zeros((B, 4), np.float32)}, "key_mask has dtype float32: expected bool, True = keep"),
+        ({"key_mask": np.ones((B, 4), np.int32)}, "key_mask has dtype int32: expected bool, True = keep"),
         ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
         ({"dropout_rate": 0.5}, "needs dropout_rng"),
         ({"reference_shape": (4, 4)}, "reference_shape="),

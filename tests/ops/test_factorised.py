@@ -109,6 +109,7 @@ def test_fewer_bits(dtype, tolerance):
         ({"grid_shape": (5,)}, "query has shape"),
         ({"kernel": np.ones((6, H, D + 1))}, "kernel has shape"),
         ({"key_mask": np.ones((B, 3), bool)}, "key_mask has shape"),
+        ({"key_mask": np.zeros((B, 4), np.float32)}, "key_mask has dtype float32: expected bool"),
         ({"key": None}, "content_bias is given without key"),
         ({"combine": "product"}, 'combine="product": expected "sum" or "concat"'),
         ({"grid_shape": (2, 2), "kernel": np.ones((5, H, D))}, "num_features=5"),

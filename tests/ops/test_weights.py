@@ -133,6 +133,7 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
         ({"key": None, "relative_encoding": None, "relative_bias": None}, "there is nothing to attend by"),
         ({"dropout_rate": 0.5}, "dropout_rate=0.5 needs dropout_rng"),
         ({"sigma": np.array([0.0])}, "sigma"),
+        ({"key_mask": np.zeros((2, 4), np.float32)}, "key_mask has dtype float32: expected bool"),
     ],
 )
 def test_bad_arguments(unchecked, options, message):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Float, HeadVector, Key, KeyMask, Query, Shape, Value
-from posattn_jax.ops import grid
+from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.api import relative_attention
 from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.encodings import Combine, features_per_dimension, frequencies
@@ -130,5 +130,6 @@ def _check(query, key, value, shape, kernel, content_bias, position_bias, key_ma
     ):
         if array is not None and array.shape != expected:
             raise ValueError(f"{name} has shape {array.shape}: expected {expected} for grid_shape={shape}")
+    scores.check_key_mask(key_mask)
     if content_bias is not None and key is None:
         raise ValueError("content_bias is given without key, which it is multiplied with")

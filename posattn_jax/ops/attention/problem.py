@@ -95,6 +95,7 @@ class Problem:
         ):
             if array is not None and array.shape != shape:
                 raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
+        scores.check_key_mask(self.key_mask)
         for bias, side in (("content_bias", "key"), ("position_bias", "relative_encoding")):
             if getattr(self, bias) is not None and getattr(self, side) is None:
                 raise ValueError(f"{bias} is given without {side}, which it is multiplied with")

@@ -78,6 +78,7 @@ def attention_weights(
         relative_bias=(relative_bias, (*grid.relative_shape(shape), h)),
         key_mask=(key_mask, (b, n)),
     )  # fmt: skip
+    scores.check_key_mask(key_mask)
     given = [x for x in (key, pair_scores, relative_encoding, relative_bias) if x is not None]
     if not given:
         raise ValueError(
