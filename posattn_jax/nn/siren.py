@@ -29,7 +29,8 @@ class Siren(nn.Module):
       bias_init: "zeros", or "ckconv": b_i from U(+-pi / `|W_i|`) in the sine layers, W_i the weights of unit i, so that
         the phases are spread (Romero 2021, CKConv).
       learn_omega: whether w and w_initial are trained (Alfons 2022, section 8).
-      param_dtype: of the parameters; the computation is float32 or better, for sines of large arguments.
+      param_dtype: of the parameters; the computation, and trained w and w_initial, are float32 or better, for sines of
+        large arguments.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -68,7 +69,8 @@ class Siren(nn.Module):
     def _sine_layer(self, x: Array, features: int, layer: int, omega: float, bound: float) -> Array:
         frequency = omega
         if self.learn_omega:
-            frequency = self.param(f"omega_{layer}", nn.initializers.constant(omega), (), self.param_dtype)
+            dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+            frequency = self.param(f"omega_{layer}", nn.initializers.constant(omega), (), dtype)
         return jnp.sin(frequency * self._linear(x, features, layer, bound, self._sine_bias))
 
     def _linear(self, x: Array, features: int, layer: int, bound: float, bias_init) -> Array:

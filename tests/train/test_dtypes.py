@@ -1,11 +1,13 @@
 """A run in bfloat16: what stays float32, and that it learns as well."""
 
+import re
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import digits
@@ -33,6 +35,34 @@ def test_what_stays_float32():
     _, figures_exact = jax.jit(make_train_step(exact, optimizer, 1))(state, batch)
     assert float(figures["loss"]) == pytest.approx(float(figures_exact["loss"]), rel=2e-2)
     assert figures["loss"] != figures_exact["loss"]
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
+    """In the state that is written to disk, and so 200 updates of .001 move a sigma by .2."""
+    config = digits.get_config("tiny")
+    config.model.update(dtype="bfloat16", param_dtype="bfloat16")
+    config.model.span.covariance = covariance
+    config.model.encoding.learn_omega = True
+    task = experiment.make_task(config, experiment.load_sources(config)["train"])
+    optimizer = optax.adam(1e-3)
+    state = init_state(task, optimizer, 0)
+    leaves = jax.tree_util.tree_leaves_with_path((state.params, state.opt_state[0]))
+    dtypes = {jax.tree_util.keystr(path): array.dtype.name for path, array in leaves}
+    kept = {path for path in dtypes if re.search("sigma|cholesky|omega", path)}
+    assert len(kept) == 9, "a span and two frequencies, each with two moments"
+    assert {dtypes[path] for path in kept} == {"float32"}
+    assert {dtypes[path] for path in dtypes.keys() - kept} == {"bfloat16", "int32"}
+
+    def update(carry, _):
+        span, moments = carry
+        changes, moments = optimizer.update(jax.tree.map(lambda x: -jnp.ones_like(x), span), moments)
+        return (optax.apply_updates(span, changes), moments), None
+
+    span = state.params["blocks_0"]["attention"]["span"]
+    (after, _), _ = jax.lax.scan(update, (span, optimizer.init(span)), length=200)
+    moved = jax.tree.leaves(jax.tree.map(lambda a, b: a - b, after, span))
+    np.testing.assert_allclose(moved[0], 0.2, rtol=1e-3)
 
 
 @pytest.mark.slow
