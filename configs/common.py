@@ -111,7 +111,7 @@ def get_config() -> ConfigDict:
     config.model.encoding.omega_initial = 10.0  # siren
     config.model.encoding.bias_init = "zeros"  # siren; or ckconv
     config.model.encoding.learn_omega = False  # siren
-    config.model.encoding.combine = "concat"  # sinusoidal in more than one dimension; or sum
+    config.model.encoding.combine = "concat"  # sinusoidal, axial: of several dimensions; or sum
     config.model.encoding.use_bias = True  # sinusoidal; Transformer-XL: False
 
     config.model.value = ConfigDict()

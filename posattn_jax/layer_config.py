@@ -95,7 +95,7 @@ def make_encoding(config: ConfigDict) -> nn.Module | None:
         siren=lambda: SirenEncoding(**siren_fields(config)),
         sinusoidal=lambda: SinusoidalEncoding(encoding.combine, encoding.use_bias, param_dtype),
         learned=lambda: LearnedEncoding(param_dtype=param_dtype),
-        axial=lambda: AxialEncoding(param_dtype=param_dtype),
+        axial=lambda: AxialEncoding(param_dtype=param_dtype, combine=encoding.combine),
         none=lambda: None,
     )
     return make()

@@ -32,6 +32,9 @@ from posattn_jax.ops.attention import (
 )
 from posattn_jax.ops.span import half_span
 
+# What several terms may give: the scores are sums.
+SUMMED = {"relative_encoding", "relative_bias", "content_bias", "position_bias", "pair_scores"}
+
 
 class PositionalSelfAttention(nn.Module):
     """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
@@ -49,7 +52,7 @@ class PositionalSelfAttention(nn.Module):
     Attributes:
       num_heads: h.
       head_dim: d; None: the width of the inputs divided by h.
-      terms: the summed score terms.
+      terms: the summed score terms. Encodings and biases add up, several of a kind too; there is one content term.
       span: the learned span, or a given window; None: everything is attended.
       values: a function or module applied to the values [b s h d] before they are averaged; or one that makes them from
         the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise` and
@@ -178,11 +181,12 @@ class PositionalSelfAttention(nn.Module):
         arguments = {}
         for term in self.terms:
             added = term(query, key, tokens if getattr(term, "by_place", False) else met)
-            if "pair_scores" in added and "pair_scores" in arguments:
-                added["pair_scores"] += arguments.pop("pair_scores")
-            if arguments.keys() & added.keys():
-                raise ValueError(f"terms has two of {type(term).__name__}: expected each kind of term once")
-            arguments |= added
+            both = arguments.keys() & added.keys()
+            if alone := both - {"factors", *SUMMED}:
+                raise ValueError(f"terms has {type(term).__name__} and another that gives {min(alone)}: expected one")
+            arguments |= added | {name: arguments[name] + added[name] for name in both & SUMMED}
+            if "relative_encoding" in both:
+                arguments["factors"] = None  # no one W makes the sum of two encodings
         if positions is not None and arguments.keys() & {"relative_encoding", "relative_bias"}:
             raise ValueError("positions is given: points have no relative encoding or bias of a grid")
         if "query" in arguments and (beside := arguments.keys() & {"relative_encoding", "content_bias"}):
@@ -304,7 +308,7 @@ class PositionalSelfAttention(nn.Module):
             raise ValueError(f'implementation="{self.implementation}": expected one of {known}')
         obstacles = {
             "a span": self.span is not None,
-            "terms without a sinusoidal encoding": factors is None,
+            "terms without one sinusoidal encoding": factors is None,
             "a relative bias": biased,
             "return_weights": return_weights,
             "class tokens, or parts that are by pair": by_pair,

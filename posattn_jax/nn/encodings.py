@@ -12,7 +12,7 @@ from posattn_jax.axes import RelativeEncoding, Shape
 from posattn_jax.nn.linear import linear, uniform
 from posattn_jax.nn.reach import Reach, within_reach
 from posattn_jax.ops import grid
-from posattn_jax.ops.encodings import Combine, relative_sinusoids
+from posattn_jax.ops.encodings import Combine, features_per_dimension, relative_sinusoids
 from posattn_jax.ops.kernels import Outside, check_kernel, over_offsets
 
 
@@ -117,11 +117,15 @@ class LearnedEncoding(nn.Module):
 
 
 class AxialEncoding(nn.Module):
-    """E of an offset is a trained vector for its part along each dimension, concatenated (Ramachandran 2019, eq. 3).
+    """E of an offset is made of a trained vector for its part along each dimension.
+
+      E_o = [T_1[o_1]; ...; T_p[o_p]]    combine = "concat" (Ramachandran 2019, equation 3)
+      E_o = T_1[o_1] + ... + T_p[o_p]    combine = "sum" (as Ho 2019 merges its vectors, which are of absolute places)
 
     Attributes:
-      embedding_init: of the tables [R_i h d/p].
+      embedding_init: of the tables T_i [R_i h d/p], of sums [R_i h d].
       param_dtype: of the tables.
+      combine: see above.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -133,6 +137,7 @@ class AxialEncoding(nn.Module):
 
     embedding_init: Initializer = nn.initializers.normal(0.02)
     param_dtype: DTypeLike = jnp.float32
+    combine: Combine = "concat"
 
     @nn.compact
     def __call__(
@@ -146,22 +151,24 @@ class AxialEncoding(nn.Module):
         """E [*R, h, d]: the centres of the tables, which have the offsets of `reference_shape`.
 
         Raises:
-          ValueError: a grid larger than the one the tables were made for, or d no multiple of its dimensions.
+          ValueError: a grid larger than the one the tables were made for, another `combine`, or a d that the dimensions
+            cannot share.
         """
         p = len(grid_shape)
-        if head_dim % p:
+        if self.combine == "concat" and head_dim % p:
             raise ValueError(f"head_dim={head_dim}: vectors of {p} dimensions need a multiple of {p}")
+        each = features_per_dimension(head_dim, p, self.combine)
         reference, parts = grid.check_reference(grid_shape, reference_shape), []
         for axis, (size, limit) in enumerate(zip(grid_shape, reference, strict=True)):
             along = LearnedEncoding(self.embedding_init, self.param_dtype, name=f"dimension_{axis + 1}")
-            part = along(num_heads, head_dim // p, (size,), (limit,))
+            part = along(num_heads, each, (size,), (limit,))
             part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
             parts.append(jnp.broadcast_to(part, (*grid.relative_shape(grid_shape), *part.shape[p:])))
-        return jnp.concatenate(parts, -1)
+        return jnp.concatenate(parts, -1) if self.combine == "concat" else sum(parts)
 
 
 class KernelEncoding(nn.Module):
-    """E is a table of trained vectors for the offsets of a kernel, whatever the grid (Shaw 2018; Chang 2021, eq. 3).
+    """E is a table of trained vectors for the offsets of a kernel, whatever the grid (Shaw 2018; Chang 2021, eq. 5).
 
     With `Positional` it is a dynamic convolution: its weights at a position are made of the query there.
 

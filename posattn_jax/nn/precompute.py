@@ -78,8 +78,10 @@ def precompute_encoding(
         reaches over all of it; of layers of one loop E of each, stacked. None: the layer makes none.
     """
     terms, params = list(attention.terms), dict(params)
-    for i, term in enumerate(terms):
-        if isinstance(term, Positional) and isinstance(term.encoding, SirenEncoding | SinusoidalEncoding):
+    positional = [i for i, term in enumerate(terms) if isinstance(term, Positional)]
+    if any(isinstance(terms[i].encoding, SirenEncoding | SinusoidalEncoding) for i in positional):
+        for i in positional:
             terms[i] = Positional(LearnedEncoding(param_dtype=encoding.dtype))
             params[f"terms_{i}"] = {"encoding": {"table": encoding}}
+            encoding = jnp.zeros_like(encoding)  # the first of several has their sum
     return attention.clone(terms=tuple(terms)), params

@@ -67,7 +67,7 @@ class LinearProjections(nn.Module):
 class ConvolutionalProjections(nn.Module):
     """Depthwise-separable convolutions for the first half of the heads of some parts, linear maps for all else.
 
-      part = [Linear(depthwise(x)); Linear(x)], the two halves of the heads (Chang 2021, section 4.4)
+      part = [Linear(depthwise(x)); Linear(x)], the two halves of the heads (Chang 2021, section 5)
 
     Attributes:
       kernel_shape: K, odd sizes.

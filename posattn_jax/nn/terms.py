@@ -129,7 +129,7 @@ class PositionalBias(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """beta_{s-t}, a trained number an offset and head, not scaled: T5's bias, a fixed convolution (Chang 2021, eq. 2).
+    """beta_{s-t}, a trained number an offset and head, not scaled: T5's bias, a fixed convolution (Chang 2021, eq. 4).
 
     Attributes:
       kernel_shape: K, the odd number of offsets a dimension that have a number of their own.

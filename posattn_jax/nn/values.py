@@ -70,7 +70,7 @@ def _depthwise(inputs: Array, kernel: Float[Array, "*k 1 c"], *_: Any, **__: Any
 
 
 class PlusDepthwise(nn.Module):
-    """outputs_t = sum_s alpha_ts v_s + (v * kernel)_t: a depthwise convolution added after the softmax (Chang 2021).
+    """outputs_t = sum_s alpha_ts v_s + (v * kernel)_t: a depthwise convolution after the softmax (Chang 2021, eq. 7).
 
     Attributes:
       convolution: of the values of all heads, `DepthwiseConvolution(kernel_shape)`.

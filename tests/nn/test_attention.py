@@ -8,7 +8,9 @@ import pytest
 
 from posattn_jax.nn import attention
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.encodings import SinusoidalEncoding
+from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.fixed_terms import RotaryContent
+from posattn_jax.nn.precompute import precompute_encoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
@@ -180,10 +182,34 @@ def test_bfloat16_compute_keeps_float32_parameters():
     np.testing.assert_allclose(outputs.astype(jnp.float32), exact, atol=0.05)
 
 
-def test_each_kind_of_term_once():
-    terms = (Content(), Positional(SirenEncoding()), Positional(SirenEncoding()))
-    with pytest.raises(ValueError, match="terms has two of Positional"):
-        apply(PositionalSelfAttention(num_heads=2, terms=terms))
+def test_one_content_term():
+    with pytest.raises(ValueError, match="terms has RotaryContent and another that gives key: expected one"):
+        apply(PositionalSelfAttention(num_heads=2, terms=(Content(), RotaryContent())))
+
+
+@pytest.mark.parametrize("implementation", ["dense", "tiled"])
+def test_encodings_add_up(implementation):
+    """A SIREN, and sinusoids, and the table of their sum are one layer; so are two u, or v, and their sum."""
+    terms = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
+    several = (*terms, Positional(SinusoidalEncoding()), ContentBias(), PositionalBias())
+    fields = {"num_heads": 2, "span": GaussianSpan(initial_sigma=0.2), "implementation": implementation}
+    layer = PositionalSelfAttention(terms=several, **fields)
+    inputs, variables, (outputs, made) = apply(layer, (3, 4))
+    params = dict(variables["params"])
+    encoding, sums = made["relative_encoding"], {}
+    for i, name in ((2, "u"), (3, "v")):
+        sums[f"terms_{i}"] = {name: params[f"terms_{i}"][name] + params[f"terms_{i + 3}"][name]}
+    sums["terms_1"] = {"encoding": {"table": encoding}}
+    one = PositionalSelfAttention(terms=(terms[0], Positional(LearnedEncoding()), *terms[2:]), **fields)
+    shared = {name: params[name] for name in ("projections", "output", "span")}
+    expected, _ = jax.jit(lambda params: one.apply({"params": params}, inputs, (3, 4)))(shared | sums)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(
+        encoding, apply(PositionalSelfAttention(terms=terms, **fields), (3, 4))[2][1]["relative_encoding"]
+    )
+    made, tables = precompute_encoding(layer, params, encoding)
+    outputs_of_tables, _ = jax.jit(lambda params: made.apply({"params": params}, inputs, (3, 4)))(tables)
+    np.testing.assert_allclose(outputs_of_tables, outputs, rtol=1e-5, atol=1e-6)
 
 
 def test_heads_must_divide_the_width():
@@ -209,9 +235,11 @@ def test_initialisation_is_the_papers():
     assert not params["projections"]["bias"].any() and not params["output"]["bias"].any()
 
 
+SINUSOIDAL = (Content(), Positional(SinusoidalEncoding()), ContentBias(), PositionalBias())
+
+
 def sinusoidal_layer(**fields):
-    terms = (Content(), Positional(SinusoidalEncoding()), ContentBias(), PositionalBias())
-    return PositionalSelfAttention(**({"num_heads": 2, "terms": terms} | fields))
+    return PositionalSelfAttention(**({"num_heads": 2, "terms": SINUSOIDAL} | fields))
 
 
 @pytest.mark.slow
@@ -253,8 +281,9 @@ def test_auto_factorises_where_it_pays(monkeypatch):
     "layer, options, message",
     [
         (sinusoidal_layer(span=GaussianSpan()), {}, "a span"),
-        (make_layer(head_dim=4), {}, "terms without a sinusoidal encoding"),
-        (PositionalSelfAttention(num_heads=2), {}, "terms without a sinusoidal encoding"),
+        (make_layer(head_dim=4), {}, "terms without one sinusoidal encoding"),
+        (PositionalSelfAttention(num_heads=2), {}, "terms without one sinusoidal encoding"),
+        (make_layer(terms=(*SINUSOIDAL, Positional(SirenEncoding()))), {}, "terms without one sinusoidal encoding"),
         (sinusoidal_layer(), {"return_weights": True}, "return_weights"),
         (sinusoidal_layer(dropout_rate=0.5), {}, "attention dropout"),
     ],

@@ -17,7 +17,7 @@ from posattn_jax.nn.places import FourierPositions
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan, WindowSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import PlusRelative
 from posattn_jax.ops import grid
@@ -114,6 +114,48 @@ class Ramachandran:
         return made
 
 
+class Ho(Ramachandran):
+    layer: ClassVar[dict] = {"terms": (Content(), Positional(AxialEncoding(combine="sum", **F64)))}
+
+    def logit(self, x, query, key, t, s):
+        made = {}
+        for h in range(H):
+            rows, columns = (
+                x[f"terms_1/encoding/dimension_{i + 1}/table"][s[i] - t[i] + self.shape[i] - 1, h] for i in range(2)
+            )
+            made[h] = dot(query[h], key[h] + rows + columns)
+        return made
+
+
+class SeveralBiases(Alibi):
+    kernel = RelativeBias((3, 3), bias_init=jax.nn.initializers.normal(1.0), **F64)
+    layer: ClassVar[dict] = {"terms": (Content(), kernel, LinearBias(), kernel.copy(), LinearBias())}
+
+    def logit(self, x, query, key, t, s):
+        scale, content = math.sqrt(len(query[0])), super().logit(x, query, key, t, s)
+        entry = clipped(np.subtract(s, t), 1)
+        biases = {
+            h: x["terms_1/beta"][(*entry, h)] + x["terms_3/beta"][(*entry, h)] - 2 ** (-4 * (h + 1)) * math.dist(t, s)
+            for h in range(H)
+        }
+        return {h: content[h] + scale * biases[h] for h in range(H)}
+
+
+class SeveralEncodings:
+    layer: ClassVar[dict] = {
+        "terms": (
+            Content(),
+            Positional(KernelEncoding((3, 3), **F64)),
+            Positional(KernelEncoding((3, 5), share_heads=False, **F64)),
+        )
+    }
+
+    def logit(self, x, query, key, t, s):
+        near = x["terms_1/encoding/table"][clipped(np.subtract(s, t), 1)][0]
+        wide = x["terms_2/encoding/table"][clipped(np.subtract(s, t)[:1], 1) + clipped(np.subtract(s, t)[1:], 2)]
+        return {h: dot(query[h], key[h] + near + wide[h]) for h in range(H)}
+
+
 class Zhao:
     layer: ClassVar[dict] = {"terms": (ScoreNetwork(hidden_features=3, **F64),)}
     shape = (2, 3)
@@ -141,6 +183,9 @@ METHODS = {
     "shaw-1d": (Shaw(), (4,), 2),
     "shaw-2d": (ShawOnAGrid(), (3, 2), 2),
     "ramachandran": (Ramachandran(), (2, 3), 2),
+    "ho": (Ho(), (2, 3), 1),
+    "several biases": (SeveralBiases(), (2, 3), 2),
+    "several encodings": (SeveralEncodings(), (2, 3), 2),
     "zhao": (Zhao(), (2, 3), 2),
 }
 

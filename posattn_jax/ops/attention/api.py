@@ -107,7 +107,7 @@ def relative_attention(
     Raises:
       ValueError: arguments that do not fit together, named in the message.
 
-    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A; beta as in T5 (Raffel 2020) and Chang 2021, equation 2.
+    Source: Alfons 2022, formula 1, Algorithm 8 and Appendix A; beta as in T5 (Raffel 2020) and Chang 2021, equation 4.
 
     Example:
       >>> import jax, jax.numpy as jnp
