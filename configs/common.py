@@ -92,7 +92,7 @@ def get_config() -> ConfigDict:
     config.model.kernel.shape = ()  # of all convolutions: odd sizes, one a dimension
     config.model.kernel.outside = "clip"  # terms: offsets beyond the kernel have what its edge has; or drop: 0
     config.model.kernel.share_heads = True  # vectors of offsets are the same for all heads
-    config.model.kernel.at = "query"  # span_convolution: whose weights are taken; or key
+    config.model.kernel.at = "query"  # span_convolution: where scores are made; or key, with attention dropout
     config.model.convolved = ()  # query, key or value: made by a convolution for the first half of the heads
     config.model.beside = "none"  # or span_convolution (ConvBERT's): as many heads again that do not attend
     # auto, tiled, dense, fused (on GPUs and TPUs), patch, window or reference; without a span and with sinusoidal

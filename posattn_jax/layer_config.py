@@ -221,11 +221,12 @@ def make_beside(config: ConfigDict) -> SpanConvolution | None:
     dtypes: dict[str, Any] = {name: dtype(config, name) for name in ("dtype", "param_dtype")}
     if linear_init(config) is not None:
         dtypes["kernel_init"] = linear_init(config)
+    dropout_rate = config.model.attention_dropout_rate if kernel.at == "key" else 0.0
     make = choose(
         config,
         "beside",
         none=lambda: None,
-        span_convolution=lambda: SpanConvolution(tuple(kernel.shape), kernel.at, **dtypes),
+        span_convolution=lambda: SpanConvolution(tuple(kernel.shape), kernel.at, dropout_rate, **dtypes),
     )
     return make()
 

@@ -58,8 +58,8 @@ class PositionalSelfAttention(nn.Module):
         the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise` and
         `PlusRelative`, which add to their averages; None: plain values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
-      beside: heads that do not attend: a module (query, tokens) -> outputs [b t h' d], joined to those of the others
-        before the output projection, such as `SpanConvolution`; None: no more heads.
+      beside: heads that do not attend: a module (query, tokens, deterministic) -> outputs [b t h' d], joined to those
+        of the others before the output projection, such as `SpanConvolution`; None: no more heads.
       projections: a module (tokens, parts) -> query, key, value, of which `parts` are needed; None:
         `LinearProjections()`.
       use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
@@ -241,7 +241,7 @@ class PositionalSelfAttention(nn.Module):
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
         if self.beside is not None:
-            outputs = jnp.concatenate([outputs, self.beside(plain_query, tokens)], 2)
+            outputs = jnp.concatenate([outputs, self.beside(plain_query, tokens, deterministic)], 2)
         if not self.use_output:
             return outputs.reshape(*outputs.shape[:2], width), made
         outputs = nn.DenseGeneral(

@@ -11,9 +11,11 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Query, Shape
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.kernels import check_kernel
+from posattn_jax.ops.scores import masked_softmax
 
 KernelAt = Literal["query", "key"]
 
@@ -21,15 +23,18 @@ KernelAt = Literal["query", "key"]
 class SpanConvolution(nn.Module):
     """As many heads as attend, each a weighted sum over the neighbours within a kernel: a `beside` slot of attention.
 
-      w_t = softmax_o(Linear(q_t * Linear(depthwise(x)_t)))    one weight an offset o and head
-      outputs_t = sum_o w_t[o] Linear(x)_{t+o}                 kernel_at = "query", as the paper
-      outputs_t = sum_o w_{t+o}[o] Linear(x)_{t+o}             kernel_at = "key", as the code of Chang 2021
+      c_t = Linear(q_t * Linear(depthwise(x)_t))                                one score c_t[o] an offset o and head
+      outputs_t = sum_o dropout(softmax_o(c_t[o])) Linear(x)_{t+o}              kernel_at = "query", as the paper
+      outputs_t = sum_o dropout(softmax_o(c_{t+o}[o])) Linear(x)_{t+o}          kernel_at = "key", as Chang 2021's code
 
-    What is masked, or off the grid, adds nothing. The first linear map sees all heads' features at once.
+    What is masked, or off the grid, adds nothing. At the query a kernel is normalised over all its offsets; at the key
+    the scores are those of each query's neighbours, and only what is neither masked nor off the grid is in the softmax.
+    The first linear map sees all heads' features at once.
 
     Attributes:
       kernel_shape: K, odd sizes.
-      kernel_at: whose weights are taken, see above.
+      kernel_at: where the scores are made, see above.
+      dropout_rate: of the weights: attention dropout, in the code of Chang 2021; the paper of ConvBERT has none.
       kernel_init: of the linear maps, whose biases are 0.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
@@ -45,12 +50,13 @@ class SpanConvolution(nn.Module):
 
     kernel_shape: tuple[int, ...]
     kernel_at: KernelAt = "query"
+    dropout_rate: float = 0.0
     kernel_init: Initializer = nn.initializers.xavier_uniform()
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, query: Query, tokens: Tokens) -> Query:
+    def __call__(self, query: Query, tokens: Tokens, deterministic: bool = True) -> Query:
         """The outputs of these heads [b t h d].
 
         Raises:
@@ -70,18 +76,26 @@ class SpanConvolution(nn.Module):
         span = DepthwiseConvolution(self.kernel_shape, name="depthwise", **dtypes)(tokens.inputs, tokens)
         span = linear(h * d, "pointwise")(span)
         logits = linear(h * math.prod(kernel_shape), "kernel")(query.reshape(b, n, -1) * span)
-        logits = logits.reshape(b, n, h, -1)
-        weights = jax.nn.softmax(logits.astype(jnp.promote_types(jnp.float32, logits.dtype))).astype(logits.dtype)
+        logits = logits.reshape(b, n, h, -1).astype(jnp.promote_types(jnp.float32, logits.dtype))
+        offsets = list(itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel_shape)))
+
+        def at_neighbours(x: Array) -> Array:
+            """Of each offset what its neighbour has for it: [b t ... o] -> [b t ... o]."""
+            return jnp.stack([neighbours(x[..., i], tokens.grid_shape, o) for i, o in enumerate(offsets)], -1)
+
+        masks = []
+        if self.kernel_at == "key":
+            kept = jnp.ones((b, n), bool) if tokens.key_mask is None else tokens.key_mask
+            masks = [at_neighbours(jnp.broadcast_to(kept[..., None, None], (b, n, 1, len(offsets))))]
+            logits = at_neighbours(logits)
         value = linear(h * d, "value")(tokens.inputs).reshape(b, n, h, d)
+        weights = masked_softmax(logits, masks).astype(value.dtype)
+        weights = Dropout(self.dropout_rate)(weights, deterministic=deterministic)
         if tokens.key_mask is not None:
             value = jnp.where(tokens.key_mask[..., None, None], value, 0)
         outputs = jnp.zeros_like(value)
-        for tap, offset in enumerate(itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel_shape))):
-            own = weights[..., tap, None]
-            if self.kernel_at == "key":
-                outputs += neighbours(own * value, tokens.grid_shape, offset)
-            else:
-                outputs += own * neighbours(value, tokens.grid_shape, offset)
+        for i, offset in enumerate(offsets):
+            outputs += weights[..., i, None] * neighbours(value, tokens.grid_shape, offset)
         return outputs
 
 
