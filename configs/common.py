@@ -123,6 +123,7 @@ def get_config() -> ConfigDict:
     config.model.value.kernel_init = "kaiming"  # translution, low_rank: over the whole table; or fan_in
     config.model.value.rank = 8  # low_rank
     config.model.value.down_dim = 0  # low_rank: the inputs are first mapped to so many features; 0: they are not
+    config.model.value.mix_heads = False  # low_rank: one map back for all heads, as its authors' code
     config.model.value.num_bases = 8  # general
 
     # What mixes tokens, in a stack's blocks and across; one name, or one a block. Models but seq2seq have an encoder

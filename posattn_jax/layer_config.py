@@ -207,7 +207,9 @@ def make_values(config: ConfigDict) -> PairValues | PlusDepthwise | PlusRelative
         ),
         plus_relative=lambda: PlusRelative(kernel_encoding(config)),
         translution=lambda: Translution(share_heads=value.share_heads, **fields),
-        low_rank=lambda: LowRankTranslution(rank=value.rank, down_dim=value.down_dim or None, **fields),
+        low_rank=lambda: LowRankTranslution(
+            rank=value.rank, down_dim=value.down_dim or None, mix_heads=value.mix_heads, **fields
+        ),
         general=lambda: GeneralTranslution(
             num_bases=value.num_bases, basis=Siren(value.num_bases, **siren_fields(config)), **of_bases
         ),

@@ -62,12 +62,16 @@ class Translution(PairValues):
 
 
 class LowRankTranslution(PairValues):
-    """outputs_t = sum_s alpha_ts x_s (W + D U_{s-t} V): a shared matrix, and a relative part of a low rank.
+    """A shared matrix, and a relative part of a low rank: less than d, or it has more parameters than `Translution`.
+
+      outputs_t = sum_s alpha_ts x_s W + (sum_s alpha_ts x_s D U_{s-t}) V
 
     Attributes:
       half_span: see `OverDisplacements`. The shared part has it too.
       rank: k, of V [h k d].
       down_dim: j, of D [c j]; None: no D, and j = c.
+      mix_heads: whether V [h k, h d] maps the sums of all heads at once, and outputs are the mean of the two parts
+        instead of their sum: the authors' code (LoR-Translution), with down_dim = h k.
       kernel_init: of the table U [*R j h k] and of the three matrices of class tokens.
       param_dtype: of the parameters.
 
@@ -82,6 +86,7 @@ class LowRankTranslution(PairValues):
 
     rank: int = 8
     down_dim: int | None = None
+    mix_heads: bool = False
     kernel_init: Initializer = kaiming_table
     param_dtype: DTypeLike = jnp.float32
 
@@ -92,7 +97,10 @@ class LowRankTranslution(PairValues):
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         shape = (c if self.down_dim is None else self.down_dim, h, self.rank)
         matrix = self.param("matrix", fan_in_table, (c, h, d), self.param_dtype)
-        up = self.param("up", uniform(1 / math.sqrt(self.rank)), (h, self.rank, d), self.param_dtype)
+        if self.mix_heads:
+            up = self.param("joint_up", uniform(1 / math.sqrt(h * self.rank)), (h, self.rank, h, d), self.param_dtype)
+        else:
+            up = self.param("up", uniform(1 / math.sqrt(self.rank)), (h, self.rank, d), self.param_dtype)
         down = None
         if self.down_dim is not None:
             down = self.param("down", uniform(1 / math.sqrt(c)), (c, self.down_dim), self.param_dtype)
@@ -105,7 +113,8 @@ class LowRankTranslution(PairValues):
             )
 
         table, *others = as_inputs(tokens, (table, matrix, up, down, cls))
-        return over_reach(value, table, tokens, weights, tokens.inputs, *others)
+        outputs = over_reach(value, table, tokens, weights, tokens.inputs, *others)
+        return outputs / 2 if self.mix_heads else outputs
 
 
 class GeneralTranslution(PairValues):

@@ -81,7 +81,7 @@ def low_rank_translution(
     inputs: Features,
     matrix: Matrix,
     relative: Float[Array, "*r j #h k"],
-    up: Float[Array, "#h k d"],
+    up: Float[Array, "#h k d"] | Float[Array, "h k h d"],
     *,
     grid_shape: Shape,
     down: Float[Array, "c j"] | None = None,
@@ -91,14 +91,14 @@ def low_rank_translution(
 
     sum_s alpha_ts x_s D U_{s-t} is summed first, and multiplied by V once. A table of |R| j h k numbers instead of
     |R| c h d is what makes large grids affordable; without D, j = c. Source: LoR-Translution, the later form of Fan's
-    paper (arXiv:2510.10060). Its authors' code has j = h k, a V that mixes the heads, and the mean of the two parts;
-    here each head has its own V, so that the sum is a value of its own.
+    paper (arXiv:2510.10060). Where each head has its own V, what is averaged is a value of its own; the V of the
+    authors' code mixes what the heads have summed.
 
     Args:
       weights, inputs, grid_shape: as for `translution`.
       matrix: W [c h d] or [c 1 d].
       relative: U [*R j h k] or [*R j 1 k].
-      up: V [h k d] or [1 k d].
+      up: V [h k d] or [1 k d]; or one of all heads, [h k h d].
       down: D [c j].
       cls_matrices: U of pairs with a CLS token.
 
@@ -112,12 +112,13 @@ def low_rank_translution(
     _check_matrix("matrix", matrix, weights, inputs, d)
     if down is not None and len(down) != inputs.shape[-1]:
         raise ValueError(f"down has shape {down.shape}: expected ({inputs.shape[-1]}, j)")
-    if up.shape not in ((h, k, d), (1, k, d)):
-        raise ValueError(f"up has shape {up.shape}: expected ({h} or 1, {k}, {d})")
+    if up.shape not in ((h, k, d), (1, k, d), (h, k, h, d)):
+        raise ValueError(f"up has shape {up.shape}: expected ({h} or 1, {k}, {d}) or {(h, k, h, d)}")
     reduced = inputs if down is None else product_sum("bsc,cj->bsj", inputs, down).astype(inputs.dtype)
     summed = translution(weights, reduced, relative, grid_shape=grid_shape, cls_matrices=cls_matrices)
     up = up.astype(jnp.promote_types(jnp.float32, up.dtype))  # CPUs have no batched product of bfloat16 in float32
-    return (_shared(weights, inputs, matrix) + product_sum("bthk,hkd->bthd", summed, up)).astype(inputs.dtype)
+    relative_part = product_sum("bthk,hkd->bthd" if up.ndim == 3 else "bthk,hkgd->btgd", summed, up)
+    return (_shared(weights, inputs, matrix) + relative_part).astype(inputs.dtype)
 
 
 def basis_translution(

@@ -72,6 +72,17 @@ def test_parameter_count_of_translution(name, depth, scan_layers):
         assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == first + (depth - 1) * further
 
 
+def test_parameter_count_of_the_authors_low_rank():
+    """LoR-Translution's code, lor_v_tiny: 224 x 224 pixels in patches of 56, three heads of 64, rank 8."""
+    config = common_vit.get_config("cifar10")
+    config.model.update(readout="class", num_blocks=6, num_heads=3, width=192, mlp_dim=768, patch_shape=(56, 56))
+    config.model.update(use_output=True)
+    config.model.value.update(kind="low_rank", rank=8, down_dim=24, mix_heads=True)
+    task = Classification(make_model(config, 1000, (224, 224)), (224, 224), 3)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == 4_920_040
+
+
 def test_parameter_count_of_imagenets_size():
     """Low rank: 57 million; a matrix for every displacement: 1.7 billion."""
     counts = []

@@ -25,6 +25,7 @@ FORMS = {
     "full": Translution(),
     "shared": Translution(share_heads=True),
     "low_rank": LowRankTranslution(rank=2, down_dim=4),
+    "low_rank, mixing": LowRankTranslution(rank=2, down_dim=4, mix_heads=True),
     "general": GeneralTranslution(num_bases=3),
 }
 
@@ -229,7 +230,21 @@ def test_parameters_follow_the_half_span_and_not_the_grid():
     assert count(Translution(half_span=(1, 2)), (4, 5)) == count(Translution(half_span=(1, 2)), (9, 9)) == 15 * matrix
     assert count(Translution(share_heads=True), (4, 5)) == 7 * 9 * matrix // H
     assert count(FORMS["low_rank"], (4, 5)) == matrix + C * 4 + 7 * 9 * 4 * H * 2 + H * 2 * C // H
+    assert count(FORMS["low_rank, mixing"], (4, 5)) == matrix + C * 4 + 7 * 9 * 4 * H * 2 + H * 2 * C
     assert count(FORMS["general"], (4, 5)) == count(FORMS["general"], (16, 16))
+
+
+def test_the_form_that_mixes_heads_is_the_mean_of_its_parts(float64):
+    """With a V that mixes nothing it is half of the form whose heads have their own."""
+    inputs = make_inputs((3, 2))
+    plain, mixing = (
+        PositionalSelfAttention(H, values=FORMS[form], use_output=False) for form in ("low_rank", "low_rank, mixing")
+    )
+    params = make(plain, inputs, (3, 2))
+    values = dict(params["values"])
+    values["joint_up"] = jnp.einsum("hkd,hg->hkgd", values.pop("up"), jnp.eye(H))
+    outputs, _ = apply(mixing, params | {"values": values}, inputs, (3, 2))
+    np.testing.assert_allclose(2 * outputs, apply(plain, params, inputs, (3, 2))[0], rtol=1e-10)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -190,6 +190,33 @@ def test_low_rank_is_its_product(float64, down, cls):
     check_equal(lambda x: low_rank_translution(**with_cls(x), grid_shape=(3, 2)), full, x)
 
 
+@pytest.mark.parametrize("cls", [0, 1])
+def test_low_rank_whose_up_mixes_heads(float64, cls):
+    """The authors' form number by number: what all heads have summed, joined, times one matrix [h k, h d]."""
+    x = low_rank_inputs((3, 2), 2, cls) | random(1, up=(2, K, 2, D))
+    where = oracle.positions((3, 2))
+
+    def loops(x):
+        b, h, n = x["weights"].shape[:3]
+        outputs = np.zeros((b, n, h, D, x["inputs"].shape[-1]), complex)
+        for i, t, s in np.ndindex(b, n, n):
+            down = [sum(x["inputs"][i, s, c] * x["down"][c, j] for c in range(C)) for j in range(2)]
+            if t >= cls and s >= cls:
+                entry = np.subtract(where[s - cls], where[t - cls]) + [2, 1]
+                table = x["relative"][tuple(entry)]
+            else:
+                table = x[OF_CLS[2] if t >= cls else OF_CLS[1] if s >= cls else OF_CLS[0]]
+            for head, d in np.ndindex(h, D):
+                value = sum(x["inputs"][i, s, c] * x["matrix"][c, head, d] for c in range(C))
+                outputs[i, t, head, d] += x["weights"][i, head, t, s] * value
+                for other, k, j in np.ndindex(h, K, 2):
+                    low = x["weights"][i, other, t, s] * down[j] * table[j, other, k]
+                    outputs[i, t, head, d] += low * x["up"][other, k, head, d]
+        return outputs
+
+    check(lambda x: low_rank_translution(**with_cls(x), grid_shape=(3, 2)), x, loops)
+
+
 def test_low_rank_of_full_rank_is_the_full_form(float64):
     x = make_inputs((4, 3), half=(2, 1))
     parts = {"matrix": jnp.zeros((C, 1, D)), "up": jnp.eye(D)[None], "down": jnp.eye(C)}
