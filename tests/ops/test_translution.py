@@ -202,7 +202,7 @@ def test_low_rank_whose_up_mixes_heads(float64, cls):
         for i, t, s in np.ndindex(b, n, n):
             down = [sum(x["inputs"][i, s, c] * x["down"][c, j] for c in range(C)) for j in range(2)]
             if t >= cls and s >= cls:
-                entry = np.subtract(where[s - cls], where[t - cls]) + [2, 1]
+                entry = np.add(np.subtract(where[s - cls], where[t - cls]), (2, 1))
                 table = x["relative"][tuple(entry)]
             else:
                 table = x[OF_CLS[2] if t >= cls else OF_CLS[1] if s >= cls else OF_CLS[0]]
