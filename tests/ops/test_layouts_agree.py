@@ -1,4 +1,4 @@
-"""Every layout against the reference on random problems: values and gradients of all inputs."""
+"""Every layout against the reference on random problems, values and gradients; and gradients of gradients."""
 
 import math
 
@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from posattn_jax.ops.attention import auto, budget, relative_attention, rows, tiles
 from posattn_jax.ops.span import span_size
+from tests import oracle
+from tests.ops.attention_suite import make_inputs
 
 LAYOUTS = ("auto", "dense", "patch", "window", "tiled")
 
@@ -123,3 +125,31 @@ def test_random_problems(float64, small_pieces, problem):
 @settings(max_examples=200, phases=[Phase.generate], **RANDOM)  # shrinking may take longer than all of them
 def test_200_random_problems(float64, small_pieces, problem):
     check(problem)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "dense", "tiled", "auto", "patch", "window"])
+def test_gradients_of_gradients(float64, monkeypatch, implementation):
+    """The Hessian times a vector, in both modes, against differences of the oracle's gradients: every input's row."""
+    monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
+    grid_shape, step = (4, 3), 1e-5
+    inputs = make_inputs(grid_shape, batch=1) | {"sigma": np.array([0.3, 0.4])}
+    rng = np.random.default_rng(1)
+    inputs["relative_bias"] = rng.normal(size=inputs["relative_encoding"].shape[:-1])
+    along = {name: rng.normal(size=array.shape) for name, array in inputs.items()}
+
+    def oracles(sign):
+        moved = {name: array + sign * step * along[name] for name, array in inputs.items()}
+        return oracle.value_and_gradients(lambda x: oracle.attention(x, grid_shape) ** 2, moved)[1]
+
+    ahead, behind = oracles(1), oracles(-1)
+    options = {"grid_shape": grid_shape, "implementation": implementation, "span_bound": (3, 2)}
+    gradients = jax.grad(lambda x: (relative_attention(**x, **options) ** 2).sum())
+    x, v = (jax.tree.map(jnp.asarray, tree) for tree in (inputs, along))
+
+    def slope(x):
+        return sum(jnp.vdot(gradient, v[name]) for name, gradient in gradients(x).items())
+
+    for products in (jax.jit(jax.grad(slope))(x), jax.jit(lambda x: jax.jvp(gradients, (x,), (v,))[1])(x)):
+        for name, product in products.items():
+            expected = (ahead[name] - behind[name]) / (2 * step)
+            np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-7, err_msg=name)

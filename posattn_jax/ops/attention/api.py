@@ -96,8 +96,9 @@ def relative_attention(
         "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
         sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), "fused"
         (kernels with that loop inside, for GPUs and TPUs: `fused.py`), or "auto": the one that is expected to be the
-        fastest, "fused" not yet among them. Weights and dropout are for "reference", "dense" and "auto". "dense",
-        "tiled", "fused" and "auto" have gradients of first order, in reverse mode; the others any.
+        fastest, "fused" not yet among them. Weights and dropout are for "reference", "dense" and "auto". The
+        outputs of "dense", "tiled" and "auto" have no derivatives in forward mode (`jax.jvp`); their gradients have
+        derivatives in both modes, tested to the second order. "fused" has first-order gradients, the others any.
       return_weights: whether to return the weights too.
 
     Returns:
