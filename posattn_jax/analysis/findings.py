@@ -10,6 +10,9 @@ from posattn_jax.analysis.plan import Hypothesis, Treatment
 from posattn_jax.analysis.run_folders import Runs
 from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
 
+# The standard deviation of two normal values has this 95% interval, in terms of what they show: sqrt(1 / chi2(1)).
+TWO_RUNS = "two runs hardly tell their deviation, whose 95% interval is .45 to 32 times what they show"
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -30,7 +33,7 @@ class Finding:
     """A hypothesis and its tests.
 
     Attributes:
-      holm_p: `comparison.p_stated`, corrected for all hypotheses that the sweep has stated.
+      holm_p: `comparison.p_stated`, corrected for all hypotheses of the plan, those that cannot be tested included.
       holm_p_two_sided: `comparison.p_two_sided`, likewise.
       pairs: seeds that all of its treatments have.
       paired_p, paired_p_stated: of the paired test over these.
@@ -48,9 +51,9 @@ class Finding:
 
 
 def outcomes(runs: Runs) -> list[Outcome]:
-    """Of every treatment, in the plan's order."""
+    """Of every treatment with a finished run, in the plan's order."""
     made = []
-    for treatment in runs.plan.treatments:
+    for treatment in runs.treatments:
         responses = runs.responses(treatment.name)
         of = statistics.sample(responses)
         of_one = runs.runs[treatment.name]
@@ -70,15 +73,15 @@ def outcomes(runs: Runs) -> list[Outcome]:
 
 
 def findings(runs: Runs) -> list[Finding]:
-    """Of every hypothesis, in the plan's order."""
+    """Of every hypothesis of the plan, in its order; one that cannot be tested has NaN."""
     hypotheses = runs.plan.hypotheses
-    samples = {name: statistics.sample(runs.responses(name)) for name in runs.runs}
+    samples = {each.name: statistics.sample(runs.responses(each.name)) for each in runs.plan.treatments}
     comparisons = [statistics.compare([samples[name] for name in h.names], h.alternative) for h in hypotheses]
-    corrected = statistics.holm([comparison.p_stated for comparison in comparisons], runs.stated)
-    corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons], runs.stated)
+    corrected = statistics.holm([comparison.p_stated for comparison in comparisons])
+    corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons])
     made = []
     for hypothesis, comparison, *holm in zip(hypotheses, comparisons, corrected, corrected_two_sided, strict=True):
-        by_seed = [{run.seed: run.response for run in runs.runs[name]} for name in hypothesis.names]
+        by_seed = [{run.seed: run.response for run in runs.runs.get(name, [])} for name in hypothesis.names]
         seeds = [seed for seed in by_seed[0] if all(seed in others for others in by_seed)]
         first, second, *others = (np.array([of_one[seed] for seed in seeds]) for of_one in by_seed)
         sides = (first - second, others[0] - others[1]) if others else (first, second)
@@ -91,21 +94,31 @@ def findings(runs: Runs) -> list[Finding]:
 def verdict(
     hypothesis: Hypothesis, c: Comparison, holm_p: float, holm_p_two_sided: float, samples: dict[str, Sample]
 ) -> str:
-    """What the numbers allow to be said, and how sure it is. Corrected p-values decide."""
+    """What the numbers allow to be said, and how sure it is.
+
+    Corrected p-values decide. The interval is that of the test that the verdict is of, one-sided or two-sided.
+    """
     *firsts, last = (str(samples[name].n) for name in hypothesis.names)
     runs = f"n = {', '.join(firsts)} and {last}"
     if math.isnan(c.p_stated):
         return f"Cannot be tested ({runs}): a test needs two runs of each, and some variation between them."
     direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
+    stated_sign = {"greater": 1, "less": -1, "two-sided": 0}[hypothesis.alternative]
+    contradicted = c.effect * stated_sign < 0 and holm_p_two_sided < LEVEL
+    one_sided = stated_sign != 0 and not contradicted
+    interval = c.interval_stated if one_sided else c.interval_two_sided
     measured = (
         f"The {'mean' if hypothesis.than is None else 'difference of the means'} is {abs(c.effect):.4f} {direction} "
-        f"(95% interval of the difference {c.interval.low:+.4f} to {c.interval.high:+.4f}; {runs})."
+        f"({'one' if one_sided else 'two'}-sided 95% interval of the difference, uncorrected: "
+        f"{interval_text(interval, '{:+.4f}')}; {runs})."
     )
+    few = min(samples[name].n for name in hypothesis.names) == 2
+    mark, caution = (", from n = 2 only", f" Runs of new seeds may say otherwise: {TWO_RUNS}.") if few else ("", "")
     if holm_p < LEVEL:
-        return f"Supported. {measured} Corrected p = {number(holm_p)}."
-    stated_sign = {"greater": 1, "less": -1, "two-sided": 0}[hypothesis.alternative]
-    if c.effect * stated_sign < 0 and holm_p_two_sided < LEVEL:
-        return f"Contradicted. {measured} That is the opposite of the claim, corrected p = {number(holm_p_two_sided)}."
+        return f"Supported{mark}. {measured} Corrected p = {number(holm_p)}.{caution}"
+    if contradicted:
+        opposite = f"That is the opposite of the claim, two-sided corrected p = {number(holm_p_two_sided)}."
+        return f"Contradicted{mark}. {measured} {opposite}{caution}"
     if c.p_stated < LEVEL:
         return (
             f"Not shown. {measured} p = {number(c.p_stated)} alone, but {number(holm_p)} corrected for all hypotheses: "
@@ -124,3 +137,13 @@ def number(p: float) -> str:
     if math.isnan(p):
         return "-"
     return f"{p:.4f}" if p >= 0.0001 else "< .0001"
+
+
+def figure(value: float, form: str = "{:.4f}") -> str:
+    """A number in this form; "-" for NaN."""
+    return "-" if math.isnan(value) else form.format(value).replace("inf", "∞")
+
+
+def interval_text(interval: Interval, form: str) -> str:
+    """Its ends in this form; "-" where it is undefined."""
+    return "-" if math.isnan(interval.low) else f"{figure(interval.low, form)} to {figure(interval.high, form)}"

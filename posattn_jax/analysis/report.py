@@ -16,11 +16,11 @@ from typing import Any
 import markdown
 
 from posattn_jax.analysis import field_table, paper_power, translation_table
-from posattn_jax.analysis.findings import Finding, Outcome, findings, number, outcomes
+from posattn_jax.analysis.findings import Finding, Outcome, figure, findings, interval_text, number, outcomes
 from posattn_jax.analysis.markdown_table import table
 from posattn_jax.analysis.plan import Treatment
 from posattn_jax.analysis.run_folders import Runs, read_runs
-from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Interval
+from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.files import write_atomically, write_json
 
@@ -109,8 +109,8 @@ def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
     rows = []
     for outcome in found:
         s, interval = outcome.sample, outcome.interval
-        row = [plain(outcome.treatment.label), str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", _figure(s.std)]
-        row += [_interval(interval, "{:.4f}"), f"{outcome.parameters:,}", f"{outcome.hours:.2f}"]
+        row = [plain(outcome.treatment.label), str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", figure(s.std)]
+        row += [interval_text(interval, "{:.4f}"), f"{outcome.parameters:,}", f"{outcome.hours:.2f}"]
         rows.append(row + (_printed(outcome.treatment) if with_paper else []))
     what = runs.response_label[0].upper() + runs.response_label[1:]
     paper = f" The paper's columns: {runs.plan.source}." if with_paper and runs.plan.source else ""
@@ -134,8 +134,8 @@ def _normality(found: Sequence[Outcome]) -> str:
 
 
 def _finding_table(tested: Sequence[Finding]) -> str:
-    header = ["hypothesis", "effect", "95% interval", "d", "t (df)", "p two-sided", "p as stated", "Holm", "paired p"]
-    header += ["power", "runs for 80%"]
+    header = ["hypothesis", "effect", "95% two-sided", "95% as stated", "d", "t (df)", "p two-sided", "p as stated"]
+    header += ["Holm", "paired p", "power", "runs for 80%"]
     with_paper = any(finding.hypothesis.paper_p is not None for finding in tested)
     header += ["paper: p"] if with_paper else []
     rows = []
@@ -144,11 +144,12 @@ def _finding_table(tested: Sequence[Finding]) -> str:
         side = {"greater": ">", "less": "<", "two-sided": "≠"}[finding.hypothesis.alternative]
         first, second, *others = finding.hypothesis.names
         names = f"{first} - {second} {side} {others[0]} - {others[1]}" if others else f"{first} {side} {second}"
-        row = [names, f"{c.effect:+.4f}"]
-        row += [_interval(c.interval, "{:+.4f}"), _figure(c.effect_size, "{:+.2f}")]
-        row += [f"{_figure(c.t, '{:.2f}')} ({_figure(c.df, '{:.1f}')})", number(c.p_two_sided), number(c.p_stated)]
-        row += [number(finding.holm_p), f"{number(finding.paired_p_stated)} ({finding.pairs})"]
-        row += [_figure(c.power, "{:.2f}"), _figure(c.runs_needed, "{:.0f}")]
+        row = [names, figure(c.effect, "{:+.4f}")]
+        row += [interval_text(interval, "{:+.4f}") for interval in (c.interval_two_sided, c.interval_stated)]
+        row += [figure(c.effect_size, "{:+.2f}"), f"{figure(c.t, '{:.2f}')} ({figure(c.df, '{:.1f}')})"]
+        row += [number(c.p_two_sided), number(c.p_stated), number(finding.holm_p)]
+        row += [f"{number(finding.paired_p_stated)} ({finding.pairs})"]
+        row += [figure(c.power, "{:.2f}"), figure(c.runs_needed, "{:.0f}")]
         if with_paper:
             row.append("-" if finding.hypothesis.paper_p is None else number(finding.hypothesis.paper_p))
         rows.append(row)
@@ -156,12 +157,14 @@ def _finding_table(tested: Sequence[Finding]) -> str:
 
 
 def _explanation(runs: Runs) -> str:
-    several = f" for the {runs.stated} hypotheses that were stated" if runs.stated > 1 else ""
+    stated = len(runs.plan.hypotheses)
+    several = f" for all {stated} hypotheses stated, tested or not" if stated > 1 else ""
     return (
         "Effect: mean of the first minus mean of the second. Tests: Welch's t; *as stated* is one-sided where the "
-        f"hypothesis has a direction; *Holm* is that p corrected{several}, and decides; *paired* is the t-test of the "
-        "differences by seed (number of pairs), as stated. d: effect in pooled standard deviations. Power: of a "
-        "two-sided test at .05 with these n, if the effect were as measured."
+        "hypothesis has a direction, and so is its interval, of the effect and uncorrected; *Holm* is that p "
+        f"corrected{several}, and decides; *paired* is the t-test of the differences by seed (number of pairs), as "
+        "stated. d: effect in pooled standard deviations. Power: of a two-sided test at .05 with these n, if the "
+        "effect were as measured."
     )
 
 
@@ -183,7 +186,7 @@ def _how(runs: Runs) -> str:
         f"- Versions: {versions}; commit {all_of(str(summary['git_commit']) for summary in summaries)}.",
     ]
     lines += ["", "Treatments, as changes of the config:", ""]
-    for treatment in runs.plan.treatments:
+    for treatment in runs.treatments:
         flags = shlex.join(f"--config.{name}={value}" for name, value in treatment.fields.items())
         lines.append(f"- {plain(treatment.label)}: {f'`{flags}`' if flags else 'as it is'}")
     return "\n".join(lines)
@@ -202,7 +205,7 @@ def _duration(train: dict[str, Any]) -> str:
 
 
 def _results(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding]) -> dict[str, Any]:
-    """Every figure of the report, and every run's; what is undefined is null."""
+    """Every figure of the report, and every run's; what is undefined or infinite is null."""
     return _finite(
         {
             "question": runs.plan.question,
@@ -231,11 +234,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _figure(value: float, form: str = "{:.4f}") -> str:
-    return "-" if math.isnan(value) else "∞" if math.isinf(value) else form.format(value)
-
-
-def _interval(interval: Interval, form: str) -> str:
-    return "-" if math.isnan(interval.low) else f"{form.format(interval.low)} to {form.format(interval.high)}"

@@ -63,22 +63,25 @@ class Runs:
     """A sweep's finished runs.
 
     Attributes:
-      plan: what was asked; treatments without a finished run, and hypotheses about them, are no longer in it.
-      runs: by treatment, in the plan's order, each ordered by seed as in the plan.
+      plan: what was asked.
+      runs: by treatment, those with a finished run, in the plan's order, each ordered by seed as in the plan.
       left_out: a line for everything that is missing or was not used.
-      stated: the hypotheses of the plan, those that could not be tested included.
       commands: that ran the sweep, as far as they are known.
     """
 
     plan: Plan
     runs: dict[str, list[Run]]
     left_out: list[str]
-    stated: int
     commands: list[str]
 
     def responses(self, treatment: str) -> list[float]:
-        """Of all runs of a treatment."""
-        return [run.response for run in self.runs[treatment]]
+        """Of all finished runs of a treatment."""
+        return [run.response for run in self.runs.get(treatment, [])]
+
+    @property
+    def treatments(self) -> list[Treatment]:
+        """Those with a finished run."""
+        return [treatment for treatment in self.plan.treatments if treatment.name in self.runs]
 
     @property
     def judged_by(self) -> str:
@@ -129,12 +132,11 @@ def read_runs(workdir: pathlib.Path) -> Runs:
     if plan is None:
         plan = _plan_of(folders)
     known = [treatment.name for treatment in plan.treatments]
-    left_out = [
-        f"{name}: is no treatment of this sweep"
-        for name in sorted({folder.parent.name for folder in folders} - set(known))
-    ]
+    started = {folder.parent.name for folder in folders}
+    left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - set(known))]
+    left_out += [f"{name}: was not started" for name in known if name not in started]
     runs: dict[str, list[Run]] = {}
-    for treatment in known:
+    for treatment in (name for name in known if name in started):
         runs[treatment] = []
         for seed in plan.seeds_of(plan.treatment(treatment)):
             run = _read_run(workdir / treatment / str(seed), treatment, seed, plan)
@@ -146,19 +148,16 @@ def read_runs(workdir: pathlib.Path) -> Runs:
         seeds = plan.seeds_of(plan.treatment(folder.parent.name)) if folder.parent.name in known else ()
         if folder.parent.name in known and folder.name not in map(str, seeds):
             left_out.append(f"{folder.parent.name}/{folder.name}: is no seed of this sweep")
+    left_out += [f"{treatment}: no run is finished" for treatment, finished in runs.items() if not finished]
     runs = {treatment: finished for treatment, finished in runs.items() if finished}
     if not runs:
         raise InputError(f"--workdir={workdir}: no run is finished ({'; '.join(left_out)})")
-    left_out += [f"{treatment}: no run is finished" for treatment in known if treatment not in runs]
-    left_out += [
-        f"not tested: {hypothesis.claim}" for hypothesis in plan.hypotheses if not set(hypothesis.names) <= set(runs)
-    ]
     _check_configs(runs, plan)
     for run in (run for of_one in runs.values() for run in of_one):
         for name in ("metrics.jsonl", "positions.npz"):
             if not (run.workdir / name).exists():
                 left_out.append(f"{run.treatment}/{run.seed}: is not in every figure (it has no {name})")
-    return Runs(plan.select(list(runs), None), runs, left_out, len(plan.hypotheses), commands)
+    return Runs(plan, runs, left_out, commands)
 
 
 def _plan_of(folders: list[pathlib.Path]) -> Plan:

@@ -40,27 +40,31 @@ class Comparison:
 
     Attributes:
       effect: mean of the treatment - mean of the control; less the same of the others.
-      interval: 95%, Welch.
       t, df: Welch's statistic and its degrees of freedom.
       p_two_sided, p_stated: two-sided, and in the direction that the hypothesis states.
+      interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these: 0 is outside exactly
+        where p < .05. Of a direction, it is one-sided: to infinity.
       effect_size: Cohen's d, the effect in pooled standard deviations.
       power: the probability that a two-sided test at `LEVEL` with these n finds an effect of this size.
       runs_needed: the runs of each treatment at which that is 80%.
     """
 
     effect: float
-    interval: Interval
     t: float
     df: float
     p_two_sided: float
     p_stated: float
+    interval_two_sided: Interval
+    interval_stated: Interval
     effect_size: float
     power: float
     runs_needed: float
 
 
 def sample(values: Sequence[float]) -> Sample:
-    """n, mean and standard deviation: NaN for that of a single value, 0 where values differ by rounding alone."""
+    """n, mean and standard deviation: NaN where there are too few values, 0 where they differ by rounding alone."""
+    if not values:
+        return Sample(0, math.nan, math.nan)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     flat = len(values) > 1 and np.ptp(values) <= ROUNDING * np.abs(values).max()
     return Sample(len(values), float(np.mean(values)), 0.0 if flat else std)
@@ -80,31 +84,40 @@ def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
       t = (m1 - m2) / sqrt(s1^2 / n1 + s2^2 / n2)
       t = (m1 - m2 - (m3 - m4)) / sqrt(s1^2 / n1 + ... + s4^2 / n4)
 
-    Both with the degrees of freedom of Welch and Satterthwaite. NaN where it is undefined: a treatment with a single
-    run, or none with any variation.
+    Both with the degrees of freedom of Welch and Satterthwaite. With r the root and q the quantiles of t's
+    distribution, the 95% interval is effect -+ q(.975) r; of "greater" from effect - q(.95) r to infinity; of "less"
+    from minus infinity to effect + q(.95) r. NaN where it is undefined: a treatment with less than two runs, or none
+    with any variation.
 
     Args:
       samples: the treatment and its control; or these and two others, whose difference theirs is compared with.
       alternative: the direction that the hypothesis states.
     """
     effect = sum(sign * each.mean for sign, each in zip((1, -1, -1, 1), samples, strict=False))
-    variances = [each.std**2 / each.n for each in samples]
-    if not sum(variances) > 0:  # 0 or NaN
+    variances = [each.std**2 / each.n for each in samples if each.n > 1]
+    if len(variances) < len(samples) or sum(variances) == 0:
         nan = math.nan
-        return Comparison(effect, Interval(nan, nan), nan, nan, nan, nan, nan, nan, nan)
+        return Comparison(effect, nan, nan, nan, nan, Interval(nan, nan), Interval(nan, nan), nan, nan, nan)
     df = sum(variances) ** 2 / sum(v**2 / (s.n - 1) for v, s in zip(variances, samples, strict=True))
-    reach = float(scipy.stats.t.ppf(1 - LEVEL / 2, df)) * math.sqrt(sum(variances))
-    t = effect / math.sqrt(sum(variances))
+    error = math.sqrt(sum(variances))
+    t = effect / error
     tails = {"greater": float(scipy.stats.t.sf(t, df)), "less": float(scipy.stats.t.cdf(t, df))}
     p_two_sided = 2 * min(tails.values())
+    reach, reach_one_sided = (float(scipy.stats.t.ppf(1 - tail, df)) * error for tail in (LEVEL / 2, LEVEL))
+    intervals = {
+        "greater": Interval(effect - reach_one_sided, math.inf),
+        "less": Interval(-math.inf, effect + reach_one_sided),
+        "two-sided": Interval(effect - reach, effect + reach),
+    }
     size = effect / _pooled_std(samples)
     return Comparison(
         effect=effect,
-        interval=Interval(effect - reach, effect + reach),
         t=t,
         df=df,
         p_two_sided=p_two_sided,
         p_stated=tails.get(alternative, p_two_sided),
+        interval_two_sided=intervals["two-sided"],
+        interval_stated=intervals[alternative],
         effect_size=size,
         power=power(size, *(each.n for each in samples)),
         runs_needed=runs_needed(size, len(samples)),
@@ -169,15 +182,15 @@ def jarque_bera(values: Sequence[float]) -> float:
     return float(scipy.stats.jarque_bera(values).pvalue)
 
 
-def holm(p_values: Sequence[float], stated: int) -> list[float]:
+def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for being of m hypotheses (Holm 1979): p_(i) -> max over j <= i of min(1, (m - j + 1) p_(j)).
 
-    Those that could not be tested count too: NaN stays NaN, and m is how many were `stated`.
+    m counts those that could not be tested too: their p is NaN, and stays it.
     """
     corrected = [math.nan] * len(p_values)
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     largest = 0.0
     for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (stated - rank) * p_values[i]))
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
         corrected[i] = largest
     return corrected

@@ -138,7 +138,8 @@ def _by_field(runs: Runs) -> Figure | None:
 
 def _learning_curves(runs: Runs) -> Figure | None:
     """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
-    groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None] or [tuple(runs.runs)]
+    groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None and {*h.names} <= {*runs.runs}]
+    groups = groups or [tuple(runs.runs)]
     curves = {name: _curves(of_one, "validation", [runs.plan.response]) for name, of_one in runs.runs.items()}
     groups = [tuple(name for name in names if len(curves[name][0]) > 1) for names in groups]  # one point is no curve
     groups = [names for names in groups if names]

@@ -28,31 +28,29 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     plan = load_plan(config_file)
     seeds = None if options.seeds is None else command_line.numbers("--seeds", options.seeds)
     chosen = plan.select(options.treatments, seeds)
-    together, commands = _with_earlier(chosen, plan, workdir)
+    stated, commands = _with_earlier(plan.select(None, seeds), workdir)
     reserved = {name for treatment in plan.treatments for name in treatment.fields}
     logging = [] if options.wandb is None else [f"--wandb={options.wandb}"]
     jobs = make_jobs(
         chosen, options.config, config_file, changed, workdir, reserved, options.seeds_together > 1, logging
     )
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
-    write_plan(workdir / "sweep.json", together, {"commands": list(dict.fromkeys((*commands, command)))})
+    write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):
         report.write(workdir)
     else:
         print("nothing is left to start: the array's other jobs are at work on the rest")
 
 
-def _with_earlier(chosen: Plan, plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
-    """What was chosen, with the treatments and seeds that the folder has from earlier calls; and their commands."""
+def _with_earlier(plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
+    """All that the config states, with the seeds that the folder has from earlier calls; and their commands."""
     path = workdir / "sweep.json"
     if not path.exists():
-        return chosen, []
+        return plan, []
     earlier, how = read_plan(path)
     if earlier.question != plan.question:
         raise InputError(f'--workdir={workdir} has another sweep, "{earlier.question}": choose another folder')
-    names = {treatment.name for treatment in (*earlier.treatments, *chosen.treatments)}
-    treatments = [treatment.name for treatment in plan.treatments if treatment.name in names]
-    return plan.select(treatments, list(dict.fromkeys((*earlier.seeds, *chosen.seeds)))), how.get("commands", [])
+    return plan.select(None, list(dict.fromkeys((*earlier.seeds, *plan.seeds)))), how.get("commands", [])
 
 
 def _pairs(parameters: list[str]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def test_table_and_figure(tmp_path, monkeypatch, capsys, measured):
     text = (out / "comparison.md").read_text()
     row = "| the better one | 3 | 0.8500 | 0.7258 to 0.9742 | 1,234 | "
     assert row + ("7 | 250.0 | 3.0 | - | 90 |" if measured else "- | - | - | - | 90 |") in text
-    assert "unfinished: no run is finished" in text and "Better is higher" in text
+    assert "unfinished: was not started" in text and "Better is higher" in text
     for suffix in ("png", "svg"):
         assert (out / f"comparison.{suffix}").stat().st_size > 5_000
 

@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from posattn_jax.analysis import report, sweep_figures
-from posattn_jax.analysis.findings import findings, verdict
+from posattn_jax.analysis.findings import TWO_RUNS, findings, outcomes, verdict
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.statistics import compare, sample
@@ -122,6 +123,9 @@ def test_the_papers_tables_are_tested_again(folder, undrawn):
         ([0.52, 0.55, 0.58], [0.5, 0.51, 0.52], "greater", 0.2, 0.4, "Not shown"),
         ([0.5, 0.5], [0.5, 0.5], "greater", float("nan"), float("nan"), "Cannot be tested"),
         ([0.5], [0.5, 0.6], "greater", float("nan"), float("nan"), "Cannot be tested"),
+        ([], [0.5, 0.6], "greater", float("nan"), float("nan"), "Cannot be tested"),
+        ([0.9, 0.91], [0.5, 0.51, 0.52], "greater", 0.001, 0.002, "Supported, from n = 2 only"),
+        ([0.5, 0.51, 0.52], [0.9, 0.91], "greater", 1.0, 0.002, "Contradicted, from n = 2 only"),
     ],
     ids=str,
 )
@@ -129,13 +133,25 @@ def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, wor
     samples = {"a": sample(treatment), "b": sample(control)}
     comparison = compare([samples["a"], samples["b"]], alternative)
     said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, holm_p_two_sided, samples)
-    assert said.startswith(word)
+    assert said.startswith((f"{word}.", f"{word} ("))
     assert f"n = {len(treatment)} and {len(control)}" in said
+    assert ("hardly tell their deviation" in said) == word.endswith("n = 2 only")
     if word != "Cannot be tested":
         assert ("higher" if np.mean(treatment) > np.mean(control) else "lower") in said
-        assert f"{comparison.interval.low:+.4f} to {comparison.interval.high:+.4f}" in said
+        # Of the test that the verdict is of: the opposite of a claim is found by the two-sided one.
+        side = "two-sided" if word.startswith("Contradicted") else alternative
+        interval = stats.ttest_ind(treatment, control, equal_var=False, alternative=side).confidence_interval()
+        ends = f"{interval.low:+.4f} to {interval.high:+.4f}".replace("inf", "∞")
+        kind = "two-sided" if side == "two-sided" else "one-sided"
+        assert f"{kind} 95% interval of the difference, uncorrected: {ends};" in said
     if word == "Not shown":  # how many more runs is said only where one test alone would not have found it
         assert ("would be found by" in said) == (comparison.p_stated >= 0.05)
+
+
+def test_what_two_runs_tell_of_their_deviation():
+    """Of n normal values (n - 1) s^2 / sigma^2 is chi-squared with n - 1 degrees of freedom."""
+    low, high = np.sqrt(1 / stats.chi2.ppf([0.975, 0.025], 1))
+    assert f"95% interval is {low:.2f} to {high:.0f} times".replace("0.", ".") in TWO_RUNS
 
 
 def test_what_is_missing_is_named_and_left_out(folder, undrawn, capsys):
@@ -161,10 +177,31 @@ def test_a_treatment_without_a_finished_run(folder):
     for seed in SEEDS:
         (folder / "half" / str(seed) / "summary.json").unlink()
     runs = read_runs(folder)
-    assert list(runs.runs) == ["none", "span"] and len(findings(runs)) == 1
+    assert list(runs.runs) == ["none", "span"] and [each.treatment.name for each in outcomes(runs)] == ["none", "span"]
     assert "half: no run is finished" in runs.left_out
-    assert "not tested: half a span helps" in runs.left_out
     report.write(folder)
+    check_counted(folder)
+
+
+def check_counted(folder):
+    """All three hypotheses are told and counted, of which the first alone could be tested."""
+    results = json.loads((folder / "report" / "results.json").read_text())
+    p = stats.ttest_ind(B, A, equal_var=False, alternative="greater").pvalue
+    assert [finding["holm_p"] for finding in results["hypotheses"]] == [pytest.approx(3 * p), None, None]
+    text = (folder / "report" / "report.md").read_text()
+    assert "- **half a span helps.** Cannot be tested (n = 0 and 5)" in text
+    assert "- **half a span is better than a whole one.** Cannot be tested (n = 0 and 5)" in text
+    assert "for all 3 hypotheses stated, tested or not" in text and "nan" not in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| half > none")]
+    assert row.split(" | ")[1:4] == ["-", "-", "-"]
+
+
+def test_a_treatment_that_was_not_chosen(folder):
+    """Of a sweep's part the plan is whole, and what was not started is one line."""
+    shutil.rmtree(folder / "half")
+    assert read_runs(folder).left_out == ["half: was not started"]
+    report.write(folder)
+    check_counted(folder)
 
 
 def test_one_run_each(tmp_path):

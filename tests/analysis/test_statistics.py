@@ -5,11 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from posattn_jax.analysis import statistics
 from posattn_jax.analysis.plan import ALTERNATIVES
-from posattn_jax.analysis.statistics import Sample, compare, holm, power, runs_needed, sample
+from posattn_jax.analysis.statistics import LEVEL, Sample, compare, holm, power, runs_needed, sample
 
 # Student's sleep data (Student 1908), the example of R's t.test.
 SLEEP = ([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0], [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
@@ -46,7 +48,8 @@ def test_student_sleep():
     result = compare([sample(SLEEP[0]), sample(SLEEP[1])], "less")
     assert (result.t, result.df) == (pytest.approx(-1.8608, abs=5e-5), pytest.approx(17.776, abs=5e-4))
     assert result.p_two_sided == pytest.approx(0.07939, abs=5e-6)
-    assert (result.interval.low, result.interval.high) == pytest.approx((-3.3654832, 0.2054832), abs=5e-7)
+    interval = result.interval_two_sided
+    assert (interval.low, interval.high) == pytest.approx((-3.3654832, 0.2054832), abs=5e-7)
     both, less = statistics.paired(*SLEEP, "less")
     assert (both, less) == (pytest.approx(0.002833, abs=5e-7), pytest.approx(0.002833 / 2, abs=5e-7))
 
@@ -64,12 +67,27 @@ def test_welch_against_scipy(n1, n2, alternative):
     a, b = rng.normal(1.0, 2.0, n1), rng.normal(0.5, 0.3, n2)
     result = compare([sample(a.tolist()), sample(b.tolist())], alternative)
     two_sided = stats.ttest_ind(a, b, equal_var=False)
-    interval = two_sided.confidence_interval()
+    stated = stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
     assert result.effect == pytest.approx(a.mean() - b.mean())
     assert (result.t, result.df) == pytest.approx((two_sided.statistic, two_sided.df))
-    assert (result.interval.low, result.interval.high) == pytest.approx((interval.low, interval.high))
-    assert result.p_two_sided == pytest.approx(two_sided.pvalue)
-    assert result.p_stated == pytest.approx(stats.ttest_ind(a, b, equal_var=False, alternative=alternative).pvalue)
+    assert (result.p_two_sided, result.p_stated) == pytest.approx((two_sided.pvalue, stated.pvalue))
+    for interval, test in ((result.interval_two_sided, two_sided), (result.interval_stated, stated)):
+        assert dataclasses.astuple(interval) == pytest.approx(tuple(test.confidence_interval()))
+
+
+RESPONSES = st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(RESPONSES, RESPONSES, st.sampled_from(ALTERNATIVES))
+def test_an_interval_has_0_outside_exactly_where_its_test_rejects(a, b, alternative):
+    result = compare([sample(a), sample(b)], alternative)
+    pairs = ((result.interval_two_sided, result.p_two_sided), (result.interval_stated, result.p_stated))
+    for interval, p in pairs:
+        if math.isnan(p):
+            assert math.isnan(interval.low) and math.isnan(interval.high)
+        elif abs(p - LEVEL) > 1e-9:
+            assert (interval.low > 0 or interval.high < 0) == (p < LEVEL)
 
 
 @pytest.mark.parametrize("n1, n2, size", [(5, 5, 0.8), (3, 9, 1.5)])
@@ -91,9 +109,9 @@ def test_power_grows_with_runs_and_effect_and_is_the_level_at_none():
 
 def test_without_variation_or_with_one_run_nothing_is_claimed():
     flat = sample([0.5, 0.5, 0.5])
-    for other in (flat, sample([0.4, 0.4]), sample([0.4])):
+    for other in (flat, sample([0.4, 0.4]), sample([0.4]), sample([])):
         result = compare([flat, other], "greater")
-        assert result.effect == pytest.approx(0.5 - other.mean)
+        assert result.effect == pytest.approx(0.5 - other.mean, nan_ok=other.n == 0)
         assert all(map(math.isnan, (result.t, result.p_two_sided, result.p_stated, result.power, result.runs_needed)))
     assert math.isnan(compare([sample([0.4]), sample([0.1, 0.3])], "less").p_stated)
     assert all(map(math.isnan, statistics.paired([0.1], [0.2], "less")))
@@ -124,11 +142,11 @@ def test_mean_interval_and_normality_against_scipy():
 
 def test_holm_as_in_r():
     """R: p.adjust(c(.01, .02, .03, .04, .05), "holm"): .05 .08 .09 .09 .09, with n = 6: .06 .10 .12 .12 .12."""
-    assert holm([0.03, 0.01, 0.05, 0.02, 0.04], 5) == pytest.approx([0.09, 0.05, 0.09, 0.08, 0.09])
-    corrected = holm([0.03, 0.01, math.nan, 0.05, 0.02, 0.04], 6)  # one was stated that could not be tested
+    assert holm([0.03, 0.01, 0.05, 0.02, 0.04]) == pytest.approx([0.09, 0.05, 0.09, 0.08, 0.09])
+    corrected = holm([0.03, 0.01, math.nan, 0.05, 0.02, 0.04])  # one could not be tested
     assert corrected[:2] + corrected[3:] == pytest.approx([0.12, 0.06, 0.12, 0.10, 0.12])
     assert math.isnan(corrected[2])
-    assert holm([0.7, 0.8], 2) == [1.0, 1.0] and holm([], 0) == []
+    assert holm([0.7, 0.8]) == [1.0, 1.0] and holm([]) == []
 
 
 @pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
@@ -141,8 +159,7 @@ def test_a_difference_against_another_difference(alternative):
     expected = stats.ttest_ind(a - 0.85, c - 0.68, equal_var=False, alternative=alternative)
     assert result.effect == pytest.approx((a - 0.85).mean() - (c - 0.68).mean())
     assert [result.t, result.df, result.p_stated] == pytest.approx([expected.statistic, expected.df, expected.pvalue])
-    interval = expected.confidence_interval() if alternative == "two-sided" else None
-    assert interval is None or [*dataclasses.astuple(result.interval)] == pytest.approx([*interval])
+    assert dataclasses.astuple(result.interval_stated) == pytest.approx(tuple(expected.confidence_interval()))
 
 
 def test_power_of_a_difference_of_differences():

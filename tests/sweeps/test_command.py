@@ -83,13 +83,12 @@ def test_a_config_without_a_sweep_is_named():
 
 def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
     plan = common.span_paper_sweep()
-    write_plan(tmp_path / "sweep.json", plan.select(["siren_2d"], [1]), {"commands": ["first"]})
-    together, commands = command._with_earlier(plan.select(["span_2d"], [2]), plan, tmp_path)
-    assert [treatment.name for treatment in together.treatments] == ["siren_2d", "span_2d"]
+    write_plan(tmp_path / "sweep.json", plan.select(None, [1]), {"commands": ["first"]})
+    together, commands = command._with_earlier(plan.select(None, [2]), tmp_path)
+    assert (together.treatments, together.hypotheses) == (plan.treatments, plan.hypotheses)
     assert together.seeds == (1, 2) and commands == ["first"]
-    other = Plan("Another question?", (Treatment("a", "a"),))
     with pytest.raises(InputError, match="has another sweep"):
-        command._with_earlier(other, other, tmp_path)
+        command._with_earlier(Plan("Another question?", (Treatment("a", "a"),)), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +143,15 @@ def test_a_sweep_and_its_report(tmp_path):
     assert "span_2d/3: done" in err and "2 runs" in out
     plan, how = read_plan(tmp_path / "sweep.json")
     assert plan.seeds == (3,) and "--mode=sweep" in how["commands"][0]
+    assert plan == common.span_paper_sweep().select(None, [3])  # all that the config states, not what was chosen
     results = json.loads((tmp_path / "report" / "results.json").read_text())
     assert [each["treatment"] for each in results["runs"]] == ["gaussian_2d", "span_2d"]
     for each in results["runs"]:
         summary = json.loads((tmp_path / each["treatment"] / "3" / "summary.json").read_text())
         assert each["response"] == summary["best"]["accuracy"]
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "--config.model.span.threshold=0.0" in text and "Cannot be tested" in text
+    assert "--config.model.span.threshold=0.0" in text
+    assert text.count(" Cannot be tested (n = ") == len(plan.hypotheses) and "- siren_1d: was not started" in text
     written = (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime
     code, _, err = run_forked(*arguments)
     assert code == 0, err
