@@ -78,12 +78,13 @@ def make_mixing(
     values = Glu() if name == "lightconv" else None
     if gated:
         values = NormalizedGelu(layer_norm_epsilon=model.layer_norm_epsilon, **own)
+    dropped = "sum_dropout_rate" if name == "fourier" else "dropout_rate"  # as in the authors' code
     return TokenMixing(
         model.num_heads,
         model.head_dim or None,
         energies[name](),
         values,
         GeluGate(**own) if gated else None,
-        model.attention_dropout_rate,
+        **{dropped: model.attention_dropout_rate},
         **own,
     )

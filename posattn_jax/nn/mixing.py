@@ -33,6 +33,7 @@ class TokenMixing(nn.Module):
       values: applied to the values [b s h d]: `NormalizedGelu()`, `Glu()`; None: plain values.
       gate: a module (y [b t c], outputs [b t h d]) -> outputs, `GeluGate()`; None: no gate.
       dropout_rate: of the weights; those that are the same for every example are dropped alike in all.
+      sum_dropout_rate: of c_t, the sums over the keys, before the gate; the code of FourierNet drops these instead.
       kernel_init: of W^v and of the output projection, as matrices.
       bias_init: of their biases.
       dtype: of the computation; None follows the inputs. Energies are float32 or better.
@@ -54,6 +55,7 @@ class TokenMixing(nn.Module):
     values: Callable | None = None
     gate: Callable | None = None
     dropout_rate: float = 0.0
+    sum_dropout_rate: float = 0.0
     kernel_init: Initializer = XAVIER
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
@@ -142,7 +144,8 @@ class TokenMixing(nn.Module):
             value = nn.DenseGeneral((heads[0], factor * heads[1]), name="value", **fields)(x)
             return value if self.values is None else self.values(value)
 
-        outputs = mixing.mix(dropped, memory.keep("value", make_value))
+        sums = mixing.mix(dropped, memory.keep("value", make_value))
+        outputs = Dropout(self.sum_dropout_rate)(sums, deterministic=deterministic)
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
         return nn.DenseGeneral(width, axis=(-2, -1), name="output", **fields)(outputs), weights

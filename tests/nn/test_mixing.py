@@ -301,6 +301,38 @@ def test_translating_a_sequence_translates_relative_mixers(float64, kind):
     np.testing.assert_allclose(there[:, 3:], here[:, :5], atol=1e-12)
 
 
+@pytest.mark.parametrize("dropped", ["dropout_rate", "sum_dropout_rate"])
+@pytest.mark.parametrize("kind", ENERGIES)
+def test_what_is_dropped(float64, kind, dropped):
+    """Weights, or the sums over keys: 0 or twice themselves, drawn for every example where padding is masked.
+
+    Two neighbours share a feature, and maps are the identity: a sum is of two weights, of which one may drop alone.
+    """
+    n = 8
+    layer = TokenMixing(1, energies=ENERGIES[kind]((n,), (n,)), **{dropped: 0.5}, **DTYPE)
+    scales = np.tile([1.0, 1.5], C)
+    x = jnp.asarray(np.tile(np.repeat(np.eye(C), 2, 0) * scales[:, None], (B, 1, 1)))
+    places = at.between(n, n, key_mask=jnp.ones((B, n), bool))
+    params = made_params(lambda: layer.init(jax.random.key(0), x, Memory(x), places, method="mix")["params"])
+    for name, shape in (("value", (C, 1, C)), ("output", (1, C, C))):
+        params[name] = {"kernel": jnp.eye(C).reshape(shape), "bias": jnp.zeros_like(params[name]["bias"])}
+
+    def run(**options):
+        sums, weights = layer.apply({"params": params}, x, Memory(x), places, method="mix", **options)
+        return np.asarray(sums), np.broadcast_to(weights[:, 0], (B, n, n)) * scales
+
+    plain, weights = run()
+    sums, _ = run(deterministic=False, rngs={"dropout": jax.random.key(1)})
+    first, second = weights[..., ::2], weights[..., 1::2]
+    np.testing.assert_allclose(plain, first + second, atol=1e-12)
+    possible = [0 * plain, 2 * plain] + ([2 * first, 2 * second] if dropped == "dropout_rate" else [])
+    distances = np.abs(sums - np.stack(possible))
+    assert distances.min(0).max() < 1e-12
+    told = np.minimum(np.abs(first), np.abs(second)) > 1e-6
+    assert set(distances.argmin(0)[told]) == set(range(len(possible)))
+    assert not np.array_equal(sums[0] == 0, sums[1] == 0)
+
+
 def test_a_mixer_in_a_block_of_images():
     block = EncoderBlock(layer_of("rposnet", "gelu", ((3, 3), (3, 3))), 8)
     x = jax.random.normal(jax.random.key(0), (B, 9, C))
