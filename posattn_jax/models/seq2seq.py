@@ -25,14 +25,14 @@ class StackPositions(nn.Module):
     """What a stack knows of positions: vectors added to its words, and features given to all of its layers.
 
       kind            words become                features
-      "sinusoidal"    word sqrt(c) + sinusoids    sinusoids
-      "learned"       (word + vector) sqrt(c)     drop(LN(vectors)), drawn once for all layers
+      "sinusoidal"    word sqrt(c) + sinusoids    drop(sinusoids)
+      "learned"       (word + vector) sqrt(c)     drop(LN(vectors))
       "none"          word sqrt(c)                none
 
     Attributes:
       kind: see above.
       max_length: how many learned vectors there are; positions beyond have the last.
-      dropout_rate: of the features.
+      dropout_rate: of the features; drawn for every example, once for all layers.
       layer_norm_epsilon: of LN.
       param_dtype: of the vectors and of LN.
 
@@ -43,7 +43,7 @@ class StackPositions(nn.Module):
       >>> places = jnp.arange(6, dtype=jnp.int32)[:, None]
       >>> (added, features), variables = positions.init_with_output(jax.random.key(0), places, 8)
       >>> added.shape, features.shape, bool((added[4] == added[3]).all())
-      ((6, 8), (6, 8), True)
+      ((6, 8), (1, 6, 8), True)
     """
 
     kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
@@ -54,21 +54,23 @@ class StackPositions(nn.Module):
 
     @nn.compact
     def __call__(
-        self, places: Int[Array, "s 1"], width: int, *, deterministic: bool = True
-    ) -> tuple[Float[Array, "s c"] | None, Float[Array, "s c"] | None]:
-        """Vectors to be added, and features, of places."""
+        self, places: Int[Array, "s 1"], width: int, batch_size: int = 1, *, deterministic: bool = True
+    ) -> tuple[Float[Array, "s c"] | None, Float[Array, "_ s c"] | None]:
+        """Vectors to be added, and features, of places; where some are dropped, those of `batch_size` examples."""
         match self.kind:
             case "sinusoidal":
-                features = SinusoidalPositions()(places, width)
-                return features, features
+                added = features = SinusoidalPositions()(places, width)
             case "learned":
                 vectors = LearnedPositions((self.max_length,), param_dtype=self.param_dtype, name="vectors")
                 added = vectors(places, width)
-                norm = nn.LayerNorm(self.layer_norm_epsilon, param_dtype=self.param_dtype, name="norm")
-                return added, Dropout(self.dropout_rate)(norm(added), deterministic=deterministic)
+                features = nn.LayerNorm(self.layer_norm_epsilon, param_dtype=self.param_dtype, name="norm")(added)
             case "none":
                 return None, None
-        raise ValueError(f'kind="{self.kind}": expected "sinusoidal", "learned" or "none"')
+            case _:
+                raise ValueError(f'kind="{self.kind}": expected "sinusoidal", "learned" or "none"')
+        copies = 1 if deterministic or not self.dropout_rate else batch_size
+        features = jnp.broadcast_to(features, (copies, *features.shape))
+        return added, Dropout(self.dropout_rate)(features, deterministic=deterministic)
 
     def add(self, words: Features, added: Float[Array, "t c"] | None) -> Features:
         """The words with the vectors of their places."""
@@ -161,11 +163,11 @@ class EncoderDecoder(nn.Module):
 
     def encode(
         self, source: Int[Array, "b s"], *, deterministic: bool = True
-    ) -> tuple[Features, Float[Array, "s c"] | None]:
+    ) -> tuple[Features, Float[Array, "_ s c"] | None]:
         """Features of the source [b s c], those of padding mean nothing; and of its positions."""
         embedding = self.embedding if self.source_vocabulary_size is None else self.source_embedding
         places = between(*[source.shape[1]] * 2, key_mask=source != self.pad_id)
-        added, features = self.encoder_positions(places.key, self.width, deterministic=deterministic)
+        added, features = self.encoder_positions(places.key, self.width, len(source), deterministic=deterministic)
         places = dataclasses.replace(places, query_features=features, key_features=features)
         x = self.dropout(self.encoder_positions.add(embedding(source), added), deterministic=deterministic)
         for block in self.encoder_blocks:
@@ -214,15 +216,15 @@ class EncoderDecoder(nn.Module):
         places: Places,
         memories: tuple[Memory, ...],
         source: Int[Array, "_ s"],
-        source_positions: Float[Array, "s c"] | None,
+        source_positions: Float[Array, "_ s c"] | None,
         before: Kept | None = None,
         *,
         deterministic: bool = True,
     ) -> tuple[Float[Array, "b t v"], Kept]:
         """Logits, and what every block keeps of the target."""
         rows = places.query[:, 0]
-        added, features = self.decoder_positions(places.key, self.width, deterministic=deterministic)
-        added, of_query = (None if x is None else x[rows] for x in (added, features))
+        added, features = self.decoder_positions(places.key, self.width, len(target), deterministic=deterministic)
+        added, of_query = (None if x is None else x[..., rows, :] for x in (added, features))
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
@@ -233,7 +235,7 @@ class EncoderDecoder(nn.Module):
             jnp.arange(source.shape[1], dtype=jnp.int32)[:, None],
             key_mask=source != self.pad_id,
             length_ratio=self.length_ratio,
-            query_features=None if of_query is None else jnp.tile(of_query, (together, 1)),
+            query_features=None if of_query is None else jnp.tile(of_query, (1, together, 1)),
             key_features=source_positions,
             query_shape=places.query_shape,
             key_shape=source.shape[1:],
@@ -275,7 +277,7 @@ def precomputed(
 
     def features(stack: str) -> Features:
         _, found = getattr(bound, f"{stack}_positions")(places, model.width)
-        return (SinusoidalPositions()(places, model.width) if found is None else found)[None]
+        return SinusoidalPositions()(places, model.width)[None] if found is None else found
 
     stacks = {stack: features(stack) for stack in ("encoder", "decoder")}
     changed: dict[str, Any] = {}

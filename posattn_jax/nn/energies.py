@@ -1,7 +1,7 @@
 """What a mixer's weights are made of: energies of pairs, by content, by position, or both (Schmidt 2023).
 
 A part is called with the queries' inputs y [b t c], the keys' `Memory`, `Places` and (h, d). It returns energies
-[b h t s], of batch 1 where they know positions alone, and which of the pairs they hold for; None: all.
+[b h t s], of batch 1 where they are the same for every example, and which of the pairs they hold for; None: all.
 """
 
 import itertools
@@ -106,8 +106,8 @@ class DotProducts(nn.Module):
             )
 
         def features(given: Array | None, at: Int[Array, "n p"]) -> Features:
-            found = positions(at, width) if given is None else given
-            return found.astype(inputs.dtype)[None]
+            found = positions(at, width)[None] if given is None else given
+            return found.astype(inputs.dtype)
 
         of_query = inputs if self.query == "content" else features(places.query_features, places.query)
         query = project("query")(of_query)

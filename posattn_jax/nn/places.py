@@ -26,8 +26,8 @@ class Places:
       key_mask: [b s], True = keep.
       is_causal: whether query t meets only keys that are not after it, in row-major order.
       length_ratio: gamma; query t stands at floor(gamma t) among the keys.
-      query_features, key_features: what the model tells its layers of these places, [t c] and [s c]; None: a layer
-        that asks has encodings of its own.
+      query_features, key_features: what the model tells its layers of these places, [b t c] and [b s c], of batch 1
+        where it is the same for every example; None: a layer that asks has encodings of its own.
       query_shape, key_shape: the grids that the places are on, known before running: tables refuse larger ones.
       step: of the one query of a decoding step, its number; keys after it are not there yet.
 
@@ -45,8 +45,8 @@ class Places:
     key_mask: KeyMask | None = None
     is_causal: bool = False
     length_ratio: float = 1.0
-    query_features: Float[Array, "t c"] | None = None
-    key_features: Float[Array, "s c"] | None = None
+    query_features: Float[Array, "_ t c"] | None = None
+    key_features: Float[Array, "_ s c"] | None = None
     query_shape: tuple[int, ...] = ()
     key_shape: tuple[int, ...] = ()
     step: Any = None

@@ -115,16 +115,22 @@ def test_positions_beyond_the_table_have_its_last(float64):
     positions = StackPositions("learned", 3, param_dtype=jnp.float64)
     places = jnp.arange(5)[:, None]
     (added, features), _ = positions.init_with_output(jax.random.key(0), places, 4)
-    for vectors in (added, features):
+    for vectors in (added, features[0]):
         np.testing.assert_array_equal(vectors[3:], vectors[jnp.array([2, 2])])
         assert not np.array_equal(vectors[1], vectors[2])
 
 
-def test_dropout_of_positions_is_drawn_once(float64, monkeypatch):
-    """All layers of a stack see the same features, of which some are dropped."""
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_dropout_of_positions_is_drawn_once(float64, monkeypatch, kind):
+    """All layers of a stack see the same features, of which every example has others dropped, and no words' vectors."""
     model, params = made("rposnet")
-    positions = StackPositions("learned", 9, 0.5, param_dtype=jnp.float64)
+    positions = StackPositions(kind, 9, 0.5, param_dtype=jnp.float64)
     model = model.clone(encoder_positions=positions)
+    own = {"params": params["encoder_positions"] if kind == "learned" else {}}
+    added, (whole,) = positions.apply(own, jnp.arange(6)[:, None], 8)
+    rng = {"dropout": jax.random.key(0)}
+    again, _ = positions.apply(own, jnp.arange(6)[:, None], 8, 2, deterministic=False, rngs=rng)
+    np.testing.assert_array_equal(added, again)
     seen, call = [], DotProducts.__call__
 
     def watched(self, inputs, memory, places, heads):
@@ -136,7 +142,9 @@ def test_dropout_of_positions_is_drawn_once(float64, monkeypatch):
     model.apply({"params": params}, source_and_target()[0], deterministic=False, rngs=rngs, method="encode")
     assert len(seen) == 2
     np.testing.assert_array_equal(seen[0], seen[1])
-    assert 0.2 < np.mean(np.asarray(seen[0]) == 0) < 0.8
+    kept = np.asarray(seen[0]) != 0
+    np.testing.assert_allclose(seen[0], np.where(kept, 2 * whole, 0), rtol=1e-12)
+    assert seen[0].shape == (2, 6, 8) and (kept[0] != kept[1]).any() and 0.2 < kept.mean() < 0.8
 
 
 def test_tables_refuse_what_is_longer_under_jit():
