@@ -48,6 +48,7 @@ def get_config() -> ConfigDict:
     config.data.target = "de"
     config.data.train_part = "train"
     config.data.validation_part = "val"
+    config.data.validation_every = 0  # every so-manyth line of the train part, instead; 0: validation_part
     config.data.test_part = "test"
     config.data.buckets = (16, 24, 32, 48, 64, 128)  # lengths that batches are padded to; the last limits training
     config.data.fold_case = False  # whether upper case is read, and written, as lower case

@@ -25,13 +25,15 @@ def load_parallel(config: ConfigDict, test: bool, workdir: pathlib.Path | None =
     others.
     """
     data: Any = config.data
-    buckets, prepared = tuple(data.buckets), _prepared(config)
+    buckets, prepared, every = tuple(data.buckets), _prepared(config), data.validation_every
     check_buckets(buckets)
+    if every < 0 or every == 1:
+        raise InputError(f"data.validation_every={every}: expected 0, or at least 2")
     subwords = _tokenizers(config, workdir, test)
     parts = {}
     for name in ("train", "validation", *(("test",) if test else ())):
         arguments = subwords, buckets, pathlib.Path(data.cache_dir), data.malformed
-        part: Any = data[f"{name}_part"]
+        part = _part(config, name)
         if prepared is None:
             parts[name] = parallel.of_text(
                 *(_file(config, part, each) for each in (data.source, data.target)), *arguments
@@ -40,6 +42,11 @@ def load_parallel(config: ConfigDict, test: bool, workdir: pathlib.Path | None =
             parts[name] = parallel.of_prepared(prepared, part, data.source, data.target, *arguments)
         if parts[name].num_skipped:
             print(f"{name}: {parts[name].num_skipped:,} lines are left out, one side of them is empty")
+        if every and name != "test":
+            held_out = (parts[name].numbers + 1) % every == 0
+            parts[name] = parts[name].select(np.flatnonzero(held_out == (name == "validation")))
+            if not len(parts[name]):
+                raise InputError(f"data.validation_every={every}: it leaves no pair for {name}")
     if parts["train"].num_too_long:
         left_out = f"{parts['train'].num_too_long:,} of {len(parts['train']):,}"
         print(f"train: {left_out} pairs are left out, longer than {buckets[-1]} tokens")
@@ -93,7 +100,7 @@ def sentences(config: ConfigDict, source: ParallelText, name: str) -> tuple[list
     They are as in the files, in lower case where the model reads and writes that.
     """
     data: Any = config.data
-    prepared, part = _prepared(config), data[f"{name}_part"]
+    prepared, part = _prepared(config), _part(config, name)
     sides = []
     for language in (data.source, data.target):
         if prepared is None:
@@ -103,6 +110,12 @@ def sentences(config: ConfigDict, source: ParallelText, name: str) -> tuple[list
         side = [lines[number] for number in source.numbers]
         sides.append([line.lower() for line in side] if data.fold_case else side)
     return sides[0], sides[1]
+
+
+def _part(config: ConfigDict, name: str) -> Any:
+    """Where the examples of "train", "validation" or "test" are."""
+    data: Any = config.data
+    return data["train_part" if name == "validation" and data.validation_every else f"{name}_part"]
 
 
 def _prepared(config: ConfigDict) -> pathlib.Path | None:
@@ -139,17 +152,19 @@ def _tokenizers(config: ConfigDict, workdir: pathlib.Path | None, test: bool) ->
 
 
 def _tokenizer(config: ConfigDict, languages: tuple[str, ...], field: str, size: int) -> Tokenizer:
-    """Byte pairs of the train part in some languages together."""
+    """Byte pairs of what is trained on, in some languages together."""
     data, prepared, cache = config.data, _prepared(config), pathlib.Path(config.data.cache_dir)
     options = {"kind": "bpe", "fold_case": data.fold_case, "normalization": data.normalization, "field": field}
     if prepared is None:
-        files = [_file(config, data.train_part, language) for language in languages]
-        return tokenizer.of_text(files, size, cache, **options)
-    lines = itertools.chain.from_iterable(
-        tfds_translation.lines(prepared, data.train_part, language) for language in languages
-    )
-    part = "/".join((data.train_part, *languages))
-    return tokenizer.of_lines(lines, tfds_translation.files(prepared), size, cache, part=part, **options)
+        part, files = "", [_file(config, data.train_part, language) for language in languages]
+        sides = [text_files.lines([file]) for file in files]
+    else:
+        part, files = "/".join((data.train_part, *languages)), tfds_translation.files(prepared)
+        sides = [tfds_translation.lines(prepared, data.train_part, language) for language in languages]
+    if every := data.validation_every:
+        part += f"/{every}"
+        sides = [(line for number, line in enumerate(side, 1) if number % every) for side in sides]
+    return tokenizer.of_lines(itertools.chain.from_iterable(sides), files, size, cache, part=part, **options)
 
 
 def make_translation(config: ConfigDict, source: ParallelText, trained_with: ConfigDict | None) -> Translation:

@@ -17,6 +17,8 @@ from posattn_jax.files import read_metrics
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
+from posattn_jax.translation_config import load_parallel
+from posattn_jax.translation_config import sentences as texts
 from tests.command import environment
 from tests.made_text import LANGUAGES, sentences, write_parallel
 from tests.recorded import figures_of
@@ -205,6 +207,24 @@ def files(tmp_path_factory):
     return write_parallel(tmp_path_factory.mktemp("parallel"))
 
 
+def test_every_so_manyth_pair_is_the_validation(files):
+    """Lines 7, 14, ..., as the authors' scripts split; byte pairs are learned from the others."""
+    config = config_of(files, validation_every=7, validation_part="there is none")
+    parts = load_parallel(config, test=True)
+    sides = [(files / f"train.{language}").read_text().splitlines() for language in LANGUAGES]
+    held_out = range(6, 120, 7)
+    assert sorted(parts["validation"].numbers) == list(held_out)
+    assert parts["train"].numbers.tolist() == [i for i in range(120) if i not in held_out]
+    assert len(parts["test"]) == 120
+    source, target = texts(config, parts["validation"], "validation")
+    for number, *pair in zip(parts["validation"].numbers, source, target, strict=True):
+        assert pair == [side[number] for side in sides]
+    rest = [line for side in sides for i, line in enumerate(side) if i not in held_out]
+    assert parts["train"].tokenizer.sha256 == tokenizer.train(rest, 60, "bpe", False, "nfkc").sha256
+    whole = load_parallel(config_of(files), test=False)
+    assert whole["train"].tokenizer.sha256 != parts["train"].tokenizer.sha256
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
@@ -226,6 +246,8 @@ def files(tmp_path_factory):
         ({"model.norm": "post"}, "model.norm='post': expected 'pre'"),
         ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc", or "none"'),
         ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
+        ({"data.validation_every": 1}, "data.validation_every=1: expected 0, or at least 2"),
+        ({"data.validation_every": 121}, "data.validation_every=121: it leaves no pair for validation"),
         ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
     ],
 )
