@@ -154,7 +154,8 @@ def get_config() -> ConfigDict:
     config.train = ConfigDict()
     config.train.total_epochs = 80.0
     config.train.total_steps = 0
-    config.train.batch_size = 20  # translation: in tokens, of the longer side
+    config.train.batch_size = 20  # translation: of so many tokens
+    config.train.batch_unit = "target_tokens"  # translation: tokens of the target, without padding; or places, with
     config.train.accumulation_steps = 2  # gradients are summed
     config.train.eval_batch_size = 200
     config.train.log_steps = 50

@@ -50,7 +50,7 @@ def load_parallel(config: ConfigDict, test: bool, workdir: pathlib.Path | None =
     if parts["train"].num_too_long:
         left_out = f"{parts['train'].num_too_long:,} of {len(parts['train']):,}"
         print(f"train: {left_out} pairs are left out, longer than {buckets[-1]} tokens")
-    parts["train"] = parts["train"].within_limit()
+    parts["train"] = dataclasses.replace(parts["train"].within_limit(), batch_unit=config.train.batch_unit)
     if not len(parts["train"]):
         raise InputError(f"data.buckets={buckets}: no pair of the train part is as short as {buckets[-1]} tokens")
     for name in set(parts) - {"train"}:
@@ -91,7 +91,8 @@ def _check_tables(config: ConfigDict, parts: dict[str, ParallelText]) -> None:
 def _tell_padding(config: ConfigDict, train: ParallelText) -> None:
     order = train.order(config.train.batch_size, config.train.accumulation_steps, config.seed)
     padding = order.padding_share(train.source_lengths, train.target_lengths)
-    print(f"train: {len(train):,} pairs, {order.steps_per_epoch:,} updates an epoch, {padding:.1%} of them padding")
+    tokens = f"{order.examples_per_step:,.0f} target tokens each"
+    print(f"train: {len(train):,} pairs, {order.steps_per_epoch:,} updates an epoch, {tokens}, {padding:.1%} padding")
 
 
 def sentences(config: ConfigDict, source: ParallelText, name: str) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import cifar2d_span
+from configs import cifar2d_span, common_nmt, nmt_multi30k
 from posattn_jax import experiment
 from posattn_jax.data import glue
 from posattn_jax.data.corpus import SentencePairs
@@ -19,6 +19,8 @@ from posattn_jax.data.images import ImageSet
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.files import flatten
+from posattn_jax.nn.energies import FourierWeights
+from posattn_jax.seq2seq_config import make_seq2seq
 from posattn_jax.train.step import init_state, make_train_step
 from tests.slow import slow
 
@@ -101,6 +103,42 @@ def test_parameters_of_bert(unchecked, name, variant, expected):
     task = experiment.make_task(config, made_source(config))
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(array.size for array in jax.tree.leaves(params)) == expected
+
+
+SCHMIDT = [("wmt14_en_de", size, 27_200, {"base": 0.1, "big": 0.3}[size], 100) for size in ("base", "big")]
+SCHMIDT += [("wmt14_en_fr", "base", 27_200, 0.1, 1333), ("wmt18_en_zh", "base", 27_200, 0.1, 1333)]
+SCHMIDT += [("iwslt14", "small", 16_384, 0.3, 23)]
+
+
+@pytest.mark.parametrize("name, size, tokens, rate, every", SCHMIDT)
+def test_recipes_of_schmidt(name, size, tokens, rate, every):
+    """Those of the authors' YAML files and scripts: 16 x 1,700 and 8 x 2,048 target tokens, dropout, validation, K.
+
+    The rate is that of weights in every place, of FourierNet's sums in the place of its weights, and of positions.
+    """
+    module = importlib.import_module(f"configs.{name}")
+    for mixer in common_nmt.MIXERS:
+        config = module.get_config(f"{mixer},{size}")
+        train = config.train
+        assert (train.batch_size * train.accumulation_steps, train.batch_unit) == (tokens, "target_tokens")
+        assert config.data.validation_every == every
+        assert config.model.mixer.context == (8 if mixer.startswith("shaw") and size == "big" else 16)
+        model = make_seq2seq(config, 60)
+        for block in (*model.encoder_blocks, *model.decoder_blocks):
+            for mixing in filter(None, (block.mixing, block.cross)):
+                fourier = isinstance(mixing.energies, FourierWeights)
+                assert (mixing.sum_dropout_rate, mixing.dropout_rate) == ((rate, 0) if fourier else (0, rate))
+        assert {model.encoder_positions.dropout_rate, model.decoder_positions.dropout_rate} == {rate}
+
+
+def test_the_recipe_of_the_runs_on_multi30k():
+    """Of the committed runs the config says again what they were made with."""
+    run = json.loads(pathlib.Path("docs/results/multi30k/transformer/9188/config.json").read_text())
+    made, now = flatten(run), flatten(nmt_multi30k.get_config("transformer").to_dict())
+    later = set(now) - set(made)  # fields that came later
+    assert now["train.batch_unit"] == "places" and now["data.validation_every"] == 0
+    differing = {name for name in set(now) - later if json.loads(json.dumps(now[name])) != made.get(name)}
+    assert differing <= {"seed"}
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -246,6 +246,7 @@ def test_every_so_manyth_pair_is_the_validation(files):
         ({"model.norm": "post"}, "model.norm='post': expected 'pre'"),
         ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc", or "none"'),
         ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
+        ({"train.batch_unit": "words"}, 'train.batch_unit="words": expected "target_tokens" or "places"'),
         ({"data.validation_every": 1}, "data.validation_every=1: expected 0, or at least 2"),
         ({"data.validation_every": 121}, "data.validation_every=121: it leaves no pair for validation"),
         ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),

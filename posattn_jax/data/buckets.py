@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import grain
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from posattn_jax.errors import InputError
 
 ENDLESS = 2**40  # updates
+
+BatchUnit = Literal["target_tokens", "places"]
 
 
 def check_buckets(buckets: Sequence[int]) -> None:
@@ -27,34 +30,40 @@ def padded_length(length: int, buckets: Sequence[int]) -> int:
 class BucketOrder:
     """The order in which a run meets examples of several lengths: every epoch has each of them once.
 
-    An update of the bucket of length l has  steps * multiple * (batch_tokens // (l * multiple))  rows. Where a
-    bucket's examples run out, its last update is filled with rows without example. Their id is -1 - (the number of the
-    bucket): a process whose share is such rows alone then pads to the length that the others have.
+    An update of a bucket, of length l and with m target tokens an example on average, has as many rows as
+      steps * multiple * round(batch_tokens / (m multiple))    unit "target_tokens", as Schmidt 2023 counts
+      steps * multiple * floor(batch_tokens / (l multiple))    unit "places": no batch takes more memory
+    Where a bucket's examples run out, its last update is filled with rows without example. Their id is -1 - (the number
+    of the bucket): a process whose share is such rows alone then pads to the length that the others have.
 
     Args:
       lengths: [n] of the examples, none above the last bucket.
+      target_lengths: [n] of what is predicted, which an epoch's speed counts too.
       buckets: the lengths that batches are padded to, ascending.
-      batch_tokens: the places of a micro-batch, rows * l, on one side.
+      batch_tokens: of a micro-batch.
       accumulation_steps: the micro-batches of an update.
       row_multiple: what the rows of a micro-batch are a multiple of, so that as many devices can share it.
       seed: of all epochs' permutations.
-      num_tokens: that an epoch counts, for its speed; 0: its examples.
+      unit: what `batch_tokens` are: tokens of the target, or places of one side, padding included.
 
     Raises:
-      InputError: the least rows of the last bucket are more than a micro-batch, or there is no example.
+      InputError: the least rows of the last bucket are more than a micro-batch, there is no example, or no such unit.
     """
 
     def __init__(
         self,
         lengths: np.ndarray,
+        target_lengths: np.ndarray,
         buckets: tuple[int, ...],
         batch_tokens: int,
         accumulation_steps: int,
         row_multiple: int,
         seed: int,
-        num_tokens: int = 0,
+        unit: BatchUnit = "target_tokens",
     ):
         check_buckets(buckets)
+        if unit not in get_args(BatchUnit):
+            raise InputError(f'train.batch_unit="{unit}": expected "target_tokens" or "places"')
         if batch_tokens < row_multiple * buckets[-1]:
             raise InputError(
                 f"train.batch_size={batch_tokens}: expected at least {row_multiple} times the longest of data.buckets, "
@@ -65,11 +74,14 @@ class BucketOrder:
         if np.max(lengths) > buckets[-1]:
             raise ValueError(f"an example of length {np.max(lengths)} is in none of the buckets {buckets}")
         self.buckets, self.seed = buckets, seed
-        self._num_counted = num_tokens or len(lengths)
-        share = np.array([batch_tokens // (length * row_multiple) for length in buckets])
-        self.rows = accumulation_steps * row_multiple * share  # [buckets] of an update
+        self._num_tokens = int(np.sum(target_lengths))
         which = np.searchsorted(buckets, lengths)
         self._members = [np.flatnonzero(which == number) for number in range(len(buckets))]
+        share = batch_tokens // (row_multiple * np.array(buckets))
+        if unit == "target_tokens":
+            means = [np.mean(target_lengths[own]) if len(own) else buckets[-1] for own in self._members]
+            share = np.rint(batch_tokens / (row_multiple * np.array(means))).astype(int)
+        self.rows = accumulation_steps * row_multiple * share  # [buckets] of an update
         self._num_updates = np.array([-(-len(own) // rows) for own, rows in zip(self._members, self.rows, strict=True)])
         # Updates are asked for one after the other: those of two epochs only where one ends.
         self._epoch = functools.lru_cache(maxsize=2)(self._draw)
@@ -81,8 +93,8 @@ class BucketOrder:
 
     @property
     def examples_per_step(self) -> float:
-        """What an update counts, on average."""
-        return self._num_counted / self.steps_per_epoch
+        """The target tokens of an update, on average."""
+        return self._num_tokens / self.steps_per_epoch
 
     def padding_share(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
         """The share of an epoch's places, of both sides and rows without example included, that hold no token."""

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from posattn_jax.data import text_files, tfds_translation
-from posattn_jax.data.buckets import BucketOrder, check_buckets, padded_length
+from posattn_jax.data.buckets import BatchUnit, BucketOrder, check_buckets, padded_length
 from posattn_jax.data.lines import VERSION, Lines, tokenised
 from posattn_jax.data.tokenizer import PAD, Tokenizer, check, keep, of_run
 from posattn_jax.errors import InputError
@@ -34,6 +34,7 @@ class ParallelText:
       tokenizer: that made the ids of the target.
       source_tokenizer: that made those of the source; joint text has one of both.
       row_multiple: what the rows of a batch of training are a multiple of.
+      batch_unit: what its size is: see `BucketOrder`.
       known_ratio: gamma, where it is not to be measured.
     """
 
@@ -46,6 +47,7 @@ class ParallelText:
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
     row_multiple: int = 8
+    batch_unit: BatchUnit = "target_tokens"
     known_ratio: float | None = None
 
     def __len__(self) -> int:
@@ -109,8 +111,8 @@ class ParallelText:
 
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
         """The order of training, in batches of so many tokens: see `BucketOrder`."""
-        arguments = self.lengths, self.buckets, batch_size, accumulation_steps, self.row_multiple, seed
-        return BucketOrder(*arguments, num_tokens=self.num_target_tokens)
+        lengths, sizes = (self.lengths, self.target_lengths), (batch_size, accumulation_steps, self.row_multiple)
+        return BucketOrder(*lengths, self.buckets, *sizes, seed, self.batch_unit)
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves in the run folder what translating needs of this text: its tokenizers and gamma."""

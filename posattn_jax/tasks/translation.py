@@ -29,7 +29,7 @@ class Translation:
     Attributes:
       model: the encoder-decoder.
       begin_id, end_id, pad_id: of special tokens.
-      batch_tokens: that a micro-batch has room for.
+      batch_tokens: of a micro-batch.
       label_smoothing: e.
       length: of the sequences that figures of positions are drawn for.
     """

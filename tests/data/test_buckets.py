@@ -12,8 +12,9 @@ SOURCE, TARGET = np.random.default_rng(0).integers(2, 13, (2, 150)) // [[1], [2]
 LENGTHS = np.maximum(SOURCE, TARGET)
 
 
-def order(tokens=TOKENS, steps=1, shards=1, seed=3, lengths=LENGTHS):
-    return BucketOrder(lengths, BUCKETS, tokens, steps, shards, seed)
+def order(tokens=TOKENS, steps=1, shards=1, seed=3, lengths=LENGTHS, unit="target_tokens", buckets=BUCKETS):
+    target_lengths = TARGET if lengths is LENGTHS else lengths
+    return BucketOrder(lengths, target_lengths, buckets, tokens, steps, shards, seed, unit)
 
 
 def updates(of, start, number):
@@ -32,8 +33,9 @@ class Ids:
 
 
 @pytest.mark.parametrize("steps, shards", [(1, 1), (2, 1), (1, 4), (3, 2)])
-def test_every_epoch_has_every_example_once(steps, shards):
-    each = order(steps=steps, shards=shards)
+@pytest.mark.parametrize("unit", ["target_tokens", "places"])
+def test_every_epoch_has_every_example_once(steps, shards, unit):
+    each = order(steps=steps, shards=shards, unit=unit)
     for epoch in range(3):
         found = updates(each, epoch * each.steps_per_epoch, each.steps_per_epoch)
         assert sorted(i for ids in found for i in ids if i >= 0) == list(range(len(LENGTHS)))
@@ -43,7 +45,7 @@ def test_every_epoch_has_every_example_once(steps, shards):
 
 @pytest.mark.parametrize("steps, shards", [(1, 1), (2, 1), (1, 4), (3, 2)])
 def test_an_update_is_of_one_bucket_and_fills_its_micro_batches(steps, shards):
-    each = order(steps=steps, shards=shards)
+    each = order(steps=steps, shards=shards, unit="places")
     for ids in updates(each, 0, each.steps_per_epoch):
         lengths = {padded_length(int(LENGTHS[i]), BUCKETS) if i >= 0 else BUCKETS[-1 - i] for i in ids}
         assert len(lengths) == 1, "rows without example tell the length that the others have"
@@ -51,6 +53,41 @@ def test_an_update_is_of_one_bucket_and_fills_its_micro_batches(steps, shards):
         rows = len(ids) // steps
         assert len(ids) == steps * shards * (TOKENS // (length * shards)) and rows % shards == 0
         assert rows * length <= TOKENS
+
+
+@pytest.mark.parametrize("steps, shards", [(1, 1), (2, 1), (1, 4), (3, 2)])
+def test_an_update_is_as_many_rows_as_have_its_target_tokens(steps, shards):
+    """Of the mean of its bucket, padding and the source not counted."""
+    each = order(steps=steps, shards=shards)
+    tokens = {length: [] for length in BUCKETS}
+    for source, target in zip(SOURCE.tolist(), TARGET.tolist(), strict=True):
+        tokens[padded_length(max(source, target), BUCKETS)].append(target)
+    rows = {
+        length: steps * shards * round(TOKENS / (shards * sum(own) / len(own))) for length, own in tokens.items() if own
+    }
+    found = {}
+    for ids in updates(each, 0, each.steps_per_epoch):
+        found.setdefault(max(padded_length(int(LENGTHS[i]), BUCKETS) for i in ids if i >= 0), set()).add(len(ids))
+    assert found == {length: {number} for length, number in rows.items()}
+
+
+@pytest.mark.parametrize("steps, tokens, expected", [(8, 3400, 27_200), (4, 6800, 27_200), (8, 2048, 16_384)])
+def test_target_tokens_of_the_papers_updates(steps, tokens, expected):
+    """Schmidt 2023, section 5.3: about 27,000 and 16,000; counted in places, as before, they are a quarter fewer."""
+    rng, buckets = np.random.default_rng(0), (16, 24, 32, 48, 64, 128)
+    source = np.clip(rng.gamma(3, 9, 60_000), 2, 128).astype(int)
+    target = np.clip(source * rng.normal(1, 0.15, len(source)), 2, 128).astype(int)
+    means = {}
+    for unit in ("target_tokens", "places"):
+        each = BucketOrder(np.maximum(source, target), target, buckets, tokens, steps, 8, 0, unit)
+        epoch = [np.asarray(ids) for ids in updates(each, 0, each.steps_per_epoch)]
+        full = np.array([target[ids].sum() for ids in epoch if min(ids) >= 0])
+        assert len(full) > 20
+        if unit == "target_tokens":
+            assert np.abs(full / expected - 1).max() < 0.2, "rows are multiples of steps times 8"
+        means[unit] = full.mean()
+    assert means["target_tokens"] == pytest.approx(expected, rel=0.02)
+    assert means["places"] < 0.8 * expected
 
 
 def test_the_seed_and_the_epoch_decide():
@@ -99,12 +136,14 @@ def test_padded_length(length, padded):
     assert padded_length(length, BUCKETS) == padded
 
 
-def test_what_cannot_be_ordered():
+def test_what_cannot_be_ordered(unchecked):
     with pytest.raises(
         InputError, match="^train.batch_size=11: expected at least 1 times the longest of data.buckets, 12$"
     ):
         order(tokens=11)
     with pytest.raises(InputError, match=r"^data.buckets=\(4, 6, 12\): no training example fits into the longest$"):
         order(lengths=LENGTHS[:0])
+    with pytest.raises(InputError, match='^train.batch_unit="words": expected "target_tokens" or "places"$'):
+        order(unit="words")
     with pytest.raises(ValueError, match="length 13 is in none of the buckets"):
         order(lengths=np.array([13]))

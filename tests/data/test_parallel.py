@@ -152,7 +152,7 @@ def test_parts(train):
 
 
 def test_the_order_is_of_its_lengths(train):
-    order = dataclasses.replace(train, row_multiple=1).order(96, 1, seed=0)
+    order = dataclasses.replace(train, row_multiple=1, batch_unit="places").order(96, 1, seed=0)
     assert order.examples_per_step == train.num_target_tokens / order.steps_per_epoch
     ids = [np.asarray(order.dataset()[i]) for i in range(order.steps_per_epoch)]
     assert sorted(i for each in ids for i in each if i >= 0) == list(range(len(train)))
@@ -163,7 +163,7 @@ def test_the_order_is_of_its_lengths(train):
 def test_processes_pad_alike(train):
     """Also where one of them has rows without example alone."""
     one = train.select(np.flatnonzero(train.lengths > 48)[:1])
-    one = dataclasses.replace(one, row_multiple=2)
+    one = dataclasses.replace(one, row_multiple=2, batch_unit="places")
     ids = one.order(144, 1, seed=0).dataset()
     assert np.asarray(ids[0]).tolist() in ([0, -3], [-3, 0])
     batches = [next(training_batches(one, ids, 1, Share((index,), 2))) for index in range(2)]
