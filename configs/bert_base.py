@@ -12,11 +12,7 @@ from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = common_bert.get_config("bert_base", variant)
-    if variant != "tiny":
-        config.train.update(total_steps=1_000_000, batch_size=256)
-        config.optimizer.learning_rate = 1e-4
-    return config
+    return common_bert.of_paper("bert_base", variant, learning_rate=1e-4, total_steps=1_000_000, batch_size=256)
 
 
 def sweep(variant: str = "") -> Plan:

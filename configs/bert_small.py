@@ -13,11 +13,7 @@ from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = common_bert.get_config("bert_small", variant)
-    if variant != "tiny":
-        config.train.update(total_steps=125_000, batch_size=128)
-        config.optimizer.learning_rate = 3e-4
-    return config
+    return common_bert.of_paper("bert_small", variant, learning_rate=3e-4, total_steps=125_000, batch_size=128)
 
 
 def sweep(variant: str = "") -> Plan:

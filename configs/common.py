@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
     config.data.cache_dir = "data/cache"  # of tokenizers, of texts as token ids, and of compiled programs
     config.data.vocabulary_size = 30004  # masked_lm: 4 special tokens included; glue: that of the pretrained run
     config.data.length = 128  # of a sequence, in tokens
-    config.data.mask_share = 0.15  # masked_lm: of the tokens
+    config.data.mask_share = 0.15  # masked_lm: the probability of a token to be hidden
     # glue: data.name is cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli, data.dir has the folders of its files
     config.data.malformed = "refuse"  # glue: lines of its files; translation: lines empty on one side; or skip
     # translation: data.dir has the files PART.LANGUAGE, plain or .gz, each line the translation of the other's; or

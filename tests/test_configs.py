@@ -175,6 +175,28 @@ def test_two_steps_of_the_tiny_variant(name):
     assert state.step == 2
 
 
+@pytest.mark.parametrize("name, evaluations", [("bert_small", 25), ("bert_base", 200)])
+@pytest.mark.parametrize("variant", ["", "composite", "convbert"])
+def test_bert_is_evaluated_every_5000_updates(name, evaluations, variant):
+    """Of 31 million pairs the small model's training ends before an epoch does."""
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    assert config.train.eval_steps * evaluations == config.train.total_steps
+    assert config.data.validation_limit == 10_000
+    if name == "bert_small":
+        assert config.train.total_steps < 0.95 * 31e6 / config.train.batch_size
+    tiny = importlib.import_module(f"configs.{name}").get_config("tiny").train
+    assert (tiny.total_steps, tiny.eval_steps) == (2, 0)
+
+
+@pytest.mark.parametrize("folder, name, variant", [("bert_tiny", "bert_tiny", ""), ("compare_text", "compare", "text")])
+def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, variant):
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    for path in pathlib.Path("docs/results", folder).glob("*/*/config.json"):
+        committed = json.loads(path.read_text())
+        for part in ("train", "optimizer"):
+            assert {field: config[part][field] for field in committed[part]} == committed[part]
+
+
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
 )

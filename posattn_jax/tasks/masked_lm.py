@@ -58,6 +58,7 @@ class MaskedLanguageModelling(SequenceTask):
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
-        """Mean cross-entropy, its perplexity, and accuracy of the hidden tokens in the totals."""
+        """Mean cross-entropy, its perplexity, and accuracy of the hidden tokens in the totals; of none 0, 1 and 0."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
-        return {"loss": loss / count, "accuracy": correct / count, "perplexity": math.exp(min(loss / count, 700.0))}
+        mean = loss / max(count, 1)
+        return {"loss": mean, "accuracy": correct / max(count, 1), "perplexity": math.exp(min(mean, 700.0))}

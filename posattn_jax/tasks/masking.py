@@ -1,9 +1,10 @@
-"""Which tokens a masked language model has to tell, drawn anew each time (Devlin 2019)."""
+"""Which tokens a masked language model has to tell, drawn anew each time (Devlin 2019; the code of Chang 2021)."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
+import scipy  # loads its stats once they are needed
 
 from posattn_jax.axes import Array, Bool, Int
 
@@ -12,14 +13,14 @@ from posattn_jax.axes import Array, Bool, Int
 class Masking:
     """Draws tokens of each sequence to be told, and hides them.
 
-      of n tokens that are not special round(share n) are drawn, at least one;
-      of these 80 % become `mask_id`, 10 % any token that is not special, and 10 % stay
+      each token that is not special is drawn with probability share, whatever the others are (Bernoulli);
+      each of these becomes `mask_id` with probability .8, any token that is not special with .1, and stays with .1
 
     Attributes:
       vocabulary_size: how many token ids there are.
       num_special: the ids below are special: they are neither drawn nor put in the place of others.
       mask_id: of the special token that hides one.
-      share: of the tokens that are drawn.
+      share: the probability of a token to be drawn.
     """
 
     vocabulary_size: int
@@ -32,8 +33,11 @@ class Masking:
             raise ValueError(f"share={self.share}: expected more than 0 and at most 1")
 
     def most(self, length: int) -> int:
-        """How many tokens are drawn of a sequence without special ones."""
-        return max(1, round(self.share * length))
+        """How many drawn tokens there is room for: arrays have static shapes.
+
+        More are drawn with a probability of at most 1e-9, of Binomial(length, share); they stay as they are.
+        """
+        return int(scipy.stats.binom.isf(1e-9, length, self.share))
 
     def __call__(
         self, rng: Array, tokens: Int[Array, "b t"], ids: Int[Array, " b"]
@@ -47,16 +51,14 @@ class Masking:
 
         Returns:
           The tokens that are shown, the places of those to be told, and which of these places are: sequences differ
-          in how many.
+          in how many, and may have none.
         """
         length = tokens.shape[1]
         draw = jax.vmap(lambda each: jax.random.uniform(jax.random.fold_in(rng, each), (3, length)))
-        order, kind, other = jnp.moveaxis(draw(ids), 1, 0)
-        ordinary = tokens >= self.num_special
-        _, targets = jax.lax.top_k(jnp.where(ordinary, order, -1.0), self.most(length))
-        num = jnp.sum(ordinary, 1)
-        num_told = jnp.where(num > 0, jnp.maximum(1, jnp.round(self.share * num)), 0)
-        told = jnp.arange(targets.shape[1]) < num_told[:, None]
+        chance, kind, other = jnp.moveaxis(draw(ids), 1, 0)
+        drawn = (chance < self.share) & (tokens >= self.num_special)
+        _, targets = jax.lax.top_k(jnp.where(drawn, -chance, -1.0), self.most(length))
+        told = jnp.take_along_axis(drawn, targets, axis=1)
         hidden = jnp.zeros(tokens.shape, bool).at[jnp.arange(len(tokens))[:, None], targets].set(told)
         others = self.num_special + (other * (self.vocabulary_size - self.num_special)).astype(tokens.dtype)
         shown = jnp.where(kind < 0.8, self.mask_id, jnp.where(kind < 0.9, others, tokens))

@@ -1,5 +1,8 @@
 """Masking, and the loss of the tokens that it hides."""
 
+import math
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,24 +29,80 @@ def make_tokens(num_sequences, length=LENGTH, seed=0):
     return jnp.asarray(np.where(np.arange(length) > ends[:, None], 0, tokens))
 
 
+def of_loops(masking, key, tokens, ids):
+    """What is shown of each sequence and the places that are hidden, token by token, from the same uniform numbers."""
+    shown, hidden = tokens.copy(), []
+    for row, number in zip(shown, ids, strict=True):
+        numbers = jax.random.uniform(jax.random.fold_in(key, number), (3, len(row)))
+        places = set()
+        for place, (token, chance, kind, other) in enumerate(zip(row.tolist(), *np.asarray(numbers), strict=True)):
+            if token < masking.num_special or chance >= np.float32(masking.share):
+                continue
+            places.add(place)
+            if kind < np.float32(0.8):
+                row[place] = masking.mask_id
+            elif kind < np.float32(0.9):
+                row[place] = masking.num_special + int(other * (masking.vocabulary_size - masking.num_special))
+        hidden.append(places)
+    return shown, hidden
+
+
 @pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
-def test_of_each_sequence_so_many_are_drawn(share):
-    masking, tokens = Masking(SIZE, 4, 3, share), make_tokens(200)
-    shown, places, told = jax.jit(masking)(jax.random.key(0), tokens, jnp.arange(200))
-    for before, after, place, chosen in zip(*map(np.asarray, (tokens, shown, places, told)), strict=True):
-        ordinary = np.flatnonzero(before >= 4)
-        expected = max(1, round(share * len(ordinary)))
-        drawn = place[chosen]
-        assert len(drawn) == len(set(drawn)) == expected
-        assert set(drawn) <= set(ordinary)
-        assert set(np.flatnonzero(before != after)) <= set(drawn)
+def test_against_loops(share):
+    masking, tokens, ids = Masking(SIZE, 4, 3, share), make_tokens(200), np.arange(200) + 7
+    shown, places, told = map(np.asarray, jax.jit(masking)(jax.random.key(0), tokens, ids))
+    expected, hidden = of_loops(masking, jax.random.key(0), np.asarray(tokens), ids)
+    np.testing.assert_array_equal(shown, expected)
+    for place, chosen, own in zip(places, told, hidden, strict=True):
+        assert set(place[chosen]) == own and chosen.sum() == len(own)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4])
+@pytest.mark.parametrize("ordinary", [1, 7, 30])
+def test_each_token_is_drawn_whatever_the_others_are(ordinary, share):
+    """Of n ordinary tokens Binomial(n, share): its mean, its variance, and how often there is none at all."""
+    runs, length = 20_000, 40
+    tokens = jnp.tile(jnp.where(jnp.arange(length) < ordinary, 9, 0), (runs, 1))
+    _, places, told = jax.jit(Masking(SIZE, 4, 3, share))(jax.random.key(2), tokens, jnp.arange(runs))
+    counts = np.asarray(told.sum(1))
+    mean, variance = ordinary * share, ordinary * share * (1 - share)
+    assert abs(counts.mean() - mean) < 4 * np.sqrt(variance / runs)
+    # The variance of a sample's variance, from the fourth moment of the binomial.
+    fourth = variance * (1 + (3 * ordinary - 6) * share * (1 - share))
+    assert abs(counts.var() - variance) < 4 * np.sqrt((fourth - variance**2) / runs)
+    none = (1 - share) ** ordinary
+    assert abs((counts == 0).mean() - none) <= 4 * np.sqrt(none * (1 - none) / runs)
+    drawn = np.bincount(np.asarray(places)[np.asarray(told)], minlength=length) / runs
+    np.testing.assert_allclose(drawn[:ordinary], share, atol=4.5 * np.sqrt(share * (1 - share) / runs))
+    assert not drawn[ordinary:].any()
+
+
+@pytest.mark.parametrize("length", [1, 5, 40, 128])
+@pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
+def test_there_is_room_for_all_but_one_sequence_in_a_billion(length, share):
+    p, room = Fraction(share), Masking(SIZE, 4, 3, share).most(length)
+
+    def more(number):
+        terms = (math.comb(length, k) * p**k * (1 - p) ** (length - k) for k in range(number + 1, length + 1))
+        return float(sum(terms))
+
+    assert more(room) <= 1e-9 * (1 + 1e-6)
+    assert room == length or length == 1 or more(room - 1) > 1e-9  # and for no more
+
+
+def test_what_there_is_no_room_for_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(Masking, "most", lambda self, length: 2)
+    tokens = jnp.full((500, LENGTH), 7)
+    shown, places, told = map(np.asarray, Masking(SIZE, 4, 3, 0.4)(jax.random.key(0), tokens, jnp.arange(500)))
+    assert told.sum(1).max() == 2
+    for row, place, chosen in zip(shown, places, told, strict=True):
+        assert set(np.flatnonzero(row != 7)) <= set(place[chosen])
 
 
 def test_eight_in_ten_are_masked_and_one_is_another():
-    tokens = jnp.full((4000, LENGTH), 7)
-    shown, places, told = draw(jax.random.key(1), tokens, jnp.arange(4000))
-    assert told.all()
-    hidden = np.take_along_axis(np.asarray(shown), np.asarray(places), 1).ravel()
+    tokens = jnp.full((20_000, LENGTH), 7)
+    shown, places, told = draw(jax.random.key(1), tokens, jnp.arange(20_000))
+    hidden = np.take_along_axis(np.asarray(shown), np.asarray(places), 1)[np.asarray(told)]
     n = len(hidden)
     for found, expected in (
         (hidden == 3, 0.8),
@@ -53,8 +112,6 @@ def test_eight_in_ten_are_masked_and_one_is_another():
         assert abs(found.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
     others = hidden[(hidden != 3) & (hidden != 7)]
     assert set(others) == set(range(4, SIZE)) - {7}  # any that is not special
-    each = np.bincount(np.asarray(places).ravel(), minlength=LENGTH) / len(hidden)
-    np.testing.assert_allclose(each, 1 / LENGTH, atol=4 * np.sqrt(1 / LENGTH / n))
 
 
 def test_the_draw_depends_on_key_and_sequence_alone():
@@ -129,6 +186,15 @@ def test_totals_add_up_and_padding_of_a_batch_counts_nothing(task, params):
         np.testing.assert_allclose(whole[name], added[name], rtol=1e-5)
 
 
+def test_a_batch_of_which_nothing_is_hidden(task, params):
+    """Its loss is 0, and so is its gradient."""
+    tokens = jnp.array([[1, 2, 2] + [0] * (LENGTH - 3)])
+    batch = {"tokens": tokens, "segments": jnp.zeros_like(tokens), "ids": jnp.arange(1)}
+    (loss, totals), gradient = jax.jit(jax.value_and_grad(task.loss, has_aux=True))(params, batch)
+    assert loss == 0 and not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+    assert task.summarise(totals) == {"loss": 0, "accuracy": 0, "perplexity": 1}
+
+
 def test_training_draws_anew_and_evaluation_does_not(task, params):
     loss, batch = jax.jit(task.loss), make_batch()
     assert loss(params, batch)[0] == loss(params, batch)[0]
@@ -140,10 +206,9 @@ def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params):
     """Of a sequence whose one told token is masked, any other in its place moves the loss by the logits alone."""
     tokens = jnp.array([[1, 9, 2] + [0] * (LENGTH - 3)])
     batch = {"tokens": tokens, "segments": jnp.zeros_like(tokens)}
-    for number in range(20):  # a sequence whose draw is the mask
-        batch["ids"] = jnp.array([number])
-        if draw(jax.random.key(0), tokens, batch["ids"])[0][0, 1] == 3:
-            break
+    ids = jnp.arange(200)
+    drawn = draw(jax.random.key(0), jnp.tile(tokens, (200, 1)), ids)[0][:, 1]
+    batch["ids"] = ids[drawn == 3][:1]  # a sequence whose draw is the mask
     loss, apply = jax.jit(task.loss), jax.jit(task.apply)
     for token in (9, 10, 20):
         own = batch | {"tokens": tokens.at[0, 1].set(token)}
