@@ -5,6 +5,7 @@ python -m posattn_jax.main --config=configs/glue.py:cola,bert_tiny,composite --w
 ... --mode=evaluate: answers/CoLA.tsv in the form of GLUE's site
 python -m posattn_jax.main --config=configs/glue.py:bert_tiny --mode=sweep --workdir=runs/glue \
     --config.data.dir=GLUE
+python -m posattn_jax.sweeps.glue_bundle runs/glue composite: the best runs' answers, one zip for the site
 Hardware and time: bert_tiny, one CPU core: CoLA, MRPC and RTE 1 to 2 minutes, SST-2 and STS-B 4. Expected scores of
 bert_tiny, composite, in hundredths: CoLA 6, SST-2 79, MRPC 72, STS-B 18, RTE 48; of bert_small and bert_base the
 paper's Table 6, not run here.
@@ -49,7 +50,6 @@ def get_config(variant: str = "") -> ConfigDict:
     if words - {"tiny"}:
         raise ValueError(f'config variant "{variant}": expected a task, a size and a convolution, or tiny')
     config.task = "glue"
-    config.train.checkpoint_steps = 0
     config.optimizer.update(weight_decay=0.0, warmup_steps=0)
     config.update_from_flattened_dict(recipe(task, size))
     if is_tiny:

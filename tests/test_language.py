@@ -1,6 +1,8 @@
 """From text to masked language modelling, from there to a task of GLUE, and to its answers; on eight devices."""
 
+import dataclasses
 import json
+import zipfile
 
 import jax
 import numpy as np
@@ -9,12 +11,14 @@ import pytest
 from configs import bert_tiny, glue
 from posattn_jax import runs
 from posattn_jax.data import tokenizer
+from posattn_jax.data.glue import TASKS
 from posattn_jax.errors import InputError
 from posattn_jax.files import read_metrics, write_json
+from posattn_jax.sweeps import glue_bundle
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.loop import Trainer
 from tests.drills.damages import flip_a_bit
-from tests.made_text import sentences, write_mnli, write_rte, write_text
+from tests.made_text import sentences, write_mnli, write_rte, write_text, write_tsv
 from tests.recorded import figures_of
 
 
@@ -56,6 +60,7 @@ def test_from_text_to_answers(tmp_path, monkeypatch, capsys, further):
     answers(config, rte)
     if further:
         starts_from_another_task(tmp_path, rte)
+        bundled(tmp_path / "glue", rte, monkeypatch)
     refuses_what_is_no_start(tmp_path, bert)
 
 
@@ -112,7 +117,7 @@ def meets_other_texts(files, bert, capsys):
 
 def rte_from(files, bert):
     """Fine-tuned from the run whose folder has the seed's name."""
-    config, rte = glue_config(files, "rte", files / "bert" / "{seed}"), files / "rte"
+    config, rte = glue_config(files, "rte", files / "bert" / "{seed}"), files / "glue" / "rte_composite" / "1"
     config.seed = 1
     runs.train(config, rte)
     summary = read(rte / "summary.json")
@@ -150,15 +155,29 @@ def answers(config, rte):
 
 
 def starts_from_another_task(files, rte):
-    """One with two development sets and two test sets."""
-    config, mnli = glue_config(files, "mnli", rte), files / "mnli"
+    """One with two development sets, two test sets and a diagnostic one."""
+    config, mnli = glue_config(files, "mnli", rte), files / "glue" / "mnli_composite" / "9188"
+    asked = [("index", "sentence1", "sentence2"), *((i, *pair) for i, pair in enumerate([sentences(3, 2)] * 7))]
+    write_tsv(files / "diagnostic" / "diagnostic.tsv", asked)
     runs.train(config, mnli)
     summary = read(mnli / "summary.json")
     for found in (summary["final"], summary["always_the_same"]):
         assert {"score", "score_mismatched"} <= set(found)
     runs.evaluate(config, mnli)
     lines = {path.name: len(path.read_text().splitlines()) for path in (mnli / "answers").iterdir()}
-    assert lines == {"MNLI-m.tsv": 25, "MNLI-mm.tsv": 6}
+    assert lines == {"MNLI-m.tsv": 25, "MNLI-mm.tsv": 6, "AX.tsv": 8}
+
+
+def bundled(folder, rte, monkeypatch):
+    """For a site that asks as much as these sets do."""
+    for name, sizes in (("rte", (21,)), ("mnli", (24, 5, 7))):
+        monkeypatch.setitem(TASKS, name, dataclasses.replace(TASKS[name], num_asked=sizes))
+    expected = {path.name: path.read_text() for path in folder.glob("*/*/answers/*.tsv")}
+    assert len(expected) == 4
+    glue_bundle.bundle(folder, "composite", folder / "composite.zip")
+    with zipfile.ZipFile(folder / "composite.zip") as archive:
+        found = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert len(found) == 11 and {name: found[name] for name in expected} == expected
 
 
 def refuses_what_is_no_start(files, bert):

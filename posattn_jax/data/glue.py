@@ -23,43 +23,57 @@ class GlueTask:
 
     Attributes:
       folder: of its files train.tsv, dev.tsv and test.tsv.
+      num_asked: how many examples its test sets have, those that GLUE's site scores.
       sentences: the columns of its one or two sentences.
       label: the column of its label; test files have none.
       labels: what stands there, by number; (): a number from 0 to 5.
       metric: what GLUE judges it by.
       columns: of files without a header.
       parts: what follows "dev" and "test" in the names of files, where there are several; also of the answers' files.
+      diagnostic: the official file of one more test set, which is answered where it is there.
       tfds_columns: the features of its sentences, where tensorflow-datasets names them otherwise.
     """
 
     folder: str
+    num_asked: tuple[int, ...]
     sentences: tuple[str, ...]
     label: str
     labels: tuple[str, ...]
     metric: Metric = "accuracy"
     columns: tuple[str, ...] = ()
     parts: tuple[tuple[str, str], ...] = (("", ""),)
+    diagnostic: str = ""
     tfds_columns: tuple[str, ...] = ()
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The names of its answers' files, without .tsv, by group."""
+        names = tuple(f"{self.folder}{suffix}" for _, suffix in self.parts)
+        return (*names, "AX") if self.diagnostic else names
 
-PAIR, ENTAILMENT = ("sentence1", "sentence2"), ("entailment", "not_entailment")
+
+PAIR, BINARY, ENTAILMENT = ("sentence1", "sentence2"), ("0", "1"), ("entailment", "not_entailment")
 TASKS = {
-    "cola": GlueTask("CoLA", ("sentence",), "label", ("0", "1"), "matthews", ("source", "label", "mark", "sentence")),
-    "sst2": GlueTask("SST-2", ("sentence",), "label", ("0", "1")),
-    "mrpc": GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), "accuracy_f1", tfds_columns=PAIR),
-    "qqp": GlueTask("QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), "accuracy_f1"),
-    "stsb": GlueTask("STS-B", PAIR, "score", (), "correlation"),
+    "cola": GlueTask(
+        "CoLA", (1063,), ("sentence",), "label", BINARY, "matthews", ("source", "label", "mark", "sentence")
+    ),
+    "sst2": GlueTask("SST-2", (1821,), ("sentence",), "label", BINARY),
+    "mrpc": GlueTask("MRPC", (1725,), ("#1 String", "#2 String"), "Quality", BINARY, "accuracy_f1", tfds_columns=PAIR),
+    "qqp": GlueTask("QQP", (390_965,), ("question1", "question2"), "is_duplicate", BINARY, "accuracy_f1"),
+    "stsb": GlueTask("STS-B", (1379,), PAIR, "score", (), "correlation"),
     "mnli": GlueTask(
         "MNLI",
+        (9796, 9847, 1104),
         PAIR,
         "gold_label",
         ("entailment", "neutral", "contradiction"),
         parts=(("_matched", "-m"), ("_mismatched", "-mm")),
+        diagnostic="diagnostic/diagnostic.tsv",
         tfds_columns=("premise", "hypothesis"),
     ),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", ENTAILMENT),
-    "rte": GlueTask("RTE", PAIR, "label", ENTAILMENT),
-    "wnli": GlueTask("WNLI", PAIR, "label", ("0", "1")),
+    "qnli": GlueTask("QNLI", (5463,), ("question", "sentence"), "label", ENTAILMENT),
+    "rte": GlueTask("RTE", (3000,), PAIR, "label", ENTAILMENT),
+    "wnli": GlueTask("WNLI", (146,), PAIR, "label", BINARY),
 }
 
 
@@ -130,9 +144,11 @@ def files(name: str, folder: pathlib.Path) -> list[pathlib.Path]:
     task = check_name(name)
     prepared = tfds_sentences.find(name, folder)
     if prepared is not None:
-        return sorted(path for path in prepared.iterdir() if path.is_file())
-    names = ["train.tsv", *(f"{part}{suffix}.tsv" for part in ("dev", "test") for suffix, _ in task.parts)]
-    return [path for each in names if (path := folder / task.folder / each).is_file()]
+        paths = sorted(prepared.iterdir())
+    else:
+        names = ["train.tsv", *(f"{part}{suffix}.tsv" for part in ("dev", "test") for suffix, _ in task.parts)]
+        paths = [folder / task.folder / each for each in names]
+    return [path for path in (*paths, folder / task.diagnostic) if path.is_file()]
 
 
 def load(
@@ -159,13 +175,7 @@ def load(
     targets: list[float] = []
     groups: list[int] = []
     num_skipped = 0
-    prepared = tfds_sentences.find(name, folder)
-    for group, (suffix, _) in enumerate(task.parts if part != "train" else (("", ""),)):
-        if prepared is not None:
-            features = task.tfds_columns or task.sentences
-            rows = tfds_sentences.read(prepared, {"dev": "validation"}.get(part, part) + suffix, features)
-        else:
-            rows = _read(task, folder / task.folder / f"{part}{suffix}.tsv", labelled=part != "test")
+    for group, rows in enumerate(_groups(name, folder, part)):
         for row in rows:
             if isinstance(row, InputError):
                 if malformed == "refuse" or part == "test":  # whose lines are all to be answered
@@ -181,6 +191,19 @@ def load(
     dtype = np.int32 if task.labels else np.float32
     examples = list(zip(*ids, strict=True))
     return Sentences(examples, np.array(targets, dtype), np.array(groups, np.int32), length, tokenizer, num_skipped)
+
+
+def _groups(name: str, folder: pathlib.Path, part: Part) -> Iterator[Iterator[Any]]:
+    """The rows of each file of a part, as `_read` has them."""
+    task, prepared = TASKS[name], tfds_sentences.find(name, folder)
+    for suffix, _ in task.parts if part != "train" else (("", ""),):
+        if prepared is not None:
+            features = task.tfds_columns or task.sentences
+            yield tfds_sentences.read(prepared, {"dev": "validation"}.get(part, part) + suffix, features)
+        else:
+            yield _read(task, folder / task.folder / f"{part}{suffix}.tsv", labelled=part != "test")
+    if part == "test" and (folder / task.diagnostic).is_file():
+        yield _read(task, folder / task.diagnostic, labelled=False)
 
 
 def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
@@ -229,7 +252,7 @@ def _target(task: GlueTask, text: str) -> float:
 
 
 def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Writes a test set's answers in the form that GLUE's site takes: CoLA.tsv, MNLI-m.tsv, ...
+    """Writes a task's answers to its test sets in the form that GLUE's site takes: CoLA.tsv, MNLI-m.tsv, ...
 
     Args:
       name: of the task.
@@ -238,10 +261,12 @@ def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pa
       folder: where to.
     """
     task, paths = TASKS[name], []
-    for group, (_, suffix) in enumerate(task.parts):
+    for group, stem in enumerate(task.answers):
         own: Any = outputs[groups == group]
+        if not len(own):  # a diagnostic file that is not there
+            continue
         told = [task.labels[round(each)] for each in own] if task.labels else [f"{x:.3f}" for x in np.clip(own, 0, 5)]
         text = "index\tprediction\n" + "".join(f"{number}\t{answer}\n" for number, answer in enumerate(told))
-        paths.append(folder / f"{task.folder}{suffix}.tsv")
+        paths.append(folder / f"{stem}.tsv")
         write_atomically(paths[-1], lambda file, text=text: file.write(text.encode()))
     return paths

@@ -5,7 +5,7 @@ import pytest
 
 from posattn_jax.data import glue, tokenizer
 from posattn_jax.errors import InputError
-from tests.made_text import sentences, write_rte, write_tsv
+from tests.made_text import sentences, write_mnli, write_rte, write_tsv
 
 tfds = pytest.importorskip("tensorflow_datasets")
 A, B, C = sentences(5, 3)
@@ -79,6 +79,21 @@ def test_test_files_have_a_header_and_no_label(tmp_path, subwords):
     write_tsv(tmp_path / "CoLA" / "test.tsv", [("index", "sentence"), (0, A), (1, B)])
     found = glue.load("cola", tmp_path, "test", subwords, 40)
     assert len(found) == 2 and found.targets.tolist() == [0, 0]
+
+
+def test_the_diagnostic_set_is_one_more_test_set_of_mnli(tmp_path, subwords):
+    write_mnli(tmp_path)
+    assert glue.load("mnli", tmp_path, "test", subwords, 40).groups.max() == 1
+    path = write_tsv(tmp_path / "diagnostic" / "diagnostic.tsv", [HEADER[:3], (0, A, B), (1, B, C)])
+    test, dev = (glue.load("mnli", tmp_path, part, subwords, 40) for part in ("test", "dev"))
+    assert test.groups.tolist() == [0] * 24 + [1] * 5 + [2] * 2 and dev.groups.max() == 1
+    assert [subwords.decode(each) for each in test.examples[-1]] == [
+        subwords.decode(each) for each in subwords.encode([B, C])
+    ]
+    assert path in glue.files("mnli", tmp_path) and path not in glue.files("rte", tmp_path)
+    written = glue.write_answers("mnli", np.zeros(31), test.groups, tmp_path / "answers")
+    assert [each.name for each in written] == ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
+    assert written[2].read_text() == "index\tprediction\n0\tentailment\n1\tentailment\n"
 
 
 def test_batches(tmp_path, subwords):

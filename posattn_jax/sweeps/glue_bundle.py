@@ -1,0 +1,86 @@
+"""Answers of a sweep of GLUE as one zip for GLUE's site: of every task those of the run that is best in development.
+
+  python -m posattn_jax.sweeps.glue_bundle runs/glue composite [--out=runs/glue/composite.zip]
+
+runs/glue is the folder of configs/glue.py --mode=sweep, composite one of its convolutions: its runs are those in
+runs/glue/TASK_composite/SEED. Of each test set the run answers whose best epoch has the highest score on the
+development set; of MNLI-mm that is the score on the mismatched one, and who answers MNLI-m answers AX. The site takes
+only a zip with all eleven files: where there is no run, or no test set, every answer is the task's first label, or 0,
+and a line says so. Exit codes: 0 done, 1 failed while running, 2 wrong input.
+"""
+
+import argparse
+import io
+import json
+import pathlib
+import sys
+import zipfile
+
+from posattn_jax import runs, trained
+from posattn_jax.data import glue
+from posattn_jax.errors import InputError, RunError
+from posattn_jax.files import write_atomically
+
+SCORES = ("score", "score_mismatched", "score")  # of the groups of a task, which is judged by them
+
+
+def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
+    """Evaluates the best runs, writes the zip, and says whose answers it has.
+
+    Args:
+      workdir: the folder of a sweep of configs/glue.py.
+      name: of a convolution.
+      out: the zip.
+
+    Raises:
+      InputError: no finished run, or a test set of another size than that of the site.
+    """
+    finished = {task: sorted((workdir / f"{task}_{name}").glob("*/summary.json")) for task in glue.TASKS}
+    if not any(finished.values()):
+        raise InputError(f"{workdir}: no finished run of {name} (none is TASK_{name}/SEED, such as cola_{name}/9188)")
+    answered: set[pathlib.Path] = set()
+    texts: dict[str, str] = {}
+    filled = []
+    for task_name, task in glue.TASKS.items():
+        for stem, number, metric in zip(task.answers, task.num_asked, SCORES, strict=False):
+            scores = {path.parent: json.loads(path.read_text())["best"][metric] for path in finished[task_name]}
+            best = max(scores, key=lambda run: scores[run], default=None)
+            if best is not None and best not in answered:
+                runs.evaluate(trained.read_config(best), best)
+                answered.add(best)
+            if best is not None and (path := best / "answers" / f"{stem}.tsv").exists():
+                texts[stem] = path.read_text()
+                print(f"{stem}.tsv: {best}, {scores[best]:.4f} in development, the best of {len(scores)}")
+            else:
+                answer = task.labels[0] if task.labels else "0.000"
+                texts[stem] = "index\tprediction\n" + "".join(f"{i}\t{answer}\n" for i in range(number))
+                filled.append(f"{stem}.tsv ({number:,} times {answer})")
+            if (found := texts[stem].count("\n") - 1) != number:
+                raise InputError(f"{best}: {found:,} answers in {stem}.tsv, and the site's test set has {number:,}")
+    if filled:
+        print(f"not answered, and filled up: {', '.join(filled)}")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for stem, text in texts.items():
+            archive.writestr(f"{stem}.tsv", text)
+    write_atomically(out, lambda file: file.write(buffer.getvalue()))
+    print(f"bundle {out}: {len(texts)} files")
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workdir", type=pathlib.Path, help="the folder of a sweep of configs/glue.py")
+    parser.add_argument("name", help="of a convolution, such as composite")
+    parser.add_argument("--out", type=pathlib.Path, help="the zip; by default WORKDIR/NAME.zip")
+    arguments = parser.parse_args()
+    try:
+        bundle(arguments.workdir, arguments.name, arguments.out or arguments.workdir / f"{arguments.name}.zip")
+    except (InputError, RunError) as error:
+        print(f"posattn_jax: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
