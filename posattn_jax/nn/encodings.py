@@ -1,5 +1,6 @@
 """Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
 
+import functools
 import math
 from typing import Any, Protocol, runtime_checkable
 
@@ -164,7 +165,7 @@ class AxialEncoding(nn.Module):
             part = along(num_heads, each, (size,), (limit,))
             part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
             parts.append(jnp.broadcast_to(part, (*grid.relative_shape(grid_shape), *part.shape[p:])))
-        return jnp.concatenate(parts, -1) if self.combine == "concat" else sum(parts)
+        return jnp.concatenate(parts, -1) if self.combine == "concat" else functools.reduce(jnp.add, parts)
 
 
 class KernelEncoding(nn.Module):
