@@ -36,7 +36,7 @@ setup(
     entry_points={"console_scripts": ["posattn = posattn_jax.main:command"]},
     python_requires=">=3.11",
     install_requires=[
-        "jax>=0.10,<0.13",
+        "jax>=0.10.2,<0.13",
         "flax>=0.12.8,<0.13",
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
@@ -60,8 +60,8 @@ setup(
         "pillow>=10.1",
     ],
     extras_require={
-        "cuda": ["jax[cuda13]>=0.10,<0.13"],
-        "tpu": ["jax[tpu]>=0.10,<0.13"],
+        "cuda": ["jax[cuda13]>=0.10.2,<0.13"],
+        "tpu": ["jax[tpu]>=0.10.2,<0.13"],
         "prepare": ["tensorflow-cpu>=2.21"],
         "nlp": ["sentencepiece>=0.2", "sacrebleu>=2.4"],
         "export": ["flatbuffers>=24"],

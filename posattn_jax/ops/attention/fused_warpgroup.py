@@ -10,6 +10,7 @@ A page is 64 rows of features. What float32 holds is split into bfloat16 parts, 
 
 import dataclasses
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -105,7 +106,7 @@ class Warpgroup:
         """Numbers [64] of the queries (axis 0) or keys (axis 1) of a block, to be broadcast along the other."""
         if self.interpret:
             return ref[index]
-        return plgpu.load(ref, (index,), layout=plgpu.Layout.WGMMA.reduce(1 - axis), optimized=False)
+        return _load(ref.at[index], plgpu.Layout.WGMMA.reduce(1 - axis))
 
     @staticmethod
     def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
@@ -171,9 +172,7 @@ class Warpgroup:
     def columns(self, buffer: Any, chunk: int) -> Array:
         """The inverse of `put_columns`."""
         index = (slice(None), pl.ds(chunk * BLOCK, BLOCK))
-        return (
-            buffer[index] if self.interpret else plgpu.load(buffer, index, layout=plgpu.Layout.WGMMA, optimized=False)
-        )
+        return buffer[index] if self.interpret else _load(buffer.at[index], plgpu.Layout.WGMMA)
 
     def skewed(self, buffer: Any) -> Array:
         """From what queries make of a window, [64 W], to what they make of keys: [64 64]."""
@@ -207,6 +206,12 @@ class Warpgroup:
             mgpu.warpgroup_barrier()
 
         write(buffer, x)
+
+
+def _load(ref: Any, layout: Any) -> Array:
+    """jax 0.10 requires an index beside the reference, which has one already; 0.12 refuses it."""
+    required = [x for x in inspect.signature(plgpu.load).parameters.values() if x.default is x.empty]
+    return plgpu.load(ref, *[None] * (len(required) - 1), layout=layout, optimized=False)
 
 
 def _address(blocks: Blocks, i: ir.Value, j: ir.Value) -> ir.Value:
@@ -247,6 +252,9 @@ def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any],
         grid=(programs,),
         grid_names=("program",),
         scratch_types=scratch | {"barriers": plgpu.Barrier(num_barriers=barriers)},
-        compiler_params=plgpu.CompilerParams(approx_math=warpgroup.features == jnp.bfloat16),
+        compiler_params=plgpu.CompilerParams(
+            approx_math=warpgroup.features == jnp.bfloat16,
+            lowering_semantics=plgpu.LoweringSemantics.Lane,  # not the default of every jax
+        ),
         interpret=interpret,
     )
