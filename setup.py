@@ -6,6 +6,8 @@ from setuptools import find_packages, setup
 
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 NOTEBOOKS = ["ipykernel>=6.29", "jupytext>=1.16", "nbmake>=1.5"]
+EXPORT = ["flatbuffers>=24"]
+TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6", *EXPORT]
 
 setup(
     name="posattn_jax",
@@ -25,6 +27,7 @@ setup(
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
@@ -64,25 +67,22 @@ setup(
         "tpu": ["jax[tpu]>=0.10.2,<0.13"],
         "prepare": ["tensorflow-cpu>=2.21"],
         "nlp": ["sentencepiece>=0.2", "sacrebleu>=2.4"],
-        "export": ["flatbuffers>=24"],
+        "export": EXPORT,
         "wandb": ["wandb>=0.18"],
         "colab": NOTEBOOKS,
         "docs": DOCS,
+        "versions": TESTS,  # launch/versions.sh
         "test": [
-            "beartype>=0.19",
             "build>=1.2",
             "equinox>=0.13",
-            "flatbuffers>=24",
-            "hypothesis>=6.100",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.390",
             "sacrebleu>=2.4",
             "sentencepiece>=0.2",
-            "pytest>=8",
-            "pytest-xdist>=3.6",
             "ruff>=0.9",
             *DOCS,
             *NOTEBOOKS,
+            *TESTS,
         ],
     },
 )

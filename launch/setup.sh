@@ -2,12 +2,15 @@
 # One of: source launch/setup.sh ""       the package, within the bounds of setup.py
 #         source launch/setup.sh test     with the extra "test", in the versions of launch/constraints.txt;
 #                                         with OPEN_BOUNDS=1 within the bounds of setup.py too
+# The Python of .venv is PYTHON, or else the newest of PYTHONS (launch/python.sh) that the machine has.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/python.sh
 
-python=${PYTHON:-python3}
 if [ ! -x .venv/bin/python ]; then
-    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-        echo "posattn_jax needs Python 3.11 or newer; $python is $("$python" --version 2>&1). Set PYTHON=/path/to/python3.11" >&2
+    python=${PYTHON:-$(find_python "${PYTHONS[@]}" || echo python3)}
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        version=$("$python" --version 2>/dev/null || echo "none that runs")
+        echo "posattn_jax needs Python 3.11 or newer; $python is $version. Set PYTHON=/path/to/python3.13" >&2
         return 2 2>/dev/null || exit 2
     fi
     "$python" -m venv .venv
@@ -23,9 +26,3 @@ if [ ! -e "$stamp" ] || [ setup.py -nt "$stamp" ] || [ launch/constraints.txt -n
     .venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".${extras:+[$extras]}"
     touch "$stamp"
 fi
-
-# On CPUs, page faults from large temporaries dominate a training step: let the allocator keep and reuse its pages.
-export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
-export MALLOC_MMAP_MAX_=${MALLOC_MMAP_MAX_:-0}
-export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-34359738368}
-export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-34359738368}

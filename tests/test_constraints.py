@@ -1,4 +1,4 @@
-"""The pinned versions that CI installs lie within the bounds that users are promised."""
+"""The pinned versions that CI installs lie within the bounds that users are promised, on the Python that it takes."""
 
 import re
 
@@ -21,6 +21,9 @@ def test_pins_are_exact_and_within_their_bounds():
         (specifier,) = pin.specifier
         assert specifier.operator == "==", name
         versions[name] = specifier.version
+    (marker,) = {str(pin.marker) for pin in pins.values()}
+    (newest,) = re.findall(r"^PYTHONS=\((\S+)", (ROOT / "launch" / "python.sh").read_text(), re.MULTILINE)
+    assert marker == f'python_version == "{newest}"'
     bounds = re.findall(r'"([\w-]+(?:\[\w+\])?[<>=][^"]*)"', (ROOT / "setup.py").read_text())
     assert len(bounds) > 30
     for bound in map(Requirement, bounds):

@@ -1,0 +1,171 @@
+"""Which Python the launchers take, and what `versions.sh` installs and runs on each, with Pythons that only pretend."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.command import ROOT
+
+PROGRAMS = ("bash", "cat", "dirname", "grep", "mkdir", "paste", "touch")  # of the system, which the scripts call
+
+# Code runs as if in Python VERSION; an environment has a Python that does likewise.
+PYTHON = """#!/bin/bash
+echo "$0 $*" >> {calls}
+case $1 in
+    -c) exec {real} -c "import sys; sys.version_info = {version}; exec(sys.argv[1])" "$2" ;;
+    --version) echo Python {shown} ;;
+esac
+case "$2 $3" in
+    "venv "*) folder=${{!#}} && mkdir -p $folder/bin && cat $0 > $folder/bin/python && chmod +x $folder/bin/python ;;
+    'pip freeze') echo jax==0.{shown} ;;
+    'pytest '*) exit {exit_code} ;;
+esac
+"""
+
+
+class Machine:
+    """A copy of the launchers, and a PATH with nothing but what a test puts there."""
+
+    def __init__(self, folder):
+        self.folder, self.path, self.calls = folder, folder / "bin", folder / "calls"
+        self.path.mkdir()
+        for name in (*PROGRAMS, "chmod"):
+            program = shutil.which(name)
+            assert program, name
+            (self.path / name).symlink_to(program)
+        shutil.copytree(ROOT / "launch", folder / "launch")
+        shutil.copy(ROOT / "setup.py", folder)
+        self.calls.touch()
+
+    def add(self, name, text):
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def add_python(self, name, version, exit_code=0):
+        shown = ".".join(map(str, version))
+        names = {"real": shlex.quote(sys.executable), "calls": self.calls, "exit_code": exit_code}
+        return self.add(name, PYTHON.format(version=version, shown=shown, **names))
+
+    def run(self, command, **environment):
+        environment = {"PATH": str(self.path), **environment}
+        return subprocess.run(
+            ["bash", "-c", command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    def called(self, what):
+        return [line for line in self.calls.read_text().splitlines() if what in line]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+SETUP = 'set -euo pipefail; source launch/setup.sh ""'
+
+
+def test_the_launchers_know_the_versions_that_are_promised():
+    text = (ROOT / "launch" / "python.sh").read_text()
+    known = re.search(r"^PYTHONS=\((.*?)\)", text, re.MULTILINE).group(1).split()
+    promised = re.findall(r"Programming Language :: Python :: (3\.\d+)", (ROOT / "setup.py").read_text())
+    assert known == sorted(promised, reverse=True)
+
+
+def test_a_shim_that_fails_is_passed_over(machine):
+    """Pyenv has one for each version that it has, whether that is chosen or not."""
+    machine.add("python3.13", "#!/bin/bash\necho 'pyenv: python3.13: command not found' >&2\nexit 127\n")
+    find = 'source launch/python.sh; find_python "${PYTHONS[@]}"'
+    assert machine.run(find).returncode == 1
+    machine.add_python("python3.12", (3, 12, 1))
+    assert machine.run(find).stdout == "python3.12\n"
+    machine.add("pyenv", f"#!/bin/bash\necho {machine.folder}/pyenv\n")
+    machine.add_python(machine.folder / "pyenv/versions/3.13.0/bin/python", (3, 13, 0))
+    result = machine.run(find)
+    assert result.stdout == f"{machine.folder}/pyenv/versions/3.13.0/bin/python\n" and not result.stderr
+
+
+def test_a_python_of_another_version_than_it_is_called(machine):
+    machine.add_python("python3.13", (3, 10, 2))
+    assert machine.run("source launch/python.sh; find_python 3.13").returncode == 1
+
+
+def test_setup_takes_the_newest_that_it_knows(machine):
+    for minor in (10, 11, 13, 14):
+        machine.add_python(f"python3.{minor}", (3, minor, 0))
+    machine.add_python("python3", (3, 10, 0))
+    result = machine.run(SETUP)
+    assert result.returncode == 0, result.stderr
+    assert machine.called("-m venv") == [f"{machine.path}/python3.13 -m venv .venv"]
+
+
+def test_setup_takes_python3_where_it_knows_none(machine):
+    machine.add_python("python3", (3, 14, 0))
+    assert machine.run(SETUP).returncode == 0
+    assert machine.called("-m venv") == [f"{machine.path}/python3 -m venv .venv"]
+
+
+def test_setup_takes_what_it_is_told(machine):
+    machine.add_python("python3.13", (3, 13, 0))
+    mine = machine.add_python("mine", (3, 11, 4))
+    assert machine.run(SETUP, PYTHON=str(mine)).returncode == 0
+    assert machine.called("-m venv") == [f"{mine} -m venv .venv"]
+
+
+def test_setup_keeps_the_environment_that_is_there(machine):
+    machine.add_python("python3.13", (3, 13, 0))
+    machine.add_python(machine.folder / ".venv/bin/python", (3, 11, 4))
+    assert machine.run(SETUP).returncode == 0
+    assert machine.called("") == machine.called(".venv/bin/python -m pip install") != []
+
+
+@pytest.mark.parametrize(
+    "version, python, shown",
+    [((3, 10, 2), None, "python3 is Python 3.10.2"), ((3, 13, 0), "python3.9", "python3.9 is none that runs")],
+    ids=["too old", "not there"],
+)
+def test_setup_says_in_one_line_what_it_needs(machine, version, python, shown):
+    machine.add_python("python3", version)
+    result = machine.run(SETUP, **({"PYTHON": python} if python else {}))
+    assert result.returncode == 2
+    assert result.stderr == f"posattn_jax needs Python 3.11 or newer; {shown}. Set PYTHON=/path/to/python3.13\n"
+
+
+def test_versions_needs_two_pythons(machine):
+    machine.add_python("python3.12", (3, 12, 0))
+    result = machine.run("launch/versions.sh")
+    assert result.returncode == 2
+    assert result.stderr == "versions.sh: needs two of Python 3.13 3.12 3.11; found: 3.12\n"
+    assert result.stdout.splitlines() == [f"Python 3.{minor}: not on this machine, skipped" for minor in (13, 11)]
+
+
+@pytest.mark.parametrize("exit_code", [0, 5], ids=["passed", "nothing selected"])
+def test_versions_tries_the_least_on_the_oldest_and_the_newest_on_the_others(machine, exit_code):
+    machine.add_python("python3.11", (3, 11, 0))
+    machine.add_python("python3.13", (3, 13, 0), exit_code=exit_code)
+    result = machine.run("launch/versions.sh")
+    assert result.returncode == bool(exit_code), result.stderr
+    outcome = "FAILED" if exit_code else "passed"
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Python 3.12: not on this machine, skipped"
+    assert {"jax==0.3.11.0", "jax==0.3.13.0"} <= set(lines)
+    assert lines[-1] == f"versions.sh: Python 3.11, least versions: passed. Python 3.13, newest versions: {outcome}."
+    ran = machine.called("-m pytest")
+    assert [line.split("/bin")[0] for line in ran] == ["build/versions/3.11-least", "build/versions/3.13-newest"]
+    for test in re.findall(r"tests/[\w/]+\.py", ran[0]):
+        assert (ROOT / test).exists(), test
+
+    folder = machine.folder / "build" / "versions"
+    least = (folder / "3.11-least" / "constraints.txt").read_text().splitlines()
+    promised = re.search(r"install_requires=\[(.*?)\]", (ROOT / "setup.py").read_text(), re.DOTALL).group(1)
+    assert len(least) == len(re.findall(r'^ *"', promised, re.MULTILINE)) > 20
+    assert {"jax==0.10.2", "numpy==2", "tensorflow-datasets==4.9.10"} <= set(least)
+    assert (folder / "3.13-newest" / "constraints.txt").read_text() == ""
+    for line in machine.called("-m pip install"):
+        assert f"--constraint {line.split('/bin')[0]}/constraints.txt --editable .[versions]" in line
