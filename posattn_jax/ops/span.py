@@ -81,7 +81,13 @@ def deviations(sigma: Sigma) -> Float[Array, "... p"]:
     if not _is_factor(sigma):
         return sizes
     rows = ([sizes[..., i, j] for j in range(i + 1)] for i in range(sigma.shape[-1]))
-    return jnp.stack([functools.reduce(jnp.hypot, row) for row in rows], -1)
+    return jnp.stack([functools.reduce(_hypot, row) for row in rows], -1)
+
+
+def _hypot(x: Array, y: Array) -> Array:
+    """sqrt(x^2 + y^2), with gradients of 0 where both are 0; those of `jnp.hypot` are NaN there on jax 0.12."""
+    zero = (x == 0) & (y == 0)
+    return jnp.where(zero, 0, jnp.hypot(jnp.where(zero, 1, x), y))
 
 
 def _whitened(x: Float[Array, "... p"], sigma: Sigma) -> list[Array]:
