@@ -10,9 +10,11 @@ import nbformat
 import pytest
 
 from tests.command import ROOT, environment
+from tests.slow import slow
 
 FOLDER = ROOT / "colabs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+FAST = ("five_minutes", "own_model", "span_that_pays")
 
 
 def cells(notebook):
@@ -47,7 +49,7 @@ def test_all_are_installed_alike():
     assert all(any("pip" in cell.source for cell in read(name).cells) for name in NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in NAMES])
 def test_notebook_runs(name, tmp_path):
     shutil.copy(FOLDER / f"{name}.ipynb", tmp_path)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
