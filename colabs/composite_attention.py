@@ -20,8 +20,9 @@ import pathlib
 import jax, jax.numpy as jnp
 from IPython.display import Image, display
 
-from posattn_jax import Content, KernelEncoding, Positional, PositionalSelfAttention, RelativeBias, runs
-from posattn_jax.command_line import load_config
+from posattn_jax import Content, KernelEncoding, Positional, PositionalSelfAttention, RelativeBias
+from posattn_jax.run.train import train
+from posattn_jax.system.command_line import load_config
 
 # %%
 fixed, dynamic = RelativeBias((3, 3)), Positional(KernelEncoding((3, 3)))
@@ -38,7 +39,7 @@ if SMALL:
     config.train.update(total_epochs=0.0, total_steps=2)
     config.model.update(num_blocks=1, width=8, num_heads=2, mlp_dim=16)
 workdir = pathlib.Path("runs/digits_composite")
-runs.train(config, workdir)
+train(config, workdir)
 
 # %% [markdown]
 # What the heads of every layer learned to look at, whatever the digit:

@@ -19,8 +19,8 @@ import pathlib
 
 from IPython.display import Image, display
 
-from posattn_jax import runs
-from posattn_jax.command_line import load_config
+from posattn_jax.run.train import train
+from posattn_jax.system.command_line import load_config
 
 config = load_config("configs/digits.py:tiny" if SMALL else "configs/digits.py")
 print(config.model.span)
@@ -31,7 +31,7 @@ print(config.model.span)
 
 # %%
 workdir = pathlib.Path("runs/digits")
-runs.train(config, workdir)
+train(config, workdir)
 
 # %% [markdown]
 # The Gaussian of each layer on the grid of pixels, the box that it attends to, and how both came about:
@@ -45,4 +45,4 @@ for name in ("span_on_grid", "span_over_epochs", "learning_curves"):
 
 # %%
 config.model.span.enabled = False
-runs.train(config, pathlib.Path("runs/digits_without_span"))
+train(config, pathlib.Path("runs/digits_without_span"))

@@ -21,8 +21,10 @@ import pathlib, sys
 import jax
 from IPython.display import Image, display
 
-from posattn_jax import precomputed, runs, translating
-from posattn_jax.command_line import load_config
+from posattn_jax import precomputed
+from posattn_jax.run.train import train
+from posattn_jax.use import translate
+from posattn_jax.system.command_line import load_config
 from posattn_jax.data import number_words
 
 text = pathlib.Path("runs/numbers")
@@ -37,10 +39,10 @@ if not SMALL:
     config.model.update(num_blocks=2, width=64, mlp_dim=128)
     config.train.total_epochs = 5.0
 workdir = pathlib.Path("runs/posnet")
-runs.train(config, workdir)
+train(config, workdir)
 
 # %%
-translating.translate(workdir, None, [b"seven hundred forty-two", b"ninety-nine one hundred"], sys.stdout)
+translate.translate(workdir, None, [b"seven hundred forty-two", b"ninety-nine one hundred"], sys.stdout)
 
 # %% [markdown]
 # What a head of the encoder looks at, whatever the words:
@@ -53,7 +55,7 @@ for path in sorted((workdir / "figures").glob("energies_encoder*.png")):
 # Energies of positions do not depend on the words, so that they can be made once, into tables. It is the same function:
 
 # %%
-translator, _ = translating.of_run(workdir)
+translator, _ = translate.of_run(workdir)
 fast, tables = precomputed(translator.task.model, translator.params, 64)
 for name, params in (("as trained", translator.params), ("precomputed", tables)):
     print(f"{name}: {sum(array.size for array in jax.tree.leaves(params)):,} parameters")

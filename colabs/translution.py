@@ -20,9 +20,10 @@ import pathlib
 import jax, jax.numpy as jnp
 from IPython.display import Image, display
 
-from posattn_jax import LowRankTranslution, PositionalSelfAttention, Translution, runs
+from posattn_jax import LowRankTranslution, PositionalSelfAttention, Translution
+from posattn_jax.run.train import train
 from posattn_jax.benchmarks import translution
-from posattn_jax.command_line import load_config
+from posattn_jax.system.command_line import load_config
 
 # %% [markdown]
 # As the values of a layer: all displacements, those within a span, or a low rank.
@@ -51,5 +52,5 @@ config.model.encoding.kind = "none"
 config.model.span.enabled = False
 config.model.value.update(kind="translution", half_span=(1, 1))
 workdir = pathlib.Path("runs/digits_translution")
-runs.train(config, workdir)
+train(config, workdir)
 display(Image(workdir / "figures" / "learning_curves.png"))

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from configs import common
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.files import flatten
+from posattn_jax.system.files import flatten
 
 FIXED, DYNAMIC, KEY = "fixed_convolution", "dynamic_convolution", "key_convolution"
 COMPOSITE: dict[str, Any] = {"model.terms": ("content", FIXED, DYNAMIC)}

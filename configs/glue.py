@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from configs import common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 TEN_SEEDS = (*PAPER_SEEDS, 1, 2, 3, 4, 5)
 TASKS = {

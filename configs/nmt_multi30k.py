@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from configs import common_nmt
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.files import flatten
+from posattn_jax.system.files import flatten
 
 PLACES = ("encoder", "decoder", "cross", "gate")
 

@@ -8,16 +8,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
 
 TESTS=(
-    tests/ops/test_{reference.py::TestReference,dense.py::TestDense,tiled.py::TestTiled}::test_values_and_gradients
-    tests/ops/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
-    tests/ops/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
-    tests/ops/test_fused_gpu.py::test_{lowers_for_a_gpu,values_and_gradients_of_many_blocks}
-    tests/ops/test_fused_tpu.py::test_{lowers_for_tpus,many_chunks}
+    tests/ops/attention/test_{reference.py::TestReference,dense.py::TestDense,tiled.py::TestTiled}::test_values_and_gradients
+    tests/ops/attention/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
+    tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
+    tests/ops/attention/fused/test_gpu.py::test_{lowers_for_a_gpu,values_and_gradients_of_many_blocks}
+    tests/ops/attention/fused/test_tpu.py::test_{lowers_for_tpus,many_chunks}
     tests/nn/test_{attention,mixing}.py
     tests/train/test_checkpoint.py
     tests/test_main.py::test_train # configs/digits.py:tiny
-    tests/test_predicting.py::test_the_command
-    tests/test_exporting.py::test_batches_of_two_sizes
+    tests/use/test_predict.py::test_the_command
+    tests/use/test_export.py::test_batches_of_two_sizes
 )
 
 LEAST='

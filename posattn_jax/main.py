@@ -35,8 +35,9 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from posattn_jax import benchmarking_flags, command_line
-from posattn_jax.errors import InputError, RunError
+from posattn_jax.run import benchmark_flags
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train import wandb_writer
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
@@ -54,7 +55,7 @@ SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", 
 _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: in the place of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
 )
-benchmarking_flags.define(flags.FLAGS)
+benchmark_flags.define(flags.FLAGS)
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
@@ -65,7 +66,7 @@ _DISTRIBUTED = flags.DEFINE_bool(
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
-FLAGS_OF |= dict.fromkeys(benchmarking_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
+FLAGS_OF |= dict.fromkeys(benchmark_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
 FLAGS_OF |= {"wandb": ("train", "sweep"), "distributed": ("train", "evaluate")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
@@ -82,34 +83,38 @@ def main(argv: list[str]) -> int:
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
     match _MODE.value:
         case "train":
-            from posattn_jax import processes, runs
+            from posattn_jax.run.evaluate import evaluate
+            from posattn_jax.run.train import train, train_together
+            from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
             if _SEEDS.value is None:
-                runs.train(_CONFIG.value, workdir, _WANDB.value)
+                train(_CONFIG.value, workdir, _WANDB.value)
             else:
-                runs.train_together(_CONFIG.value, workdir, command_line.numbers("--seeds", _SEEDS.value))
+                train_together(_CONFIG.value, workdir, command_line.numbers("--seeds", _SEEDS.value))
         case "evaluate":
-            from posattn_jax import processes, runs
+            from posattn_jax.run.evaluate import evaluate
+            from posattn_jax.run.train import train, train_together
+            from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            runs.evaluate(_CONFIG.value, workdir)
+            evaluate(_CONFIG.value, workdir)
         case "translate":
-            from posattn_jax import translating
+            from posattn_jax.use import translate
 
-            translating.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
+            translate.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
         case "predict":
-            from posattn_jax import predicting
+            from posattn_jax.use import predict
 
-            return predicting.predict(workdir, argv[1:], sys.stdin.buffer, sys.stdout, _TOP.value)
+            return predict.predict(workdir, argv[1:], sys.stdin.buffer, sys.stdout, _TOP.value)
         case "explain":
-            from posattn_jax import explaining
+            from posattn_jax.use import explain
 
-            return explaining.explain(workdir, argv[1:], sys.stdin.buffer, _LAYERS.value, _HEADS.value)
+            return explain.explain(workdir, argv[1:], sys.stdin.buffer, _LAYERS.value, _HEADS.value)
         case "export":
-            from posattn_jax import exporting
+            from posattn_jax.use import export
 
-            exporting.export(workdir)
+            export.export(workdir)
         case "sweep":
             from posattn_jax.sweeps import command
 
@@ -119,9 +124,9 @@ def main(argv: list[str]) -> int:
 
             report.write(workdir)
         case "benchmark":
-            from posattn_jax import benchmarking
+            from posattn_jax.run import benchmark
 
-            benchmarking.benchmark(flags.FLAGS, _CONFIG.value, workdir)
+            benchmark.benchmark(flags.FLAGS, _CONFIG.value, workdir)
     return 0
 
 

@@ -40,7 +40,7 @@ def pytest_sessionfinish(session):
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory):
     """A run folder, for what is done after training: see `made_runs`, imported only where it is asked for."""
-    from tests.made_runs import make_digits
+    from tests.support.made_runs import make_digits
 
     return make_digits(tmp_path_factory.mktemp("runs") / "digits", model__num_blocks=2, model__span__per_head=True)
 
@@ -48,7 +48,7 @@ def digits_run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rte_run(tmp_path_factory):
     """Likewise, of sentences."""
-    from tests.made_runs import make_rte
+    from tests.support.made_runs import make_rte
 
     return make_rte(tmp_path_factory.mktemp("runs") / "rte")
 

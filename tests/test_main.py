@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from posattn_jax import runs, summary
-from posattn_jax.files import read_metrics
-from tests import made_data
-from tests.command import run, run_forked, start
-from tests.recorded import figures_of
+from posattn_jax.run import summary
+from posattn_jax.system.files import read_metrics
+from tests.support import made_data
+from tests.support.command import run, run_forked, start
+from tests.support.recorded import figures_of
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
 
     monkeypatch.setattr(main, "_quieten_libraries", lambda: None)
 
-    monkeypatch.setattr(runs, "train", train)
+    monkeypatch.setattr("posattn_jax.run.train.train", train)
     monkeypatch.setattr(main, "parse_flags", lambda argv: ["main"])
     monkeypatch.setattr(main, "_CONFIG", type("Flag", (), {"value": None}))
     monkeypatch.setattr(main, "_WORKDIR", type("Flag", (), {"value": str(tmp_path)}))

@@ -25,8 +25,8 @@ from matplotlib.ticker import LogFormatter
 from posattn_jax.analysis.findings import findings, outcomes
 from posattn_jax.analysis.markdown_table import table
 from posattn_jax.analysis.run_folders import Run, Runs, read_runs
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_atomically, write_json
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically, write_json
 
 
 @dataclasses.dataclass(frozen=True)

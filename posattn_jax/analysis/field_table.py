@@ -6,7 +6,7 @@ import numpy as np
 
 from posattn_jax.analysis.markdown_table import table
 from posattn_jax.analysis.run_folders import Run, Runs
-from posattn_jax.files import flatten
+from posattn_jax.system.files import flatten
 
 
 def lines_of(runs: Runs) -> dict[str, list[str]]:

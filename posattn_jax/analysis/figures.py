@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
 from posattn_jax.analysis.position_figures import energies_of_heads
-from posattn_jax.files import read_metrics
+from posattn_jax.system.files import read_metrics
 
 STYLES = ("-", "--", ":", "-.")
 MARKERS = "osD^vX*P"

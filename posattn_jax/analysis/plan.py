@@ -6,8 +6,8 @@ import pathlib
 import re
 from typing import Any, Literal
 
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 Alternative = Literal["greater", "less", "two-sided"]
 ALTERNATIVES = ("greater", "less", "two-sided")

@@ -22,7 +22,7 @@ from posattn_jax.analysis.plan import Treatment
 from posattn_jax.analysis.run_folders import Runs, read_runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
 from posattn_jax.analysis.sweep_figures import draw_sweep
-from posattn_jax.files import write_atomically, write_json
+from posattn_jax.system.files import write_atomically, write_json
 
 STYLE = """
 body { font: 16px/1.5 Georgia, serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #111; }

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
-from posattn_jax.errors import InputError
-from posattn_jax.files import flatten, has_fields, is_evaluated, read_metrics
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import flatten, has_fields, is_evaluated, read_metrics
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
 MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from posattn_jax.analysis.figures import MARKERS, STYLES
-from posattn_jax.files import read_metrics
+from posattn_jax.system.files import read_metrics
 
 
 def read_run(workdir: pathlib.Path) -> tuple[str, dict[str, tuple[list[int], list[float]]]]:

@@ -21,7 +21,7 @@ from posattn_jax.analysis.figures import MARKERS, STYLES
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.run_folders import Run, Runs
 from posattn_jax.analysis.span_pictures import draw_spans
-from posattn_jax.files import write_atomically
+from posattn_jax.system.files import write_atomically
 
 SHADES = ("black", "0.55")
 COLUMNS = 3

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from posattn_jax.analysis.statistics import Interval
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_atomically
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically
 
 Tokenize = Literal["13a", "zh", "intl", "char", "none"]
 BASELINE = "baseline"

@@ -16,16 +16,16 @@ from typing import Any
 import jax.numpy as jnp
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.benchmarks import figures, table
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.programs import make_function
 from posattn_jax.benchmarks.roofline import Rates, limit_seconds, measure_rates
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, Point, make_inputs, parse_points
 from posattn_jax.benchmarks.timing import Skipped, interleave, prepare
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
 from posattn_jax.ops.attention.api import LAYOUTS
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 
 def define_flags() -> flags.FlagValues:

@@ -16,16 +16,16 @@ from typing import Any
 import jax
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import interleave, prepare
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
 from posattn_jax.ops.depthwise import by_shifts, by_xla
 from posattn_jax.ops.grid import check_grid
 from posattn_jax.ops.kernels import check_kernel
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 FORMS = {"shifted grids": by_shifts, "XLA": by_xla}
 

@@ -22,13 +22,13 @@ import jax.numpy as jnp
 from absl import flags
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from posattn_jax import command_line
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, THRESHOLD, parse_shape
 from posattn_jax.benchmarks.table import PASSES
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
 from posattn_jax.ops.attention import exchange_bytes, halo_attention
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 HEADER = "devices  hops   sent MiB  all-gather MiB  summed MiB  memory MiB  of one"
 

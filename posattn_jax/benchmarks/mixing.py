@@ -17,17 +17,17 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import interleave, prepare
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 HEADER = "mixer                     parameters  multiply-adds     formula   temp MiB         ms"
 

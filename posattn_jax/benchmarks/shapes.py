@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Array
-from posattn_jax.errors import InputError
 from posattn_jax.ops import grid
+from posattn_jax.system.errors import InputError
 
 # Where the Gaussian of a span is cut off.
 THRESHOLD = 0.1

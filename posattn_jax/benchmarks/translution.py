@@ -19,15 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.axes import Array, Features, Float, Query, Sizes, Weights
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import Skipped, interleave, prepare
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
 from posattn_jax.ops import grid
 from posattn_jax.ops.translution import basis_translution, low_rank_translution, translution
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 HEADER = "form                 parameters   multiplications   temp MiB         ms   to naive"
 

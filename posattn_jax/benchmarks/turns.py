@@ -27,10 +27,10 @@ from typing import Any
 
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.benchmarks.machine import describe_machine
-from posattn_jax.errors import InputError, RunError
-from posattn_jax.files import read_metrics, write_json
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import read_metrics, write_json
 
 
 def define_flags() -> flags.FlagValues:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import grain
 import numpy as np
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 Batch = dict[str, np.ndarray]
 

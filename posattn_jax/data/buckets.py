@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import grain
 import numpy as np
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 ENDLESS = 2**40  # updates
 

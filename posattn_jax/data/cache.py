@@ -5,8 +5,8 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-from posattn_jax import sums
-from posattn_jax.files import beside
+from posattn_jax.system import checksums
+from posattn_jax.system.files import beside
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def folder(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
     temporary.mkdir(parents=True)
     try:
         make(temporary)
-        sums.write(temporary)
+        checksums.write(temporary)
         if path.exists() and _damage(path) is not None:
             path.rename(damaged)
         try:
@@ -42,6 +42,6 @@ def folder(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
 
 def _damage(path: pathlib.Path) -> str | None:
     try:
-        return sums.damage(path)
+        return checksums.damage(path)
     except FileNotFoundError:
-        return f"it has no {sums.FILE}"
+        return f"it has no {checksums.FILE}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from posattn_jax.data.downloads import fetch, tell_if_not_official
 from posattn_jax.data.images import ImageSet
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 URL = "https://www.cs.toronto.edu/~kriz/"
 NUM_IMAGES = {"train": 50_000, "test": 10_000}

@@ -11,7 +11,7 @@ import numpy as np
 from posattn_jax.data import cache as kept
 from posattn_jax.data import sequences, text_files
 from posattn_jax.data.tokenizer import Tokenizer, keep
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
 VERSION = 1  # of what is kept on disk

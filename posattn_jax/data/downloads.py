@@ -7,7 +7,7 @@ import pathlib
 
 import pooch
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 _logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from posattn_jax.data import sequences, tfds_sentences
 from posattn_jax.data.tokenizer import Tokenizer, keep
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_atomically
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically
 
 Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
 Part = Literal["train", "dev", "test"]

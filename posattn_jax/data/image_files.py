@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import Image, ImageOps
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 FORMATS = ("PNG", "JPEG")
 SUFFIXES = (".png", ".jpg", ".jpeg")

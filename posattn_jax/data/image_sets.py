@@ -8,7 +8,7 @@ from posattn_jax.data import digits, mnist, tfds_images
 from posattn_jax.data.cifar import CIFAR10, CIFAR100
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.moving_mnist import DIRECTION_NAMES, Scene
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 OFFICIAL = {"mnist": mnist, "cifar10": CIFAR10, "cifar100": CIFAR100}  # from their own files
 NAMES = ("digits", *OFFICIAL, "moving_mnist", "moving_mnist_clips")

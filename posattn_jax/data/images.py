@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import numpy as np
 
 from posattn_jax.data.downloads import fetch, tell_if_not_official
 from posattn_jax.data.images import ImageSet
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 NUM_CLASSES = 10

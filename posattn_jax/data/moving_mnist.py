@@ -10,7 +10,7 @@ import numpy as np
 
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.mnist import SIDE
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 # (rows, columns) a frame of each label: right, and on clockwise to right and up
 DIRECTIONS = np.array([(0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1)])

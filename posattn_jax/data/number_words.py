@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from posattn_jax.files import write_atomically
+from posattn_jax.system.files import write_atomically
 
 SMALL = {
     "en": "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "

@@ -13,8 +13,8 @@ from posattn_jax.data import text_files, tfds_translation
 from posattn_jax.data.buckets import BatchUnit, BucketOrder, check_buckets, padded_length
 from posattn_jax.data.lines import VERSION, Lines, tokenised
 from posattn_jax.data.tokenizer import PAD, Tokenizer, check, keep, of_run
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 SOURCE_FOLDER, RATIO_FILE = "source", "length_ratio.json"  # in a run folder
 

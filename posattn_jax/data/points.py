@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from posattn_jax.data.images import ImageSet
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ import logging
 import pathlib
 from collections.abc import Mapping
 
-from posattn_jax import sums
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
+from posattn_jax.system import checksums
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 _logger = logging.getLogger(__name__)
 FILE = "data_sha256.json"  # in a run folder
@@ -43,7 +43,7 @@ def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
         if name not in known:
             if not evaluates:
                 _logger.warning("%s was not read when this run began: it is not verified", path)
-        elif (found := sums.of_file(path)) != known[name]:
+        elif (found := checksums.of_file(path)) != known[name]:
             hashes = f"its SHA-256 is {found[:12]}..., and was {known[name][:12]}..."
             changed = f"{path} has changed, or is damaged, since the run in {workdir} began: {hashes}"
             if not evaluates:
@@ -54,7 +54,7 @@ def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
 def keep(files: Files, workdir: pathlib.Path) -> None:
     """Keeps the SHA-256 of those files that the run folder has none of yet."""
     known = _read(workdir)
-    new = {name: sums.of_file(path) for name, path in files.items() if name not in known}
+    new = {name: checksums.of_file(path) for name, path in files.items() if name not in known}
     if new:
         write_json(workdir / FILE, known | new)
 

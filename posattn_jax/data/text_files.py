@@ -6,7 +6,7 @@ import pathlib
 import zlib
 from collections.abc import Iterable, Iterator
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 SUFFIXES = (".txt", ".txt.gz")
 

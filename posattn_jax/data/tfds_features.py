@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 NAMES = ("pythonClassName", "python_class_name", "type")  # the last in older ones
 MODULES = "tensorflow_datasets.core.features."

@@ -7,7 +7,7 @@ import numpy as np
 
 from posattn_jax.data import tfds_features
 from posattn_jax.data.images import ImageSet
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 def is_prepared(name: str, folder: pathlib.Path) -> bool:

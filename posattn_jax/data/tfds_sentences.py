@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from posattn_jax.data import tfds_features
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 def find(name: str, folder: pathlib.Path) -> pathlib.Path | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from posattn_jax.data import tfds_features
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 def find(name: str, folder: pathlib.Path) -> pathlib.Path | None:

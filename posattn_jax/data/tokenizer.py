@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax import sums
 from posattn_jax.data import text_files
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_atomically
+from posattn_jax.system import checksums
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically
 
 _logger = logging.getLogger(__name__)
 
@@ -232,7 +232,9 @@ def _is_as_saved(path: pathlib.Path) -> bool:
     if not path.exists():
         return False
     known = _sum_file(path)
-    if not known.exists() or known.read_text(encoding="utf-8", errors="replace").split()[:1] == [sums.of_file(path)]:
+    if not known.exists() or known.read_text(encoding="utf-8", errors="replace").split()[:1] == [
+        checksums.of_file(path)
+    ]:
         return True
     _logger.warning("%s: has changed since it was saved: it is made anew", path)
     return False

@@ -9,12 +9,12 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from posattn_jax import command_line
 from posattn_jax.analysis import report
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
-from posattn_jax.errors import InputError
 from posattn_jax.sweeps.prepare import load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
 
 
 def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:

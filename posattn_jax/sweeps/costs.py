@@ -20,12 +20,13 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from posattn_jax import command_line, experiment
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.machine import describe_machine
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
+from posattn_jax.build import experiment
 from posattn_jax.sweeps.prepare import load_plan
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 from posattn_jax.train.step import init_state, make_train_step
 
 

@@ -16,10 +16,11 @@ import pathlib
 import sys
 import zipfile
 
-from posattn_jax import runs, trained
 from posattn_jax.data import glue
-from posattn_jax.errors import InputError, RunError
-from posattn_jax.files import write_atomically
+from posattn_jax.run.evaluate import evaluate
+from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import write_atomically
+from posattn_jax.use import trained
 
 SCORES = ("score", "score_mismatched", "score")  # of the groups of a task, which is judged by them
 
@@ -46,7 +47,7 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
             scores = {path.parent: json.loads(path.read_text())["best"][metric] for path in finished[task_name]}
             best = max(scores, key=lambda run: scores[run], default=None)
             if best is not None and best not in answered:
-                runs.evaluate(trained.read_config(best), best)
+                evaluate(trained.read_config(best), best)
                 answered.add(best)
             if best is not None and (path := best / "answers" / f"{stem}.tsv").exists():
                 texts[stem] = path.read_text()

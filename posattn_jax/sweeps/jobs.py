@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from posattn_jax.files import is_evaluated, read_metrics
+from posattn_jax.system.files import is_evaluated, read_metrics
 
 # What a run exits with after it was asked to stop: it has saved, or had nothing to save yet.
 STOPPED = (130, 143, -2, -15)

@@ -7,11 +7,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from posattn_jax import experiment, runs
 from posattn_jax.analysis.plan import Plan
-from posattn_jax.command_line import load_config_file
-from posattn_jax.errors import InputError
+from posattn_jax.build import experiment
+from posattn_jax.run.folder import check_config
+from posattn_jax.run.train import check_together
 from posattn_jax.sweeps.jobs import Job
+from posattn_jax.system.command_line import load_config_file
+from posattn_jax.system.errors import InputError
 
 
 def load_plan(config_file: str) -> Plan:
@@ -63,9 +65,9 @@ def make_jobs(
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f'treatment "{treatment.name}": {error}') from error
             workdir = folder / treatment.name / str(seed)
-            runs.check_config(own, workdir)
+            check_config(own, workdir)
             if together:
-                runs.check_together(own)
+                check_together(own)
             program = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}")
             same = tuple(_flag(name, value) for name, value in {**changed, **treatment.fields}.items())
             command = (*program, f"--workdir={workdir}", *same, _flag("seed", seed))

@@ -25,11 +25,11 @@ from typing import Any
 
 import submitit
 
-from posattn_jax.errors import InputError, RunError
 from posattn_jax.sweeps import slurm
 from posattn_jax.sweeps.jobs import Job, is_claimed, together
 from posattn_jax.sweeps.table import ProgressTable
 from posattn_jax.sweeps.worker import Worker
+from posattn_jax.system.errors import InputError, RunError
 
 # How often workers are started: again where one was killed from outside, or a run that belonged to nobody has ended.
 ROUNDS = 3

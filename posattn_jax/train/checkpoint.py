@@ -19,13 +19,13 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import LatestN
 from orbax.checkpoint.path import atomicity
 
-from posattn_jax import sums
-from posattn_jax.errors import RunError
+from posattn_jax.system import checksums
+from posattn_jax.system.errors import RunError
 from posattn_jax.train import retention
 
 _logger = logging.getLogger(__name__)
 _NONE, _ALL_DAMAGED = -1, -2  # in the place of a step
-_NO_SUMS = f"it has no {sums.FILE}, as those that earlier versions saved"
+_NO_SUMS = f"it has no {checksums.FILE}, as those that earlier versions saved"
 
 
 class _WithSums(atomicity.AtomicRenameTemporaryPath):
@@ -41,7 +41,7 @@ class _WithSums(atomicity.AtomicRenameTemporaryPath):
         self._final_path = type(final)(temporary.with_name(f"{temporary.name}.whole"))
         await super().finalize()
         whole, self._final_path = pathlib.Path(self._final_path), final
-        await asyncio.to_thread(sums.write, whole)
+        await asyncio.to_thread(checksums.write, whole)
         whole.rename(final)
 
 
@@ -212,7 +212,7 @@ class Checkpoints:
     def _next_sound(self, step: int | None, failures: dict[int, str]) -> int:
         """Which to read next, and in `failures` those that were found damaged before it; negative: none."""
         steps = set(self._steps()) - set(failures)
-        preferred = sorted(steps, key=lambda s: (s == step, (self._path(s) / sums.FILE).exists(), s), reverse=True)
+        preferred = sorted(steps, key=lambda s: (s == step, (self._path(s) / checksums.FILE).exists(), s), reverse=True)
         for candidate in preferred:
             reason = self._damage(candidate)
             if reason is None:
@@ -223,7 +223,7 @@ class Checkpoints:
     def _damage(self, step: int, below: str = "", warn: bool = True) -> str | None:
         """What is wrong with a checkpoint, by its sums; nothing is known of one without."""
         try:
-            return sums.damage(self._path(step), below)
+            return checksums.damage(self._path(step), below)
         except FileNotFoundError:
             if warn:
                 _logger.warning("checkpoint %d is not verified: %s", step, _NO_SUMS)

@@ -20,8 +20,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Ordered, Resident, order_of
-from posattn_jax.errors import InputError, RunError
-from posattn_jax.processes import is_first
+from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.processes import is_first
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.dispatch import Dispatcher, Figures

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from posattn_jax.data.batches import HeldExamples, Order, Share, Source, training_batches
-from posattn_jax.errors import InputError, RunError
-from posattn_jax.processes import is_first
+from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.processes import is_first
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.step import TrainState
 from posattn_jax.train.writers import MetricWriter, Writer, Writers

@@ -6,7 +6,7 @@ from typing import Any
 import flax.traverse_util
 import numpy as np
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 from posattn_jax.train.checkpoint import Checkpoints
 
 PARTS = ("encoder", "pooler")  # what is taken over: heads are of one task

@@ -6,7 +6,7 @@ from typing import Literal
 import jax.numpy as jnp
 import optax
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -> int:

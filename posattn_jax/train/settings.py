@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Share
-from posattn_jax.errors import InputError
 from posattn_jax.nn.examples import EXAMPLE_AXES
+from posattn_jax.system.errors import InputError
 
 AXES = ("data", "fsdp", "model", "grid")
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from posattn_jax.axes import Array, Shape
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 Batch = dict[str, Array]
 

@@ -7,8 +7,8 @@ import sys
 import uuid
 from typing import Any
 
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 FILE = "wandb.json"
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
-from posattn_jax.files import read_metrics, write_atomically
+from posattn_jax.system.files import read_metrics, write_atomically
 
 
 class MetricWriter:

@@ -13,7 +13,7 @@ from posattn_jax.analysis.findings import TWO_RUNS, findings, outcomes, verdict
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.statistics import compare, sample
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 from tests.analysis.made_sweep import write_run
 
 SEEDS = (1, 2, 3, 4, 5)

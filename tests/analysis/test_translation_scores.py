@@ -13,7 +13,7 @@ from posattn_jax.analysis.translation_scores import (
     paired_bootstrap,
     write_for_outside_metrics,
 )
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 pytest.importorskip("sacrebleu")
 

@@ -6,7 +6,7 @@ import pytest
 
 from posattn_jax.analysis import report, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
-from posattn_jax.files import write_json
+from posattn_jax.system.files import write_json
 
 REFERENCES = [f"der Hund {i} sieht die kleine Katze im Garten" for i in range(30)]
 

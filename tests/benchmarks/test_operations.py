@@ -8,10 +8,10 @@ import pytest
 from jax import lax
 
 from configs import digits
-from posattn_jax import experiment
-from posattn_jax.benchmarking import flops_of
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.operations import product_flops, update_flops
+from posattn_jax.build import experiment
+from posattn_jax.run.benchmark import flops_of
 
 X, W = jnp.ones((3, 4)), jnp.ones((4, 5))
 

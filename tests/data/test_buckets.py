@@ -5,7 +5,7 @@ import pytest
 
 from posattn_jax.data.batches import training_batches
 from posattn_jax.data.buckets import BucketOrder, padded_length
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 BUCKETS, TOKENS = (4, 6, 12), 48
 SOURCE, TARGET = np.random.default_rng(0).integers(2, 13, (2, 150)) // [[1], [2]] + [[0], [1]]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from posattn_jax import sums
 from posattn_jax.data import corpus, tokenizer
 from posattn_jax.data.cache import folder
+from posattn_jax.system import checksums
 from tests.drills.damages import DAMAGES, flip_a_bit
-from tests.made_text import write_text
+from tests.support.made_text import write_text
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def make(made):
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("name", ["a.bin", sums.FILE])
+@pytest.mark.parametrize("name", ["a.bin", checksums.FILE])
 def test_a_damaged_folder_is_made_anew(tmp_path, caplog, made, make, damage, name):
     path = tmp_path / "cache" / "corpus"
     folder(path, make)
@@ -36,7 +36,7 @@ def test_a_damaged_folder_is_made_anew(tmp_path, caplog, made, make, damage, nam
     damage(path / name)
     folder(path, make)
     assert len(made) == 2 and f"{path}: " in caplog.text and "it is made anew" in caplog.text
-    assert (path / "a.bin").read_bytes() == bytes(range(200)) and sums.damage(path) is None
+    assert (path / "a.bin").read_bytes() == bytes(range(200)) and checksums.damage(path) is None
     assert [each.name for each in path.parent.iterdir()] == ["corpus"], "nothing is left over"
 
 

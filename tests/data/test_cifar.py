@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.cifar import CIFAR10, CIFAR100
-from posattn_jax.errors import InputError
-from tests import made_data
+from posattn_jax.system.errors import InputError
+from tests.support import made_data
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import glue, tokenizer
-from posattn_jax.errors import InputError
-from tests.made_text import sentences, write_mnli, write_rte, write_tsv
+from posattn_jax.system.errors import InputError
+from tests.support.made_text import sentences, write_mnli, write_rte, write_tsv
 
 tfds = pytest.importorskip("tensorflow_datasets")
 A, B, C = sentences(5, 3)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from posattn_jax.data import image_files
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 
 def save(path, array, mode=None, **options):

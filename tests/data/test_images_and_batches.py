@@ -6,7 +6,7 @@ import pytest
 from posattn_jax.data import digits
 from posattn_jax.data.batches import Share, epoch_order, evaluation_batches, training_batches
 from posattn_jax.data.images import GridImages, ImageSet, split
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 SET = ImageSet(np.arange(13 * 4 * 6 * 2, dtype=np.uint16).reshape(13, 4, 6, 2) % 251, np.arange(13), 13, max_value=250)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import mnist
-from posattn_jax.errors import InputError
-from tests import made_data
+from posattn_jax.system.errors import InputError
+from tests.support import made_data
 
 IMAGES, LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 

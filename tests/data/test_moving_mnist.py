@@ -6,8 +6,8 @@ import pytest
 from posattn_jax.data import image_sets
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.data.moving_mnist import DIRECTIONS, Scene
-from posattn_jax.errors import InputError
-from tests import made_data
+from posattn_jax.system.errors import InputError
+from tests.support import made_data
 
 DIGITS = ImageSet(made_data.strokes(0, 300)[0][..., None], made_data.strokes(0, 300)[1], 10)
 SCENES = [("stills", Scene()), ("clips", Scene()), ("stills", Scene(shift="halves")), ("clips", Scene(96, "halves"))]

@@ -10,8 +10,8 @@ from posattn_jax.data import lines as lines_
 from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
 from posattn_jax.data.batches import Share, training_batches
 from posattn_jax.data.tokenizer import BEGIN, CLS, END, MASK, PAD, SEP
-from posattn_jax.errors import InputError
-from tests.made_text import LANGUAGES, sentences, translated, write_parallel
+from posattn_jax.system.errors import InputError
+from tests.support.made_text import LANGUAGES, sentences, translated, write_parallel
 
 BUCKETS = (24, 48, 72)
 

@@ -4,7 +4,7 @@ import pytest
 from posattn_jax.data.batches import Source
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.points import Points
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 INK = [[0, 9, 0, 5], [0, 0, 0, 0], [5, 0, 10, 5]]
 SET = ImageSet(np.array([np.zeros((3, 4)), INK, np.full((3, 4), 10)], np.uint8)[..., None], np.array([7, 1, 4]), 10, 10)

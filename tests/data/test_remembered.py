@@ -5,7 +5,7 @@ import json
 import pytest
 
 from posattn_jax.data import remembered
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 from tests.drills.damages import flip_a_bit
 
 

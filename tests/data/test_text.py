@@ -7,8 +7,8 @@ import pytest
 
 from posattn_jax.data import corpus, sequences, text_files, tokenizer
 from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP
-from posattn_jax.errors import InputError
-from tests.made_text import sentences, write_text
+from posattn_jax.system.errors import InputError
+from tests.support.made_text import sentences, write_text
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import tfds_images
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 
 tfds = pytest.importorskip("tensorflow_datasets")
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from tests.drills.damages import DAMAGES, flip_a_bit
-from tests.recorded import figures_of
+from tests.support.recorded import figures_of
 from tests.train.made_run import make_trainer
 
 TOTAL = 9  # steps: an evaluation after 6, and the last

@@ -6,14 +6,14 @@ import pathlib
 import pytest
 
 from configs import bert_tiny, digits, glue, nmt_multi30k
-from posattn_jax import experiment
+from posattn_jax.build import experiment
+from posattn_jax.build.data_files import data_files
 from posattn_jax.data import remembered, tokenizer
-from posattn_jax.data_files import data_files
-from posattn_jax.errors import InputError
-from tests import made_data
+from posattn_jax.system.errors import InputError
 from tests.drills.damages import DAMAGES
 from tests.drills.test_damaged_checkpoints import tell
-from tests.made_text import LANGUAGES, write_parallel, write_rte, write_text
+from tests.support import made_data
+from tests.support.made_text import LANGUAGES, write_parallel, write_rte, write_text
 
 
 def images(folder, name, write, **fields):

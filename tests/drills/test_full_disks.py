@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.command import run
-from tests.recorded import figures_of
+from tests.support.command import run
+from tests.support.recorded import figures_of
 
 ARGUMENTS = ("--config.train.total_steps=40", "--config.train.checkpoint_steps=5", "--config.train.log_steps=5")
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from tests.command import ROOT
-from tests.made_text import write_text
-from tests.recorded import figures_of
+from tests.support.command import ROOT
+from tests.support.made_text import write_text
+from tests.support.recorded import figures_of
 
 DIGITS = ("--config=configs/digits.py", "--config.train.total_epochs=40")
 BERT = ("--config=configs/bert_tiny.py:composite", "--config.train.total_steps=400", "--config.train.log_steps=10")

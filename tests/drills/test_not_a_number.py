@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.images import GridImages
-from posattn_jax.errors import RunError
-from tests.recorded import figures_of
+from posattn_jax.system.errors import RunError
+from tests.support.recorded import figures_of
 from tests.train.made_run import make_images, make_trainer, train
 
 

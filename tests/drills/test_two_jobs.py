@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.command import start
+from tests.support.command import start
 
 TIMES = 5
 

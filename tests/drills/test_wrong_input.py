@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from posattn_jax.files import flatten
-from tests.command import run_forked
+from posattn_jax.system.files import flatten
+from tests.support.command import run_forked
 
 EXAMPLES = 200
 SEEN = collections.Counter()

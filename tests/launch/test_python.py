@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.command import ROOT
+from tests.support.command import ROOT
 
 PROGRAMS = ("bash", "cat", "dirname", "grep", "mkdir", "paste", "touch")  # of the system, which the scripts call
 

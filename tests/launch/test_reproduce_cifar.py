@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.command import environment
-from tests.made_data import write_binary
+from tests.support.command import environment
+from tests.support.made_data import write_binary
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "launch" / "reproduce_cifar.sh"
 

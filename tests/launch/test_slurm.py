@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.command import ROOT
-from tests.recorded import figures_of
+from tests.support.command import ROOT
+from tests.support.recorded import figures_of
 
 CONFIG = ("--config=configs/digits.py:tiny", "--config.train.total_steps=300", "--config.train.log_steps=10")
 ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # one device for every process

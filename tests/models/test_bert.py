@@ -1,4 +1,4 @@
-"""BERT: padding, segments, the tied head; its parameters are counted in tests/test_configs.py."""
+"""BERT: padding, segments, the tied head; its parameters are counted in tests/configs/test_configs.py."""
 
 import functools
 
@@ -14,7 +14,7 @@ from posattn_jax.nn.places import SinusoidalPositions
 from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
-from tests.made_params import made_params
+from tests.support.made_params import made_params
 
 TINY = {"embedding_dim": 6, "width": 8, "num_heads": 2, "mlp_dim": 12, "num_blocks": 2}
 

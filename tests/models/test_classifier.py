@@ -11,7 +11,7 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
-from tests.made_params import made_params
+from tests.support.made_params import made_params
 
 
 def make_block(mlp_dim=8):

@@ -17,9 +17,9 @@ from configs import (
     common_vit,
     translution_imagenet,
 )
-from posattn_jax.model_config import make_model
+from posattn_jax.build.model import make_model
 from posattn_jax.tasks.classification import Classification
-from tests.slow import slow
+from tests.support.slow import slow
 
 COUNTS = {
     cifar1d_baseline: 231_754,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from configs import common_nmt
+from posattn_jax.build.seq2seq import make_seq2seq
 from posattn_jax.models.seq2seq import StackPositions, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.seq2seq_config import make_seq2seq
-from tests.slow import slow
+from tests.support.slow import slow
 
 V, PAD = 11, 0
 ONE_EACH = ("transformer", "lightconv", "rposnet_edc")

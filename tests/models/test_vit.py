@@ -15,8 +15,8 @@ from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent
 from posattn_jax.nn.translution import GeneralTranslution, Translution
-from tests.made_params import made_params
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 GRID, PATCH = (4, 6), (2, 3)
 X = jax.random.normal(jax.random.key(7), (3, 24, 2))

@@ -15,8 +15,8 @@ from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
 from tests import oracle
-from tests.made_params import made_params
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 H, D, C = 2, 1, 3
 

@@ -16,8 +16,8 @@ from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from tests import oracle
-from tests.made_params import made_params
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 B, H, C = 2, 2, 4
 D = C // H

@@ -19,7 +19,7 @@ from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
 from tests import oracle
-from tests.made_params import made_params
+from tests.support.made_params import made_params
 
 B, H, C, K = 2, 2, 4, 1
 D = C // H

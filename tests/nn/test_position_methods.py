@@ -23,8 +23,8 @@ from posattn_jax.nn.values import PlusRelative
 from posattn_jax.ops import grid
 from posattn_jax.ops.rotary import rotate
 from tests import oracle
-from tests.made_params import made_params
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 B, H = 2, 2
 F64 = {"param_dtype": jnp.float64}

@@ -8,7 +8,7 @@ from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, Positional
-from tests.slow import slow
+from tests.support.slow import slow
 
 GRID = (33, 9)
 

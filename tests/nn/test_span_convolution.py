@@ -13,9 +13,9 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.tokens import Tokens
 from tests import oracle
-from tests.made_params import made_params
 from tests.nn.test_convolutions import B, C, D, H, apply
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 
 def span_convolution_loops(x, where, shape, kernel_at, mask):

@@ -17,8 +17,8 @@ from posattn_jax.nn.terms import Content, Positional, RelativeContent
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
 from posattn_jax.ops.pair_scores import pair_scores
 from posattn_jax.ops.translution import translution
-from tests.made_params import made_params
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 H, C = 2, 6
 FORMS = {

@@ -11,7 +11,7 @@ from posattn_jax.ops.pair_scores import pair_scores
 from posattn_jax.ops.translution import ClsMatrices
 from tests import oracle
 from tests.ops.test_translution import C, D, check, random
-from tests.slow import slow
+from tests.support.slow import slow
 
 H = 2
 SIDES = [("query",), ("key",), ("query", "key")]

@@ -11,7 +11,7 @@ import pytest
 
 from posattn_jax.ops.translution import ClsMatrices, basis_translution, low_rank_translution, translution
 from tests import oracle
-from tests.slow import slow
+from tests.support.slow import slow
 
 B, C, D, K = 2, 3, 2, 2
 GRIDS = [(5,), (3, 2), (2, 1, 3), slow((1,)), slow((2,)), slow((1, 2))]

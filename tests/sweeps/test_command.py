@@ -6,11 +6,11 @@ import json
 import pytest
 
 from configs import common, digits, question_grid
-from posattn_jax import command_line
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
-from posattn_jax.errors import InputError
 from posattn_jax.sweeps import command, prepare
-from tests.command import run_forked
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from tests.support.command import run_forked
 
 FILE = "configs/digits.py:tiny"
 

@@ -15,12 +15,12 @@ import time
 
 import pytest
 
-from posattn_jax.errors import InputError, RunError
 from posattn_jax.sweeps import slurm, sweep
 from posattn_jax.sweeps.jobs import Job, claim, is_claimed
 from posattn_jax.sweeps.sweep import Executor, visible_gpus
 from posattn_jax.sweeps.table import state
 from posattn_jax.sweeps.worker import Worker
+from posattn_jax.system.errors import InputError, RunError
 
 # Notes when it starts and ends, trains for a while that SIGTERM ends early with 143, and sums up.
 RUN = """

@@ -13,8 +13,8 @@ from posattn_jax.ops.span import span_share
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.step import init_state, make_train_step
-from tests.made_params import made_params
-from tests.slow import slow
+from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 
 def make_task(span=True, covariance="diagonal", per_head=False, **fields):

@@ -12,7 +12,7 @@ from posattn_jax.models.bert import Bert, MaskedLanguageModel, bert_block
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.masking import Masking
-from tests.made_params import made_params
+from tests.support.made_params import made_params
 
 SIZE, LENGTH = 30, 12
 MASKING = Masking(vocabulary_size=SIZE, num_special=4, mask_id=3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs import reconstruction
-from posattn_jax import experiment
+from posattn_jax.build import experiment
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops.encodings import frequencies, relative_sinusoids

@@ -7,7 +7,7 @@ import pytest
 
 from posattn_jax.models.bert import Bert, SequenceClassifier, bert_block
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
-from tests.made_params import made_params
+from tests.support.made_params import made_params
 from tests.tasks.test_masked_lm import LENGTH, SIZE, make_tokens
 
 N = 7

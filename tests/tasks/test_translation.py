@@ -10,7 +10,7 @@ import pytest
 from posattn_jax.data.tokenizer import BEGIN, END, PAD
 from posattn_jax.tasks.translation import Translation
 from tests.models.test_seq2seq import V, made
-from tests.slow import slow
+from tests.support.slow import slow
 
 SOURCE = np.array([[5, 6, 7, END], [8, END, PAD, PAD], [PAD] * 4])
 TARGET = np.array([[9, 4, END, PAD], [6, 7, 8, END], [PAD] * 4])

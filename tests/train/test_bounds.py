@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.files import read_metrics
 from posattn_jax.ops.span import bound_for
+from posattn_jax.system.files import read_metrics
 from posattn_jax.train.bounds import SpanBounds
 from tests.train.made_run import make_task, make_trainer
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax import sums
-from posattn_jax.errors import RunError
+from posattn_jax.system import checksums
+from posattn_jax.system.errors import RunError
 from posattn_jax.train.checkpoint import Checkpoints
 from tests.drills.damages import DAMAGES, delete, empty, flip_a_bit
 
@@ -69,15 +69,15 @@ def test_every_file_has_its_sum(tmp_path):
     save(tmp_path, 1, 2, 3, score=float)
     assert steps_of(tmp_path) == {2, 3}
     folder = tmp_path / "checkpoints" / "3"
-    named = {line.split("  ")[1] for line in (folder / sums.FILE).read_text().splitlines()}
+    named = {line.split("  ")[1] for line in (folder / checksums.FILE).read_text().splitlines()}
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert named == files - {sums.FILE} and {"progress/metadata", "metrics/metrics", "state/_METADATA"} < named
-    assert sums.damage(folder) is None
+    assert named == files - {checksums.FILE} and {"progress/metadata", "metrics/metrics", "state/_METADATA"} < named
+    assert checksums.damage(folder) is None
     assert restored_step(tmp_path) == 3
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("file", ["data", sums.FILE, "progress/metadata"])
+@pytest.mark.parametrize("file", ["data", checksums.FILE, "progress/metadata"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, caplog, damage, file):
     save(tmp_path, 1, 2)
     folder = tmp_path / "checkpoints" / "2"
@@ -87,8 +87,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, caplog
     (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("posattn")]
     name = path.relative_to(folder).as_posix()
     reason = f"{name} {'is missing' if damage is delete else 'has changed: '}"
-    if file == sums.FILE:
-        reason = f"it has no {sums.FILE}" if damage is delete else ""
+    if file == checksums.FILE:
+        reason = f"it has no {checksums.FILE}" if damage is delete else ""
     assert told.startswith(f"checkpoint 2 cannot be read ({reason}") and told.endswith("): 1 is taken")
     assert (tmp_path / "unreadable" / "2").is_dir() and steps_of(tmp_path) == {1}, "nothing is deleted"
 
@@ -105,11 +105,11 @@ def test_the_last_sound_ones_outlive_any_number_of_damaged_ones(tmp_path, caplog
 
 def test_those_of_earlier_versions_are_read_and_told(tmp_path, caplog):
     save(tmp_path, 1, 2, score=lambda step: -float(step))
-    for path in tmp_path.glob(f"checkpoints/*/{sums.FILE}"):
+    for path in tmp_path.glob(f"checkpoints/*/{checksums.FILE}"):
         path.unlink()
     assert restored_step(tmp_path) == 2
     assert restored_step(tmp_path, 1, read_only=True) == 1
-    assert f"checkpoint 2 is not verified: it has no {sums.FILE}" in caplog.text
+    assert f"checkpoint 2 is not verified: it has no {checksums.FILE}" in caplog.text
     assert not (tmp_path / "unreadable").exists()
     save(tmp_path, 3, score=lambda step: -float(step))
     assert steps_of(tmp_path) == {1, 2, 3} and restored_step(tmp_path, 1) == 1, "the best is asked for"
@@ -158,16 +158,16 @@ def test_none_is_there_without_sums(tmp_path, monkeypatch):
 def test_a_file_too_many(tmp_path):
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints" / "2" / "state" / ".nfs0001").write_text("of the file system")
-    assert sums.damage(tmp_path / "checkpoints" / "2") is None
+    assert checksums.damage(tmp_path / "checkpoints" / "2") is None
     (tmp_path / "checkpoints" / "2" / "state" / "d" / "more").write_text("")
-    assert sums.damage(tmp_path / "checkpoints" / "2") == f"state/d/more is not in {sums.FILE}"
+    assert checksums.damage(tmp_path / "checkpoints" / "2") == f"state/d/more is not in {checksums.FILE}"
 
 
 def test_emptied_sums_name_a_file(tmp_path):
     save(tmp_path, 1)
     folder = tmp_path / "checkpoints" / "1"
-    empty(folder / sums.FILE)
-    assert sums.damage(folder) == f"_CHECKPOINT_METADATA is not in {sums.FILE}"
+    empty(folder / checksums.FILE)
+    assert checksums.damage(folder) == f"_CHECKPOINT_METADATA is not in {checksums.FILE}"
 
 
 @pytest.mark.slow
@@ -192,4 +192,4 @@ def test_two_processes_restore_the_same_step(tmp_path):
         assert out.endswith(f"process {number}: 2\n"), err  # Gloo says something before
     assert "checkpoint 3 cannot be read" in told[0][1] and "checkpoint 3" not in told[1][1]
     assert steps_of(tmp_path) == {2, 4} and (tmp_path / "unreadable" / "3").is_dir()
-    assert sums.damage(tmp_path / "checkpoints" / "4") is None
+    assert checksums.damage(tmp_path / "checkpoints" / "4") is None

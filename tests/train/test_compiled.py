@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from posattn_jax.train import compiled
-from tests.command import ROOT, environment
+from tests.support.command import ROOT, environment
 
 
 def train(workdir, cache, **variables):

@@ -7,8 +7,8 @@ import pytest
 from posattn_jax.data.batches import Resident
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.sharding import make_mesh
-from tests.recorded import figures_of
-from tests.slow import slow
+from tests.support.recorded import figures_of
+from tests.support.slow import slow
 from tests.train.made_run import make_images, make_trainer, train
 
 

@@ -11,10 +11,10 @@ import optax
 import pytest
 
 from configs import digits
-from posattn_jax import experiment
-from posattn_jax.files import read_metrics
+from posattn_jax.build import experiment
+from posattn_jax.system.files import read_metrics
 from posattn_jax.train.step import init_state, make_train_step
-from tests.command import ROOT, environment
+from tests.support.command import ROOT, environment
 
 
 def test_what_stays_float32():

@@ -7,7 +7,6 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from posattn_jax.data.images import GridImages
-from posattn_jax.files import read_metrics
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
@@ -17,6 +16,7 @@ from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
 from posattn_jax.nn.translution import Translution
+from posattn_jax.system.files import read_metrics
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member

@@ -9,13 +9,13 @@ import optax
 import pytest
 
 from posattn_jax.data.batches import EpochOrder
-from posattn_jax.errors import InputError, RunError
+from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh
-from tests.recorded import figures_of
+from tests.support.recorded import figures_of
 from tests.train.made_run import make_task, make_trainer, train
 
 STEPS_PER_EPOCH = 6  # 96 examples in updates of 16

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 from posattn_jax.train import pretrained
 
 RUN = pathlib.Path("runs/x")

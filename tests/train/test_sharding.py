@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from posattn_jax import experiment
 from posattn_jax.benchmarks.halo import collective_bytes
+from posattn_jax.build import experiment
 from posattn_jax.train.loop import abstract_state
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.sharding import RULES, bytes_of, make_mesh, put_batch, state_sharding
 from posattn_jax.train.step import init_state, make_train_step
-from tests.test_configs import made_source
+from tests.configs.test_configs import made_source
 from tests.train.made_run import one_device
 
 # Config, its variant, and changes.

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
 from posattn_jax.train.sharding import make_mesh, num_shards

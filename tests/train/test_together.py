@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.images import GridImages
-from posattn_jax.errors import InputError, RunError
+from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.member import Member
 from posattn_jax.train.sharding import make_mesh
-from tests.recorded import figures_of
-from tests.slow import slow
+from tests.support.recorded import figures_of
+from tests.support.slow import slow
 from tests.train.made_run import make_images, make_trainer
 
 SEEDS = (1, 2)

@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from posattn_jax.errors import InputError
+from posattn_jax.system.errors import InputError
 from posattn_jax.train import wandb_writer
-from tests.command import run, run_forked
+from tests.support.command import run, run_forked
 
 FAKE = """
 import json

@@ -22,15 +22,15 @@ from typing import Any
 import jax
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.benchmarks.gpu import measure, parity
 from posattn_jax.benchmarks.gpu.cases import Case, Timing, cases, quick_cases
 from posattn_jax.benchmarks.gpu.record import Clock, Record
 from posattn_jax.benchmarks.gpu.table import format_results
 from posattn_jax.benchmarks.machine import describe_gpu, describe_machine
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
-from posattn_jax.errors import InputError
-from posattn_jax.files import write_json
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 PACKAGE = pathlib.Path(__file__).parents[2]
 MEASURING = ("programs.py", "shapes.py", "timing.py", "gpu/exact.py", "gpu/flex.py", "gpu/measure.py", "gpu/parity.py")

@@ -24,8 +24,8 @@ from posattn_jax.benchmarks.gpu.cases import Timing
 from posattn_jax.benchmarks.gpu.exact import attend_exactly
 from posattn_jax.benchmarks.shapes import Point, make_inputs
 from posattn_jax.benchmarks.timing import Program, in_a_row, interleave, seconds
-from posattn_jax.files import write_json
 from posattn_jax.ops import grid
+from posattn_jax.system.files import write_json
 
 BLOCK = 128
 

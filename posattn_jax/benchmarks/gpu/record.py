@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from posattn_jax.files import write_json
+from posattn_jax.system.files import write_json
 
 # The exit code of a process that another one should go on from.
 AGAIN = 75

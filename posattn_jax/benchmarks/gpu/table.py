@@ -13,10 +13,10 @@ from typing import Any
 
 from absl import flags
 
-from posattn_jax import command_line
 from posattn_jax.benchmarks.table import number
-from posattn_jax.errors import InputError, RunError
-from posattn_jax.files import write_atomically
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import write_atomically
 
 IMPLEMENTATIONS = ("fused", "tiled", "dense", "flex", "cudnn")
 RATIOS = ("fused/tiled", "fused/flex", "fused/floor")

@@ -18,7 +18,7 @@ from posattn_jax.axes import (
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
-from posattn_jax.ops.attention.fused import fused_attention
+from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention

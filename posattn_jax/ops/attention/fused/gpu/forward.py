@@ -1,0 +1,67 @@
+"""The fused forward kernel: a block of queries meets the blocks of keys within its span, in one loop."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array
+from posattn_jax.ops import scores
+from posattn_jax.ops.attention.fused.blocks import BLOCK
+from posattn_jax.ops.attention.fused.gpu.pair import (
+    PAIR,
+    Memory,
+    Operands,
+    Plan,
+    addend_of,
+    encoding_pages,
+    logits_of,
+    over_neighbours,
+    ravel,
+)
+from posattn_jax.ops.attention.fused.gpu.program import begin, run
+
+
+def forward_operands(plan: Plan) -> Operands:
+    """What the kernel holds in shared memory."""
+    names = plan.present("content_query", "position_query", "key", "value")
+    return Operands(tuple(names), turns={"value": "key"}, makes=False)
+
+
+def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
+    """Outputs [pages 64 d], the largest logit and 1 / total [pages 64] of every query."""
+    warpgroup, blocks = plan.warpgroup, plan.blocks
+    operands = forward_operands(plan)
+    queries = [name for name in operands.names if name.endswith("query")]
+    width = plan.widths["value"]
+
+    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+        home = begin(plan, memory, program, queries)
+
+        def trip(key, carry):
+            largest, total, sums = carry
+            page = home.first_page + ravel(key, blocks.counts)
+            window = encoding_pages(plan, home.head, home.block, key)
+            memory.fetch(window | {name: page for name in ("key", "value") if name in plan.widths})
+            addend = addend_of(plan, memory.refs, home.example, key)
+            logits = logits_of(plan, memory, home.span, home.block, key, addend).logits
+            new = jnp.maximum(largest, logits.max(1))
+            weights = jnp.exp(logits - warpgroup.spread(new, PAIR))
+            decay = jnp.exp(largest - new)
+            sums = sums * warpgroup.spread(decay, sums.shape)
+            sums = warpgroup.product(weights, memory.need("value"), add_to=sums)
+            return new, total * decay + weights.sum(1), sums
+
+        start = (
+            warpgroup.full((BLOCK,), scores.LOWEST),
+            warpgroup.full((BLOCK,), 0.0),
+            warpgroup.full((BLOCK, width), 0.0),
+        )
+        largest, total, sums = over_neighbours(plan, home.span, home.block, trip, start)
+        inverse = 1 / jnp.where(total == 0, jnp.asarray(1, total.dtype), total)
+        made = sums * warpgroup.spread(inverse, sums.shape), largest, inverse
+        for output, value in zip(outputs, made, strict=True):
+            output[program] = value
+
+    programs = plan.batch * plan.heads * blocks.count
+    shapes = ((programs, BLOCK, width), (programs, BLOCK), (programs, BLOCK))
+    return run(plan, operands, inputs, programs, shapes, body)

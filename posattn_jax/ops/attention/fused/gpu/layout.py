@@ -1,0 +1,155 @@
+"""The fused kernels for GPUs of NVIDIA's Hopper generation, in Pallas' Mosaic GPU.
+
+They have been interpreted on a CPU and lowered for a GPU, and have not yet run on one.
+
+A warpgroup takes a block of 64 queries (`fused.blocks`) and loops over the blocks of keys within its half-spans, which
+it reads at run time: one program serves every span. Content logits are (q + u) K^T, logits of positions (q + v) E^T for
+the window of offsets between two blocks, read askew, so that nothing is gathered; G and the masks are made from sigma
+in registers, softmax is accumulated. The backward pass computes the weights again, in one kernel for the queries and
+sigma, one for keys and values, one for the encodings. beta is one feature more of E.
+
+Products are of bfloat16 and sums of float32; float32 is split in two bfloat16 (`warpgroup`), which is nearer to
+float32 than the GPU's default for it. Head dimensions are padded to multiples of 16. Rows shorter than 64 are taken
+several a block in the last two dimensions; a grid with less than 64 positions there is padded.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array
+from posattn_jax.ops import grid, span
+from posattn_jax.ops.attention.fused.blocks import Blocks, tiles
+from posattn_jax.ops.attention.fused.gpu.backward import backward, backward_operands
+from posattn_jax.ops.attention.fused.gpu.forward import forward, forward_operands
+from posattn_jax.ops.attention.fused.gpu.pair import Plan
+from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, padded_width, split
+from posattn_jax.ops.attention.loop import Loop
+from posattn_jax.ops.attention.problem import Problem
+
+# Shared memory of a block of threads: 227 KiB on Hopper, less what Mosaic keeps for itself.
+SHARED_BYTES = 227 * 1024 - 4096
+FEATURES = ("content_query", "position_query", "key", "value", "cotangent")
+
+
+class FusedGpu(Loop):
+    """The kernels for what `problem` asks; `interpret`: on a CPU, step by step, to test them.
+
+    Raises:
+      ValueError: a `Block`, float64 that is not interpreted, or head dimensions that do not fit shared memory.
+    """
+
+    def __init__(self, problem: Problem, interpret: bool = False):
+        super().__init__(problem, problem.query.shape[2])
+        problem.check_local("fused")
+        if problem.block is not None:
+            raise ValueError('implementation="fused" does not support a grid cut over devices')
+        if problem.dtype == jnp.float64 and not interpret:
+            raise ValueError('implementation="fused" does not support float64 on a GPU: expected float32 or bfloat16')
+        self.interpret = interpret
+
+    def cost(self, sigma: Array | None) -> float:
+        """There is nothing to compare with."""
+        return 0.0
+
+    def some_forward(self, arrays):
+        """As in `Loop`, in one kernel."""
+        plan = self.plan(arrays)
+        b, h, *_ = arrays["value"].shape
+        outputs, largest, inverse = forward(plan, self.inputs(plan, arrays))
+        statistics = plan.blocks.grid(jnp.stack([largest, inverse], -1), b, h)
+        return plan.blocks.grid(outputs, b, h)[..., : arrays["value"].shape[-1]], None, statistics
+
+    def some_backward(self, arrays, outputs, statistics, cotangent, _):
+        """As in `Loop`."""
+        plan = self.plan(arrays)
+        b, h, *_ = arrays["value"].shape
+        inputs = self.inputs(plan, arrays | {"cotangent": cotangent.astype(self.features(arrays))})
+        removed = (cotangent.astype(outputs.dtype) * outputs).sum(-1, keepdims=True)
+        vectors = {"largest": statistics[..., :1], "inverse": statistics[..., 1:], "removed": removed}
+        # Off the grid the inverse is 0, and so are weights.
+        inputs |= {name: plan.blocks.pages(x)[..., 0] for name, x in vectors.items()}
+        made = backward(plan, inputs)
+        cotangents = {
+            name: plan.blocks.grid(made[name], b, h)[..., : arrays[name].shape[-1]]
+            for name in ("content_query", "position_query", "key", "value")
+            if name in arrays
+        }
+        if "encoding" in arrays:
+            unwindow = jax.linear_transpose(plan.blocks.windows, arrays["encoding"].astype(plan.warpgroup.dtype))
+            (cotangents["encoding"],) = unwindow(made["encoding"][..., : arrays["encoding"].shape[-1]])
+        if "sigma" in arrays:
+            _, to_sigma = jax.vjp(self.coefficients, arrays["sigma"])
+            each_head = made["coefficients"].reshape(b, h, -1, len(plan.exponents)).sum((0, 2))
+            d_coefficients = each_head if plan.sigma_heads > 1 else each_head.sum(0, keepdims=True)
+            (cotangents["sigma"],) = to_sigma(d_coefficients.astype(arrays["sigma"].dtype))
+        return cotangents
+
+    def features(self, arrays: dict[str, Array]) -> Any:
+        """The dtype that all operands of products are brought to."""
+        names = ("content_query", "position_query", "key", "value", "encoding")
+        dtype = jnp.result_type(*(arrays[name] for name in names if name in arrays))
+        return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
+
+    def plan(self, arrays: dict[str, Array]) -> Plan:
+        """The first plan whose kernels fit shared memory."""
+        for shared in (False, True):
+            for tile in tiles(self.problem.grid_shape):
+                plan = self._plan(arrays, Blocks(self.problem.grid_shape, tile), shared)
+                operands = [forward_operands(plan), *backward_operands(plan)]
+                if max(map(plan.bytes, operands)) <= SHARED_BYTES:
+                    return plan
+        features = arrays["value"].shape[-1]
+        raise ValueError(f'implementation="fused" has no room for head_dim={features}: expected at most 128')
+
+    def _plan(self, arrays, blocks, shared):
+        b, h, *_ = arrays["value"].shape
+        sigma = arrays.get("sigma")
+        names = ("content_query", "position_query", "key", "value", "encoding")
+        widths = {name: padded_width(arrays[name].shape[-1]) for name in names if name in arrays}
+        if shared:
+            widths = dict.fromkeys(widths, max(widths.values()))
+        return Plan(
+            warpgroup=Warpgroup(blocks, self.features(arrays), self.interpret),
+            batch=b,
+            heads=h,
+            widths=widths | {"cotangent": widths["value"]},
+            scaling=self.problem.scaling,
+            multiply=self.multiply,
+            is_causal=self.problem.is_causal,
+            masks_span=sigma is not None and self.problem.threshold > 0,
+            exponents=() if sigma is None else tuple(span.pairs(sigma)),
+            sigma_heads=1 if sigma is None else len(sigma),
+            addend_batch=len(arrays["key_addend"]) if "key_addend" in arrays else 0,
+            shared=shared,
+        )
+
+    def coefficients(self, sigma: Array) -> Array:
+        """c of ln G = sum_m c_m offset_i offset_j, for offsets in positions: [h|1 m]."""
+        units = grid.normalise(
+            jnp.ones(len(self.problem.grid_shape)), self.problem.grid_shape, self.problem.reference_shape
+        )
+        return -0.5 * span.precision(sigma) * jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
+
+    def inputs(self, plan: Plan, arrays: dict[str, Array]) -> dict[str, Array]:
+        """What the kernels read: numbers of the span, and pages of features."""
+        sigma, dtype = arrays.get("sigma"), plan.warpgroup.dtype
+        if sigma is None:
+            half = jnp.asarray(self.problem.grid_shape) - 1
+            coefficients = jnp.zeros(1)
+        else:
+            half = self.problem.half_of(sigma)
+            half = jnp.where(jnp.isnan(half), 0, half)  # the query alone, whose ln G is NaN
+            coefficients = self.coefficients(sigma)
+        made = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel()}
+        for name in FEATURES:
+            if name in arrays:
+                pages = plan.blocks.pages(arrays[name].astype(plan.warpgroup.features))
+                made[name] = split(pages, plan.widths[name])
+        if "encoding" in arrays:
+            windows = plan.blocks.windows(arrays["encoding"].astype(plan.warpgroup.features))
+            made["encoding"] = split(windows, plan.widths["encoding"])
+        if "key_addend" in arrays:
+            made["key_addend"] = plan.blocks.pages(arrays["key_addend"].astype(dtype))[..., 0]
+        return made

@@ -1,0 +1,285 @@
+"""What the fused kernels for a GPU share: their memory, which blocks meet, and the logits of a block with another."""
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from posattn_jax.axes import Array
+from posattn_jax.ops import scores
+from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
+from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, swizzle_of
+
+PAIR = (BLOCK, BLOCK)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """What a kernel holds in shared memory.
+
+    Attributes:
+      names: of the operands.
+      turns: an operand that may share the page of another where memory is short.
+      makes: whether there is an operand that the kernel makes.
+    """
+
+    names: tuple[str, ...]
+    turns: dict[str, str]
+    makes: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is known of a problem when its kernels are compiled.
+
+    Attributes:
+      warpgroup: the steps that kernels are made of, and how the grid is cut.
+      batch, heads: b and h.
+      widths: features of a page, padded, of each operand that the problem has.
+      scaling: `scale`.
+      multiply: whether G is multiplied with the terms, or ln G added.
+      is_causal: as in `relative_attention`.
+      masks_span: whether keys outside the box are not attended.
+      exponents: the dimensions (i, j) of ln G = sum_m coefficient_m offset_i offset_j; none without a span.
+      sigma_heads: 1 if all heads have one span, else h.
+      addend_batch: the batch size of what is added to the logits of a key; 0 if nothing is.
+      shared: whether operands that are not needed at once take turns in shared memory.
+    """
+
+    warpgroup: Warpgroup
+    batch: int
+    heads: int
+    widths: dict[str, int]
+    scaling: float
+    multiply: bool
+    is_causal: bool
+    masks_span: bool
+    exponents: tuple[tuple[int, int], ...]
+    sigma_heads: int
+    addend_batch: int
+    shared: bool
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.warpgroup.blocks
+
+    @property
+    def swizzle(self) -> int:
+        return swizzle_of(*self.widths.values())
+
+    @property
+    def encodings(self) -> list[str]:
+        """The pages of a window."""
+        return [f"encoding{c}" for c in range(self.blocks.chunks)] if "encoding" in self.widths else []
+
+    def present(self, *names: str) -> list[str]:
+        """Those of some operands that there are, and the pages of a window."""
+        return [name for name in names if name in self.widths] + self.encodings
+
+    def width(self, name: str) -> int:
+        return self.widths["encoding" if name.startswith("encoding") else name]
+
+    def slot(self, name: str, turns: dict[str, str]) -> str:
+        """The page of shared memory where an operand is; `turns` says which may share one."""
+        if not self.shared:
+            return name
+        return "encoding" if name.startswith("encoding") else turns.get(name, name)
+
+    def scratch(self, operands: Operands) -> dict[str, Any]:
+        """Shared memory for operands, for what is skewed, and for an operand that the kernel makes."""
+        pages = {self.slot(name, operands.turns): self.width(name) for name in operands.names}
+        made = {name: self.warpgroup.page(width, self.swizzle) for name, width in pages.items()}
+        if operands.makes:
+            made["made"] = self.warpgroup.page(BLOCK, self.swizzle)
+        if self.encodings:
+            made["skew"] = self.warpgroup.skew_buffer()
+        return made
+
+    def bytes(self, operands: Operands) -> int:
+        """Of shared memory, on a GPU."""
+        items = {True: BLOCK * self.warpgroup.parts * 2, False: BLOCK * 4}
+        return sum(items[name != "skew"] * page.shape[-1] for name, page in self.scratch(operands).items())
+
+
+class Memory:
+    """The operands of a kernel, brought from global to shared memory as they are needed.
+
+    `fetch` starts the copies of operands that have a page to themselves; `need` waits for one, and copies it first
+    where operands take turns in a page and another has had it. `index` says which page of its operand in global
+    memory each is.
+    """
+
+    def __init__(self, plan: Plan, operands: Operands, refs: dict[str, Any], scratch: dict[str, Any]):
+        self.plan = plan
+        self.operands = operands
+        self.refs = refs
+        self.scratch = scratch
+        self.index: dict[str, Any] = {}
+        self.holds: dict[str, str] = {}
+        self.pending: set[str] = set()
+
+    def fetch(self, index: dict[str, Any]) -> None:
+        self.index |= index
+        self.holds = {slot: name for slot, name in self.holds.items() if name not in index}
+        slots = [self._slot(name) for name in self.operands.names]
+        for name in index:
+            if slots.count(self._slot(name)) == 1:
+                self._copy(name)
+
+    def need(self, name: str) -> Any:
+        slot = self._slot(name)
+        if self.holds.get(slot) != name:
+            self._copy(name)
+        if name in self.pending:
+            plgpu.barrier_wait(self._barrier(name))
+            self.pending.remove(name)
+        return self.scratch[slot]
+
+    def _slot(self, name):
+        return self.plan.slot(name, self.operands.turns)
+
+    def _copy(self, name):
+        source = self.refs["encoding" if name.startswith("encoding") else name]
+        plgpu.copy_gmem_to_smem(source.at[self.index[name]], self.scratch[self._slot(name)], self._barrier(name))
+        self.holds[self._slot(name)] = name
+        self.pending.add(name)
+
+    def _barrier(self, name):
+        return self.scratch["barriers"].at[self.operands.names.index(name)]
+
+
+@dataclasses.dataclass
+class Span:
+    """The span of a head: half-spans in positions, and the coefficients of ln G."""
+
+    half: list[Array]
+    coefficients: list[Array]
+
+
+def span_of(plan: Plan, refs: dict[str, Any], head: Array) -> Span:
+    """Read from global memory."""
+    which = head if plan.sigma_heads > 1 else jnp.int32(0)
+    p, m = len(plan.blocks.tile), len(plan.exponents)
+    half = [refs["half"][which * p + k] for k in range(p)]
+    return Span(half, [refs["coefficients"][which * m + k] for k in range(m)])
+
+
+def unravel(index: Array, counts: Sequence[Any]) -> list[Array]:
+    """Coordinates, row-major."""
+    where = []
+    for n in reversed(counts):
+        n = jnp.int32(n)
+        where.append(lax.rem(index, n))
+        index = lax.div(index, n)
+    return where[::-1]
+
+
+def ravel(where: Sequence[Array], counts: Sequence[int]) -> Array:
+    """The inverse of `unravel`."""
+    index = jnp.int32(0)
+    for coordinate, n in zip(where, counts, strict=True):
+        index = index * n + coordinate
+    return index
+
+
+def neighbours(plan: Plan, span: Span, block: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """The first of the blocks that hold a position within the half-spans of a block, and how many, a dimension."""
+    first, counts = [], []
+    for coordinate, t, half, size in zip(block, plan.blocks.tile, span.half, plan.blocks.grid_shape, strict=True):
+        low = jnp.maximum(coordinate * t - half, 0)
+        high = jnp.minimum(coordinate * t + (t - 1) + half, size - 1)
+        shift = t.bit_length() - 1
+        first.append(low >> shift)
+        counts.append((high >> shift) - first[-1] + 1)
+    return first, counts
+
+
+def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], trip: Callable, carry: Any) -> Any:
+    """carry = trip(neighbour, carry) for each neighbour of a block."""
+    first, counts = neighbours(plan, span, block)
+
+    def body(index, carry):
+        return trip([low + k for low, k in zip(first, unravel(index, counts), strict=True)], carry)
+
+    return lax.fori_loop(jnp.int32(0), reduce(operator.mul, counts), body, carry)
+
+
+@dataclasses.dataclass
+class Logits:
+    """What is made of a pair of blocks, each [64 64].
+
+    Attributes:
+      logits: G * scale * terms, or as `span_mode` has it, far below any other where a key is not attended.
+      factor: of the terms, in the logits.
+      products: offset_i offset_j of each coefficient of ln G.
+    """
+
+    logits: Array
+    factor: Any
+    products: list[Any]
+
+
+def logits_of(plan: Plan, memory: Memory, span: Span, query: Sequence[Array], key: Sequence[Array], addend: Any):
+    """The logits of a block of queries with a block of keys, given by their coordinates, whose operands are fetched."""
+    warpgroup, blocks = plan.warpgroup, plan.blocks
+    terms = None
+    if plan.encodings:
+        skew = memory.scratch["skew"]
+        for chunk, name in enumerate(plan.encodings):
+            product = warpgroup.product(memory.need("position_query"), memory.need(name), transpose_b=True)
+            warpgroup.put_columns(skew, chunk, product)
+        terms = warpgroup.skewed(skew)
+    if "key" in plan.widths:
+        content = (memory.need("content_query"), memory.need("key"))
+        terms = warpgroup.product(*content, transpose_b=True, add_to=terms)
+    assert terms is not None, "there is nothing to attend by"
+    rows, columns = warpgroup.positions()
+    tiles = list(zip(blocks.tile, blocks.coordinates(rows), blocks.coordinates(columns), strict=True))
+    offsets = [(z - y) * t + (j - i) for (t, i, j), y, z in zip(tiles, query, key, strict=True)]
+
+    factor = plan.scaling
+    floats = [offset.astype(warpgroup.dtype) for offset in offsets]
+    products = [floats[i] * floats[j] for i, j in plan.exponents]
+    if plan.exponents:
+        log_gaussian = reduce(operator.add, map(operator.mul, products, span.coefficients))
+        if plan.multiply:
+            factor = plan.scaling * jnp.exp(log_gaussian)
+        logits = factor * terms if plan.multiply else factor * terms + log_gaussian
+    else:
+        logits = factor * terms
+    masks = []
+    if plan.masks_span:
+        masks += [abs(offset) <= half for offset, half in zip(offsets, span.half, strict=True)]
+    if plan.is_causal:
+        strides = [math.prod(blocks.grid_shape[k + 1 :]) for k in range(len(offsets))]
+        masks.append(reduce(operator.add, map(operator.mul, offsets, strides)) <= 0)
+    for (t, _, j), z, size in zip(tiles, key, blocks.grid_shape, strict=True):
+        if size % t:
+            masks.append(z * t + j < size)
+    if masks:
+        logits = jnp.where(reduce(operator.and_, masks), logits, jnp.asarray(scores.MASKED, warpgroup.dtype))
+    if addend is not None:
+        logits += warpgroup.spread(addend, PAIR, 1)
+    return Logits(logits, factor, products)
+
+
+def addend_of(plan: Plan, refs: dict[str, Any], example: Array, key: Sequence[Array]) -> jax.Array | None:
+    """What is added to the logits of the keys of a block."""
+    if not plan.addend_batch:
+        return None
+    example = example if plan.addend_batch > 1 else jnp.int32(0)
+    return plan.warpgroup.load(refs["key_addend"], example * plan.blocks.count + ravel(key, plan.blocks.counts), 1)
+
+
+def encoding_pages(plan: Plan, head: Array, query: Sequence[Array], key: Sequence[Array]) -> dict[str, Array]:
+    """Where the window of two blocks is: its pages by their names."""
+    step = [z - y + (n - 1) for y, z, n in zip(query, key, plan.blocks.counts, strict=True)]
+    first = (head * math.prod(plan.blocks.steps) + ravel(step, plan.blocks.steps)) * plan.blocks.chunks
+    return {name: first + chunk for chunk, name in enumerate(plan.encodings)}

@@ -1,0 +1,260 @@
+"""What the fused kernels let a warpgroup of a GPU do, and the same on a CPU where they are interpreted.
+
+The interpreter of Pallas knows copies, barriers, loops and loads, but neither operands of products in registers,
+transposed ones, nor code of Mosaic: these few steps are written twice here, and everything else once, in `fused_gpu_*`.
+
+A page is 64 rows of features. What float32 holds is split into bfloat16 parts, x = high + low, in the pages of an array
+[pages, parts * 64, d]: a product of two such operands is that of high high, high low and low high, and errs by about
+2^-16. In float64, for which there is the interpreter alone, and in bfloat16 there is one part.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, memref
+
+from posattn_jax.axes import Array
+from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
+
+# Beyond the encodings of a window: rows that are a multiple of 32 words apart would meet in the same banks.
+SKEW_PADDING = 8
+
+
+def num_parts(dtype: Any) -> int:
+    """The parts of the features of a dtype."""
+    return 2 if dtype == jnp.float32 else 1
+
+
+def split(pages: Array, width: int) -> Array:
+    """[pages 64 d] -> [pages, parts * 64, width], with zeros for features."""
+    pages = jnp.pad(pages, [(0, 0), (0, 0), (0, width - pages.shape[-1])])
+    if num_parts(pages.dtype) == 1:
+        return pages
+    # Not a cast there and back, which compilers may leave out.
+    high = lax.reduce_precision(pages, exponent_bits=8, mantissa_bits=7)
+    return jnp.concatenate([high, pages - high], 1).astype(jnp.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Warpgroup:
+    """The steps of a kernel.
+
+    Attributes:
+      blocks: how the grid is cut.
+      features: the dtype of the inputs.
+      interpret: whether the kernel is interpreted.
+    """
+
+    blocks: Blocks
+    features: Any
+    interpret: bool
+
+    @property
+    def dtype(self) -> Any:
+        """Of logits and sums."""
+        return jnp.promote_types(self.features, jnp.float32)
+
+    @property
+    def operand_dtype(self) -> Any:
+        """Of the operands of products."""
+        return jnp.dtype(jnp.bfloat16 if self.features == jnp.float32 else self.features)
+
+    @property
+    def parts(self) -> int:
+        return num_parts(self.features)
+
+    def page(self, width: int, swizzle: int) -> Any:
+        """Shared memory for a page of an operand."""
+        elements = swizzle * 8 // jnp.finfo(jnp.bfloat16).bits
+        transforms = (plgpu.TilingTransform((8, elements)), plgpu.SwizzleTransform(swizzle))
+        return plgpu.SMEM(
+            (self.parts * BLOCK, width), self.operand_dtype, transforms=() if self.interpret else transforms
+        )
+
+    def skew_buffer(self) -> Any:
+        """Shared memory for what the queries of a block make of a window."""
+        return plgpu.SMEM((BLOCK, self.blocks.chunks * BLOCK + SKEW_PADDING), self.dtype)
+
+    def positions(self) -> tuple[Array, Array]:
+        """The number of the query, and of the key, in its block: [64 64]."""
+        shape = (BLOCK, BLOCK)
+        if self.interpret:
+            return lax.broadcasted_iota(jnp.int32, shape, 0), lax.broadcasted_iota(jnp.int32, shape, 1)
+        rows = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=plgpu.Layout.WGMMA)
+        return rows, plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
+
+    def full(self, shape: tuple[int, ...], value: float) -> Array:
+        """A constant, of queries [64] or of rows [64 d]."""
+        x = jnp.full(shape, value, self.dtype)
+        if self.interpret:
+            return x
+        return plgpu.layout_cast(x, plgpu.Layout.WGMMA if len(shape) > 1 else plgpu.Layout.WGMMA.reduce(1))
+
+    def load(self, ref: Any, index: Any, axis: int) -> Array:
+        """Numbers [64] of the queries (axis 0) or keys (axis 1) of a block, to be broadcast along the other."""
+        if self.interpret:
+            return ref[index]
+        return _load(ref.at[index], plgpu.Layout.WGMMA.reduce(1 - axis))
+
+    @staticmethod
+    def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
+        """[64] -> `shape`, where it is along `axis`."""
+        return lax.broadcast_in_dim(x, shape, [axis])
+
+    def split(self, x: Array) -> list[Array]:
+        """The parts of an operand [64 n] of a product."""
+        if self.parts == 1:
+            return [x.astype(self.operand_dtype)]
+        high = x.astype(jnp.bfloat16)
+        return [high, (x - high.astype(x.dtype)).astype(jnp.bfloat16)]
+
+    def store(self, ref: Any, x: Array) -> None:
+        """An operand [64 n] into shared memory."""
+        for part, value in enumerate(self.split(x)):
+            ref[pl.ds(part * BLOCK, BLOCK)] = value
+        if not self.interpret:
+            plgpu.commit_smem()
+
+    def product(
+        self, a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, add_to: Array | None = None
+    ) -> Array:
+        """a b, or `add_to` + a b, with a an array [64 k] or a page and b a page."""
+        a = self.split(a) if isinstance(a, jax.Array) else self._parts(a)
+        pairs = [(x, y) for i, x in enumerate(a) for j, y in enumerate(self._parts(b)) if i + j < self.parts]
+        if self.interpret:
+
+            def read(x, transpose):
+                x = x if isinstance(x, jax.Array) else x[...]
+                return x.T if transpose else x
+
+            terms = [
+                jnp.dot(read(x, transpose_a), read(y, transpose_b), preferred_element_type=self.dtype) for x, y in pairs
+            ]
+            return functools.reduce(operator.add, terms if add_to is None else [add_to, *terms])
+
+        def transposed(x, transpose):
+            return plgpu.transpose_ref(x, (1, 0)) if transpose else x
+
+        def accumulate(total):
+            for x, y in pairs:
+                plgpu.wgmma(total, transposed(x, transpose_a), transposed(y, transpose_b))
+
+        if add_to is not None:
+            return cast(Array, pl.run_state(accumulate)(plgpu.ACC.init(add_to)))
+        rows, columns = a[0].shape[int(transpose_a)], b.shape[1]
+        columns = BLOCK if transpose_b else columns
+
+        def compute(total):
+            accumulate(total)
+            return total[...]
+
+        return pl.run_scoped(compute, plgpu.ACC((rows, columns), self.dtype))
+
+    def _parts(self, page: Any) -> list[Any]:
+        return [page.at[pl.ds(part * BLOCK, BLOCK)] for part in range(self.parts)]
+
+    def put_columns(self, buffer: Any, chunk: int, x: Array) -> None:
+        """What queries make of 64 encodings of a window."""
+        buffer[:, pl.ds(chunk * BLOCK, BLOCK)] = x
+
+    def columns(self, buffer: Any, chunk: int) -> Array:
+        """The inverse of `put_columns`."""
+        index = (slice(None), pl.ds(chunk * BLOCK, BLOCK))
+        return buffer[index] if self.interpret else _load(buffer.at[index], plgpu.Layout.WGMMA)
+
+    def skewed(self, buffer: Any) -> Array:
+        """From what queries make of a window, [64 W], to what they make of keys: [64 64]."""
+        if self.interpret:
+            return jnp.take_along_axis(buffer[...], self.blocks.address(*self.positions()), 1)
+
+        shape = (BLOCK, BLOCK)
+        made = plgpu.ShapeDtypeStruct(shape, self.dtype, layout=plgpu.Layout.WGMMA)
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=made)
+        def read(_, buffer):
+            return mgpu.FragmentedArray.build(
+                shape, mgpu.WGMMA_LAYOUT, lambda i, j: memref.load(buffer, [i, _address(self.blocks, i, j)])
+            )
+
+        return read(buffer)
+
+    def put_skewed(self, buffer: Any, x: Array) -> None:
+        """The transposed of `skewed`: `buffer` holds 0 where no key is."""
+        if self.interpret:
+            rows, columns = self.positions()
+            buffer[...] = jnp.zeros(buffer.shape, self.dtype).at[rows, self.blocks.address(rows, columns)].set(x)
+            return
+        for chunk in range(self.blocks.chunks):
+            self.put_columns(buffer, chunk, self.full((BLOCK, BLOCK), 0.0))
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA))
+        def write(_, buffer, x):
+            mgpu.warpgroup_barrier()
+            x.foreach(lambda value, at: memref.store(value, buffer, [at[0], _address(self.blocks, *at)]))
+            mgpu.warpgroup_barrier()
+
+        write(buffer, x)
+
+
+def _load(ref: Any, layout: Any) -> Array:
+    """jax 0.10 requires an index beside the reference, which has one already; 0.12 refuses it."""
+    required = [x for x in inspect.signature(plgpu.load).parameters.values() if x.default is x.empty]
+    return plgpu.load(ref, *[None] * (len(required) - 1), layout=layout, optimized=False)
+
+
+def _address(blocks: Blocks, i: ir.Value, j: ir.Value) -> ir.Value:
+    """As `Blocks.address`, in the compiler's terms."""
+    index = ir.IndexType.get()
+
+    def code(position):
+        total = mgpu.c(0, index)
+        for t, stride in zip(reversed(blocks.tile), reversed(blocks.strides), strict=True):
+            digit = arith.andi(position, mgpu.c(t - 1, index))
+            total = arith.addi(total, arith.muli(digit, mgpu.c(stride, index)))
+            position = arith.shrui(position, mgpu.c(t.bit_length() - 1, index))
+        return total
+
+    return arith.addi(arith.subi(code(j), code(i)), mgpu.c(blocks.centre, index))
+
+
+def swizzle_of(*widths: int) -> int:
+    """The bytes of the widest swizzle that fits features of these widths."""
+    return 2 * math.gcd(BLOCK, *widths)
+
+
+def padded_width(features: int) -> int:
+    """The least width of a page that products take."""
+    return -(-features // 16) * 16
+
+
+def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any], barriers: int, warpgroup: Warpgroup):
+    """The kernel of `body(*inputs, *outputs, **scratch)`, one warpgroup for each of `programs`."""
+    interpret = None
+    if warpgroup.interpret:
+        from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+
+        interpret = InterpretGPUParams()
+    return plgpu.kernel(
+        body,
+        out_type=outputs,
+        grid=(programs,),
+        grid_names=("program",),
+        scratch_types=scratch | {"barriers": plgpu.Barrier(num_barriers=barriers)},
+        compiler_params=plgpu.CompilerParams(
+            approx_math=warpgroup.features == jnp.bfloat16,
+            lowering_semantics=plgpu.LoweringSemantics.Lane,  # not the default of every jax
+        ),
+        interpret=interpret,
+    )

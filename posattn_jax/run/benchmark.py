@@ -1,0 +1,289 @@
+"""Times the updates of a config's training, by the layout of attention, the dtype, the batch and the span's start.
+
+  python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:half --workdir=FOLDER
+      [--implementations=auto,dense] [--dtypes=float32,bfloat16] [--batch_sizes=10,20] [--sigmas=.05,.3]
+      [--steps=10 --repeats=3 --seconds=600 --memory_limit_gib=8] [--data=made|read] [--trace=FOLDER]
+
+What is timed is what training dispatches, with the reading of its data: so many updates, each from the one before, on
+the mesh of the config; the learning rate is 0, so that spans stay. One run more is profiled. The table, and
+`results.json`, have of each
+
+- updates and examples a second, the median of the runs;
+- MFU: the FLOPs that the model needs (forward once, backward twice, all pairs: see `update_flops`) a second, as a share
+  of what the devices reach: by their data sheet, or where that is not known, in a product of matrices measured here;
+- waiting: the share of the time in which the host waited for data;
+- of the time that instructions ran: attention's, the feed-forward layers', the optimiser's and the rest's share; idle:
+  the share of the whole time in which none did.
+"""
+
+import dataclasses
+import pathlib
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+
+from posattn_jax.benchmarks import parts
+from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.operations import update_flops
+from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
+from posattn_jax.benchmarks.table import measurement, number
+from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, interleave
+from posattn_jax.build import experiment
+from posattn_jax.data.batches import Ordered, Source
+from posattn_jax.data.images import ImageSet
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
+from posattn_jax.train.bounds import SpanBounds
+from posattn_jax.train.clock import Clock
+from posattn_jax.train.loop import Trainer
+from posattn_jax.train.member import Member
+from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.step import init_state
+
+# Height, width and channels of the sets whose images can be made of random pixels.
+IMAGE_SHAPES = {"cifar10": (32, 32, 3), "digits": (8, 8, 1)}
+# Of random pixels, updates that an epoch has.
+MADE_UPDATES = 16
+
+BASELINE = "dense"
+
+SHARES = (*parts.PARTS, parts.REST, "idle")
+ASKED = ("implementations", "steps", "repeats", "seconds", "memory_limit_gib", "data")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A row of the table."""
+
+    implementation: str
+    dtype: str
+    batch_size: int
+    initial_sigma: float | None
+
+
+def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
+    """The rows asked for; InputError for any that cannot be."""
+    span: Any = config.model.span
+    if options.sigmas is not None and not span.enabled:
+        raise InputError(f"--sigmas={','.join(options.sigmas)}: model.span.enabled is False")
+    lists: dict[str, list[Any]] = {
+        "implementations": options.implementations,
+        "dtypes": options.dtypes if options["dtypes"].present else [config.model.dtype],
+        "batch_sizes": numbers(options, "batch_sizes", int) or [config.train.batch_size],
+        "sigmas": numbers(options, "sigmas", float) or [span.initial_sigma if span.enabled else None],
+    }
+    for name, values in lists.items():
+        if not values:
+            raise InputError(f"--{name} is empty: expected at least one")
+    return [
+        Kind(implementation, dtype, batch_size, sigma)
+        for implementation in lists["implementations"]
+        for dtype in lists["dtypes"]
+        for batch_size in lists["batch_sizes"]
+        for sigma in lists["sigmas"]
+    ]
+
+
+def numbers(options: flags.FlagValues, name: str, kind: Callable[[str], Any]) -> list[Any]:
+    """The finite numbers that a flag lists; none where it is not given."""
+    given: Any = options[name].value
+    if given is None:
+        return []
+    try:
+        found = [kind(value) for value in given]
+    except ValueError as error:
+        raise InputError(f"--{name}={','.join(given)}: expected numbers") from error
+    if not found or not np.all(np.isfinite(found)):
+        raise InputError(f"--{name}={','.join(given)}: expected at least one, each finite")
+    return found
+
+
+def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
+    """The config of a row, at a learning rate of 0."""
+    config = config.copy_and_resolve_references()
+    config.optimizer.learning_rate = 0.0
+    config.model.implementation, config.model.dtype = kind.implementation, kind.dtype
+    config.train.batch_size = kind.batch_size
+    if kind.initial_sigma is not None:
+        config.model.span.initial_sigma = kind.initial_sigma
+    return config
+
+
+def make_source(config: ConfigDict, data: str, most_examples: int, workdir: pathlib.Path) -> Any:
+    """The config's training examples, or images of the same shape, made of random pixels."""
+    if data == "read":
+        return experiment.load_sources(config, workdir=workdir)["train"]
+    if config.task != "classification" or config.data.name not in IMAGE_SHAPES:
+        raise InputError(
+            f'data.name="{config.data.name}": --data=made knows {", ".join(IMAGE_SHAPES)}; use --data=read'
+        )
+    rng = np.random.default_rng(0)
+    num_images = max(1, MADE_UPDATES * most_examples)
+    images = rng.integers(0, 256, (num_images, *IMAGE_SHAPES[config.data.name]), np.uint8)
+    return experiment.lay_out(config, ImageSet(images, rng.integers(0, 10, num_images), num_classes=10))
+
+
+class Updates:
+    """The training of a row: compiled, and run so many updates at a time.
+
+    Attributes:
+      task: what is trained.
+      program: what is timed.
+      hlo: what it was compiled to.
+      waited: the share of each run's time in which it waited for data.
+    """
+
+    def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, made: dict[Any, Compiled]):
+        per_epoch = experiment.steps_per_epoch(config, source)
+        settings = experiment.make_settings(config, per_epoch)
+        optimizer = experiment.make_optimizer(config, settings, per_epoch)
+        self.task = experiment.make_task(config, source)
+        self.trainer = Trainer(
+            self.task, optimizer, [Member(config.seed, source, source)], make_mesh(**config.mesh), settings
+        )
+        self.waited: list[float] = []
+        self._steps, self._clock, self._dispatcher = steps, Clock(0), self.trainer.dispatcher
+        shardings = jax.tree.map(lambda array: array.sharding, self.trainer.abstract)
+        self._state = jax.jit(lambda: init_state(self.task, optimizer, config.seed), out_shardings=shardings)()
+        bounds = SpanBounds(self.task, self._state.params).value if settings.bounded_spans else None
+
+        # A program reads sigma from its state: one serves all that start from others, unless its bounds are static.
+        key = config.model.implementation, config.model.dtype, config.train.batch_size, bounds
+        if key not in made:
+            with jax.set_mesh(self.trainer.mesh):
+                arguments = self._dispatcher.arguments(self._state, 1, self._clock)
+                made[key] = compile_ahead(self._dispatcher.program(bounds), arguments, limit_gib)
+        self._compiled = made[key]
+        self.hlo = self._compiled.call.as_text()
+        self.program = self._compiled.program(self._run)
+
+    def _run(self) -> Any:
+        self._clock.start_rate(0)
+        with jax.set_mesh(self.trainer.mesh):
+            for done in range(0, self._steps, self._dispatcher.most):
+                count = min(self._dispatcher.most, self._steps - done)
+                self._state, figures = self._compiled.call(*self._dispatcher.arguments(self._state, count, self._clock))
+        made = jax.block_until_ready((self._state, figures))
+        self.waited.append(self._clock.waiting_share)
+        return made
+
+
+def flops_of(config: ConfigDict, source: Source) -> int:
+    """What the model needs for an update."""
+    config = config.copy_and_resolve_references()
+    config.model.implementation, config.mesh.grid = "reference", 1
+    task = experiment.make_task(config, source)
+    batch = source.batch(np.arange(config.train.batch_size))
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    return config.train.accumulation_steps * update_flops(lambda *of: task.loss(*of)[0], params, batch)
+
+
+def peak_of(dtype: str) -> tuple[float, str]:
+    """FLOPs a second that all devices reach together, and how that is known."""
+    kind = jax.devices()[0].device_kind
+    if kind in PEAKS:
+        return jax.device_count() * PEAKS[kind].flops_per_second[dtype], "data sheet"
+    devices = 1 if jax.default_backend() == "cpu" else jax.device_count()  # virtual ones share the cores
+    return devices * measure_rates(dtype).flops_per_second[dtype], "measured, a product of matrices"
+
+
+def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+    """What was measured: "rows" and what they have in common."""
+    kinds = kinds_of(options, config)
+    per_update = config.train.accumulation_steps * max(kind.batch_size for kind in kinds)
+    source = make_source(config, options.data, per_update, workdir)
+    if isinstance(source, Ordered):
+        raise InputError(f'task="{config.task}": its batches have several shapes, and a benchmark times one')
+    compiled: dict[Any, Compiled] = {}
+    rows: list[dict[str, Any]] = []
+    timed: list[tuple[dict[str, Any], Updates]] = []
+    for kind in kinds:
+        rows.append(dataclasses.asdict(kind))
+        try:
+            timed.append(
+                (rows[-1], Updates(changed(config, kind), source, options.steps, options.memory_limit_gib, compiled))
+            )
+        except Skipped as reason:
+            rows[-1]["skipped"] = str(reason)
+    times = interleave([updates.program for _, updates in timed], options.repeats, options.seconds)
+    peaks = {dtype: peak_of(dtype) for dtype in dict.fromkeys(row["dtype"] for row, _ in timed)}
+    flops = {size: flops_of(changed(config, kind), source) for size, kind in {k.batch_size: k for k in kinds}.items()}
+    for (row, updates), each in zip(timed, times, strict=True):
+        row |= measurement(updates.program, [seconds / options.steps for seconds in each])
+        row["waiting"] = statistics.median(updates.waited[1:])  # not of the run that warmed up
+        row["parts"] = parts.measure(updates.program.run, updates.hlo, trace_folder(options.trace, row))
+        row["steps_per_second"] = 1e3 / row["median_ms"]
+        row["examples_per_second"] = row["steps_per_second"] * config.train.accumulation_steps * row["batch_size"]
+        row["model_flops"] = flops[row["batch_size"]]
+        row["utilisation"] = row["model_flops"] * row["steps_per_second"] / peaks[row["dtype"]][0]
+    baseline = {same(row): row["median_ms"] for row, _ in timed if row["implementation"] == BASELINE}
+    for row, _ in timed:
+        to_beat = baseline.get(same(row))
+        row["speed_up"] = None if to_beat is None else to_beat / row["median_ms"]
+    return {
+        "unit": timed[0][1].task.unit if timed else "examples",
+        "grid_shape": list(timed[0][1].task.grid_shape) if timed else None,
+        "peak_flops_per_second": {dtype: {"value": value, "from": how} for dtype, (value, how) in peaks.items()},
+        "rows": rows,
+    }
+
+
+def same(row: dict[str, Any]) -> tuple[Any, ...]:
+    """All that rows to be compared have in common."""
+    return row["dtype"], row["batch_size"], row["initial_sigma"]
+
+
+def trace_folder(trace: str | None, row: dict[str, Any]) -> pathlib.Path | None:
+    """Of one row's profile."""
+    if trace is None:
+        return None
+    sigma = "" if row["initial_sigma"] is None else f"_sigma_{row['initial_sigma']:g}"
+    return pathlib.Path(trace, f"{row['implementation']}_{row['dtype']}_batch_{row['batch_size']}{sigma}")
+
+
+def format_rows(rows: list[dict[str, Any]], unit: str) -> str:
+    """The table, with the reasons of what is missing below."""
+    plain = {
+        "batch_size": "batch",
+        "initial_sigma": "sigma",
+        "steps_per_second": "steps/s",
+        "examples_per_second": f"{unit}/s",
+        "speed_up": f"x {BASELINE}",
+        "median_ms": "ms/step",
+        "temp_mib": "temp MiB",
+        "compile_seconds": "compile s",
+    }
+    cells = [["", "", *plain.values(), "MFU", "waiting", *SHARES]]
+    for row in rows:
+        figures = [row.get("utilisation"), row.get("waiting"), *(row.get("parts", {}).get(part) for part in SHARES)]
+        percent = ["-" if figure is None else f"{figure:.1%}" for figure in figures]
+        cells.append([row["implementation"], row["dtype"], *(number(row.get(key)) for key in plain), *percent])
+    lines = [f"  {first:<12}{second:<10}" + "".join(f"{cell:>13}" for cell in rest) for first, second, *rest in cells]
+    lines += [f"  {row['implementation']} {row['dtype']} skipped: {row['skipped']}" for row in rows if "skipped" in row]
+    return "\n".join(lines)
+
+
+def benchmark(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Measures, prints the table, and writes `results.json`.
+
+    Raises:
+      InputError: anything that cannot be measured as asked for.
+    """
+    command_line.make_folder(str(workdir), "workdir")
+    command_line.make_folder(options.trace, "trace")
+    measured = measure(options, config, workdir)
+    grid = " x ".join(str(size) for size in measured["grid_shape"] or ["?"])
+    print(
+        f"updates of {config.train.accumulation_steps} micro-batches, {grid} positions, {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}\n{format_rows(measured['rows'], measured['unit'])}"
+    )
+    asked = {name: options[name].value for name in ASKED}
+    write_json(
+        workdir / "results.json", {"options": asked, **describe_machine(), "config": config.to_dict(), **measured}
+    )

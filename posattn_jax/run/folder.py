@@ -1,0 +1,77 @@
+"""A run folder: which config it belongs to, and that one process at a time trains in it."""
+
+import contextlib
+import fcntl
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import flatten
+
+# Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
+MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
+MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "model.span.bounded")
+# ... its length, where the learning rate does not depend on it; ...
+MAY_GROW = ("train.total_epochs", "train.total_steps")
+ENDLESS = ("constant", "inverse_sqrt")
+# ... and for an evaluation also the grid that the data lies on, and the layout of attention.
+MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size", "model.implementation")
+MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
+
+
+def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """InputError where the folder holds something else than a run that this config continues."""
+    saved = _read_config(workdir)
+    if saved is not None:
+        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule in ENDLESS else ()))
+
+
+def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+    """The config of the run that a folder holds; InputError unless that is one that this config evaluates."""
+    saved = _read_config(workdir)
+    if saved is None:
+        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    _compare(config, saved, workdir, MAY_CHANGE + MAY_GROW + MAY_DIFFER)
+    return saved
+
+
+@contextlib.contextmanager
+def alone_in(workdir: pathlib.Path) -> Iterator[None]:
+    """InputError where another process trains in the folder, which is made where it is missing."""
+    with contextlib.ExitStack() as stack:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((workdir / ".lock").open("w"))
+        except OSError as error:
+            raise InputError(f"--workdir={workdir}: cannot be written to ({error.strerror})") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"--workdir={workdir}: another process is training there") from error
+        yield
+
+
+def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+    path = workdir / "config.json"
+    if not path.exists():
+        visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
+        if visible or workdir.is_file():
+            raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+
+
+def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
+    """InputError where the config differs from the run folder's in a field that may not change."""
+    now, then = flatten(json.loads(json.dumps(config.to_dict()))), flatten(saved)
+    differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
+    if differing:
+        listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)
+        raise InputError(f"--workdir={workdir} belongs to another config: {listed}; choose another folder")

@@ -1,0 +1,117 @@
+"""What a run leaves behind at its end: what it has learned of positions, its summary, and its pictures."""
+
+import pathlib
+import resource
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from posattn_jax.build.layer import make_span
+from posattn_jax.data import tokenizer
+from posattn_jax.data.images import GridImages
+from posattn_jax.system.errors import RunError
+from posattn_jax.system.files import read_metrics, write_atomically, write_json
+from posattn_jax.system.processes import is_first
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.train.loop import Trainer
+from posattn_jax.train.member import Member
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def write(trainer: Trainer, configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path]) -> None:
+    """Of every run of a trainer that has come to its end; all processes call it, and the first one writes."""
+    describe = jax.jit(trainer.task.describe, out_shardings=NamedSharding(trainer.mesh, PartitionSpec()))
+    for member, config, workdir in zip(trainer.members, configs, workdirs, strict=True):
+        arrays = _positions(trainer, member, describe)
+        if is_first():
+            _finish(trainer, member, arrays, config, workdir)
+
+
+def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any]) -> dict[str, np.ndarray]:
+    """What the best epoch knows of positions, and an image to draw it on."""
+    restored = member.checkpoints.restore(trainer.abstract, member.checkpoints.best_step())
+    if restored is None:
+        raise RunError(f"{member.checkpoints.folder}: the checkpoints are gone")
+    made = jax.device_get(describe(restored[0].params))
+    arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
+    if isinstance(member.validation_source, GridImages):
+        image = member.validation_source.pixels(np.arange(1))[0]
+        if image.ndim == 3:  # no clip
+            arrays["image"] = image
+    return arrays
+
+
+def _finish(
+    trainer: Trainer, member: Member, arrays: dict[str, np.ndarray], config: ConfigDict, workdir: pathlib.Path
+) -> None:
+    """Writes `positions.npz` and `summary.json`, draws the pictures, and tells."""
+    epochs: dict[int, dict[str, Any]] = {}
+    for row in read_metrics(workdir / "metrics.jsonl"):
+        if row["split"] == "validation":
+            epochs.setdefault(row["step"], {"step": row["step"], "epoch": row["epoch"]})[row["name"]] = row["value"]
+    score = trainer.task.score
+    best = max(epochs.values(), key=lambda figures_: (figures_[score], -figures_["step"]))
+
+    write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
+
+    span = make_span(config)
+    summary = {
+        "best": best,
+        "final": epochs[max(epochs)],
+        "num_parameters": trainer.num_parameters,
+        "grid_shape": list(trainer.task.grid_shape),
+        "score_share": _score_shares(workdir, best["step"]),
+        "threshold": span and span.threshold,
+        "seconds": member.seconds,
+        "peak_memory_bytes": _peak_memory_bytes(),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "versions": {package: metadata.version(package) for package in PACKAGES},
+        "git_commit": _git_commit(),
+    }
+    if isinstance(trainer.task, SentencePrediction):
+        trained_on, judged_by = member.train_source, member.validation_source
+        of_one = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
+        summary["always_the_same"] = of_one
+    if (workdir / tokenizer.HASH_FILE).exists():
+        summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
+    write_json(workdir / "summary.json", summary)
+    from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
+
+    drawn = figures.draw_run(workdir)
+    print(f"{member.name}best validation {score} {best[score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
+    print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
+
+
+def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:
+    """The share of all scores that each block with a span computed after `step`, the mean of its heads."""
+    shares: dict[str, list[float]] = {}
+    for row in read_metrics(workdir / "metrics.jsonl"):
+        if row["step"] == step and row["split"] == "span" and "/score_share_" in row["name"]:
+            shares.setdefault(row["name"].split("/")[0], []).append(row["value"])
+    return {block: float(np.mean(values)) for block, values in shares.items()}
+
+
+def _peak_memory_bytes() -> dict[str, int]:
+    """The most memory that this process held: of the host, and of its first device where that tells."""
+    peak = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in statistics:
+        peak["device"] = statistics["peak_bytes_in_use"]
+    return peak
+
+
+def _git_commit() -> str | None:
+    """The commit of the source, if it is a checkout."""
+    command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # a machine without git
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

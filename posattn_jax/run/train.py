@@ -1,0 +1,112 @@
+"""Trains a run in its folder, or several that differ in the seed alone; what was stopped continues."""
+
+import contextlib
+import pathlib
+from collections.abc import Sequence
+
+import jax
+from ml_collections import ConfigDict
+
+from posattn_jax.build import experiment
+from posattn_jax.build.data_files import data_files
+from posattn_jax.data import remembered
+from posattn_jax.data.batches import Kept
+from posattn_jax.run import summary
+from posattn_jax.run.folder import alone_in, check_config
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
+from posattn_jax.system.processes import first_goes_ahead, is_first
+from posattn_jax.train import compiled
+from posattn_jax.train.loop import Trainer
+from posattn_jax.train.member import Member
+from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.wandb_writer import WandbWriter
+
+
+def train(config: ConfigDict, workdir: pathlib.Path, wandb_project: str | None = None) -> None:
+    """Trains, or continues; at the end writes the summary and draws the pictures.
+
+    With a `wandb_project` the metrics are logged there too.
+    """
+    _train([config], [workdir], wandb_project)
+
+
+def train_together(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
+    """As `train`, a run of every seed in FOLDER/SEED, all of them in one program: see `train.together`."""
+    check_together(config)
+    configs = [config.copy_and_resolve_references() for _ in seeds]
+    for each, seed in zip(configs, seeds, strict=True):
+        each.seed = seed
+    _train(configs, [folder / str(seed) for seed in seeds])
+
+
+def check_together(config: ConfigDict) -> None:
+    """InputError for a config of which seeds cannot be trained together."""
+    only = "runs of several seeds are trained together only with"
+    if config.task != "classification":
+        raise InputError(f'task="{config.task}": {only} task="classification"')
+    if config.mesh.grid != 1:
+        raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
+    if config.model.implementation == "fused":
+        raise InputError(f'model.implementation="fused": {only} another')
+    if jax.process_count() > 1:
+        raise InputError(f"{only} one process, and here are {jax.process_count()}")
+
+
+def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wandb_project: str | None = None) -> None:
+    """Trains the runs of configs that differ in the seed alone. Those behind catch up with the others first."""
+    for each, workdir in zip(configs, workdirs, strict=True):
+        check_config(each, workdir)
+    config = configs[0]
+    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
+    for workdir in workdirs:
+        remembered.check(data_files(config), workdir)
+    with first_goes_ahead("data"):
+        pairs = zip(configs, workdirs, strict=True)
+        sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
+    per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
+    task = experiment.make_task(config, sources[0]["train"])
+    settings = experiment.make_settings(config, per_epoch, task.grid_shape if len(configs) > 1 else None)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    mesh = make_mesh(**config.mesh)
+    members = [Member(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
+    steps = [_saved_step(workdir) for workdir in workdirs]
+    stages = _stages(steps, settings.total_steps)
+    trainer = Trainer(task, optimizer, [members[i] for i in stages[0][0]], mesh, settings)
+    pretrained = None if any(steps) else experiment.pretrained(config, task)
+    with contextlib.ExitStack() as stack:
+        for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
+            stack.enter_context(alone_in(workdir))
+            write_json(workdir / "config.json", each.to_dict())
+            remembered.keep(data_files(each), workdir)
+            if isinstance(own["train"], Kept):
+                own["train"].keep(workdir)
+        if wandb_project is not None and is_first():
+            (member,), (workdir,) = members, workdirs
+            member.writers.append(WandbWriter(workdir, wandb_project, config.to_dict()))
+        for stage, (chosen, until) in enumerate(stages):
+            if stage > 0:
+                trainer = Trainer(task, optimizer, [members[i] for i in chosen], mesh, settings)
+            trainer.open([workdirs[i] for i in chosen], pretrained)
+            for i in chosen if is_first() else ():
+                (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
+            try:
+                trainer.run(until)
+                if until is None:
+                    summary.write(trainer, configs, workdirs)
+            finally:
+                trainer.close()
+
+
+def _saved_step(workdir: pathlib.Path) -> int:
+    """Of the newest checkpoint; 0: none."""
+    return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=0)
+
+
+def _stages(steps: Sequence[int], total_steps: int) -> list[tuple[list[int], int | None]]:
+    """Which runs are trained together one after the other, and up to which step; at the end all, to their end."""
+    levels = sorted(set(steps))
+    ends = [*(min(level, total_steps) for level in levels[1:]), None]
+    return [
+        ([i for i, step in enumerate(steps) if step <= level], end) for level, end in zip(levels, ends, strict=True)
+    ]

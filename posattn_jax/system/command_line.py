@@ -1,0 +1,136 @@
+"""What the commands share: flags with a config file, the folder of results, and errors told in one line."""
+
+import importlib.util
+import pathlib
+import re
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from posattn_jax.system.errors import InputError
+
+# Of the folder configs/ that comes with the package: an installed one has it inside, a checkout beside it.
+PACKAGE = pathlib.Path(__file__).parents[1]
+HOME = PACKAGE / "packaged" if (PACKAGE / "packaged").is_dir() else PACKAGE.parent
+
+
+def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
+    """Parses flags of which one, "config", is a config file; returns what is left of the command line.
+
+    A `configs/NAME.py` that is not in the working directory is the one that comes with the package.
+
+    Raises:
+      InputError: anything wrong with it, the config's fields included.
+    """
+    argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
+    try:
+        rest = values(argv)
+        _ = values["config"].value  # read only now
+    except (AttributeError, KeyError) as error:
+        text = str(error.args[0])
+        near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
+        hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else text
+        raise InputError(f"--config: no field {hint}") from error
+    except Exception as error:  # flags.Error, or whatever a config file raises, with its traceback as the message
+        raise InputError(re.sub(r"^(ValueError|SyntaxError): ", "", str(error).strip().splitlines()[-1])) from error
+    return rest
+
+
+def load_config(config_file: str) -> Any:
+    """The config that `--config=` reads of "FILE" or "FILE:VARIANT", for programs and notebooks.
+
+    Raises:
+      InputError: no such file.
+    """
+    module, variant = load_config_file(config_file)
+    return module.get_config(variant)
+
+
+def load_config_file(config_file: str) -> tuple[Any, str]:
+    """The module of "FILE" or "FILE:VARIANT", and the variant; InputError where there is no such file."""
+    path, _, variant = _found(f"--config={config_file}").removeprefix("--config=").partition(":")
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, variant
+
+
+def _found(argument: str) -> str:
+    """`--config=FILE:VARIANT` with the path of a file that there is, which may import `configs.NAME`.
+
+    That is first what lies beside it, then what comes with the package.
+    """
+    name, colon, variant = argument.removeprefix("--config=").partition(":")
+    path = next((each for each in (pathlib.Path(name), HOME / name) if each.is_file()), None)
+    if path is None:
+        raise InputError(f"{argument}: no such file")
+    if path.resolve().parent.name == "configs":
+        _import_from(path.resolve().parents[1], first=True)
+    _import_from(HOME)
+    return f"--config={path}{colon}{variant}"
+
+
+def _import_from(folder: pathlib.Path, first: bool = False) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0 if first else len(sys.path), str(folder))
+
+
+def parse(values: flags.FlagValues, argv: list[str]) -> flags.FlagValues:
+    """Parses flags, which are all that the command line may have; InputError for anything wrong with it."""
+    try:
+        rest = values(argv)[1:]
+    except flags.Error as error:
+        raise InputError(str(error)) from error
+    check_no_more(rest)
+    return values
+
+
+def check_config_given(config: Any) -> None:
+    """InputError without a config."""
+    if config is None:
+        raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
+
+
+def numbers(flag: str, values: list[str]) -> list[int]:
+    """The values of a flag as numbers; InputError unless they are whole, and each is there once."""
+    try:
+        found = [int(value) for value in values]
+    except ValueError as error:
+        raise InputError(f"{flag}={','.join(values)}: expected whole numbers") from error
+    if not found or len(set(found)) < len(found):
+        raise InputError(f"{flag}={','.join(values)}: expected at least one number, and each once")
+    return found
+
+
+def check_no_more(rest: list[str]) -> None:
+    """InputError where the command line has more than options."""
+    if rest:
+        raise InputError(f'unexpected argument "{rest[0]}": options are written --name=value')
+
+
+def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
+    """The folder that a flag names, made where it is missing; None where none is asked for."""
+    if out is None:
+        return None
+    folder = pathlib.Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--{flag}={out}: {error.strerror}") from error
+    return folder
+
+
+def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
+    """`main`, with wrong input told in one line; returns the exit code."""
+    try:
+        return main(argv)
+    except InputError as error:
+        print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("posattn_jax: stopped by SIGINT", file=sys.stderr)
+        return 128 + signal.SIGINT

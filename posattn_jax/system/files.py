@@ -1,0 +1,73 @@
+"""The files of a run folder, written so that a reader, or a crash, never sees half of one."""
+
+import json
+import os
+import pathlib
+import platform
+from collections.abc import Callable
+from typing import IO, Any
+
+from posattn_jax.system.errors import RunError
+
+
+def beside(path: pathlib.Path) -> pathlib.Path:
+    """A hidden name in the same folder, this process's alone among those of all hosts that see the folder."""
+    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
+
+
+def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Lets `write` fill a temporary file beside `path`, and renames it to `path` once it is on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = beside(path)
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Writes `value` as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_metrics(path: pathlib.Path) -> list[dict]:
+    """The rows of a `metrics.jsonl`; a last line cut short by a crash is left out.
+
+    Raises:
+      RunError: another line cannot be read.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise RunError(f"{path}: line {number} cannot be read ({error})") from error
+    return rows
+
+
+def is_evaluated(evaluation: dict[str, Any] | None, summary: dict[str, Any], fields: dict[str, Any]) -> bool:
+    """Whether an `evaluation.json` is of the best epoch that a `summary.json` has, under these fields."""
+    if evaluation is None or evaluation["step"] != summary["best"]["step"]:
+        return False
+    return has_fields(evaluation["config"], fields)
+
+
+def has_fields(config: dict[str, Any], fields: dict[str, Any]) -> bool:
+    """Whether a `config.json` has these values at these dotted names."""
+    flat = flatten(config)
+    return all(flat.get(name) == value for name, value in json.loads(json.dumps(fields)).items())
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of a config by their dotted names: {"a": {"b": 1}} -> {"a.b": 1}."""
+    flat = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

@@ -1,0 +1,75 @@
+"""Several processes at work on one run: how they find each other, and who speaks for all of them.
+
+Every process runs the same program on its share of the data; the run folder, on a disk that all of them see, is
+written by the first one, checkpoints by all together.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+import jax
+from jax.experimental import multihost_utils
+
+from posattn_jax.system.errors import InputError
+
+# Set by launch/local.sh, and by whoever starts the processes by hand.
+COORDINATOR, COUNT, INDEX = "POSATTN_COORDINATOR", "POSATTN_PROCESS_COUNT", "POSATTN_PROCESS_INDEX"
+# A process that has not been heard of for so long is dead; the others end, and the launcher starts all of them again.
+HEARTBEAT_SECONDS = 100
+
+
+def join(distributed: bool = False) -> None:
+    """Meets the other processes of the job, if there are any; to be called before anything else asks jax for devices.
+
+    They are named by the variables POSATTN_COORDINATOR (host:port of the first), POSATTN_PROCESS_COUNT and
+    POSATTN_PROCESS_INDEX; without them a step of several SLURM tasks is found by itself, and with `distributed`
+    whatever jax finds: TPU pods, Kubernetes, Open MPI. What others than the first print on stdout is dropped.
+
+    Raises:
+      InputError: some of the variables are missing or wrong, or jax finds no other processes.
+    """
+    given = [name for name in (COORDINATOR, COUNT, INDEX) if os.environ.get(name)]
+    if given:
+        missing = [name for name in (COORDINATOR, COUNT, INDEX) if name not in given]
+        if missing:
+            raise InputError(f"{missing[0]} is not set, and {given[0]} is: expected all of them or none")
+        count, index = _number(COUNT), _number(INDEX)
+        if not 0 <= index < count:
+            raise InputError(f"{INDEX}={index}: expected 0 to {count - 1}, one less than {COUNT}")
+        _initialize(coordinator_address=os.environ[COORDINATOR], num_processes=count, process_id=index)
+    elif distributed or int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        _initialize()
+
+
+def _initialize(**arguments) -> None:
+    try:
+        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+    except ValueError as error:
+        raise InputError(f"--distributed: no other processes are found here ({error})") from error
+    if not is_first():
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+
+
+def _number(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except ValueError as error:
+        raise InputError(f"{name}={os.environ[name]}: expected a whole number") from error
+
+
+def is_first() -> bool:
+    """Whether this process writes the run's files and tells how it goes."""
+    return jax.process_index() == 0
+
+
+@contextlib.contextmanager
+def first_goes_ahead(name: str) -> Iterator[None]:
+    """The first process goes through the block alone, then the others: they find in the caches what it has made."""
+    if is_first():
+        yield
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+    if not is_first():
+        yield

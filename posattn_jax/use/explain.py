@@ -1,0 +1,207 @@
+"""`--mode=explain`: a page of one file on what a run's attention attends to, in images or in sentences."""
+
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.analysis import attention_page
+from posattn_jax.analysis.attention_page import Example, Kernel, Layer, Page
+from posattn_jax.axes import Array
+from posattn_jax.data import image_files
+from posattn_jax.data.images import GridImages
+from posattn_jax.data.tokenizer import CLS, PAD, SEP, SPECIALS
+from posattn_jax.nn.terms import PositionalBias
+from posattn_jax.ops import span
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically
+from posattn_jax.use import trained
+from posattn_jax.use.trained import TrainedRun
+
+MOST_BYTES = 24 * 2**20  # of weights, on a page
+SPECIAL_NAMES = {CLS: "[CLS]", SEP: "[SEP]"}
+
+Asked = list[tuple[str, Any] | InputError]  # inputs by their titles, or what is wrong with one
+
+
+def explain(
+    workdir: pathlib.Path, inputs: Sequence[str], lines: Iterable[bytes], layers: Sequence[str], heads: Sequence[str]
+) -> int:
+    """Writes `WORKDIR/attention.html`.
+
+    Args:
+      workdir: the folder of a run that classifies images, or of a masked language model or task of GLUE.
+      inputs: files, and folders of files, of images; none: the image that the run kept of its validation.
+      lines: of a run of sentences: UTF-8, of pairs with a tab between the two.
+      layers, heads: the numbers of those that are shown, from 1; none: all.
+
+    Returns:
+      The exit code: 0, or 2 where an input could not be read; then the page has the others.
+
+    Raises:
+      InputError: no such run, no input, no such layer or head, or a page of more than 24 MiB.
+    """
+    run = trained.of_run(workdir, ("classification", "glue", "masked_lm"))
+    num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
+    chosen = _chosen("layers", layers, num_layers), _chosen("heads", heads, num_heads)
+    if run.is_of_sentences():
+        if inputs:
+            raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
+        asked: Asked = [(" | ".join(each), each) if isinstance(each, tuple) else each for each in run.read_lines(lines)]
+        shown = 1, run.task.length
+    elif run.is_of_images() and isinstance(run.source, GridImages):
+        asked, shown = _images(run, inputs), _shown_grid(run)
+    else:
+        raise InputError(f"--workdir={workdir}: a run of clips or points: expected one of images or of sentences")
+    if not asked:
+        raise InputError("--mode=explain: nothing to explain: expected image files, or sentences on standard input")
+    good = [each for each in asked if not isinstance(each, InputError)]
+    for error in asked:
+        if isinstance(error, InputError):
+            print(f"posattn_jax: error: {error}", file=sys.stderr)
+    if not good:
+        return 2
+    _check_size(run, len(good), *map(len, chosen))
+    look = jax.jit(lambda params, batch: run.task.apply(params, batch, return_weights=True))
+    examples = [_example(run, look, title, given, *chosen) for title, given in good]
+    what = "masked tokens" if run.config.task == "masked_lm" else run.config.data.name
+    page = Page(
+        title=f"What attention attends to: {what}",
+        about=f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
+        grid=tuple(run.task.grid_shape),
+        shown=shown,
+        num_class_tokens=_num_class_tokens(run),
+        heads=[head + 1 for head in chosen[1]],
+        layers=_layers(run, examples, *chosen),
+        examples=examples,
+    )
+    text, path = attention_page.compose(page), workdir / "attention.html"
+    write_atomically(path, lambda file: file.write(text.encode()))
+    print(f"{path}: {len(good)} of {len(asked)} inputs, {len(text) / 2**20:.1f} MiB")
+    return 2 if len(good) < len(asked) else 0
+
+
+def _chosen(name: str, given: Sequence[str], number: int) -> list[int]:
+    """The indices, from 0, of some of so many."""
+    if not given:
+        return list(range(number))
+    if not all(each.isdecimal() and 1 <= int(each) <= number for each in given):
+        raise InputError(f"--{name}={','.join(given)}: expected numbers from 1 to {number}")
+    return sorted({int(each) - 1 for each in given})
+
+
+def _check_size(run: TrainedRun, num_inputs: int, num_layers: int, num_heads: int) -> None:
+    """InputError where a page would be too large for a browser of a phone."""
+    num_tokens = int(np.prod(run.task.grid_shape)) + _num_class_tokens(run)
+    size = num_inputs * attention_page.num_bytes(num_tokens, num_heads, num_layers)
+    if size > MOST_BYTES:
+        raise InputError(
+            f"{num_inputs} inputs, {num_layers} layers and {num_heads} heads of {num_tokens} tokens take "
+            f"{size / 2**20:.0f} MiB: expected at most {MOST_BYTES / 2**20:.0f}: choose --layers, --heads, fewer inputs"
+        )
+
+
+def _num_class_tokens(run: TrainedRun) -> int:
+    return int(getattr(run.task.model, "readout", "") == "class")
+
+
+def _shown_grid(run: TrainedRun) -> tuple[int, int]:
+    """The rows and columns that the tokens of an image are shown in."""
+    grid = tuple(run.task.grid_shape)
+    if len(grid) == 2:
+        return grid
+    width = run.source.images.images.shape[2] // run.source.pool  # of lines of pixels, one after the other
+    patch = run.source.grid_shape[0] // grid[0]
+    if width % patch:
+        raise InputError(f"patches of {patch} pixels, which do not divide lines of {width}, cannot be shown")
+    return grid[0] * patch // width, width // patch
+
+
+def _images(run: TrainedRun, inputs: Sequence[str]) -> Asked:
+    """Pictures [h w c] uint8."""
+    if not inputs:
+        path, pool = run.workdir / "positions.npz", run.source.pool
+        if not path.exists():
+            return []
+        with np.load(path, allow_pickle=False) as file:  # of its pooled pixels each stands for those it is the mean of
+            pixels = np.rint(file["image"] * 255).astype(np.uint8).repeat(pool, 0).repeat(pool, 1)
+        return [("an image of the validation", pixels)]
+    asked: Asked = []
+    for each in image_files.find(inputs):
+        try:
+            asked.append(each if isinstance(each, InputError) else (str(each), run.read_image(each)))
+        except InputError as error:
+            asked.append(error)
+    return asked
+
+
+def _example(
+    run: TrainedRun, look: Callable, title: str, given: Any, layers: Sequence[int], heads: Sequence[int]
+) -> Example:
+    """An input with its weights; of a sentence without those of its padding."""
+    source = run.sentences([given]) if run.is_of_sentences() else run.images(given[None])
+    batch = {name: jnp.asarray(array) for name, array in source.batch(np.arange(1)).items()}
+    logits, made = look(run.params, batch)
+    weights = [np.asarray(made[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
+    told = "" if run.config.task == "masked_lm" else _sentence(run.told(np.asarray(logits[0], float)))
+    if not run.is_of_sentences():
+        return Example(title, told, weights, picture=given)
+    ids = np.asarray(batch["tokens"][0])
+    num, is_piece = int((ids != PAD).sum()), ids >= len(SPECIALS)
+    pieces = iter(run.source.tokenizer.pieces(ids[is_piece]))
+    tokens = [next(pieces) if own else SPECIAL_NAMES[int(each)] for each, own in zip(ids[:num], is_piece, strict=False)]
+    return Example(title, told, [each[:, :num, :num] for each in weights], tokens=tokens)
+
+
+def _sentence(told: dict[str, Any]) -> str:
+    if "score" in told:
+        return f"The model tells: {told['score']:.3f}."
+    return f"The model tells: {told['name']}, with probability {told['probability']:.3f}."
+
+
+def _layers(run: TrainedRun, examples: Sequence[Example], layers: Sequence[int], heads: Sequence[int]) -> list[Layer]:
+    """What the chosen layers know of distances, of the chosen heads."""
+    made, grid, cls = jax.jit(run.task.describe)(run.params), tuple(run.task.grid_shape), _num_class_tokens(run)
+    found = []
+    for at, i in enumerate(layers):
+        out, attention = made[f"block_{i}"], run.task.blocks[i].attention
+        mean = attention_page.mean_by_offset([each.weights[at][:, cls:, cls:] for each in examples], grid)
+        kernels, half = [Kernel("Mean weight", "of keys so far from their query, in these inputs", mean)], None
+        alone = _scores_of_positions(run, i, out)
+        if alone is not None:
+            what = "what any key so far from its query is scored for that"
+            kernels.append(Kernel("Scores of positions alone", what, np.asarray(alone, float)[list(heads)]))
+        if "sigma" in out:
+            num_heads = attention.num_heads
+            half = _of_heads(span.half_span(out["sigma"], attention.span.threshold, grid), 1, num_heads)[list(heads)]
+            gaussian = _of_heads(span.gaussian(grid, out["sigma"]), len(grid), num_heads)[list(heads)]
+            what = "scores are multiplied by it" if attention.span.mode == "multiply" else "its logarithm is added"
+            kernels.append(Kernel("Gaussian of the span", what, gaussian))
+        found.append(Layer(i + 1, half, kernels))
+    return found
+
+
+def _of_heads(array: Array, num_dims: int, num_heads: int) -> np.ndarray:
+    """[h, ...] of what each head has, or of what all have in common."""
+    wide = np.asarray(array, float)
+    wide = wide[None] if wide.ndim == num_dims else wide
+    return np.broadcast_to(wide, (num_heads, *wide.shape[1:]))
+
+
+def _scores_of_positions(run: TrainedRun, layer: int, out: dict[str, Any]) -> Array | None:
+    """scale * v . E + beta, before the span's Gaussian: [h, *R]; None where the layer has neither v nor beta."""
+    attention, looped = run.task.blocks[layer].attention, run.config.model.scan_layers
+    scores = jnp.moveaxis(out["relative_bias"], -1, 0) if "relative_bias" in out else None
+    bias = next((i for i, term in enumerate(attention.terms) if isinstance(term, PositionalBias)), None)
+    if bias is None or "relative_encoding" not in out:
+        return scores
+    params = run.params["encoder"] if run.is_of_sentences() else run.params
+    own = params["blocks_0" if looped else f"blocks_{layer}"]["attention"][f"terms_{bias}"]["v"]
+    own = own[layer] if looped else own
+    scale = 1 / np.sqrt(own.shape[-1]) if attention.scale is None else attention.scale
+    added = scale * jnp.einsum("hd,...hd->h...", own, out["relative_encoding"])
+    return added if scores is None else scores + added

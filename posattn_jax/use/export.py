@@ -1,0 +1,145 @@
+"""`--mode=export`: a classifier as one file of StableHLO, which needs neither this package nor Flax.
+
+WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences tokenizer.model
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from importlib import metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+
+from posattn_jax.data import tokenizer
+from posattn_jax.data.images import GridImages
+from posattn_jax.models.stack import with_tables
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically, write_json
+from posattn_jax.use import exported, trained
+from posattn_jax.use.trained import TrainedRun
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+MODEL_FILE = "model.stablehlo"
+IMAGES = (
+    "--mode=predict reads files thus: the largest central part of these proportions, resized (bicubic); grey by ITU-R "
+    "601-2 luma; transparent pixels on black; divided by 255"
+)
+
+
+def export(workdir: pathlib.Path) -> pathlib.Path:
+    """Exports the best epoch of a run that classifies images, clips or sentences; returns the folder.
+
+    The file has the parameters, and as tables what a SIREN or sinusoids make of the grid. It takes batches of any size,
+    on each of `PLATFORMS`. Attention has the layout "dense", whatever the run's own: the others choose by platform, or
+    by the size of a batch.
+
+    Raises:
+      InputError: no such run, a model of points, or flatbuffers is missing.
+    """
+    try:
+        import flatbuffers  # noqa: F401 (jax needs it to write)
+    except ImportError as error:
+        raise InputError('--mode=export needs the extra "export": pip install posattn_jax[export]') from error
+    run = trained.of_run(workdir, implementation="dense")
+    if not (run.is_of_sentences() or isinstance(run.source, GridImages)):
+        raise InputError(f'--workdir={workdir}: data.layout="points" is not exported: expected a grid')
+    inputs = _inputs(run)
+    whole = _exported(run, inputs)
+    data, folder = bytes(whole.serialize()), workdir / "exported"
+    about = {
+        "file": MODEL_FILE,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "format": f"StableHLO as jax.export {metadata.version('jax')} serializes it",
+        "calling_convention_version": whole.calling_convention_version,
+        "platforms": list(whole.platforms),
+        "inputs": inputs,
+        "outputs": [{"name": "logits", "shape": ["b", *whole.out_avals[0].shape[1:]], "dtype": "float32"}],
+        "classes": list(run.names),  # none: the one output is a number
+        "task": run.config.task,
+        "data": run.config.data.name,
+        "step": run.step,
+    }
+    about |= _tokens(run, folder) if run.is_of_sentences() else {"images": IMAGES}
+    for name, content in ((MODEL_FILE, data), ("load.py", pathlib.Path(exported.__file__).read_bytes())):
+        write_atomically(folder / name, lambda file, content=content: file.write(content))
+    write_json(folder / "model.json", about)  # last: it says which model is whole
+    print(f"{folder / MODEL_FILE}: {len(data) / 2**20:.1f} MiB for {', '.join(whole.platforms)}, batches of any size")
+    print(f"logits differ from the module's by {_difference(run, folder):.1e} at most (2 random inputs)")
+    return folder
+
+
+def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each input, and what it is."""
+    if run.is_of_sentences():
+        shape = ["b", run.source.length]
+        ids = "ids of tokens: [CLS] first [SEP] second [SEP], or one sentence alone, then [PAD]"
+        return [
+            {"name": "tokens", "shape": shape, "dtype": "int32", "is": ids},
+            {
+                "name": "segments",
+                "shape": shape,
+                "dtype": "int32",
+                "is": "1 in the second part, its [SEP] too",
+            },
+        ]
+    what = "brightness from 0, black, to 1, white; what else the model asks for is done inside"
+    return [{"name": "pixels", "shape": ["b", *run.source.images.images.shape[1:]], "dtype": "float32", "is": what}]
+
+
+def _tokens(run: TrainedRun, folder: pathlib.Path) -> dict[str, Any]:
+    """What turns sentences into ids; its model is copied into the folder."""
+    run.source.tokenizer.save(folder / tokenizer.MODEL_FILE)
+    special = {"[PAD]": tokenizer.PAD, "[CLS]": tokenizer.CLS, "[SEP]": tokenizer.SEP, "[MASK]": tokenizer.MASK}
+    return {
+        "tokenizer": {
+            "file": tokenizer.MODEL_FILE,
+            "sha256": run.source.tokenizer.sha256,
+            "special": special,
+            "first": len(tokenizer.SPECIALS),  # added to the ids of the SentencePiece model
+        }
+    }
+
+
+def _logits(run: TrainedRun):
+    """A function of one example's inputs, in the order of `_inputs`."""
+
+    def of_sentences(tokens, segments):
+        return run.task.apply(run.params, {"tokens": tokens[None], "segments": segments[None]})[0][0]
+
+    def of_images(pixels):
+        source = dataclasses.replace(run.source, images=dataclasses.replace(run.source.images, max_value=1))
+        batch = source.read({"images": pixels[None], "labels": jnp.zeros(1, jnp.int32)})
+        return run.task.apply(run.params, batch)[0][0]
+
+    return of_sentences if run.is_of_sentences() else of_images
+
+
+def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Exported:
+    """The model, its tables made, for any number of examples: a program for one, mapped over them."""
+    made = jax.jit(run.task.describe)(run.params)
+    if run.is_of_sentences():
+        encoder, own = with_tables(run.task.model.encoder, run.params["encoder"], made)
+        model, params = run.task.model.clone(encoder=encoder), {**run.params, "encoder": own}
+    else:
+        model, params = with_tables(run.task.model, run.params, made)
+    folded = dataclasses.replace(run, task=dataclasses.replace(run.task, model=model), params=params)
+    (number,) = jax_export.symbolic_shape("b")
+    shapes = [jax.ShapeDtypeStruct((number, *each["shape"][1:]), each["dtype"]) for each in inputs]
+    return jax_export.export(jax.jit(jax.vmap(_logits(folded))), platforms=PLATFORMS)(*shapes)
+
+
+def _difference(run: TrainedRun, folder: pathlib.Path) -> float:
+    """The largest between the logits of what was written and the module's."""
+    rng, examples = np.random.default_rng(0), []
+    for each in json.loads((folder / "model.json").read_text(encoding="utf-8"))["inputs"]:
+        shape = (2, *each["shape"][1:])
+        whole = {"tokens": run.source.tokenizer.vocabulary_size, "segments": 2} if run.is_of_sentences() else {}
+        values = rng.integers(0, whole[each["name"]], shape) if whole else rng.random(shape)
+        examples.append(values.astype(each["dtype"]))
+    ours = jax.jit(jax.vmap(_logits(run)))(*examples)
+    return float(jnp.abs(exported.load(folder)(*examples) - ours).max())

@@ -1,0 +1,167 @@
+"""A trained run, from its folder alone: its config, its model with the parameters of its best epoch, its kind of data.
+
+The data it was trained on need not be there; of a set that tensorflow-datasets has prepared its description must.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from posattn_jax.build import experiment
+from posattn_jax.build.language import check_length
+from posattn_jax.data import glue, image_files, image_sets, tokenizer
+from posattn_jax.data.corpus import SentencePairs
+from posattn_jax.data.glue import Sentences
+from posattn_jax.data.images import GridImages, ImageSet
+from posattn_jax.data.moving_mnist import Scene
+from posattn_jax.data.points import Points
+from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.train import pretrained
+
+Source = GridImages | Points | Sentences | SentencePairs
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """What a run has learned.
+
+    Attributes:
+      workdir: its folder.
+      config: that it was trained with, but for one device, and for the layout of attention.
+      task: with its model.
+      params: of the best epoch.
+      step: of the best epoch.
+      source: like those it was trained on, without an example.
+      names: of the classes, by number; (): it tells a number, or tokens.
+    """
+
+    workdir: pathlib.Path
+    config: ConfigDict
+    task: Classification | SentencePrediction | MaskedLanguageModelling
+    params: Any
+    step: int
+    source: Source
+    names: tuple[str, ...]
+
+    def images(self, images: np.ndarray) -> GridImages | Points:
+        """A source of images [n *sides c], uint8."""
+        assert isinstance(self.source, GridImages | Points)
+        labels = np.zeros(len(images), np.int32)
+        return dataclasses.replace(self.source, images=ImageSet(images, labels, len(self.names)))
+
+    def sentences(self, texts: Sequence[tuple[str, ...]]) -> Sentences:
+        """A source of sentences, or pairs of them."""
+        assert isinstance(self.source, Sentences | SentencePairs)
+        subwords, nothing = self.source.tokenizer, np.zeros(len(texts), np.int32)
+        examples = [subwords.encode(parts) for parts in texts]
+        return Sentences(examples, nothing, nothing, self.source.length, subwords)
+
+    def is_of_images(self) -> bool:
+        """Whether an image file is what it can be asked about."""
+        return isinstance(self.source, GridImages | Points) and len(self.source.images.images.shape) == 4
+
+    def is_of_sentences(self) -> bool:
+        """Whether a line of text is what it can be asked about."""
+        return isinstance(self.source, Sentences | SentencePairs)
+
+    def read_image(self, path: pathlib.Path) -> np.ndarray:
+        """A file as an image [height width c] of the run's set; raises as `image_files.read`."""
+        assert isinstance(self.source, GridImages | Points)
+        _, *shape = self.source.images.images.shape
+        return image_files.read(path, *shape)
+
+    def read_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[str, ...] | InputError]:
+        """Of each line its one or two sentences, which a tab divides, or what is wrong with it."""
+        numbers = (1, 2)
+        if self.config.task == "glue":
+            numbers = (len(glue.check_name(self.config.data.name).sentences),)
+        what = "sentence" if numbers == (1,) else "sentences, a tab between them"
+        expected = f"{' or '.join(map(str, numbers))} {what}"
+        for number, line in enumerate(lines, start=1):
+            try:
+                parts = tuple(part.strip() for part in line.decode().strip("\r\n").split("\t"))
+            except UnicodeDecodeError:
+                yield InputError(f"input: line {number} is no UTF-8")
+                continue
+            wrong = len(parts) not in numbers or not all(parts)
+            yield InputError(f"input: line {number}: expected {expected}") if wrong else parts
+
+    def told(self, logits: np.ndarray, top: int = 1) -> dict[str, Any]:
+        """What logits [k] in float64 say: the class with its name and probability, of a number the "score".
+
+        With `top` > 1 also "top", as many of the likeliest classes.
+        """
+        if not self.names:
+            return {"score": round(float(logits[0]), 6)}
+        probabilities = np.exp(logits - logits.max())
+        probabilities /= probabilities.sum()
+        classes = [
+            {"class": int(i), "name": self.names[i], "probability": round(float(probabilities[i]), 6)}
+            for i in np.argsort(-probabilities, kind="stable")[:top]
+        ]
+        return classes[0] | ({"top": classes} if top > 1 else {})
+
+
+def read_config(workdir: pathlib.Path) -> ConfigDict:
+    """The config of a run; InputError where there is no run."""
+    try:
+        return ConfigDict(json.loads((workdir / "config.json").read_text(encoding="utf-8")))
+    except (OSError, json.JSONDecodeError) as error:
+        raise InputError(f"--workdir={workdir}: no run there ({error})") from error
+
+
+def of_run(
+    workdir: pathlib.Path, tasks: Sequence[str] = ("classification", "glue"), implementation: str = "auto"
+) -> TrainedRun:
+    """The best epoch of a run.
+
+    Args:
+      workdir: the run folder.
+      tasks: that are expected.
+      implementation: the layout of attention, which changes no value.
+
+    Raises:
+      InputError: no run of these tasks, one without a checkpoint, or one of an earlier version.
+    """
+    config = read_config(workdir)
+    if config.get("task") not in tasks:
+        expected = " or ".join(f'"{task}"' for task in tasks)
+        raise InputError(f'--workdir={workdir}: a run of task="{config.get("task")}": expected {expected}')
+    try:
+        config.mesh.grid = 1
+        config.model.implementation = implementation
+        task, source, names = of_config(config, workdir)
+    except (AttributeError, KeyError) as error:
+        field = repr(str(error.args[0]).split()[0].strip("\"'"))
+        raise InputError(f"--workdir={workdir}: its config, of another version, has no {field}") from error
+    params, step = pretrained.read(workdir)
+    return TrainedRun(workdir, config, task, jax.tree.map(jnp.asarray, params), step, source, names)
+
+
+def of_config(config: ConfigDict, workdir: pathlib.Path) -> tuple[Any, Source, tuple[str, ...]]:
+    """The task of a run, its source without an example, and the names of its classes; `workdir` has its tokenizer."""
+    data: Any = config.data
+    if config.task == "classification":
+        scene = Scene(data.canvas, data.shift, data.seed, data.frames)
+        kind = image_sets.kind(data.name, pathlib.Path(data.dir), scene)
+        images = np.zeros((0, *kind.sides, kind.channels), np.uint8)
+        names = kind.names
+        source: Any = experiment.lay_out(config, ImageSet(images, np.zeros(0, np.int32), len(names)))
+    else:
+        subwords, length, nothing = tokenizer.of_run(workdir), check_length(config), np.zeros(0, np.int32)
+        if config.task == "glue":
+            names, source = glue.check_name(data.name).labels, Sentences([], nothing, nothing, length, subwords)
+        else:
+            pairs = np.zeros((0, 2), np.int64)
+            names, source = (), SentencePairs(nothing, np.zeros(1, np.int64), pairs, length, subwords)
+    return experiment.make_task(config, source), source, names

@@ -1,0 +1,267 @@
+"""Translating with a trained run: text as it comes, and the test set of its evaluation."""
+
+import dataclasses
+import io
+import itertools
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from posattn_jax.analysis import translation_scores
+from posattn_jax.build.seq2seq import max_length
+from posattn_jax.build.translation import sentences, translation
+from posattn_jax.data import parallel
+from posattn_jax.data.buckets import padded_length
+from posattn_jax.data.parallel import ParallelText
+from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from posattn_jax.models.seq2seq import precomputed
+from posattn_jax.nn.energies import OffsetTable, PairTable
+from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_atomically
+from posattn_jax.tasks.translation import Translation
+from posattn_jax.train import compiled
+from posattn_jax.train.averaging import average
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.use.trained import read_config
+
+CHUNK_BATCHES = 8  # that are read, sorted by length and written at a time
+
+
+class Translator:
+    """Sentences to sentences.
+
+    Args:
+      task: with its model.
+      params: of the model.
+      source, target: what makes ids of sentences, and sentences of ids.
+      buckets: the lengths that sources are padded to.
+      max_length: the places that the model's tables have.
+      beam_size: 1: greedy.
+      batch_size: in sentences.
+      extra_length: how much longer than its source, in tokens, a translation may be.
+    """
+
+    def __init__(
+        self,
+        task: Translation,
+        params: Any,
+        source: Tokenizer,
+        target: Tokenizer,
+        *,
+        buckets: Sequence[int],
+        max_length: int,
+        beam_size: int = 12,
+        batch_size: int = 32,
+        extra_length: int = 50,
+    ):
+        for name, value in (("beam_size", beam_size), ("batch_size", batch_size), ("extra_length", extra_length)):
+            if value < 1:
+                raise InputError(f"decode.{name}={value}: expected at least 1")
+        self.task, self.params, self.source, self.target = task, jax.device_put(params), source, target
+        self.buckets, self.max_length, self.extra_length = tuple(buckets), max_length, extra_length
+        self.beam_size, self.batch_size = beam_size, batch_size
+        model, tables = precomputed(task.model, self.params, max_length)
+        self._within = dataclasses.replace(task, model=model), tables  # for what is not longer than its tables
+        self._has_tables = any(
+            isinstance(mixing.energies, PairTable | OffsetTable) and getattr(mixing.energies, "query_shape", None)
+            for block in (*task.model.encoder_blocks, *task.model.decoder_blocks)
+            for mixing in (block.mixing, block.cross)
+            if mixing is not None
+        )
+        self._has_vectors = "learned" in (task.model.encoder_positions.kind, task.model.decoder_positions.kind)
+        self.num_beyond = 0  # sentences longer than there are learned vectors of places
+
+    def __call__(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[str]:
+        """The translations, in the order of the lines; of an empty line the empty line.
+
+        Args:
+          lines: sentences.
+          numbers: of the lines, for errors; None: 1, 2, ...
+
+        Raises:
+          InputError: a line is longer than the model's tables, which have no last row to stand for others.
+        """
+        ids = [np.append(each, END).astype(np.int32) if len(each) else each for each in self.source.encode(lines)]
+        order = sorted((i for i in range(len(ids)) if len(ids[i])), key=lambda i: len(ids[i]))
+        for i in reversed(order):
+            if len(ids[i]) <= self.max_length:
+                break
+            if self._has_tables:
+                number = i + 1 if numbers is None else numbers[i]
+                places = f"this model's tables have places for {self.max_length} (model.max_length)"
+                raise InputError(f"line {number} has {len(ids[i])} tokens: {places}")
+            self.num_beyond += self._has_vectors
+        translated = [""] * len(lines)
+        for start in range(0, len(order), self.batch_size):
+            numbers = order[start : start + self.batch_size]
+            for i, tokens in zip(numbers, self._translate([ids[i] for i in numbers]), strict=True):
+                translated[i] = self.target.decode(tokens)
+        return translated
+
+    def _translate(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """The ids of the translations [n m] of sentences that are padded to one length."""
+        length = padded_length(max(map(len, ids)), self.buckets)
+        max_steps = length + self.extra_length
+        fits = max(length, max_steps) <= self.max_length
+        if self._has_tables and not fits:
+            length, max_steps, fits = min(length, self.max_length), min(max_steps, self.max_length), True
+        task, params = self._within if fits else (self.task, self.params)
+        source = np.full((self.batch_size, length), PAD, np.int32)
+        source[len(ids) :, 0] = END  # the rows of a last batch that is not full
+        for row, own in zip(source, ids, strict=False):
+            row[: len(own)] = own
+        lengths = (source != PAD).sum(1) + self.extra_length
+        lengths[len(ids) :] = 1
+        tokens, _ = task.translate(params, jnp.asarray(source), jnp.asarray(lengths), self.beam_size, max_steps)
+        return np.asarray(tokens)[: len(ids)]
+
+
+def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Translator, ConfigDict]:
+    """What a run has learned: the average of its checkpoints, and its config.
+
+    Args:
+      workdir: the run folder.
+      changes: a config whose `decode` is taken in the place of the run's own.
+
+    Raises:
+      InputError: no run of translation, or one without a checkpoint.
+    """
+    config = read_config(workdir)
+    if config.task != "translation":
+        raise InputError(f'--workdir={workdir}: a run of task="{config.task}": expected "translation"')
+    source, target = parallel.tokenizers_of_run(workdir, joint=not config.data.source_vocabulary_size)
+    task = translation(config, source, target, parallel.ratio_of_run(workdir))
+    checkpoints = Checkpoints(workdir, read_only=True)
+    steps = checkpoints.steps_to_average(config.train.keep_checkpoints)
+    if not steps:
+        raise InputError(f"--workdir={workdir}: the run has no checkpoint of an evaluation yet")
+    params = average(checkpoints, steps)
+    checkpoints.close()
+    check_vocabulary(params, source, target, workdir)
+    decode: Any = (changes or config).decode
+    translator = Translator(
+        task,
+        params,
+        source,
+        target,
+        buckets=tuple(config.data.buckets),
+        max_length=max_length(config),
+        beam_size=decode.beam_size,
+        batch_size=decode.batch_size,
+        extra_length=decode.extra_length,
+    )
+    print(f"average of the checkpoints {', '.join(map(str, steps))}", file=sys.stderr)
+    return translator, config
+
+
+def check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
+    """InputError where a run's tokenizers are not of the model whose parameters it has."""
+    for name, subwords in (("embedding", target), ("source_embedding", source)):
+        if name in params and len(params[name]["embedding"]) != subwords.vocabulary_size:
+            has, knows = subwords.vocabulary_size, len(params[name]["embedding"])
+            raise InputError(
+                f"--workdir={workdir}: its tokenizer has {has} tokens, its checkpoint is of a model of {knows}"
+            )
+
+
+def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable[bytes], output: io.TextIOBase) -> None:
+    """Translates text line by line, some batches at a time, in order; empty lines stay.
+
+    Raises:
+      InputError: a line is no UTF-8, or too long for a model with tables.
+    """
+    translator, config = of_run(workdir, changes)
+    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
+    number = 0
+    for chunk in _chunks(_decoded(lines), translator.batch_size * CHUNK_BATCHES):
+        for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):
+            print(translated, file=output)
+        output.flush()
+        number += len(chunk)
+    _tell_beyond(translator, number)
+
+
+def _tell_beyond(translator: Translator, number: int) -> None:
+    if translator.num_beyond:
+        beyond = f"{translator.num_beyond:,} of {number:,} lines are longer than {translator.max_length} tokens"
+        print(f"{beyond}: places beyond have the vector of the last", file=sys.stderr)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield line.decode().strip()
+        except UnicodeDecodeError as error:
+            raise InputError(f"input: line {number} is no UTF-8") from error
+
+
+def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    return iter(lambda: list(itertools.islice(lines, size)), [])
+
+
+def evaluate(
+    translator: Translator, config: ConfigDict, workdir: pathlib.Path, sources: dict[str, ParallelText]
+) -> dict[str, dict[str, Any]]:
+    """BLEU and chrF of "validation" and "test", whose translations are kept in `WORKDIR/translations`.
+
+    With them are the files that COMET and BLEURT ask for, and their commands are told.
+    """
+    folder, results = workdir / "translations", {}
+    tokenize = "zh" if config.data.target == "zh" else "13a"
+    for name in ("validation", "test"):
+        if name in sources:
+            originals, references = sentences(config, sources[name], name)
+            translations = translator(originals, [int(number) + 1 for number in sources[name].numbers])
+            _tell_beyond(translator, len(originals))
+            translation_scores.write_for_outside_metrics(folder / name, originals, translations, references)
+            results[name] = translation_scores.corpus_scores(translations, references, tokenize)
+            print(f"{name}: BLEU {results[name]['bleu']:.2f}  chrF {results[name]['chrf']:.2f}")
+            print(f"  {results[name]['bleu_signature']}, {results[name]['chrf_signature']}")
+    middle = sources["validation"].select(np.array([len(sources["validation"]) // 2]))  # they are ordered by length
+    draw_attention(translator, sentences(config, middle, "validation")[0][0], workdir / "figures")
+    if "test" in sources:
+        print("COMET and BLEURT, where they are installed:")
+        for command in translation_scores.outside_commands(folder / "test"):
+            print(f"  {command}")
+    return results
+
+
+def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
+    import matplotlib.pyplot as plt  # a second to import, which a translation does not wait for
+
+    from posattn_jax.analysis.position_figures import attention_of_a_sentence
+
+    ids = np.append(translator.source.encode([sentence])[0], END)[None]
+    told = np.append(translator.target.encode(translator([sentence]))[0], END)
+    _, captured = translator.task.model.apply(
+        {"params": translator.params},
+        jnp.asarray(ids, jnp.int32),
+        jnp.asarray([[BEGIN, *told[:-1]]], jnp.int32),
+        capture_intermediates=lambda module, method: isinstance(module, TokenMixing) and method == "mix",
+        mutable=["intermediates"],
+    )
+    source = [*translator.source.pieces(ids[0, :-1]), "END"]
+    target = ["BEGIN", *translator.target.pieces(told[:-1])]
+    sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+    paths, last = [], len(translator.task.model.encoder_blocks) - 1
+    for name, tokens in sides.items():
+        stack, slot = (
+            ("encoder", "mixing") if name == "encoder" else ("decoder", "cross" if name == "cross" else "mixing")
+        )
+        ((_, weights),) = captured["intermediates"][f"{stack}_blocks_{last}"][slot]["mix"]
+        weights = np.broadcast_to(
+            weights[0], (translator.task.model.encoder_blocks[0].mixing.num_heads, *weights.shape[2:])
+        )
+        figure = attention_of_a_sentence(weights.astype(float), *tokens)
+        paths.append(folder / f"attention_{name}_{last}.png")
+        write_atomically(paths[-1], lambda file, figure=figure: figure.savefig(file, format="png", dpi=150))
+        plt.close(figure)
+    return paths

@@ -1,0 +1,218 @@
+"""A config's bad fields, each told in one line that names the field, what was given and what is allowed."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import digits, reconstruction, translution, translution_points
+from posattn_jax.build import experiment
+from posattn_jax.data.images import ImageSet
+from posattn_jax.system.errors import InputError
+from tests.support import made_data
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        (
+            "task",
+            "regression",
+            'task="regression": expected classification, reconstruction, masked_lm, glue or translation',
+        ),
+        ("seed", -1, "seed=-1: expected 0 or more"),
+        ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
+        ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
+        ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
+        ("data.validation", "test", 'data.validation="test": digits has no test part'),
+        ("model.kind", "mlp", 'model.kind="mlp": expected "classifier" or "vit"'),
+        ("model.activation", "tanh", 'model.activation="tanh": expected "relu" or "gelu"'),
+        ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier", "fan_in" or "normal"'),
+        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "plus_depthwise", "plus_relative"'),
+        ("model.value.kernel_init", "zeros", 'model.value.kernel_init="zeros": expected "kaiming" or "fan_in"'),
+        (
+            "data.name",
+            "digit",
+            'data.name="digit": expected digits, mnist, .*moving_mnist, moving_mnist_clips or tfds/NAME',
+        ),
+        ("data.shift", "left", 'data.shift="left": expected "none" or "halves"'),
+        ("data.seed", -1, "data.seed=-1: expected 0 or more"),
+        ("model.num_blocks", 0, "model.num_blocks=0: expected at least 1"),
+        ("model.num_heads", 3, "model.num_heads=3 does not divide model.width=8"),
+        ("model.readout", "first", 'readout="first": expected "last", "mean" or "max"'),
+        ("model.norm", "middle", 'norm="middle": expected "post" or "pre"'),
+        ("model.terms", ("content", "rotary"), "model.terms=.*: expected some of"),
+        ("model.implementation", "fast", 'implementation="fast": expected one of auto, dense, factorised'),
+        ("model.encoding.kind", "rope", 'model.encoding.kind="rope": expected'),
+        ("model.encoding.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
+        ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        ("model.span.threshold", 1.5, "threshold=1.5: expected less than 1"),
+        ("model.span.covariance", "round", 'model: covariance="round": expected "diagonal" or "full"'),
+        ("model.span.initial_sigma", 0.0, "model.span.initial_sigma=0: expected another value"),
+        ("model.span.kind", "box", 'model.span.kind="box": expected "gaussian" or "window"'),
+        ("model.span.kind", "window", r"model: half_span=\(\): expected 2 numbers of at least 1"),
+        ("model.positions.kind", "rope", 'model.positions.kind="rope": expected "none", "learned", "sinusoidal" or'),
+        ("model.mixer.encoder", "mlp", 'model.mixer.encoder="mlp": expected one of attention, shaw'),
+        (
+            "model.mixer.encoder",
+            "fourier",
+            'model.span.enabled=True: expected False with model.mixer.encoder="fourier"',
+        ),
+        ("model.dropout_rate", 1.0, "model.dropout_rate=1.0: expected at least 0 and less than 1"),
+        ("model.attention_dropout_rate", 1.5, "model.attention_dropout_rate=1.5: expected at least 0"),
+        ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),
+        ("train.total_steps", -1, "train.total_steps=-1"),
+        ("train.accumulation_steps", 0, "train.accumulation_steps=0: expected at least 1"),
+        ("optimizer.schedule", "step", 'optimizer.schedule="step": expected "constant", "cosine", "linear"'),
+    ],
+)
+def test_bad_field(unchecked, field, value, message):
+    config = digits.get_config("tiny")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=message):
+        sources = experiment.load_sources(config)
+        experiment.make_task(config, sources["train"])
+        per_epoch = experiment.steps_per_epoch(config, sources["train"])
+        experiment.make_optimizer(config, experiment.make_settings(config, per_epoch), per_epoch)
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("seed", -1, "seed=-1: expected 0 or more"),
+        ("data.grid_shape", (), r"data.grid_shape=\(\): expected one to 3 sizes, each at least 1"),
+        ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\): expected one to 3 sizes, each at least 1"),
+        ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\): expected more than one position"),
+        ("model.width", 0, "model.width=0: expected at least 1"),
+        ("model.width", 7, 'num_features=7: combine="concat" needs a multiple of 2 dimensions'),
+        ("model.param_dtype", "int8", 'model.param_dtype="int8": expected "float32" or "bfloat16"'),
+        ("model.encoding.combine", "mean", 'combine="mean": expected "sum" or "concat"'),
+        ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        ("model.encoding.num_layers", 1, "model: num_layers=1: a SIREN has at least 2"),
+        ("model.encoding.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0: expected other values than 0"),
+        ("model.encoding.bias_init", "ones", 'model: bias_init="ones": expected "zeros" or "ckconv"'),
+    ],
+)
+def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
+    config = reconstruction.get_config("tiny")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=f"^{message}"):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("model.span.enabled", False, 'model: grid_axis="grid" does not support attention without a span'),
+        ("model.implementation", "patch", 'model: grid_axis="grid" does not support implementation="patch"'),
+        ("model.mixer.encoder", "linear", 'mesh.grid=2: expected 1 with model.mixer.encoder="linear"'),
+        ("task", "reconstruction", 'mesh.grid=2: expected 1 with task="reconstruction"'),
+    ],
+)
+def test_a_grid_that_cannot_be_cut(field, value, message):
+    config = digits.get_config("tiny")
+    config.mesh.grid = 2
+    assert experiment.bounded_spans(config)
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=f"^{message}$"):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+@pytest.mark.parametrize(
+    "platform, implementation, bounded",
+    [("gpu", "auto", True), ("gpu", "tiled", True), ("gpu", "fused", False), ("cpu", "auto", False)],
+)
+def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, bounded):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    config = digits.get_config("tiny")
+    config.model.implementation = implementation
+    assert experiment.bounded_spans(config) == bounded
+
+
+@pytest.mark.parametrize(
+    "grid_shape, changes, bounded",
+    [
+        ((16, 16), {}, True),
+        ((8, 8), {}, False),  # "dense" in any case
+        (None, {}, False),  # alone
+        ((16, 16), {"model.implementation": "tiled"}, False),
+        ((16, 16), {"model.span.bounded": "no"}, False),
+        ((16, 16), {"model.span.enabled": False}, False),
+    ],
+    ids=str,
+)
+def test_where_spans_of_seeds_together_are_bounded(grid_shape, changes, bounded):
+    config = digits.get_config("tiny")
+    config.update_from_flattened_dict(changes)
+    assert experiment.make_settings(config, 10, grid_shape).bounded_spans == bounded
+
+
+def test_a_price_needs_a_span():
+    config = digits.get_config("tiny")
+    config.model.span.enabled = False
+    config.model.span.penalty = 0.1
+    sources = experiment.load_sources(config)
+    with pytest.raises(InputError, match=r"model.span.penalty=0.1: model.span.enabled is False"):
+        experiment.make_task(config, sources["train"])
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            {"model.span.kind": "window", "model.span.half_span": (1, 1), "model.span.penalty": 0.1},
+            'model.span.penalty=0.1: expected 0 with model.span.kind="window"',
+        ),
+        (
+            {"model.kind": "vit", "model.patch_shape": (1, 1), "model.readout": "mean"}
+            | {"model.absolute_positions": True, "model.positions.kind": "sinusoidal"},
+            'model.positions.kind="sinusoidal": expected "none" with model.absolute_positions=True',
+        ),
+        ({"model.positions.kind": "fourier", "model.positions.gamma": 0.0}, "model: gamma=0.0: expected more than 0"),
+        ({"model.encoding.kind": "none", "model.terms": ("rotary_content",), "model.rotary_base": -1.0}, "base=-1.0"),
+    ],
+)
+def test_fields_that_do_not_fit_together(unchecked, fields, message):
+    config = digits.get_config("tiny")
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(InputError, match=message):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("model.patch_shape", (3, 7), r"model: patch_shape=\(3, 7\) does not divide grid_shape=\(8, 8\)"),
+        ("model.patch_shape", (), r"model: patch_shape=\(\): expected 2 sizes for grid_shape=\(8, 8\)"),
+        ("model.readout", "last", 'model: readout="last": expected "class", "mean" or "max"'),
+        ("model.value.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
+        ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
+        ("data.pool", 2, 'data.pool=2: expected 1 with data.layout="points"'),
+        ("data.num_points", 65, "data.num_points=65: expected 1 to 64, the pixels of an image"),
+        ("data.num_points", 9, r"model: patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
+    ],
+)
+def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
+    config = translution.get_config("tiny")
+    config.data.name, config.data.validation, config.model.patch_shape = "digits", "split", (2, 4)
+    config.data.layout = "points" if field in ("data.num_points", "data.pool") else config.data.layout
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(InputError, match=message):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+def test_points_are_made_of_one_channel():
+    coloured = ImageSet(np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, int), 10)
+    with pytest.raises(InputError, match='data.layout="points": expected images of 1 channel, not 3'):
+        experiment.lay_out(translution_points.get_config("tiny"), coloured)
+
+
+def test_judged_by_the_test_part_and_trained_on_all_others(tmp_path):
+    made_data.write_mnist(tmp_path)
+    config = translution.get_config("tiny")
+    config.data.dir = str(tmp_path)
+    sources = experiment.load_sources(config, test=True)
+    config.data.validation = "split"
+    split = experiment.load_sources(config, test=True)
+    assert len(sources["train"]) == len(split["train"]) + len(split["validation"])
+    ids = np.arange(len(sources["test"]))
+    np.testing.assert_array_equal(sources["validation"].pixels(ids), split["test"].pixels(ids))

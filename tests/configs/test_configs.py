@@ -1,0 +1,301 @@
+"""Every config is traced at full size, and two steps of its :tiny variant run on made data."""
+
+import functools
+import importlib
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import cifar2d_span, common_nmt, nmt_multi30k
+from posattn_jax.build import experiment
+from posattn_jax.build.seq2seq import make_seq2seq
+from posattn_jax.data import glue
+from posattn_jax.data.corpus import SentencePairs
+from posattn_jax.data.glue import Sentences
+from posattn_jax.data.images import ImageSet
+from posattn_jax.data.parallel import ParallelText
+from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.nn.energies import FourierWeights
+from posattn_jax.system.files import flatten
+from posattn_jax.train.step import init_state, make_train_step
+from tests.support.slow import slow
+
+NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
+
+# Tiny, as translution and translution_cifar10, or as the other configs of cifar1d and cifar2d; and those that
+# test_language.py and test_translation.py train.
+ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
+ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
+ALIKE += ("compare",)  # test_compare.py
+ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
+# test_main.py trains the first.
+NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "translution_moving_mnist", "translution_imagenet")
+TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
+
+# Of each data set: the sides of an image, its channels, and how many labels there are.
+MADE = {
+    "digits": ((8, 8), 1, 10),
+    "mnist": ((28, 28), 1, 10),
+    "cifar10": ((32, 32), 3, 10),
+    "cifar100": ((32, 32), 3, 100),
+    "moving_mnist": ((64, 64), 1, 10),
+    "moving_mnist_clips": ((8, 64, 64), 1, 8),
+    "tfds/imagenet_resized/64x64": ((64, 64), 3, 1000),
+}
+
+
+def made_source(config):
+    """Made images, or text, of the config's size; a task that reads neither has its own source."""
+    if config.task == "reconstruction":
+        return experiment.load_sources(config)["train"]
+    if config.task in ("masked_lm", "glue", "translation"):
+        return made_text(config)
+    sides, channels, classes = MADE[config.data.name]
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 16, (80, *sides, channels)).astype(np.uint8)
+    return experiment.lay_out(config, ImageSet(images, rng.integers(0, classes, 80), classes, max_value=16))
+
+
+class MadeTokenizer(Tokenizer):
+    """Of a size, and no more."""
+
+    vocabulary_size = 0
+
+    def __init__(self, vocabulary_size):
+        self.vocabulary_size = vocabulary_size
+
+
+def made_text(config):
+    """Pairs of lines, or of sentences, of random tokens, as many as images."""
+    ids = np.random.default_rng(0).integers(4, config.data.vocabulary_size, 1600).astype(np.uint16)
+    pairs = np.array([(line, 2) for line in range(0, 160, 2)])
+    tokenizer = MadeTokenizer(config.data.vocabulary_size)
+    if config.task == "glue":
+        targets = np.arange(80, dtype=np.int32 if glue.TASKS[config.data.name].labels else np.float32) % 2
+        groups, examples = np.zeros(80, np.int32), list(zip(*ids.reshape(2, 80, 10).astype(np.int32), strict=True))
+        return Sentences(examples, targets, groups, config.data.length, tokenizer, num_ids=80)
+    if config.task == "translation":
+        starts, source = np.arange(0, 1601, 10), MadeTokenizer(config.data.source_vocabulary_size or 60)
+        source = source if config.data.source_vocabulary_size else tokenizer
+        return ParallelText(ids, starts, ids, starts, np.arange(160), tuple(config.data.buckets), tokenizer, source)
+    return SentencePairs(ids, np.arange(0, 1601, 10), pairs, config.data.length, tokenizer)
+
+
+# Parameters of BERT-small beyond those without convolutions, a block: kernels of 17 by 4 heads, by 64 features, ...
+KERNELS = {"none": 0, "fixed": 68, "dynamic": 1088, "composite": 1156, "composite_key": 2244, "depthwise": 4608}
+KERNELS |= {"qk": 9216, "value": 4608, "qkv": 13824}
+KERNELS |= {f"composite_{name}": 1156 + KERNELS[name] for name in ("depthwise", "qk", "value", "qkv")}
+SMALL = {name: 13_414_324 + 12 * more for name, more in KERNELS.items()}
+SMALL |= {"": 13_430_708, "absolute": 13_430_708, "convbert": 13_094_540}
+BASE = {"": 108_821_044, "fixed": 108_725_188, "dynamic": 108_735_796, "composite": 108_738_244}
+SIZES = [("bert_small", *each) for each in SMALL.items()] + [("bert_base", *each) for each in BASE.items()]
+
+
+@pytest.mark.parametrize("name, variant, expected", SIZES)
+def test_parameters_of_bert(unchecked, name, variant, expected):
+    """Chang 2021, Tables 1 to 3, 6 and 7; the paper prints 13.53 million for qk, and the others as they are here."""
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    config.model.scan_layers = True
+    task = experiment.make_task(config, made_source(config))
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    assert sum(array.size for array in jax.tree.leaves(params)) == expected
+
+
+SCHMIDT = [("wmt14_en_de", size, 27_200, {"base": 0.1, "big": 0.3}[size], 100) for size in ("base", "big")]
+SCHMIDT += [("wmt14_en_fr", "base", 27_200, 0.1, 1333), ("wmt18_en_zh", "base", 27_200, 0.1, 1333)]
+SCHMIDT += [("iwslt14", "small", 16_384, 0.3, 23)]
+
+
+@pytest.mark.parametrize("name, size, tokens, rate, every", SCHMIDT)
+def test_recipes_of_schmidt(name, size, tokens, rate, every):
+    """Those of the authors' YAML files and scripts: 16 x 1,700 and 8 x 2,048 target tokens, dropout, validation, K.
+
+    The rate is that of weights in every place, of FourierNet's sums in the place of its weights, and of positions.
+    """
+    module = importlib.import_module(f"configs.{name}")
+    for mixer in common_nmt.MIXERS:
+        config = module.get_config(f"{mixer},{size}")
+        train = config.train
+        assert (train.batch_size * train.accumulation_steps, train.batch_unit) == (tokens, "target_tokens")
+        assert config.data.validation_every == every
+        assert config.model.mixer.context == (8 if mixer.startswith("shaw") and size == "big" else 16)
+        model = make_seq2seq(config, 60)
+        for block in (*model.encoder_blocks, *model.decoder_blocks):
+            for mixing in filter(None, (block.mixing, block.cross)):
+                fourier = isinstance(mixing.energies, FourierWeights)
+                assert (mixing.sum_dropout_rate, mixing.dropout_rate) == ((rate, 0) if fourier else (0, rate))
+        assert {model.encoder_positions.dropout_rate, model.decoder_positions.dropout_rate} == {rate}
+
+
+def test_the_recipe_of_the_runs_on_multi30k():
+    """Of the committed runs the config says again what they were made with."""
+    run = json.loads(pathlib.Path("docs/results/multi30k/transformer/9188/config.json").read_text())
+    made, now = flatten(run), flatten(nmt_multi30k.get_config("transformer").to_dict())
+    later = set(now) - set(made)  # fields that came later
+    assert now["train.batch_unit"] == "places" and now["data.validation_every"] == 0
+    differing = {name for name in set(now) - later if json.loads(json.dumps(now[name])) != made.get(name)}
+    assert differing <= {"seed"}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_traces_at_full_size(unchecked, name):
+    config = importlib.import_module(f"configs.{name}").get_config()
+    config.model.scan_layers = config.task != "translation"  # one layer is traced for all
+    config.model.num_blocks = config.model.num_blocks if config.model.scan_layers else 1
+    source = made_source(config)
+    task = experiment.make_task(config, source)
+    batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
+    loss, _ = jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
+    assert loss.shape == ()
+    json.dumps(config.to_dict())
+
+
+@pytest.mark.parametrize(
+    "name", [slow(name) if name in NEARLY_ALIKE else name for name in TRAINED if name not in ALIKE]
+)
+def test_two_steps_of_the_tiny_variant(name):
+    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    source = made_source(config)
+    per_epoch = experiment.steps_per_epoch(config, source)
+    settings = experiment.make_settings(config, per_epoch)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    task = experiment.make_task(config, source)
+    assert settings.total_steps == 2
+    state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
+    train_step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
+    for ids in np.arange(2 * settings.examples_per_step).reshape(2, settings.accumulation_steps, -1):
+        parts = [source.batch(part) for part in ids]
+        batch = {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
+        state, figures = train_step(state, batch)
+        assert np.isfinite(figures["loss"]) and figures["gradient_norm"] > 0
+    assert state.step == 2
+
+
+@pytest.mark.parametrize("name, evaluations", [("bert_small", 25), ("bert_base", 200)])
+@pytest.mark.parametrize("variant", ["", "composite", "convbert"])
+def test_bert_is_evaluated_every_5000_updates(name, evaluations, variant):
+    """Of 31 million pairs the small model's training ends before an epoch does."""
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    assert config.train.eval_steps * evaluations == config.train.total_steps
+    assert config.data.validation_limit == 10_000
+    if name == "bert_small":
+        assert config.train.total_steps < 0.95 * 31e6 / config.train.batch_size
+    tiny = importlib.import_module(f"configs.{name}").get_config("tiny").train
+    assert (tiny.total_steps, tiny.eval_steps) == (2, 0)
+
+
+@pytest.mark.parametrize("folder, name, variant", [("bert_tiny", "bert_tiny", ""), ("compare_text", "compare", "text")])
+def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, variant):
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    for path in pathlib.Path("docs/results", folder).glob("*/*/config.json"):
+        committed = json.loads(path.read_text())
+        for part in ("train", "optimizer"):
+            assert {field: config[part][field] for field in committed[part]} == committed[part]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
+)
+def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
+    """Its fields are the config's, and no two treatments train the same; of those with an axis the first.
+
+    Of bert_small too, whose others are counted above.
+    """
+    module = importlib.import_module(f"configs.{name}")
+    plan, made = module.sweep("tiny"), []
+    for treatment in plan.treatments[: 5 if plan.axis or name == "bert_small" else None]:
+        config = module.get_config("tiny").lock()
+        config.update_from_flattened_dict(treatment.fields)
+        made.append((config.data.name, repr(experiment.make_task(config, made_source(config)))))  # which traces it
+    assert len(set(made)) == len(made) > 1
+    assert plan.hypotheses
+    for field in plan.evaluate:
+        assert field in flatten(module.get_config().to_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_head_says_command_hardware_time_and_score(name):
+    head = importlib.import_module(f"configs.{name}").__doc__
+    assert f"python -m posattn_jax.main --config=configs/{name}.py" in head
+    for word in ("Hardware and time:", "xpected"):
+        assert word in head
+
+
+def traced(config):
+    source = made_source(config)
+    task = experiment.make_task(config, source)
+    batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
+    return str(jax.make_jaxpr(lambda rng: task.loss(task.init(rng), batch, rng))(jax.random.key(0)))
+
+
+@functools.cache
+def traced_plain():
+    return traced(cifar2d_span.get_config("tiny"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"encoding.kind": "learned"},
+        {"encoding.kind": "none"},
+        {"encoding.kind": "sinusoidal", "encoding.combine": "sum"},
+        {"encoding.hidden_features": 3},
+        {"encoding.bias_init": "ckconv", "encoding.learn_omega": True},
+        {"span.per_head": True, "span.mode": "log_add", "span.penalty": 0.1},
+        {"span.covariance": "full"},
+        {"terms": ("content", "positional")},
+        {"terms": ("content", "fixed_convolution", "dynamic_convolution"), "kernel.shape": (3, 3)},
+        {"terms": ("content", "key_convolution"), "kernel.shape": (3, 3), "kernel.outside": "drop"},
+        {"terms": ("dynamic_convolution",), "kernel.shape": (3, 3), "kernel.share_heads": False},
+        {"convolved": ("query", "value"), "kernel.shape": (3, 3)},
+        {"terms": ("rotary_content",)},
+        {"terms": ("content", "linear_bias")},
+        {"terms": ("score_network",)},
+        {"encoding.kind": "axial"},
+        {"encoding.kind": "axial", "encoding.combine": "sum"},
+        {"terms": ("content", "fixed_convolution", "linear_bias"), "kernel.shape": (3, 3)},
+        {"terms": ("content", "positional", "dynamic_convolution"), "kernel.shape": (3, 3)},
+        {"encoding.kind": "sinusoidal", "encoding.use_bias": False},
+        {"span.kind": "window", "span.half_span": (1, 1)},
+        {"positions.kind": "learned"},
+        {"positions.kind": "fourier"},
+        {"mixer.encoder": "lightconv", "span.enabled": False},
+        {"value.kind": "plus_relative", "kernel.shape": (3, 3)},
+        {"value.kind": "plus_depthwise", "kernel.shape": (3, 3)},
+        {"norm": "pre", "readout": "mean", "remat": True, "scan_layers": True},
+        {"dtype": "bfloat16", "attention_dropout_rate": 0.1},
+    ],
+    ids=str,
+)
+def test_options_are_read(fields):
+    """Each option of a config changes what is traced."""
+    changed = cifar2d_span.get_config("tiny")
+    changed.model.update_from_flattened_dict(fields)
+    assert traced(changed) != traced_plain()
+
+
+@pytest.mark.parametrize(
+    "base, fields",
+    [
+        ({"terms": ("rotary_content",)}, {"rotary_base": 100.0}),
+        ({"positions.kind": "fourier"}, {"positions.num_features": 4}),
+        ({"positions.kind": "fourier"}, {"positions.hidden_features": 3}),
+        ({"positions.kind": "fourier"}, {"positions.gamma": 2.0}),
+        ({"positions.kind": "learned"}, {"positions.kind": "sinusoidal"}),
+        ({"encoding.kind": "sinusoidal"}, {"encoding.use_bias": False}),
+        ({"value.kind": "plus_relative", "kernel.shape": (3, 3)}, {"kernel.share_heads": False}),
+        ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.encoder": "aposnet"}),
+        ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.context": 2}),
+    ],
+    ids=str,
+)
+def test_options_of_options_are_read(base, fields):
+    """Each changes what is traced beside those that it belongs to."""
+    configs = [cifar2d_span.get_config("tiny") for _ in range(2)]
+    for config, given in zip(configs, (base, base | fields), strict=True):
+        config.model.update_from_flattened_dict(given)
+    assert traced(configs[0]) != traced(configs[1])

@@ -1,0 +1,336 @@
+"""One suite for every layout of relative attention: a layout's test subclasses it and says what it is called."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.span import half_span, span_size
+from tests import oracle
+from tests.support.slow import slow
+
+B, H, D = 2, 2, 2
+SPANS = {
+    "no span": {},
+    "span": {"threshold": 0.1},
+    "no threshold": {"threshold": 0.0},
+    "log_add": {"threshold": 0.3, "span_mode": "log_add"},
+}
+GRIDS = [(5,), (3, 2), (2, 1, 3)]
+SMALLEST = [(1,), (2,), (2, 1), (1, 1, 1)]
+CASES = [*itertools.product(GRIDS, SPANS), *((grid_shape, "span") for grid_shape in SMALLEST)]
+CASES += [slow(grid_shape, span) for grid_shape in SMALLEST for span in SPANS if span != "span"]
+
+
+def make_inputs(grid_shape, span=True, per_head=False, covariance="diagonal", batch=B, seed=0, dtype=np.float64):
+    """`covariance="full"` makes of sigma a factor whose rows are as long as the sigma would be large."""
+    rng = np.random.default_rng([seed, *grid_shape])
+    n, p = math.prod(grid_shape), len(grid_shape)
+    shapes = {
+        "query": (batch, n, H, D),
+        "key": (batch, n, H, D),
+        "value": (batch, n, H, D),
+        "relative_encoding": (*(2 * size - 1 for size in grid_shape), H, D),
+        "content_bias": (H, D),
+        "position_bias": (H, D),
+    }
+    inputs = {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+    if span:
+        sigma_shape = (H, p) if per_head else (p,)
+        inputs["sigma"] = (rng.uniform(0.15, 0.5, sigma_shape) * rng.choice([-1, 1], sigma_shape)).astype(dtype)
+        if covariance == "full":
+            inputs["sigma"] = make_factor(rng, np.atleast_2d(inputs["sigma"]))
+    return inputs
+
+
+def make_factor(rng, sigma):
+    """A Cholesky factor [h p p] of random correlations with the deviations sigma [h p]; above the diagonal noise."""
+    rows = rng.uniform(-1, 1, (*sigma.shape, sigma.shape[-1])) + np.eye(sigma.shape[-1])
+    rows /= np.linalg.norm(np.tril(rows), axis=-1, keepdims=True)
+    return (sigma[..., None] * rows).astype(sigma.dtype)
+
+
+class AttentionSuite:
+    """Subclass it as Test..., and set `implementation`."""
+
+    implementation: str
+
+    def attend(self, inputs, grid_shape, **options):
+        """As `relative_attention`, jitted; numpy arrays are welcome."""
+        inputs = {name: array if array is None else jnp.asarray(array) for name, array in inputs.items()}
+        if "key_mask" in options:
+            options["key_mask"] = jnp.asarray(options["key_mask"])
+        inputs.setdefault("key", None)
+        static = {"grid_shape": grid_shape, "implementation": self.implementation}
+        if isinstance(inputs.get("sigma"), jax.core.Tracer):
+            return relative_attention(**inputs, **static, **options)
+        sigma = {"sigma": inputs.pop("sigma")} if "sigma" in inputs else {}
+        return jax.jit(lambda x: relative_attention(**x, **sigma, **static, **options))(inputs)
+
+    def bounded(self, options, inputs, grid_shape):
+        """The options to give where the sigma of `inputs` is traced."""
+        return options
+
+    def check_against_oracle(self, inputs, grid_shape, **options):
+        """Values and gradients of every input within 1e-10 of the oracle's."""
+        weights = np.random.default_rng(1).normal(size=inputs["value"].shape)
+
+        def weighted(x):
+            return weights[..., None] * oracle.attention(x, grid_shape, **options)
+
+        bounded = self.bounded(options, inputs, grid_shape)
+        expected, expected_gradients = oracle.value_and_gradients(weighted, inputs)
+
+        @jax.jit
+        def differentiate(x):
+            def loss(x):
+                weighted = weights * self.attend(x, grid_shape, **bounded)
+                return weighted.sum(), weighted
+
+            return jax.grad(loss, has_aux=True)(x)
+
+        gradients, outputs = differentiate(jax.tree.map(jnp.asarray, inputs))
+        np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+        assert set(gradients) == set(expected_gradients)
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+    @pytest.mark.parametrize("grid_shape, span", CASES, ids=str)
+    def test_values_and_gradients(self, float64, grid_shape, span):
+        self.check_against_oracle(make_inputs(grid_shape, span != "no span", batch=1), grid_shape, **SPANS[span])
+
+    @pytest.mark.parametrize("grid_shape", [(3, 2), slow((5,)), slow((2, 1, 2))], ids=str)
+    def test_causal_and_padding(self, float64, grid_shape):
+        mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
+        self.check_against_oracle(make_inputs(grid_shape), grid_shape, is_causal=True, key_mask=mask, scale=0.7)
+
+    @pytest.mark.parametrize("grid_shape", [(3, 2), slow((5,))], ids=str)
+    def test_sigma_per_head(self, float64, grid_shape):
+        self.check_against_oracle(make_inputs(grid_shape, per_head=True), grid_shape, threshold=0.2)
+
+    def test_reference_shape(self, float64):
+        self.check_against_oracle(make_inputs((4, 3)), (4, 3), reference_shape=(2, 3))
+
+    @pytest.mark.parametrize("left_out", ["key", "relative_encoding", "content_bias", "position_bias"])
+    def test_terms_left_out(self, float64, left_out):
+        inputs = make_inputs((3, 2))
+        del inputs[left_out]
+        inputs.pop({"key": "content_bias", "relative_encoding": "position_bias"}.get(left_out, ""), None)
+        self.check_against_oracle(inputs, (3, 2))
+
+    @pytest.mark.parametrize(
+        "left_out, span_mode",
+        [((), "multiply"), (("relative_encoding", "position_bias"), "log_add"), (("key", "content_bias"), "multiply")],
+        ids=["all terms", "and content", "and positions"],
+    )
+    def test_relative_bias(self, float64, left_out, span_mode):
+        inputs = make_inputs((3, 2), batch=1)
+        inputs["relative_bias"] = np.random.default_rng(3).normal(size=(5, 3, H))
+        inputs = {name: array for name, array in inputs.items() if name not in left_out}
+        self.check_against_oracle(inputs, (3, 2), span_mode=span_mode, scale=0.7)
+
+    def test_relative_bias_alone(self, float64):
+        """Weights of positions alone."""
+        inputs = make_inputs((4,), span=False)
+        inputs = {"query": inputs["query"], "value": inputs["value"]}
+        inputs["relative_bias"] = np.random.default_rng(3).normal(size=(7, H))
+        self.check_against_oracle(inputs, (4,), is_causal=True)
+
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_without_positions_is_dot_product_attention(self, is_causal):
+        inputs = make_inputs((7,), dtype=np.float32)
+        q, k, v = (jnp.asarray(inputs[name]) for name in ("query", "key", "value"))
+        expected = jax.nn.dot_product_attention(q, k, v, is_causal=is_causal)
+        outputs = self.attend({"query": q, "key": k, "value": v}, (7,), is_causal=is_causal)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+    def test_a_very_wide_span_is_no_span(self, float64):
+        inputs = make_inputs((3, 4), span=False)
+        wide = self.attend(inputs | {"sigma": jnp.array([1e6, 1e6])}, (3, 4))
+        np.testing.assert_allclose(wide, self.attend(inputs, (3, 4)), rtol=1e-10, atol=1e-10)
+
+    def test_translation_equivariance(self, float64):
+        """What moves over an otherwise masked canvas takes its outputs along."""
+        inputs = make_inputs((6, 5), batch=1)
+
+        def placed(row, column):
+            def move(array):
+                content = array.reshape(6, 5, H, D)[:3, :2]
+                return np.zeros((6, 5, H, D)), content
+
+            moved = dict(inputs)
+            for name in ("query", "key", "value"):
+                canvas, content = move(inputs[name][0])
+                canvas[row : row + 3, column : column + 2] = content
+                moved[name] = canvas.reshape(1, 30, H, D)
+            mask = np.zeros((6, 5), bool)
+            mask[row : row + 3, column : column + 2] = True
+            outputs = self.attend(moved, (6, 5), key_mask=jnp.asarray(mask.reshape(1, 30)))
+            return outputs.reshape(6, 5, H, D)[row : row + 3, column : column + 2]
+
+        for row, column in [(1, 0), (2, 3), (3, 2)]:
+            np.testing.assert_allclose(placed(row, column), placed(0, 0), rtol=1e-10, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "grid_shape, sigma", [slow((9,), [0.1]), ((5, 6), [0.15, 0.3]), slow((3, 1, 5), [0.2, 0.3, 0.2])]
+    )
+    def test_receptive_field_is_the_box(self, float64, grid_shape, sigma):
+        inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": jnp.asarray(sigma)}
+        half = (np.asarray(span_size(jnp.asarray(sigma), 0.1, grid_shape)) - 1) // 2
+        jacobian = jax.jacobian(lambda value: self.attend(inputs | {"value": value}, grid_shape).sum((0, 2, 3)))
+        reached = np.abs(jacobian(jnp.asarray(inputs["value"]))).sum((1, 3, 4)) > 0
+        where = np.array(oracle.positions(grid_shape))
+        expected = np.all(np.abs(where[None] - where[:, None]) <= half, axis=-1)
+        np.testing.assert_array_equal(reached, expected)
+        assert not expected.all()
+
+    def test_a_query_without_keys_gives_zero(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((5,), dtype=np.float32))
+        mask = jnp.zeros((B, 5), bool).at[0].set(True)
+        options = self.bounded({"key_mask": mask}, inputs, (5,))
+
+        def total(x):
+            outputs = self.attend(x, (5,), **options)[1]
+            return outputs.sum(), outputs
+
+        gradients, outputs = jax.jit(jax.grad(total, has_aux=True))(inputs)
+        np.testing.assert_array_equal(outputs, 0)
+        for gradient in jax.tree.leaves(gradients):
+            np.testing.assert_array_equal(gradient, 0)
+
+    def test_bfloat16(self):
+        inputs = make_inputs((6, 4), dtype=np.float32)
+        half = {name: jnp.asarray(array, jnp.bfloat16) for name, array in inputs.items() if name != "sigma"}
+        exact = {name: array.astype(jnp.float32) for name, array in half.items()}
+        sigma = {"sigma": jnp.asarray(inputs["sigma"])}
+        outputs = self.attend(half | sigma, (6, 4))
+        assert outputs.dtype == jnp.bfloat16
+        np.testing.assert_allclose(outputs.astype(jnp.float32), self.attend(exact | sigma, (6, 4)), atol=0.05)
+
+    def test_bad_sigma(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((4,), dtype=np.float32))
+        for bad in (0.0, np.nan, np.inf):
+            with pytest.raises(ValueError, match="sigma"):
+                self.attend(inputs | {"sigma": jnp.array([bad])}, (4,))
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), span_bound=(2,)))
+        np.testing.assert_allclose(traced(jnp.zeros(1)), inputs["value"], atol=1e-6)  # each query attends to itself
+        assert np.isnan(traced(jnp.array([np.nan]))).all()
+        gradient = jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), span_bound=(2,)).sum())
+        assert np.isfinite(jax.jit(gradient)(jnp.zeros(1))).all()
+
+    def test_a_traced_span_over_its_bound_is_nan(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((6, 5), dtype=np.float32))
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (6, 5), span_bound=(2, 3)))
+        expected = self.attend(inputs | {"sigma": jnp.array([0.15, 0.3])}, (6, 5))
+        np.testing.assert_allclose(traced(jnp.array([0.15, 0.3])), expected, rtol=1e-5, atol=1e-6)
+        assert np.isnan(traced(jnp.array([0.15, 0.4]))).all()
+
+
+class AllPairsSuite(AttentionSuite):
+    """For the layouts that hold a weight for every pair, and so can return and drop them."""
+
+    def test_weights_are_a_distribution_over_attended_keys(self):
+        inputs = make_inputs((4, 3), dtype=np.float32)
+        mask = np.random.default_rng(0).random((B, 12)) < 0.7
+        mask[:, 0] = True
+        outputs, weights = self.attend(inputs, (4, 3), key_mask=mask, threshold=0.0, return_weights=True)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+        assert (np.asarray(weights) > 0).any(axis=(1, 2))[mask].all()
+        assert (np.asarray(weights).transpose(0, 3, 1, 2)[~mask] == 0).all()
+        np.testing.assert_allclose(
+            outputs, jnp.einsum("bhts,bshd->bthd", weights, inputs["value"]), rtol=1e-4, atol=1e-5
+        )
+
+    def test_dropout(self):
+        inputs = make_inputs((16, 8), dtype=np.float32)
+        options = {"dropout_rate": 0.25, "dropout_rng": jax.random.key(3), "return_weights": True}
+        _, kept = self.attend(inputs, (16, 8), threshold=0.0, **options)
+        _, weights = self.attend(inputs, (16, 8), threshold=0.0, return_weights=True)
+        dropped = np.asarray(kept) == 0
+        assert abs(dropped.mean() - 0.25) < 0.01
+        np.testing.assert_allclose(np.asarray(kept)[~dropped], np.asarray(weights)[~dropped] / 0.75, rtol=1e-4)
+        inputs = jax.tree.map(jnp.asarray, inputs)
+        reference = relative_attention(
+            **inputs, grid_shape=(16, 8), threshold=0.0, implementation="reference", **options
+        )
+        np.testing.assert_array_equal(dropped, np.asarray(reference[1]) == 0)
+
+
+class LocalSuite(AttentionSuite):
+    """For the layouts that hold no weight outside the span, and say what they cannot do."""
+
+    @pytest.mark.parametrize(
+        "options, named",
+        [
+            ({"return_weights": True}, "return_weights"),
+            ({"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}, "dropout"),
+        ],
+        ids=["weights", "dropout"],
+    )
+    def test_what_needs_all_pairs_is_refused(self, options, named):
+        message = f'implementation="{self.implementation}" does not support {named}'
+        with pytest.raises(ValueError, match=message):
+            self.attend(make_inputs((4,), dtype=np.float32), (4,), **options)
+
+
+class StaticSpanSuite(LocalSuite):
+    """For the local layouts whose shapes depend on the span: where sigma is traced, its bound is as tight as can be."""
+
+    def bounded(self, options, inputs, grid_shape):
+        if "sigma" not in inputs:
+            return options
+        threshold, reference_shape = options.get("threshold", 0.1), options.get("reference_shape")
+        half = half_span(jnp.asarray(inputs["sigma"]), threshold, grid_shape, reference_shape)
+        bound = np.asarray(half).reshape(-1, len(grid_shape)).max(0)
+        return {"span_bound": tuple(int(reach) for reach in bound)} | options
+
+    @pytest.mark.parametrize(
+        "grid_shape, sigma, half",
+        [
+            ((5, 3), [0.2, 0.2], (2, 1)),
+            ((4,), [0.4], (3,)),
+            slow((5,), [0.2], (2,)),
+            slow((3, 2, 1), [0.2, 0.2, 0.1], (1, 1, 0)),
+        ],
+        ids=str,
+    )
+    def test_a_patch_as_large_as_the_grid(self, float64, grid_shape, sigma, half):
+        inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": np.array(sigma)}
+        assert self.bounded({}, inputs, grid_shape)["span_bound"] == half
+        self.check_against_oracle(inputs, grid_shape, is_causal=True)
+
+    def test_a_traced_sigma_without_bound(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((4,), dtype=np.float32))
+        message = f'implementation="{self.implementation}" needs span_bound where sigma is traced'
+        with pytest.raises(ValueError, match=message):
+            jax.jit(lambda x: self.attend(x, (4,)))(inputs)
+
+    @pytest.mark.parametrize("bound", [(3, 2), (5, 1), (9, 9)], ids=str)
+    def test_a_bound_larger_than_the_span_changes_nothing(self, float64, bound):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((6, 4), span=False) | {"sigma": np.array([0.15, 0.1])})
+        traced = jax.jit(lambda x: self.attend(x, (6, 4), span_bound=bound))
+        np.testing.assert_allclose(traced(inputs), self.attend(inputs, (6, 4)), rtol=1e-10, atol=1e-10)
+
+    @pytest.mark.parametrize("per_head", [False, True])
+    def test_equals_the_reference(self, per_head):
+        grid_shape = (7, 2, 5)
+        inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, per_head=per_head, dtype=np.float32))
+        mask = np.random.default_rng(2).random((B, 70)) < 0.8
+        options = self.bounded({"key_mask": jnp.asarray(mask)}, inputs, grid_shape)
+        weights = np.random.default_rng(1).normal(size=inputs["value"].shape).astype(np.float32)
+
+        def differentiate(implementation):
+            def loss(x):
+                outputs = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
+                return (weights * outputs).sum(), outputs
+
+            return jax.jit(jax.grad(loss, has_aux=True))(inputs)
+
+        def check(actual, expected):
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+        jax.tree.map(check, differentiate(self.implementation), differentiate("reference"))

@@ -1,0 +1,210 @@
+"""The fused kernels for GPUs: the suite of layouts through Pallas' interpreter on a CPU, and lowered with no GPU."""
+
+import functools
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention.fused import layout as fused
+from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks, tiles
+from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
+from tests.ops.attention.attention_suite import LocalSuite, make_inputs
+from tests.support.slow import slow
+
+
+@pytest.fixture
+def float64():
+    """For all threads: the interpreter runs in others than the test."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(FusedGpu, interpret=True))
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    """A program for a GPU is traced where there is none."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", FusedGpu)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
+class TestFusedGpu(LocalSuite):
+    """In float64 within 1e-10 of the oracle: the interpreter computes products as they are asked for."""
+
+    implementation = "fused"
+
+    def test_without_positions_is_dot_product_attention(self):
+        """In float32 products are of two bfloat16 parts: 2^-16 where the other layouts have 2^-24."""
+        inputs = make_inputs((7,), dtype=np.float32)
+        q, k, v = (jnp.asarray(inputs[name]) for name in ("query", "key", "value"))
+        for is_causal in (False, True):
+            expected = jax.nn.dot_product_attention(q, k, v, is_causal=is_causal)
+            outputs = self.attend({"query": q, "key": k, "value": v}, (7,), is_causal=is_causal)
+            np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+
+    def test_bad_sigma(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((4,), dtype=np.float32))
+        for bad in (0.0, np.nan, np.inf):
+            with pytest.raises(ValueError, match="sigma"):
+                self.attend(inputs | {"sigma": jnp.array([bad])}, (4,))
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), span_bound=(2,)))
+        np.testing.assert_allclose(traced(jnp.zeros(1)), inputs["value"], rtol=1e-5)  # each query attends to itself
+        assert np.isnan(traced(jnp.array([np.nan]))).all()
+        gradient = jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (4,), span_bound=(2,)).sum())
+        assert np.isfinite(jax.jit(gradient)(jnp.zeros(1))).all()
+
+    def test_a_traced_span_over_its_bound_is_nan(self):
+        inputs = jax.tree.map(jnp.asarray, make_inputs((6, 5), dtype=np.float32))
+        traced = jax.jit(lambda sigma: self.attend(inputs | {"sigma": sigma}, (6, 5), span_bound=(2, 3)))
+        expected = self.attend(inputs | {"sigma": jnp.array([0.15, 0.3])}, (6, 5))
+        np.testing.assert_allclose(traced(jnp.array([0.15, 0.3])), expected, rtol=1e-5, atol=1e-5)
+        assert np.isnan(traced(jnp.array([0.15, 0.4]))).all()
+
+
+@pytest.mark.parametrize(
+    "grid_shape, span, batch",
+    [
+        ((3, 2), {"threshold": 0.1, "per_head": True, "is_causal": True}, 1),
+        slow((70,), {"threshold": 0.3}, 2),
+        slow((130,), {"threshold": 0.3, "span_mode": "log_add", "is_causal": True}, 1),
+        slow((5, 40), {"threshold": 0.1, "per_head": True}, 1),
+        slow((3, 70), {"threshold": 0.2, "is_causal": True}, 1),
+        slow((20, 12), {"threshold": 0.3, "per_head": True}, 1),
+        slow((20, 3), {"threshold": 0.0}, 1),
+        slow((2, 5, 20), {"threshold": 0.2, "per_head": True}, 1),
+    ],
+    ids=str,
+)
+def test_values_and_gradients_of_many_blocks(interpreted, float64, grid_shape, span, batch):
+    """Several blocks in some dimensions and padded ones, with a mask of keys: within 1e-10 of the oracle."""
+    options = {name: value for name, value in span.items() if name != "per_head"}
+    options["key_mask"] = np.random.default_rng(2).random((batch, math.prod(grid_shape))) < 0.7
+    inputs = make_inputs(grid_shape, per_head="per_head" in span, batch=batch)
+    inputs["relative_bias"] = np.random.default_rng(3).normal(size=inputs["relative_encoding"].shape[:-1])
+    TestFusedGpu().check_against_oracle(inputs, grid_shape, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid_shape", [(5,), (3, 4)], ids=str)
+def test_full_covariance(interpreted, float64, grid_shape):
+    inputs = make_inputs(grid_shape, per_head=True, covariance="full")
+    TestFusedGpu().check_against_oracle(inputs, grid_shape, threshold=0.2)
+
+
+@pytest.mark.slow
+def test_encodings_in_several_kernels(interpreted, float64, monkeypatch):
+    """A window whose sums do not fit registers at once, and operands that take turns in shared memory."""
+    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.backward.SUMS", 1)
+    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.layout.SHARED_BYTES", 55_000)
+    inputs = make_inputs((5, 7), batch=1)
+    TestFusedGpu().check_against_oracle(inputs, (5, 7))
+
+
+def make_traced(grid_shape, head_dim, dtype, beta=False):
+    b, n, h = 2, math.prod(grid_shape), 2
+    relative = tuple(2 * size - 1 for size in grid_shape)
+    shapes = dict.fromkeys(("query", "key", "value"), (b, n, h, head_dim))
+    shapes |= dict.fromkeys(("content_bias", "position_bias"), (h, head_dim))
+    shapes["relative_encoding"] = (*relative, h, head_dim)
+    if beta:
+        shapes["relative_bias"] = (*relative, h)
+    made = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
+    return made | {"sigma": jax.ShapeDtypeStruct((h, len(grid_shape)), jnp.float32)}
+
+
+@pytest.mark.slow
+def test_one_program_serves_every_span(interpreted):
+    shape = (3, 70)
+    inputs = jax.tree.map(jnp.asarray, make_inputs(shape, batch=1, dtype=np.float32))
+
+    def program(implementation):
+        def loss(x):
+            outputs = relative_attention(**x, grid_shape=shape, implementation=implementation)
+            return (outputs * inputs["query"]).sum(), outputs
+
+        return jax.jit(jax.grad(loss, has_aux=True))
+
+    kernels, tiled = program("fused"), program("tiled")
+    for sigma in ((0.3, 0.02), (0.8, 0.1), (1.0, 1.0)):
+        x = inputs | {"sigma": jnp.array(sigma)}
+        jax.tree.map(
+            lambda actual, expected: np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=2e-3),
+            kernels(x),
+            tiled(x),
+        )
+    assert kernels._cache_size() == 1
+
+
+@pytest.mark.parametrize(
+    "grid_shape, head_dim, dtype, beta",
+    [
+        ((32, 32), 64, jnp.bfloat16, False),
+        ((100,), 8, jnp.float32, True),
+        *(
+            slow(grid_shape, head_dim, dtype, beta)
+            for grid_shape in ((300,), (16, 16), (40, 70), (4, 5, 6))
+            for head_dim in (8, 32, 64, 128)
+            for dtype in (jnp.bfloat16, jnp.float32)
+            for beta in (False, True)
+        ),
+    ],
+    ids=str,
+)
+def test_lowers_for_a_gpu(lowered, grid_shape, head_dim, dtype, beta):
+    """Forward and backward become kernels of Mosaic, with no GPU at hand; the span is not known."""
+
+    def loss(x):
+        return relative_attention(**x, grid_shape=grid_shape, implementation="fused").astype(jnp.float32).sum()
+
+    program = jax.export.export(jax.jit(jax.value_and_grad(loss)), platforms=["cuda"])
+    text = program(make_traced(grid_shape, head_dim, dtype, beta)).mlir_module()
+    assert text.count("mosaic_gpu_v2") >= 4  # forward, queries, keys and values, encodings
+    assert "stablehlo.while" not in text  # the loops are inside
+
+
+@pytest.mark.parametrize("grid_shape", [(1,), (70,), (3, 5), (20, 12), (5, 40), (2, 3, 70), (4, 3, 2)], ids=str)
+def test_blocks_hold_the_grid_and_their_windows_the_encodings(grid_shape):
+    """Pages are undone by `grid`, and i and j of two blocks meet the encoding of their offset."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(2, 3, *grid_shape, 2)).astype(np.float32)
+    encoding = rng.normal(size=(*(2 * size - 1 for size in grid_shape), 3, 2)).astype(np.float32)
+    for tile in tiles(grid_shape):
+        blocks = Blocks(grid_shape, tile)
+        assert math.prod(tile) == BLOCK
+        pages = blocks.pages(jnp.asarray(features))
+        assert pages.shape == (2 * 3 * blocks.count, BLOCK, 2)
+        np.testing.assert_array_equal(blocks.grid(pages, 2, 3), features)
+        windows = np.asarray(blocks.windows(jnp.asarray(encoding))).reshape(3, *blocks.steps, -1, 2)
+        for _ in range(20):
+            query, key = (np.array([rng.integers(size) for size in grid_shape]) for _ in range(2))
+            step = key // tile - query // tile + np.array(blocks.counts) - 1
+            i, j = (int(np.ravel_multi_index(where % tile, tile)) for where in (query, key))
+            met = windows[(slice(None), *step, blocks.address(i, j))]
+            np.testing.assert_array_equal(met, encoding[tuple(key - query + np.array(grid_shape) - 1)])
+
+
+def test_what_there_is_no_kernel_for_is_refused(lowered, monkeypatch, float64):
+    inputs = jax.tree.map(jnp.asarray, make_inputs((4,)))
+    with pytest.raises(ValueError, match='implementation="fused" does not support float64 on a GPU'):
+        relative_attention(**inputs, grid_shape=(4,), implementation="fused")
+    wide = make_traced((4,), 512, jnp.float32)
+    with pytest.raises(ValueError, match="no room for head_dim=512: expected at most 128"):
+        jax.eval_shape(lambda x: relative_attention(**x, grid_shape=(4,), implementation="fused"), wide)
+    ampere = types.SimpleNamespace(platform="gpu", compute_capability="8.0")
+    with monkeypatch.context() as context:
+        context.setattr(jax, "devices", lambda: [ampere])
+        with pytest.raises(ValueError, match="no kernel for compute capability 8.0: expected 9.0"):
+            relative_attention(**inputs, grid_shape=(4,), implementation="fused")
+    monkeypatch.delitem(fused.KERNELS, "cpu")
+    with pytest.raises(ValueError, match='implementation="fused" has no kernel for platform "cpu"'):
+        relative_attention(**inputs, grid_shape=(4,), implementation="fused")

@@ -1,0 +1,203 @@
+"""The fused kernels for TPUs: through the interpreter as every layout, and lowered for TPUs with none at hand."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import api, relative_attention
+from posattn_jax.ops.attention.fused.lines import Lines
+from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
+from posattn_jax.ops.attention.loop import attend
+from posattn_jax.ops.attention.problem import Block
+from tests.ops.attention.attention_suite import CASES, B, LocalSuite, make_inputs
+from tests.support.slow import slow
+
+# Each case compiles four kernels for the interpreter.
+FAST = [((3, 2), "span"), ((5,), "log_add")]
+SLOW = [case for case in (getattr(case, "values", case) for case in CASES) if case not in FAST]
+
+
+@pytest.fixture(autouse=True)
+def in_the_place_of_tiled(monkeypatch):
+    """Small tiles, so that there are many of them on small grids."""
+    options = {"interpret": True, "tile": 4, "limit": 8}
+    monkeypatch.setitem(api.LAYOUTS, "tiled", lambda problem: attend(problem, [FusedTpu(problem, **options)]))
+    return options
+
+
+class TestFusedTpu(LocalSuite):
+    implementation = "tiled"  # whose place it takes
+
+    @pytest.mark.parametrize("grid_shape, span", [*FAST, *(slow(*case) for case in SLOW)], ids=str)
+    def test_values_and_gradients(self, float64, grid_shape, span):
+        super().test_values_and_gradients(float64, grid_shape, span)
+
+    @pytest.mark.parametrize("left_out", ["key", *map(slow, ("relative_encoding", "content_bias", "position_bias"))])
+    def test_terms_left_out(self, float64, left_out):
+        super().test_terms_left_out(float64, left_out)
+
+    @pytest.mark.parametrize(
+        "options, named",
+        [
+            ({"return_weights": True}, "return_weights"),
+            ({"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}, "dropout"),
+        ],
+        ids=["weights", "dropout"],
+    )
+    def test_what_needs_all_pairs_is_refused(self, options, named):
+        with pytest.raises(ValueError, match=f'implementation="fused" does not support {named}'):
+            self.attend(make_inputs((4,), dtype=np.float32), (4,), **options)
+
+
+def test_a_grid_cut_over_devices_is_refused(monkeypatch):
+    def cut(problem):
+        return FusedTpu(dataclasses.replace(problem, block=Block(rows=4, whole=(4,), start=0, first=0)))
+
+    monkeypatch.setitem(api.LAYOUTS, "tiled", cut)
+    with pytest.raises(ValueError, match="a grid that is cut over devices"):
+        TestFusedTpu().attend(make_inputs((4,), dtype=np.float32), (4,), span_bound=(3,))
+
+
+@pytest.mark.parametrize(
+    "grid_shape, covariance",
+    [
+        ((21,), "diagonal"),
+        slow((3, 9), "diagonal"),
+        slow((7, 2), "full"),
+        slow((2, 2, 6), "full"),
+        slow((2, 3, 2), "diagonal"),
+    ],
+    ids=str,
+)
+def test_many_chunks(float64, grid_shape, covariance):
+    """Lines of rows and of planes, cut into chunks, with spans that end within them, or at heads of their own."""
+    mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
+    inputs = make_inputs(grid_shape, per_head=True, covariance=covariance)
+    inputs["relative_bias"] = np.random.default_rng(3).normal(size=inputs["relative_encoding"].shape[:-1])
+    TestFusedTpu().check_against_oracle(inputs, grid_shape, is_causal=True, key_mask=mask, span_mode="log_add")
+    TestFusedTpu().check_against_oracle(inputs, grid_shape, threshold=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid_shape", [(300,), (20, 30), (2, 3, 150)], ids=str)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
+    """Tiles as they are on a TPU; values and gradients against those of layout "dense" in float32."""
+    in_the_place_of_tiled.update(tile=128, limit=256)
+    inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, dtype=np.float32, per_head=True))
+    rounded = {name: x.astype(dtype).astype(x.dtype) if name != "sigma" else x for name, x in inputs.items()}
+    cotangent = jax.random.normal(jax.random.key(0), inputs["value"].shape)
+
+    def evaluate(x, implementation):
+        def attend(x):
+            return relative_attention(**x, grid_shape=grid_shape, implementation=implementation)
+
+        outputs, pull = jax.vjp(attend, x)
+        return outputs, pull(cotangent.astype(outputs.dtype))[0]
+
+    expected = jax.jit(functools.partial(evaluate, implementation="dense"))(rounded)
+    lower = {name: x.astype(dtype) if name != "sigma" else x for name, x in rounded.items()}
+    got = jax.jit(functools.partial(evaluate, implementation="tiled"))(lower)
+    tolerance = 1e-4 if dtype == jnp.float32 else 0.03
+    for array, exact in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(array.astype(jnp.float32), exact, rtol=0, atol=tolerance * float(abs(exact).max()))
+
+
+def test_one_program_serves_every_span():
+    shape = (7, 5)
+    inputs = jax.tree.map(jnp.asarray, make_inputs(shape, dtype=np.float32))
+    forward = jax.jit(lambda x: relative_attention(**x, grid_shape=shape, implementation="tiled"))
+    backward = jax.jit(jax.grad(lambda x: (forward(x) ** 2).sum()))
+    expected = jax.jit(lambda x: relative_attention(**x, grid_shape=shape, implementation="dense"))
+    expected_gradient = jax.jit(jax.grad(lambda x: (expected(x) ** 2).sum()))
+    for sigma in ((0.02, 0.03), (0.05, 0.3), (0.2, 0.1), (1.0, 1.0)):
+        x = inputs | {"sigma": jnp.array(sigma)}
+        np.testing.assert_allclose(forward(x), expected(x), rtol=1e-4, atol=1e-5)
+        gradients, expected_gradients = backward(x), expected_gradient(x)
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    assert forward._cache_size() == backward._cache_size() == 1
+
+
+def lowered(grid_shape, head_dim, dtype, left_out=(), **options):
+    """The modules of the forward and the backward pass for TPUs, with sigma traced."""
+    n, h = math.prod(grid_shape), 2
+    offsets = (*(2 * size - 1 for size in grid_shape), h)
+    shapes = {"query": (1, n, h, head_dim), "key": (1, n, h, head_dim), "value": (1, n, h, head_dim)}
+    shapes |= {"relative_encoding": (*offsets, head_dim), "content_bias": (h, head_dim), "position_bias": (h, head_dim)}
+    x = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in (shapes | {"relative_bias": offsets}).items()}
+    x["sigma"] = jax.ShapeDtypeStruct((h, len(grid_shape)), jnp.float32)
+    x = {name: shape for name, shape in x.items() if name not in left_out}
+
+    def forward(x):
+        return relative_attention(**({"key": None} | x), grid_shape=grid_shape, implementation="tiled", **options)
+
+    def backward(x):
+        return jax.grad(lambda x: forward(x).astype(jnp.float32).sum())(x)
+
+    return [jax.export.export(jax.jit(f), platforms=["tpu"])(x).mlir_module() for f in (forward, backward)]
+
+
+@pytest.mark.parametrize(
+    "grid_shape, head_dim, dtype, options",
+    [
+        ((32, 32), 64, jnp.bfloat16, {}),
+        slow((32, 32), 64, jnp.float32, {"is_causal": True}),
+        slow((500,), 8, jnp.float32, {"span_mode": "log_add"}),
+        slow((5000,), 128, jnp.bfloat16, {"is_causal": True}),
+        slow((256, 256), 32, jnp.float32, {}),
+        slow((8, 16, 12), 128, jnp.float32, {}),
+        slow((3, 5, 70), 8, jnp.bfloat16, {}),
+        slow((7,), 64, jnp.float32, {"left_out": ("key", "content_bias")}),
+        slow((7, 7), 64, jnp.float32, {"left_out": ("relative_encoding", "position_bias")}),
+        slow((7, 7), 32, jnp.bfloat16, {"left_out": ("relative_encoding", "position_bias", "relative_bias")}),
+        slow((7, 7), 32, jnp.float32, {"left_out": ("sigma",)}),
+    ],
+    ids=str,
+)
+def test_lowers_for_tpus(in_the_place_of_tiled, grid_shape, head_dim, dtype, options):
+    in_the_place_of_tiled.clear()
+    forward, backward = lowered(grid_shape, head_dim, dtype, **options)
+    assert forward.count("@tpu_custom_call") == 1
+    positions = {"relative_encoding", "relative_bias"} - {*options.get("left_out", ())}
+    assert backward.count("@tpu_custom_call") == (4 if positions else 3)
+
+
+@pytest.mark.parametrize(
+    "grid_shape, tile, limit, frame, length",
+    [
+        ((500,), 128, 1024, (1, 1, 1, 500), 512),
+        ((5000,), 128, 1024, (1, 1, 1, 5000), 5120),
+        ((32, 32), 128, 1024, (1, 1, 32, 32), 2048),  # planes at a pitch of 64
+        ((256, 256), 128, 1024, (1, 256, 1, 256), 256),
+        ((3, 65), 128, 1024, (1, 3, 1, 65), 128),
+        ((3, 1), 128, 1024, (1, 1, 3, 1), 128),
+        ((4, 5, 6), 128, 1024, (1, 4, 5, 6), 128),
+        ((4, 5, 70), 128, 1024, (4, 5, 1, 70), 128),
+    ],
+)
+def test_lines(grid_shape, tile, limit, frame, length):
+    """What is laid out is found again; and at every offset between two positions stands its encoding."""
+    lines = Lines(grid_shape, tile, limit)
+    assert (lines.frame, lines.length, lines.length % (lines.chunks * tile)) == (frame, length, 0)
+    x = jnp.arange(float(math.prod(grid_shape))).reshape(1, 1, *grid_shape, 1)
+    np.testing.assert_array_equal(lines.unlay(lines.lay(x)), x)
+    relative = tuple(2 * size - 1 for size in grid_shape)
+    windows = lines.windows(jnp.arange(1.0, math.prod(relative) + 1).reshape(*relative, 1, 1))
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        query, key = rng.integers(0, grid_shape, (2, len(grid_shape)))
+        (qz, qy, qr, qx), (kz, ky, kr, kx) = lines.in_frame(np.stack([query, key]))
+        q, k = qr * lines.pitch + qx, kr * lines.pitch + kx
+        later = k // lines.chunk - q // lines.chunk
+        place = (kz - qz + frame[0] - 1, ky - qy + frame[1] - 1, later + lines.chunks - 1)
+        along = k - q - (later - 1) * lines.chunk
+        expected = np.ravel_multi_index(key - query + np.array(grid_shape) - 1, relative) + 1
+        assert windows[(0, *place, along, 0)] == expected
+        rows, columns = lines.apart(jnp.asarray(k - q))
+        assert (int(rows), int(columns)) == (kr - qr, kx - qx)

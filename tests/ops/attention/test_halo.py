@@ -1,0 +1,251 @@
+"""A grid cut over devices: values and gradients against the oracle and one device, what is refused, what it costs."""
+
+import logging
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from posattn_jax.benchmarks.halo import collective_bytes, compile_cut
+from posattn_jax.ops.attention import exchange_bytes, halo, halo_attention, relative_attention
+from posattn_jax.ops.span import half_span
+from tests.ops.attention.attention_suite import B, D, H, StaticSpanSuite, make_inputs
+
+
+def mesh_of(num_devices):
+    axis = (AxisType.Auto,)
+    return jax.make_mesh((num_devices,), ("grid",), axis_types=axis, devices=jax.devices()[:num_devices])
+
+
+class Cut(StaticSpanSuite):
+    """The suite's check, with the grid cut over the mesh in scope and the tightest bound."""
+
+    implementation = "auto"
+
+    def attend(self, inputs, grid_shape, **options):
+        options = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+        return halo_attention(**inputs, grid_shape=grid_shape, implementation=self.implementation, **options)
+
+
+def tight_bound(sigma, grid_shape, reference_shape=None):
+    half = np.asarray(half_span(jnp.asarray(sigma), 0.1, grid_shape, reference_shape)).reshape(-1, len(grid_shape))
+    return tuple(half.max(0).astype(int).tolist())
+
+
+@pytest.mark.parametrize(
+    "grid_shape, num_devices, sigma, hops, options",
+    [
+        ((13,), 4, [0.2], 2, {}),
+        ((7, 2), 2, [0.15, 0.6], 1, {"is_causal": True, "masked": True}),
+        ((5, 1, 2), 8, [[0.1, 0.2, 0.3], [0.2, 0.2, 0.3]], 2, {"span_mode": "log_add", "scale": 0.7}),
+    ],
+    ids=["1d-two-hops", "2d-causal-padding", "3d-per-head-fewer-rows-than-devices"],
+)
+def test_values_and_gradients_are_the_oracles(float64, grid_shape, num_devices, sigma, hops, options):
+    options = dict(options)
+    if options.pop("masked", False):
+        options["key_mask"] = np.random.default_rng(2).random((1, math.prod(grid_shape))) < 0.7
+    inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": np.array(sigma)}
+    exchange = halo.plan_exchange(grid_shape, tight_bound(sigma, grid_shape), num_devices)
+    assert len(exchange.takes) == hops and not exchange.gathers
+    with jax.set_mesh(mesh_of(num_devices)):
+        Cut().check_against_oracle(inputs, grid_shape, **options)
+
+
+def check_against_one_device(grid_shape, num_devices, implementation, seed=0, bound=None, **options):
+    """Values and gradients of every array, beta too, within 1e-10 of those of "dense" on one device."""
+    rng = np.random.default_rng(seed)
+    inputs = make_inputs(grid_shape, seed=seed, **options.pop("inputs", {}))
+    inputs["relative_bias"] = rng.normal(size=(*(2 * size - 1 for size in grid_shape), H))
+    inputs = jax.tree.map(jnp.asarray, inputs | options.pop("arrays", {}))
+    factors = jnp.asarray(rng.normal(size=inputs["value"].shape))
+
+    def differentiate(attend, **fixed):
+        def loss(x):
+            outputs = attend(**x, grid_shape=grid_shape, **options, **fixed)
+            return (outputs * factors).sum(), outputs
+
+        return jax.jit(jax.grad(loss, has_aux=True))(inputs)
+
+    gradients, outputs = differentiate(relative_attention, implementation="dense")
+    with jax.set_mesh(mesh_of(num_devices)):
+        cut_gradients, cut_outputs = differentiate(halo_attention, implementation=implementation, span_bound=bound)
+    np.testing.assert_allclose(cut_outputs, outputs, rtol=1e-10, atol=1e-10)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(cut_gradients[name], gradient, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "grid_shape, num_devices, implementation",
+    [((6, 2), 4, "dense"), ((3, 2), 8, "tiled")],
+    ids=["dense", "tiled-fewer-rows-than-devices"],
+)
+def test_gathered_is_as_one_device(float64, grid_shape, num_devices, implementation):
+    """Without a bound all keys may be needed."""
+    check_against_one_device(grid_shape, num_devices, implementation, span_mode="log_add", threshold=0.0)
+
+
+# What is asked for beside a half-span along the first dimension: of 0, 1, all rows of a neighbour, one of the next.
+ASKED = (
+    {"inputs": {"covariance": "full", "per_head": True}, "is_causal": True},
+    {"inputs": {"per_head": True}, "span_mode": "log_add", "key_mask": 0.8},
+    {"reference_shape": 2, "scale": 0.7},
+    {},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", range(len(ASKED)))
+@pytest.mark.parametrize(
+    "grid_shape, num_devices, implementation",
+    [
+        ((13,), 4, "tiled"),
+        ((40,), 8, "dense"),
+        ((11, 3), 2, "dense"),
+        ((19, 2), 8, "tiled"),
+        ((9, 2, 3), 4, "auto"),
+        ((21, 2, 2), 8, "tiled"),
+    ],
+    ids=str,
+)
+def test_values_and_gradients_are_those_of_one_device(float64, grid_shape, num_devices, implementation, asked):
+    options, rows = dict(ASKED[asked]), -(-grid_shape[0] // num_devices)
+    if "key_mask" in options:
+        kept = np.random.default_rng(3).random((B, math.prod(grid_shape))) < options["key_mask"]
+        options["key_mask"] = jnp.asarray(kept)
+    if "reference_shape" in options:
+        options["reference_shape"] = tuple(size + options["reference_shape"] for size in grid_shape)
+    half = (0, 1, rows, min(rows + 1, grid_shape[0] - 1))[asked]
+    unit = options.get("reference_shape", grid_shape)
+    sigma = make_inputs(grid_shape, **options.get("inputs", {}))["sigma"]
+    first = sigma[:, 0, 0] if sigma.ndim == 3 else sigma[..., 0]  # of L's first row the only entry
+    first[...] = (half - 0.5) / (unit[0] - 1) / math.sqrt(-2 * math.log(0.1)) if half else 0.0
+    bound = tight_bound(sigma, grid_shape, unit)
+    assert bound[0] == half
+    check_against_one_device(
+        grid_shape, num_devices, implementation, seed=asked, bound=bound, arrays={"sigma": sigma}, **options
+    )
+
+
+def test_a_traced_span_over_its_bound_is_nan():
+    inputs = jax.tree.map(jnp.asarray, make_inputs((8,), dtype=np.float32))
+    with jax.set_mesh(mesh_of(4)):
+        cut = jax.jit(lambda sigma: halo_attention(**inputs | {"sigma": sigma}, grid_shape=(8,), span_bound=(2,)))
+        assert np.isfinite(cut(jnp.array([0.1]))).all()
+        assert np.isnan(cut(jnp.array([0.2]))).all()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"axis_name": "rows"}, r'axis_name="rows": expected an axis of the mesh in scope, which has \(\'grid\',\)'),
+        (
+            {"implementation": "patch"},
+            'implementation="patch": expected one of auto, dense, tiled where the grid is cut',
+        ),
+        ({"sigma": None}, "sigma is None: expected a span, which says what devices need of each other"),
+        ({"sigma": np.array([0.5])}, r"span_bound=\(2,\): smaller than the half-span \(8,\)"),
+        ({"span_bound": (2, 2)}, r"span_bound=\(2, 2\): expected 1 half-spans"),
+        ({"relative_encoding": np.ones((3, H, D))}, r"relative_encoding has shape \(3, 2, 2\): expected \(5, 2, 2\)"),
+        ({"key": np.ones((B, 8, H, D))}, r"key has shape \(2, 8, 2, 2\): expected \(2, 9, 2, 2\)"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_cut_is_refused(unchecked, change, message):
+    inputs = make_inputs((9,), span=False, dtype=np.float32) | {"sigma": np.array([0.1])}
+    arguments = {"grid_shape": (9,), "span_bound": (2,)} | inputs | change
+    arguments = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match=message):
+        halo_attention(**arguments)
+
+
+def test_all_gather_is_announced_once(caplog):
+    inputs = jax.tree.map(jnp.asarray, make_inputs((16,), dtype=np.float32))
+    halo._say_that_it_gathers.cache_clear()
+    with jax.set_mesh(mesh_of(4)), caplog.at_level(logging.WARNING):
+        for bound in ((7,), (8,), (8,)):
+            jax.eval_shape(lambda x, bound=bound: halo_attention(**x, grid_shape=(16,), span_bound=bound), inputs)
+    (record,) = caplog.records
+    assert "half-span of up to 8 rows of 4 a device makes halos send 12 rows in 2 hops" in record.getMessage()
+    assert "an all-gather is cheaper with 12" in record.getMessage()
+
+
+def test_cost_of_the_exchange():
+    row_bytes = 2 * 2 * 5 * 3 * 4 * 8
+    sizes = {"batch_size": 2, "num_heads": 3, "head_dim": 4, "itemsize": 8}
+
+    def cost(span_bound, num_devices, rows=16):
+        made = exchange_bytes((rows, 5), span_bound, num_devices, **sizes)
+        return made["hops"], made["halo"] / row_bytes, made["all_gather"] / row_bytes
+
+    assert cost((3, 1), 4) == (1, 6, 12)
+    assert cost((3, 1), 2) == (1, 3, 8)  # each has one neighbour
+    assert cost((5, 1), 4) == (2, 9, 12)  # the second of four: four rows of the first, five of the others
+    assert cost((8, 1), 4) == (2, 12, 12)  # half of the grid: a device in the middle sends to all
+    assert cost(None, 4) == (3, 12, 12)
+    assert cost((0, 1), 4) == (0, 0, 12)
+    assert cost((3, 1), 1) == (0, 0, 0)
+    assert cost((3, 1), 4, rows=13) == (1, 6, 12)  # four rows a device, three of them empty
+    assert cost((2, 1), 8, rows=3) == (2, 4, 7)
+    with pytest.raises(ValueError, match="num_devices=0: expected at least 1"):
+        cost((3, 1), 0)
+
+
+@pytest.mark.parametrize(
+    "line, sent",
+    [
+        ("%p.1 = f32[2,3]{1,0} collective-permute(%x), source_target_pairs={{0,1},{1,2}}", (24, 0)),
+        ("%g = bf16[4,3]{1,0} all-gather(%x), channel_id=1", (18, 0)),
+        ("%g = f64[3]{0} reduce-scatter(%x), channel_id=1", (72, 0)),
+        ("%r = (f32[4]{0}, f32[], /*index=5*/f32[3]{0}) all-reduce(%x, %y, %z), channel_id=1", (0, 48)),
+        ("%a = f32[4]{0} add(%x, %y)", (0, 0)),
+    ],
+    ids=lambda value: value.split("(")[0].split(" ")[-1] if isinstance(value, str) else "",
+)
+def test_bytes_are_read_from_a_program(line, sent):
+    assert tuple(collective_bytes(line, 4).values()) == sent
+
+
+def sent_bytes(grid_shape, half, num_devices, backward=False):
+    program = compile_cut(grid_shape, half, num_devices, (1, 2, 4), backward).as_text()
+    return collective_bytes(program, num_devices)
+
+
+def test_bytes_sent_grow_with_the_span_and_not_with_the_grid():
+    """Counted from the compiled program: keys and values of the halo, and nothing else."""
+    for length, half in ((32, 3), (64, 3), (32, 6)):
+        expected = exchange_bytes((length,), (half,), 8, num_heads=2, head_dim=4)
+        sent = sent_bytes((length,), half, 8)
+        assert sent == {"exchanged": expected["halo"], "summed": 0}
+        assert sent["exchanged"] == 2 * half * 2 * 2 * 4 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rest", [(), (6,), (4, 5)], ids=str)
+def test_bytes_sent_backward(rest):
+    """The gradients of the halo once more; and the sums of what all devices share, whose size follows the span."""
+    counted = {}
+    for rows, half in ((16, 1), (32, 1), (16, 2), (16, 3)):
+        grid_shape = (rows, *rest)
+        expected = exchange_bytes(grid_shape, [half] * len(grid_shape), 8, num_heads=2, head_dim=4)
+        sent = counted[rows, half] = sent_bytes(grid_shape, half, 8, backward=True)
+        assert sent["exchanged"] == 2 * expected["halo"] < 2 * expected["all_gather"]
+        encoding = (2 * half + 1) ** len(grid_shape) * 2 * 4 * 4
+        assert 2 * encoding * 7 / 8 <= sent["summed"] < 2 * (encoding + 100)
+    assert counted[16, 1] == counted[32, 1]
+    assert counted[16, 2]["exchanged"] == 2 * counted[16, 1]["exchanged"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", [False, True])
+def test_memory_of_a_volume_on_eight_devices(backward):
+    """Arguments, results and temporaries of each are at most a sixth of what one device needs."""
+
+    def all_bytes(num_devices):
+        memory = compile_cut((128, 32, 32), 2, num_devices, (1, 4, 16), backward).memory_analysis()
+        return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+
+    assert all_bytes(8) <= all_bytes(1) / 6

@@ -1,0 +1,5 @@
+from tests.ops.attention.attention_suite import StaticSpanSuite
+
+
+class TestPatch(StaticSpanSuite):
+    implementation = "patch"

@@ -1,5 +1,0 @@
-from tests.ops.attention_suite import StaticSpanSuite
-
-
-class TestWindow(StaticSpanSuite):
-    implementation = "window"

@@ -1,0 +1,31 @@
+"""The pinned versions that CI installs lie within the bounds that users are promised, on the Python that it takes."""
+
+import re
+
+from packaging.requirements import Requirement
+
+from tests.support.command import ROOT
+
+NOT_INSTALLED = ("tensorflow-cpu", "wandb")  # of extras that CI does without
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_pins_are_exact_and_within_their_bounds():
+    lines = (ROOT / "launch" / "constraints.txt").read_text().splitlines()
+    pins = {normal(pin.name): pin for pin in (Requirement(line) for line in lines if not line.startswith("#"))}
+    versions = {}
+    for name, pin in pins.items():
+        (specifier,) = pin.specifier
+        assert specifier.operator == "==", name
+        versions[name] = specifier.version
+    (marker,) = {str(pin.marker) for pin in pins.values()}
+    (newest,) = re.findall(r"^PYTHONS=\((\S+)", (ROOT / "launch" / "python.sh").read_text(), re.MULTILINE)
+    assert marker == f'python_version == "{newest}"'
+    bounds = re.findall(r'"([\w-]+(?:\[\w+\])?[<>=][^"]*)"', (ROOT / "setup.py").read_text())
+    assert len(bounds) > 30
+    for bound in map(Requirement, bounds):
+        if bound.name not in NOT_INSTALLED:
+            assert bound.specifier.contains(versions[normal(bound.name)]), bound

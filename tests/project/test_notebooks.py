@@ -1,0 +1,64 @@
+"""The notebooks under colabs/: each is a pair of .py and .ipynb that say the same, and runs, at a small size."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import jupytext
+import nbformat
+import pytest
+
+from tests.support.command import ROOT, environment
+from tests.support.slow import slow
+
+FOLDER = ROOT / "colabs"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+FAST = ("five_minutes", "own_model", "span_that_pays")
+
+
+def cells(notebook):
+    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def test_there_are_pairs():
+    assert len(NAMES) == 6
+    assert {path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")} == {
+        f"{name}{suffix}" for name in NAMES for suffix in (".py", ".ipynb")
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pair_is_in_sync(name):
+    """After a change: `jupytext --sync colabs/*.py`."""
+    notebook = read(name)
+    nbformat.validate(notebook)
+    assert cells(notebook) == cells(jupytext.read(FOLDER / f"{name}.py"))
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and not cell.get("execution_count")
+
+
+def test_all_are_installed_alike():
+    """One cell, which does nothing where the package is there: an address that changes is changed in all."""
+    installing = {cell.source for name in NAMES for cell in read(name).cells if "pip" in cell.source}
+    assert len(installing) == 1
+    assert all(any("pip" in cell.source for cell in read(name).cells) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in NAMES])
+def test_notebook_runs(name, tmp_path):
+    shutil.copy(FOLDER / f"{name}.ipynb", tmp_path)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "--nbmake", "--nbmake-timeout=280", "-q", f"{name}.ipynb"],
+        cwd=tmp_path,
+        env=environment() | {"POSATTN_SMALL": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout[-3000:]

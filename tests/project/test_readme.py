@@ -1,0 +1,61 @@
+"""The examples of the README and of the pages run, and their commands exist."""
+
+import importlib.util
+import math
+import pathlib
+import re
+
+import jax
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+
+
+def examples(page="README.md"):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_example_of_a_layer(unchecked):
+    names = {}
+    exec(examples()[0], names)
+    assert names["outputs"].shape == (2, 192, 64)
+    assert names["made"]["sigma"].shape == (2,)
+
+
+def test_example_of_translution(unchecked):
+    names = {}
+    exec(examples("docs/translution.md")[0], names)
+    assert names["logits"].shape == (2, 10)
+    assert names["variables"]["params"]["blocks_0"]["attention"]["values"]["matrices"].shape == (5, 5, 64, 1, 64)
+
+
+def test_example_of_convolutions(unchecked):
+    names = {}
+    exec(examples("docs/convolutions.md")[0], names)
+    assert sum(math.prod(array.shape) for array in jax.tree.leaves(names["params"])) == 13_428_196
+
+
+def test_example_of_posnet(unchecked):
+    names = {}
+    exec(examples("docs/posnet.md")[0], names)
+    assert names["outputs"].shape == (2, 20, 64) and names["made"]["weights"].shape == (1, 8, 20, 20)
+
+
+def test_every_example_is_run():
+    pages = {str(path.relative_to(ROOT)): len(examples(path)) for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
+    once = ("README.md", "docs/translution.md", "docs/convolutions.md", "docs/posnet.md")
+    assert {page: count for page, count in pages.items() if count and page != "docs/importing.md"} == dict.fromkeys(
+        once, 1
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_commands_and_links_exist(page):
+    text = page.read_text()
+    for path in re.findall(r"(?<!tests/)launch/\w+\.(?:sh|py|yaml|txt)|configs/\w+\.py", text):
+        assert path == "configs/NAME.py" or (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (posattn_jax[\w.]*)", text):
+        assert importlib.util.find_spec(module), module
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        assert link.startswith("http") or (page.parent / link).exists(), link

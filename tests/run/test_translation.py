@@ -1,0 +1,269 @@
+"""From parallel text to a trained encoder-decoder, its evaluation, and translations; wrong input."""
+
+import io
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from configs import nmt_multi30k
+from posattn_jax.build.translation import load_parallel
+from posattn_jax.build.translation import sentences as texts
+from posattn_jax.data import parallel, tokenizer
+from posattn_jax.run.evaluate import evaluate
+from posattn_jax.run.train import train
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_metrics
+from posattn_jax.train.averaging import average
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.loop import Trainer
+from posattn_jax.use import translate
+from tests.support.command import environment
+from tests.support.made_text import LANGUAGES, sentences, write_parallel
+from tests.support.recorded import figures_of
+
+
+class Killed(Exception):
+    pass
+
+
+def config_of(files, variant="tiny", **data):
+    config = nmt_multi30k.get_config(variant)
+    config.data.update(dir=str(files), cache_dir=str(files / "cache"), test_part="test", **data)
+    config.data.update(source=LANGUAGES[0], target=LANGUAGES[1])
+    config.train.update(total_steps=4)
+    config.data.buckets = (72,)  # one shape, which is compiled once
+    return config
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.slow
+def test_from_text_to_translations(tmp_path, monkeypatch, capsys):
+    """One story, for what comes later needs what was trained before; on one device, whose programs compile faster."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    write_parallel(tmp_path)
+    workdir = tmp_path / "run"
+    trains(tmp_path, workdir)
+    averages(workdir)
+    is_evaluated(tmp_path, workdir, capsys)
+    translates(workdir, monkeypatch)
+    refuses_wrong_input(tmp_path, workdir, capsys)
+
+
+def trains(files, workdir):
+    train(config_of(files), workdir)
+    summary = read(workdir / "summary.json")
+    assert set(summary["final"]) == {"step", "epoch", "loss", "log_likelihood", "perplexity", "accuracy"}
+    source = parallel.of_text(
+        files / "train.qa", files / "train.qb", parallel.tokenizers_of_run(workdir), (72,), files / "cache"
+    )
+    assert parallel.ratio_of_run(workdir) == source.within_limit().length_ratio
+    speeds = [row for row in read_metrics(workdir / "metrics.jsonl") if row["name"] == "tokens_per_second"]
+    assert len(speeds) == 4, "an evaluation an update"
+    with np.load(workdir / "positions.npz") as positions:
+        assert {name: array.shape for name, array in positions.items()} == {
+            f"{place}_0/energies": (2, 32, 32) for place in ("encoder", "decoder", "cross")
+        }
+    assert (workdir / "figures" / "energies_encoder_0.png").exists()
+
+
+@pytest.mark.slow
+def test_killed_and_restarted(tmp_path, monkeypatch):
+    """And ends bit for bit the same."""
+    files, workdir = write_parallel(tmp_path), tmp_path / "run"
+    train(config_of(files), workdir)
+    update, done, killed = Trainer._update, [], files / "killed"
+
+    def update_or_die(trainer, clock):
+        if len(done) == 3:
+            raise Killed
+        done.append(update(trainer, clock))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", update_or_die)
+        with pytest.raises(Killed):
+            train(config_of(files), killed)
+    assert not (killed / "summary.json").exists()
+    train(config_of(files), killed)
+    assert figures_of(killed) == figures_of(workdir)
+
+
+def averages(workdir):
+    """The best and following, where these are as many as asked for; in float64."""
+    checkpoints = Checkpoints(workdir, read_only=True)
+    best = checkpoints.best_step()
+    steps = checkpoints.steps_to_average(2)
+    assert len(steps) == 2 and steps == ([best, best + 1] if best < 4 else [3, 4])
+    each = [checkpoints.read_params(step) for step in steps]
+    mean = average(checkpoints, steps)
+    checkpoints.close()
+    biases = [np.asarray(params["output_bias"], np.float64) for params in each]
+    np.testing.assert_array_equal(mean["output_bias"], ((biases[0] + biases[1]) / 2).astype(np.float32))
+
+
+def is_evaluated(files, workdir, capsys):
+    capsys.readouterr()
+    evaluate(config_of(files), workdir)
+    out, results = capsys.readouterr().out, read(workdir / "evaluation.json")
+    for part in ("validation", "test"):
+        assert 0 <= results[part]["bleu"] <= 100 and results[part]["perplexity"] > 1
+        assert "tok:13a" in results[part]["bleu_signature"]
+        folder = workdir / "translations" / part
+        lines = {
+            name: (folder / f"{name}.txt").read_text().splitlines() for name in ("source", "hypothesis", "reference")
+        }
+        assert {len(each) for each in lines.values()} == {results[part] and len(lines["source"])}
+    assert lines["source"] == (files / "test.qa").read_text().splitlines()
+    assert lines["reference"] == (files / "test.qb").read_text().splitlines()
+    assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in out
+
+
+def translates(workdir, monkeypatch):
+    """As the README's command, in a process of its own: order and empty lines are kept, and what is read at a time
+    changes nothing.
+    """
+    lines = sentences(5, 20)
+    lines[3] = lines[11] = ""
+    text = "".join(f"{line}\n" for line in lines).encode()
+    command = [sys.executable, "-m", "posattn_jax.main", "--mode=translate", f"--workdir={workdir}"]
+    done = subprocess.run(command, input=text, capture_output=True, check=True, env=environment())
+    whole, output = done.stdout.decode().splitlines(), io.StringIO()
+    assert len(whole) == 20 and [i for i in range(20) if not whole[i]] == [3, 11]
+    with monkeypatch.context() as patch:
+        patch.setattr(translating, "CHUNK_BATCHES", 1)
+        translate.translate(workdir, None, io.BytesIO(text), output)
+    assert output.getvalue().splitlines() == whole
+    assert done.stderr.decode().startswith("average of the checkpoints ") and done.stderr.count(b"\n") == 1
+
+
+def refuses_wrong_input(files, workdir, capsys):
+    with pytest.raises(InputError, match="input: line 2 is no UTF-8"):
+        translate.translate(workdir, None, io.BytesIO(b"The cat.\n\xff\n"), io.StringIO())
+    long = "cat " * 200
+    output = io.StringIO()
+    translate.translate(workdir, None, io.BytesIO(long.encode()), output)
+    assert "1 of 1 lines are longer than 72 tokens" in capsys.readouterr().err and output.getvalue().count("\n") == 1
+    config = config_of(files)
+    (files / "train.qa").write_text((files / "train.qa").read_text() + "One more.\n")
+    with pytest.raises(InputError, match="as many, each the other's translation"):
+        train(config, files / "other")
+    with pytest.raises(InputError, match="train.qa has changed, or is damaged, since the run"):
+        write_parallel(files, 90)
+        train(config, workdir)
+    tokenizer.train(sentences(1, 300), 58, "bpe", fold_case=False).save(workdir / "tokenizer.model")
+    with pytest.raises(InputError, match="is not the tokenizer of this run"):
+        translate.translate(workdir, None, io.BytesIO(b"The cat.\n"), io.StringIO())
+
+
+@pytest.mark.slow
+def test_a_table_refuses_what_is_longer(tmp_path):
+    """LinearNet has no row for places beyond; its error names the line."""
+    write_parallel(tmp_path)
+    config = config_of(tmp_path)
+    config.model.mixer.update(encoder="linear", decoder="glinear", cross="attention")
+    config.train.total_steps = 1
+    train(config, tmp_path / "run")
+    output = io.StringIO()
+    translate.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n"), output)
+    assert output.getvalue().count("\n") == 1
+    with pytest.raises(InputError, match=r"line 2 has \d+ tokens: this model's tables have places for 72"):
+        translate.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n" + b"cat " * 200), io.StringIO())
+
+
+def test_a_checkpoint_of_another_vocabulary(tmp_path):
+    """Refused, on either side."""
+    write_parallel(tmp_path)
+    files = [tmp_path / "train.qa", tmp_path / "train.qb"]
+    of_58, of_60 = (tokenizer.of_text(files, size, tmp_path, "bpe", False) for size in (58, 60))
+    params = {name: {"embedding": np.zeros((60, 4))} for name in ("embedding", "source_embedding")}
+    translate.check_vocabulary(params, of_60, of_60, tmp_path)
+    for source, target in ((of_58, of_60), (of_60, of_58)):
+        with pytest.raises(InputError, match="its tokenizer has 58 tokens, its checkpoint is of a model of 60"):
+            translate.check_vocabulary(params, source, target, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_vocabulary_a_language(tmp_path):
+    """Three matrices, two tokenizers, which the run keeps."""
+    write_parallel(tmp_path)
+    config = config_of(tmp_path, source_vocabulary_size=58)
+    config.train.total_steps = 1
+    train(config, tmp_path / "run")
+    source, target = parallel.tokenizers_of_run(tmp_path / "run", joint=False)
+    assert (source.vocabulary_size, target.vocabulary_size) == (58, 60)
+    params = Checkpoints(tmp_path / "run", read_only=True).read_params(1)
+    sizes = [len(params[name]["embedding"]) for name in ("source_embedding", "embedding", "output_embedding")]
+    assert sizes == [58, 60, 60]
+    evaluate(config, tmp_path / "run")
+    assert "bleu" in read(tmp_path / "run" / "evaluation.json")["test"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_parallel(tmp_path_factory.mktemp("parallel"))
+
+
+def test_every_so_manyth_pair_is_the_validation(files):
+    """Lines 7, 14, ..., as the authors' scripts split; byte pairs are learned from the others."""
+    config = config_of(files, validation_every=7, validation_part="there is none")
+    parts = load_parallel(config, test=True)
+    sides = [(files / f"train.{language}").read_text().splitlines() for language in LANGUAGES]
+    held_out = range(6, 120, 7)
+    assert sorted(parts["validation"].numbers) == list(held_out)
+    assert parts["train"].numbers.tolist() == [i for i in range(120) if i not in held_out]
+    assert len(parts["test"]) == 120
+    source, target = texts(config, parts["validation"], "validation")
+    for number, *pair in zip(parts["validation"].numbers, source, target, strict=True):
+        assert pair == [side[number] for side in sides]
+    rest = [line for side in sides for i, line in enumerate(side) if i not in held_out]
+    assert parts["train"].tokenizer.sha256 == tokenizer.train(rest, 60, "bpe", False, "nfkc").sha256
+    whole = load_parallel(config_of(files), test=False)
+    assert whole["train"].tokenizer.sha256 != parts["train"].tokenizer.sha256
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"model.mixer.decoder": "fourier"}, 'decoder="fourier": it needs the whole sequence, and cannot decode'),
+        ({"model.mixer.cross": "fourier"}, 'cross="fourier": it needs the whole sequence'),
+        ({"model.mixer.encoder": "fnet"}, 'model.mixer.encoder="fnet": expected one of attention, shaw'),
+        ({"model.mixer.encoder": ("shaw", "shaw")}, "expected one mixer, or one for each of 1 blocks"),
+        ({"model.mixer.gate": "maybe"}, 'model.mixer.gate="maybe": expected "own", "yes" or "no"'),
+        ({"model.kind": "bert"}, 'model.kind="bert": expected "seq2seq" with task="translation"'),
+        ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
+        ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
+        ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
+        ({"train.batch_size": 570}, "train.batch_size=570: expected at least 8 times the longest of data.buckets, 72"),
+        ({"train.label_smoothing": 1.0}, "train.label_smoothing=1.0: expected at least 0 and less than 1"),
+        ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
+        ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
+        ({"optimizer.warmup_steps": 0}, 'optimizer.schedule="inverse_sqrt": expected a warm-up'),
+        ({"model.remat": True}, 'model.remat=True: expected False with model.kind="seq2seq"'),
+        ({"model.norm": "post"}, "model.norm='post': expected 'pre'"),
+        ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc", or "none"'),
+        ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
+        ({"train.batch_unit": "words"}, 'train.batch_unit="words": expected "target_tokens" or "places"'),
+        ({"data.validation_every": 1}, "data.validation_every=1: expected 0, or at least 2"),
+        ({"data.validation_every": 121}, "data.validation_every=121: it leaves no pair for validation"),
+        ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
+    ],
+)
+def test_wrong_fields(unchecked, files, tmp_path, fields, message):
+    config = config_of(files)
+    with config.unlocked():
+        for name, value in fields.items():
+            *groups, last = name.split(".")
+            group = config
+            for each in groups:
+                group = group[each]
+            with group.ignore_type():
+                group[last] = value
+    with pytest.raises(InputError, match=message):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

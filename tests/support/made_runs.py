@@ -1,0 +1,64 @@
+"""Run folders with parameters drawn at random in the place of trained ones: of digits, of sentences."""
+
+import pathlib
+
+import jax
+import numpy as np
+
+from configs import bert_tiny, digits, glue
+from posattn_jax.data import tokenizer
+from posattn_jax.data.digits import load as load_digits
+from posattn_jax.data.images import split
+from posattn_jax.system.files import write_json
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.optimizer import adam
+from posattn_jax.train.step import init_state
+from posattn_jax.use.trained import of_config
+from tests.support.made_text import sentences
+
+
+def make_digits(workdir: pathlib.Path, variant="tiny", **fields) -> pathlib.Path:
+    """A run of digits, with the image that a run keeps; fields are those of the config, with __ for a dot."""
+    config = digits.get_config(variant)
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    _save(workdir, config)
+    image = validation_digits(config.seed).images[0] / np.float32(16)
+    height, width = (side // config.data.pool for side in image.shape[:2])
+    image = image.reshape(height, config.data.pool, width, config.data.pool, 1).mean((1, 3))
+    np.savez(workdir / "positions.npz", image=image)
+    return workdir
+
+
+def validation_digits(seed: int):
+    """What a run of digits with this seed is judged by."""
+    return split(load_digits(), seed)[1]
+
+
+def make_rte(workdir: pathlib.Path, name="rte") -> pathlib.Path:
+    """A run of a task of GLUE."""
+    config = glue.get_config("tiny")
+    config.data.name = name
+    return _save(workdir, config)
+
+
+def make_masked_lm(workdir: pathlib.Path) -> pathlib.Path:
+    return _save(workdir, bert_tiny.get_config("tiny"))
+
+
+def _save(workdir, config):
+    workdir.mkdir(parents=True)
+    config.data.cache_dir = str(workdir.parent / "cache")
+    write_json(workdir / "config.json", config.to_dict())
+    if config.task != "classification":
+        tokenizer.keep(tokenizer.train(sentences(0, 300), config.data.vocabulary_size), workdir)
+    config.model.implementation = "auto"  # what a run on another device may have had, this one has perhaps not
+    task = of_config(config, workdir)[0]
+    state = init_state(task, adam(1e-3), 0)
+    # Far enough from 0 that attention and logits differ from input to input.
+    leaves, tree = jax.tree.flatten(state.params)
+    rng = np.random.default_rng(0)
+    leaves = [leaf + rng.normal(0, 0.3, leaf.shape).astype(leaf.dtype) for leaf in leaves]
+    checkpoints = Checkpoints(workdir)
+    checkpoints.save(state.replace(params=jax.tree.unflatten(tree, leaves), totals={}), {}, score=0.5)
+    checkpoints.close()
+    return workdir
