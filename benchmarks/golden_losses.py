@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from posattn_jax.build.experiment import make_task
+from posattn_jax.build.parts import change
 from tests.configs import test_configs
 from tests.configs.test_configs import NAMES
 
@@ -43,13 +45,12 @@ def cases():
 
 def treated(module, treatment):
     config = module.get_config("tiny").lock()
-    config.update_from_flattened_dict(treatment.fields)
-    return config
+    return change(config, treatment.fields)
 
 
 def small_bert(variant):
     config = importlib.import_module("configs.bert_tiny").get_config(variant)
-    config.model.update(num_blocks=1)
+    config.model.num_blocks = 1
     config.data.update(vocabulary_size=100, length=12)
     return config
 
@@ -59,7 +60,7 @@ def no_dropout(config):
         for name, value in config.items():
             if hasattr(value, "items"):
                 no_dropout(value)
-            elif name.endswith("dropout_rate"):
+            elif name.endswith("dropout_rate") and value is not None:
                 config[name] = 0.0
     return config
 
@@ -72,11 +73,35 @@ def flat(params):
     return jax.tree_util.tree_flatten_with_path(params)[0]
 
 
+def order_of_terms(names, before):
+    """Of each `.../terms_i/` what it was before: the first not yet taken with parameters of the same names."""
+
+    def suffixes(names):
+        found = {}
+        for name in names:
+            if match := re.match(r"(.*/)?(terms_\d+)/(.*)", name):
+                found.setdefault((match[1] or "", match[2]), set()).add(match[3])
+        return dict(sorted(found.items()))
+
+    own, its, taken = suffixes(names), suffixes(before), set()
+    renamed = {}
+    for (place, term), parts in own.items():
+        old = next(key for key in its if key[0] == place and key not in taken and its[key] == parts)
+        taken.add(old)
+        renamed[f"{place}{term}/"] = "".join(old) + "/"
+    return renamed
+
+
 def drawn(params, moments):
     """The parameters anew, from their names and moments."""
+    terms = order_of_terms(named(params), moments)
 
     def draw(path, array):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
+        for now, then in terms.items():
+            if name.startswith(now):
+                name = then + name.removeprefix(now)
+                break
         for pattern, before in RENAMED:
             name = re.sub(pattern, before, name)
         shape, mean, std = moments[name]
@@ -90,7 +115,7 @@ def drawn(params, moments):
 def run(config, moments=None):
     """(moments of the parameters, losses as hexadecimal floats)."""
     source = test_configs.made_source(config)
-    task = test_configs.make_task(config, source)
+    task = make_task(config, source)
     params = jax.jit(task.init)(jax.random.key(0))
     if moments is None:
         moments = {

@@ -37,7 +37,9 @@ print({name: array.shape for name, array in made.items()})
 config = load_config("configs/digits.py:composite")
 if SMALL:
     config.train.update(total_epochs=0.0, total_steps=2)
-    config.model.update(num_blocks=1, width=8, num_heads=2, mlp_dim=16)
+    config.model.update(num_blocks=1, width=8)
+    config.model.block.mlp_dim = 16
+    config.model.block.attention.num_heads = 2
 workdir = pathlib.Path("runs/digits_composite")
 train(config, workdir)
 

@@ -19,11 +19,12 @@ import pathlib
 
 from IPython.display import Image, display
 
+from posattn_jax.build.parts import change
 from posattn_jax.run.train import train
 from posattn_jax.system.command_line import load_config
 
 config = load_config("configs/digits.py:tiny" if SMALL else "configs/digits.py")
-print(config.model.span)
+print(config.model.block.attention.span)
 
 # %% [markdown]
 # The same as `python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits`. Run the cell again after an
@@ -44,5 +45,5 @@ for name in ("span_on_grid", "span_over_epochs", "learning_curves"):
 # Without the span, everything else being equal:
 
 # %%
-config.model.span.enabled = False
+change(config, {"model.block.attention.span": None})
 train(config, pathlib.Path("runs/digits_without_span"))

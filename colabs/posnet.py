@@ -35,8 +35,10 @@ print((text / "val.en").read_text().splitlines()[0], "-", (text / "val.de").read
 config = load_config("configs/nmt_multi30k.py:tiny" if SMALL else "configs/nmt_multi30k.py:rposnet")
 config.data.update(dir=str(text), test_part="test", vocabulary_size=60 if SMALL else 120)
 if not SMALL:
+    from configs import common_nmt
+
     config.data.buckets = (12, 20, 32)
-    config.model.update(num_blocks=2, width=64, mlp_dim=128)
+    common_nmt.set_model(config, "rposnet", 64, 128, 4, 0.1, weight_dropout_rate=0.0, num_blocks=2)
     config.train.total_epochs = 5.0
 workdir = pathlib.Path("runs/posnet")
 train(config, workdir)

@@ -20,9 +20,10 @@ import pathlib
 import jax, jax.numpy as jnp
 from IPython.display import Image, display
 
-from posattn_jax import LowRankTranslution, PositionalSelfAttention, Translution
+from posattn_jax import Content, LowRankTranslution, PositionalSelfAttention, Translution
 from posattn_jax.run.train import train
 from posattn_jax.benchmarks import translution
+from posattn_jax.build.parts import change, part
 from posattn_jax.system.command_line import load_config
 
 # %% [markdown]
@@ -47,10 +48,10 @@ translution.run(["", *size])
 
 # %%
 config = load_config("configs/digits.py:tiny" if SMALL else "configs/digits.py")
-config.model.update(terms=("content",), readout="mean")
-config.model.encoding.kind = "none"
-config.model.span.enabled = False
-config.model.value.update(kind="translution", half_span=(1, 1))
+attention = "model.block.attention"
+terms, values = {"content": part(Content)}, part(Translution, half_span=(1, 1))
+change(config, {f"{attention}.terms": terms, f"{attention}.values": values, f"{attention}.span": None})
+config.model.readout = "mean"
 workdir = pathlib.Path("runs/digits_translution")
 train(config, workdir)
 display(Image(workdir / "figures" / "learning_curves.png"))

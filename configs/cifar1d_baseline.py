@@ -9,11 +9,12 @@ paper's mean and standard deviation of five seeds: .749 +- .011. Not yet reprodu
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax import SinusoidalEncoding
+from posattn_jax.build.parts import change, part
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.get_config()
     config.data.layout = "1d"
-    config.model.encoding.kind = "sinusoidal"
-    config.model.span.enabled = False
+    change(config, {common.ENCODING: part(SinusoidalEncoding)} | common.NO_SPAN)
     return common.apply_variant(config, variant)

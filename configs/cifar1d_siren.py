@@ -9,10 +9,11 @@ paper's mean and standard deviation of five seeds: .727 +- .023. Not yet reprodu
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax.build.parts import change
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.get_config()
     config.data.layout = "1d"
-    config.model.span.enabled = False
+    change(config, common.NO_SPAN)
     return common.apply_variant(config, variant)

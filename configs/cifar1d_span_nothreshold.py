@@ -14,5 +14,5 @@ from configs import common
 def get_config(variant: str = "") -> ConfigDict:
     config = common.get_config()
     config.data.layout = "1d"
-    config.model.span.threshold = 0.0
+    config.model.block.attention.span.threshold = 0.0
     return common.apply_variant(config, variant)

@@ -9,9 +9,10 @@ paper's mean and standard deviation of five seeds: .799 +- .009. Not yet reprodu
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax.build.parts import change
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.get_config()
-    config.model.span.enabled = False
+    change(config, common.NO_SPAN)
     return common.apply_variant(config, variant)

@@ -3,9 +3,30 @@
 Durations carry their unit; where steps and epochs are both there, steps win if they are not 0.
 """
 
-from ml_collections import ConfigDict
+from typing import Any
 
+from ml_collections import ConfigDict, FieldReference
+
+from posattn_jax import (
+    Classifier,
+    Content,
+    ContentBias,
+    EncoderBlock,
+    GaussianSpan,
+    LinearProjections,
+    Positional,
+    PositionalBias,
+    PositionalSelfAttention,
+    SinusoidalEncoding,
+    SirenEncoding,
+)
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment
+from posattn_jax.build.parts import part
+
+ATTENTION = "model.block.attention"
+SPAN, TERMS = f"{ATTENTION}.span", f"{ATTENTION}.terms"
+ENCODING = f"{TERMS}.positional.encoding"
+NO_SPAN: dict[str, Any] = {SPAN: None}
 
 
 def get_config() -> ConfigDict:
@@ -33,6 +54,7 @@ def get_config() -> ConfigDict:
     config.data.seed = 0  # moving_mnist: of places and movements; the same for runs of all seeds
     config.data.frames = 8  # moving_mnist_clips
     config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
+    config.data.combine = "concat"  # reconstruction: of several dimensions; or sum
 
     # Of text, data.dir is a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
     config.data.validation_dir = ""  # likewise; "": a twentieth of the pairs of lines, drawn by the seed
@@ -55,101 +77,7 @@ def get_config() -> ConfigDict:
     config.data.normalization = "nfkc"  # of Unicode, before subwords are made; or none: "…" stays and is not "..."
     config.data.source_vocabulary_size = 0  # of a source with subwords, and embeddings, of its own; 0: joint
 
-    config.model = ConfigDict()
-    config.model.kind = "classifier"  # or vit; bert; seq2seq
-    config.model.pretrained = ""  # glue: the run folder to start from; {seed} in it is this run's
-    config.model.num_blocks = 6
-    config.model.width = 64
-    config.model.num_heads = 8
-    config.model.head_dim = 0  # 0: the width divided by the heads
-    config.model.mlp_dim = 128
-    config.model.embedding_dim = 0  # bert: of tokens; 0: the width
-    config.model.embedding_scale = 1.0  # bert: of tokens, before positions are added to them
-    config.model.max_length = 0  # bert, seq2seq: the absolute positions; 0: data.length, the last of data.buckets
-    config.model.dropout_rate = 0.1
-    config.model.attention_dropout_rate = 0.0
-    config.model.mlp_dropout_rate = -1.0  # inside the feed-forward network; -1: as dropout_rate
-    config.model.norm = "post"  # or pre
-    config.model.activation = "relu"  # or gelu
-    config.model.readout = "last"  # or mean, max; vit: class, mean or max
-    config.model.patch_shape = ()  # vit: a size in every dimension
-    config.model.absolute_positions = False  # vit, bert: a trained vector for every token
-    config.model.positions = ConfigDict()  # classifier, vit, bert: of vectors added to the embedded inputs
-    config.model.positions.kind = "none"  # or learned (one a place), sinusoidal, fourier
-    config.model.positions.num_features = 0  # fourier: of sines and cosines; 0: the width
-    config.model.positions.hidden_features = 0  # fourier: of its network; 0: the width
-    config.model.positions.gamma = 1.0  # fourier: frequencies begin as N(0, 1 / gamma^2), in radians a position
-    config.model.layer_norm_epsilon = 1e-5
-    config.model.linear_init = "own"  # of linear maps, projections excepted; or normal: N(0, .02)
-    config.model.projection_bias = True  # of queries, keys and values
-    config.model.projection_init = "xavier"  # over the fused map; fan_in: of each as a linear map of its own; normal
-    config.model.use_output = True  # whether attention has an output projection
-    # some of these; of Translution's relative_content (in the place of content), relative_query, relative_key; and of
-    # fixed_convolution, dynamic_convolution, key_convolution (of the kernel below); rotary_content (RoPE) and
-    # score_network, both in the place of content; linear_bias (ALiBi)
-    config.model.terms = ("content", "positional", "content_bias", "positional_bias")
-    config.model.rotary_base = 10000.0  # rotary_content
-    config.model.kernel = ConfigDict()
-    config.model.kernel.shape = ()  # of all convolutions: odd sizes, one a dimension
-    config.model.kernel.outside = "clip"  # terms: offsets beyond the kernel have what its edge has; or drop: 0
-    config.model.kernel.share_heads = True  # vectors of offsets are the same for all heads
-    config.model.kernel.at = "query"  # span_convolution: where scores are made; or key, with attention dropout
-    config.model.convolved = ()  # query, key or value: made by a convolution for the first half of the heads
-    config.model.beside = "none"  # or span_convolution (ConvBERT's): as many heads again that do not attend
-    # auto, tiled, dense, fused (on GPUs and TPUs), patch, window or reference; without a span and with sinusoidal
-    # encodings also factorised
-    config.model.implementation = "auto"
-    config.model.remat = False
-    config.model.scan_layers = False
-    config.model.dtype = "float32"  # of the computation; or bfloat16
-    config.model.param_dtype = "float32"
-
-    config.model.encoding = ConfigDict()
-    config.model.encoding.kind = "siren"  # or sinusoidal, learned, axial, none (which also drops the positional terms)
-    config.model.encoding.hidden_features = 0  # siren: 0: as wide as the model
-    config.model.encoding.num_layers = 3  # siren
-    config.model.encoding.omega = 10.0  # siren
-    config.model.encoding.omega_initial = 10.0  # siren
-    config.model.encoding.bias_init = "zeros"  # siren; or ckconv
-    config.model.encoding.learn_omega = False  # siren
-    config.model.encoding.combine = "concat"  # sinusoidal, axial: of several dimensions; or sum
-    config.model.encoding.use_bias = True  # sinusoidal; Transformer-XL: False
-
-    config.model.value = ConfigDict()
-    # plain; plus_depthwise, plus_relative (of the kernel above); translution, low_rank; general (its SIREN: omega, ...
-    # of the encoding)
-    config.model.value.kind = "plain"
-    config.model.value.half_span = ()  # displacements that have a matrix, on each side; (): all of the grid's
-    config.model.value.share_heads = False  # translution: the same matrices for all heads
-    config.model.value.kernel_init = "kaiming"  # translution, low_rank: over the whole table; or fan_in
-    config.model.value.rank = 8  # low_rank
-    config.model.value.down_dim = 0  # low_rank: the inputs are first mapped to so many features; 0: they are not
-    config.model.value.mix_heads = False  # low_rank: one map back for all heads, as its authors' code
-    config.model.value.num_bases = 8  # general
-
-    # What mixes tokens, in a stack's blocks and across; one name, or one a block. Models but seq2seq have an encoder
-    # alone, in which attention is that of the terms above. attention, shaw, relative, aposnet, rposnet, lightconv (with
-    # GLU), lightconv_plain, lightconv_gelu (gated), lightconv_global (gated, and outside = clip), linear, glinear
-    # (gated), gaussian, fourier (encoder alone)
-    config.model.mixer = ConfigDict()
-    config.model.mixer.encoder = "attention"
-    config.model.mixer.decoder = "attention"
-    config.model.mixer.cross = "attention"
-    config.model.mixer.gate = "own"  # as each is; or yes, no, for all mixers of a sequence with itself
-    config.model.mixer.context = 16  # offsets on each side that have vectors, or weights, of their own
-    config.model.mixer.positions = "auto"  # a stack's: as its mixers are in the paper; or sinusoidal, learned, none
-
-    config.model.span = ConfigDict()
-    config.model.span.enabled = True
-    config.model.span.kind = "gaussian"  # learned, with the fields below; or window, given by half_span
-    config.model.span.half_span = ()  # window: in positions, one a dimension
-    config.model.span.threshold = 0.1  # 0: no mask
-    config.model.span.mode = "multiply"  # or log_add
-    config.model.span.covariance = "diagonal"  # or full
-    config.model.span.initial_sigma = 0.3
-    config.model.span.per_head = False
-    config.model.span.bounded = "auto"  # static bounds of the spans, recompiled as they change: auto: on GPUs; yes, no
-    config.model.span.penalty = 0.0  # added to the loss, times the span's share of the grid
+    config.model = classifier()
 
     config.train = ConfigDict()
     config.train.total_epochs = 80.0
@@ -166,6 +94,9 @@ def get_config() -> ConfigDict:
     config.train.checkpoint_steps = 0  # besides the checkpoint of every evaluation
     config.train.keep_checkpoints = 1  # of so many evaluations; translation averages them: the best and following
     config.train.label_smoothing = 0.1  # translation
+    config.train.pretrained = ""  # glue: the run folder to start from; {seed} in it is this run's
+    config.train.bounded_spans = "auto"  # static bounds of the spans, recompiled as they change: on GPUs; or yes, no
+    config.train.span_penalty = 0.0  # added to the loss, times the span's share of the grid
 
     config.decode = ConfigDict()  # translation
     config.decode.beam_size = 12  # 1: greedy
@@ -191,6 +122,39 @@ def get_config() -> ConfigDict:
     return config
 
 
+def classifier() -> ConfigDict:
+    """The paper's model, of SIREN and span."""
+    dropout_rate = FieldReference(0.1)
+    attention = part(
+        PositionalSelfAttention,
+        num_heads=8,
+        terms=relative_terms(part(SirenEncoding)),
+        span=part(GaussianSpan),
+        projections=part(LinearProjections),
+    )
+    return part(
+        Classifier,
+        width=64,
+        num_blocks=6,
+        block=part(EncoderBlock, attention=attention, mlp_dim=128, dropout_rate=dropout_rate),
+        dropout_rate=dropout_rate,
+        dtype="float32",
+        param_dtype="float32",
+    )
+
+
+def relative_terms(encoding: ConfigDict) -> ConfigDict:
+    """The terms of the paper, with an encoding."""
+    return ConfigDict(
+        {
+            "content": part(Content),
+            "positional": part(Positional, encoding=encoding),
+            "content_bias": part(ContentBias),
+            "positional_bias": part(PositionalBias),
+        }
+    )
+
+
 def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
     """`config` made smaller: "" (as it is), "quick" (8x8, 3 blocks), "half" (16x16), "digits" (8x8), "tiny" (tests)."""
     match variant:
@@ -210,8 +174,8 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
             config.data.pool = 8
             config.model.num_blocks = 1
             config.model.width = 8
-            config.model.num_heads = 2
-            config.model.mlp_dim = 16
+            config.model.block.attention.num_heads = 2
+            config.model.block.mlp_dim = 16
             config.train.total_epochs = 0.0
             config.train.total_steps = 2
         case _:
@@ -219,11 +183,9 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
     return config
 
 
-def same_omegas(name: str, omega: float) -> Treatment:
-    """A SIREN with one omega in all its layers."""
-    return Treatment(
-        name, f"both omegas {omega:g}", {"model.encoding.omega": omega, "model.encoding.omega_initial": omega}
-    )
+def same_omegas(name: str, omega: float, siren: str = ENCODING) -> Treatment:
+    """A SIREN, at the path `siren`, with one omega in all its layers."""
+    return Treatment(name, f"both omegas {omega:g}", {f"{siren}.omega": omega, f"{siren}.omega_initial": omega})
 
 
 def span_paper_sweep() -> Plan:
@@ -233,8 +195,8 @@ def span_paper_sweep() -> Plan:
     above one.
     """
     sequence = {"data.layout": "1d"}
-    no_span, no_mask = {"model.span.enabled": False}, {"model.span.threshold": 0.0}
-    sinusoids = {"model.encoding.kind": "sinusoidal", **no_span}
+    no_span, no_mask = NO_SPAN, {f"{SPAN}.threshold": 0.0}
+    sinusoids = {ENCODING: part(SinusoidalEncoding), **no_span}
     treatments = (
         Treatment("baseline_1d", "1-D sinusoids (baseline)", sequence | sinusoids, Printed(0.7624, 0.7493, 0.01065)),
         Treatment("siren_1d", "1-D SIREN", sequence | no_span, Printed(0.7562, 0.7269, 0.02311)),

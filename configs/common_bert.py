@@ -6,40 +6,42 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax import (
+    Bert,
+    Content,
+    ConvolutionalProjections,
+    DepthwiseConvolution,
+    EncoderBlock,
+    KernelEncoding,
+    KeyPositional,
+    LinearProjections,
+    PlusDepthwise,
+    Positional,
+    PositionalSelfAttention,
+    RelativeBias,
+    SpanConvolution,
+)
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.system.files import flatten
+from posattn_jax.build.parts import change, part, value_at
 
-FIXED, DYNAMIC, KEY = "fixed_convolution", "dynamic_convolution", "key_convolution"
-COMPOSITE: dict[str, Any] = {"model.terms": ("content", FIXED, DYNAMIC)}
-
-
-def _convolved(*parts: str) -> dict[str, Any]:
-    return {"model.convolved": parts}
-
-
-# The rows of the paper's tables, as changes of a BERT that knows no positions.
+# What the rows of the paper's tables change in a BERT that knows no positions: terms, parts that are convolved, or ...
+COMPOSITE = ("fixed_convolution", "dynamic_convolution")
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "none": {},
-    "absolute": {"model.absolute_positions": True},
-    "fixed": {"model.terms": ("content", FIXED)},
-    "dynamic": {"model.terms": ("content", DYNAMIC)},
-    "composite": COMPOSITE,
-    "composite_key": {"model.terms": ("content", FIXED, DYNAMIC, KEY)},
-    "depthwise": {"model.value.kind": "plus_depthwise"},
-    "composite_depthwise": COMPOSITE | {"model.value.kind": "plus_depthwise"},
-    "qk": _convolved("query", "key"),
-    "value": _convolved("value"),
-    "qkv": _convolved("query", "key", "value"),
-    "composite_qk": COMPOSITE | _convolved("query", "key"),
-    "composite_value": COMPOSITE | _convolved("value"),
-    "composite_qkv": COMPOSITE | _convolved("query", "key", "value"),
-    # Half of the heads attend, the others are convolutions.
-    "convbert": {
-        "model.absolute_positions": True,
-        "model.beside": "span_convolution",
-        "model.kernel.shape": (9,),
-        "model.kernel.at": "key",
-    },
+    "absolute": {"absolute_positions": True},
+    "fixed": {"terms": ("fixed_convolution",)},
+    "dynamic": {"terms": ("dynamic_convolution",)},
+    "composite": {"terms": COMPOSITE},
+    "composite_key": {"terms": (*COMPOSITE, "key_convolution")},
+    "depthwise": {"depthwise": True},
+    "composite_depthwise": {"terms": COMPOSITE, "depthwise": True},
+    "qk": {"convolved": ("query", "key")},
+    "value": {"convolved": ("value",)},
+    "qkv": {"convolved": ("query", "key", "value")},
+    "composite_qk": {"terms": COMPOSITE, "convolved": ("query", "key")},
+    "composite_value": {"terms": COMPOSITE, "convolved": ("value",)},
+    "composite_qkv": {"terms": COMPOSITE, "convolved": ("query", "key", "value")},
+    "convbert": {"absolute_positions": True},  # half of the heads attend, the others are convolutions
 }
 # As the paper's Table 6 names them.
 LABELS = {
@@ -73,29 +75,41 @@ def get_config(size: str, variant: str = "") -> ConfigDict:
     config = common.get_config()
     config.task = "masked_lm"
     config.data.dir = "data/text"
-    config.model.update(
-        kind="bert",
-        terms=("content",),
-        attention_dropout_rate=0.1,
-        mlp_dropout_rate=0.0,
-        activation="gelu",
-        layer_norm_epsilon=1e-12,
-        projection_init="normal",
-        linear_init="normal",
-        **SIZES[size],
-    )
-    config.model.encoding.kind = "none"
-    config.model.kernel.shape = (17,)
-    config.model.span.enabled = False
     config.train.update(total_epochs=0.0, accumulation_steps=1)
     config.optimizer.update(eps=1e-6, weight_decay=0.01, clip_norm=1.0, schedule="linear", warmup_steps=10_000)
     if variant == "tiny":
+        config.model = bert(embedding_dim=6, width=8, num_heads=2, mlp_dim=16, num_blocks=1)
         config.data.update(vocabulary_size=50, length=12)
-        config.model.update(embedding_dim=6, width=8, num_heads=2, mlp_dim=16, num_blocks=1)
-        config.model.kernel.shape = (5,)
         config.train.update(total_steps=2, batch_size=4, eval_batch_size=8)
-        variant = "composite"
+        return change(config, fields("composite", (5,)))
+    config.model = bert(**SIZES[size])
     return with_convolution(config, variant or "absolute", size)
+
+
+def bert(embedding_dim: int, width: int, num_heads: int, mlp_dim: int, num_blocks: int) -> ConfigDict:
+    """A BERT that knows no positions."""
+    normal: dict[str, Any] = {"kernel_init": "normal"}
+    attention = part(
+        PositionalSelfAttention,
+        num_heads=num_heads,
+        projections=part(LinearProjections, **normal),
+        dropout_rate=0.1,
+        **normal,
+    )
+    rates: dict[str, Any] = {"dropout_rate": 0.1, "mlp_dropout_rate": 0.0}
+    epsilon: dict[str, Any] = {"layer_norm_epsilon": 1e-12}
+    block = part(EncoderBlock, attention=attention, mlp_dim=mlp_dim, activation="gelu", **rates, **normal, **epsilon)
+    return part(
+        Bert,
+        width=width,
+        num_blocks=num_blocks,
+        block=block,
+        embedding_dim=embedding_dim,
+        max_length=None,
+        absolute_positions=False,
+        dtype="float32",
+        param_dtype="float32",
+    )
 
 
 def of_paper(size: str, variant: str, learning_rate: float, **train: int) -> ConfigDict:
@@ -116,22 +130,42 @@ def with_convolution(config: ConfigDict, name: str, size: str) -> ConfigDict:
     """The config with one of `CONVOLUTIONS`; ValueError where there is none of the name."""
     if name not in CONVOLUTIONS:
         raise ValueError(f'config variant "{name}": expected nothing, {", ".join(CONVOLUTIONS)} or tiny')
-    config.update_from_flattened_dict(_fields(name, size))
-    return config
+    return change(config, fields(name, size=size))
 
 
-def _fields(name: str, size: str) -> dict[str, Any]:
-    if name != "convbert":
-        return CONVOLUTIONS[name]
-    width, num_heads = SIZES[size]["width"], SIZES[size]["num_heads"]
-    return CONVOLUTIONS[name] | {"model.num_heads": num_heads // 2, "model.head_dim": width // num_heads}
+def fields(name: str, kernel_shape: tuple[int, ...] = (17,), size: str = "") -> dict[str, Any]:
+    """What one of `CONVOLUTIONS` changes in a BERT that knows no positions."""
+    row, kernel, found = CONVOLUTIONS[name], {"kernel_shape": kernel_shape}, {}
+    terms = {
+        "content": part(Content),
+        "fixed_convolution": part(RelativeBias, **kernel),
+        "dynamic_convolution": part(Positional, encoding=part(KernelEncoding, **kernel)),
+        "key_convolution": part(KeyPositional, encoding=part(KernelEncoding, **kernel)),
+    }
+    if "absolute_positions" in row:
+        found["model.absolute_positions"] = True
+    if "terms" in row:
+        found[common.TERMS] = {each: terms[each] for each in ("content", *row["terms"])}
+    if "depthwise" in row:
+        found[f"{common.ATTENTION}.values"] = part(PlusDepthwise, convolution=part(DepthwiseConvolution, **kernel))
+    if "convolved" in row:
+        projections = part(ConvolutionalProjections, convolved=row["convolved"], kernel_init="normal", **kernel)
+        found[f"{common.ATTENTION}.projections"] = projections
+    if name == "convbert":
+        width, num_heads = SIZES[size]["width"], SIZES[size]["num_heads"]
+        found[f"{common.ATTENTION}.num_heads"] = num_heads // 2
+        found[f"{common.ATTENTION}.head_dim"] = width // num_heads
+        found[f"{common.ATTENTION}.beside"] = part(
+            SpanConvolution, kernel_shape=(9,), kernel_at="key", dropout_rate=0.1, kernel_init="normal"
+        )
+    return found
 
 
 def treatments(names: Sequence[str], size: str) -> tuple[Treatment, ...]:
     """Some of `CONVOLUTIONS`, each with all the fields that any of them changes: whichever config they start from."""
-    changed = {field for name in names for field in _fields(name, size)}
-    plain = {field: value for field, value in flatten(get_config(size, "none").to_dict()).items() if field in changed}
-    return tuple(Treatment(name, LABELS[name], plain | _fields(name, size)) for name in names)
+    plain = get_config(size, "none")
+    changed = {path: value_at(plain, path) for name in names for path in fields(name, size=size)}
+    return tuple(Treatment(name, LABELS[name], changed | fields(name, size=size)) for name in names)
 
 
 def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...]) -> Plan:

@@ -6,6 +6,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import common
+from configs.common_mixers import mixing
+from posattn_jax import EncoderDecoder, SequenceBlock, StackPositions, TokenMixing
+from posattn_jax.build.parts import change, part
 
 # The rows of the paper's tables: what mixes tokens in both stacks; across, attention does.
 MIXERS: dict[str, dict[str, Any]] = {
@@ -25,9 +28,9 @@ MIXERS: dict[str, dict[str, Any]] = {
 }
 # Of Table 6: with the gate that they do not have, or without the one that they have.
 for _name in ("transformer", "shaw", "relative"):
-    MIXERS[f"{_name}_gated"] = MIXERS[_name] | {"gate": "yes"}
+    MIXERS[f"{_name}_gated"] = MIXERS[_name] | {"is_gated": True}
 for _name in ("aposnet", "rposnet"):
-    MIXERS[f"{_name}_ungated"] = MIXERS[_name] | {"gate": "no"}
+    MIXERS[f"{_name}_ungated"] = MIXERS[_name] | {"is_gated": False}
 # Of Table 4: where rPosNet is, in the encoder, the decoder, and across.
 for _row in ("e", "d", "c", "ec", "dc", "edc"):
     MIXERS[f"rposnet_{_row}"] = {place: "rposnet" for place in ("encoder", "decoder", "cross") if place[0] in _row}
@@ -86,43 +89,101 @@ def get_config(variant: str = "", size: str = "base") -> ConfigDict:
     config = common.get_config()
     config.task = "translation"
     config.data.update(name="", dir="data/nmt", normalization="none")
-    config.model.update(kind="seq2seq", num_blocks=6, mlp_dropout_rate=0.0, norm="pre", layer_norm_epsilon=1e-6)
-    config.model.span.enabled = False
     config.train.eval_batch_size = 64
     config.optimizer.update(b2=0.98, eps=1e-9, schedule="inverse_sqrt")
     recipe = SIZES[sizes[0]]
-    set_size(config, *recipe["model"], steps=recipe["steps"], warmup=WARMUP_STEPS, scale=recipe["scale"])
     (keep, every), (accumulate, batch_size) = recipe["average"], recipe["batch"]
     config.train.update(keep_checkpoints=keep, eval_steps=every, accumulation_steps=accumulate, batch_size=batch_size)
-    if sizes[0] == "big" and mixers[0].startswith("shaw"):
-        config.model.mixer.context = 8  # as the authors' code has it; the paper's 8 for others does not fit Table 3
     if "tiny" in words:
         config.data.update(vocabulary_size=60, buckets=(24, 72))
-        config.model.update(num_blocks=1)
-        set_size(config, 8, 16, 2, 0.1, steps=2, warmup=2, scale=1.0)
+        set_model(config, "rposnet_edc", 8, 16, 2, 0.1, num_blocks=1, max_length=72)
+        set_schedule(config, steps=2, warmup=2)
         config.train.update(batch_size=576, eval_batch_size=8, accumulation_steps=2, keep_checkpoints=2, eval_steps=1)
         config.decode.update(beam_size=2, batch_size=8)
-        mixers = ["rposnet_edc"]
-    config.model.mixer.update(MIXERS[mixers[0]])
+        return config
+    is_big_shaw = sizes[0] == "big" and mixers[0].startswith("shaw")
+    # 8 as the authors' code has it; the paper's 8 for others does not fit Table 3
+    set_model(config, mixers[0], *recipe["model"], context=8 if is_big_shaw else 16)
+    set_schedule(config, recipe["steps"], WARMUP_STEPS, recipe["scale"])
     return config
 
 
-def set_size(
+def set_model(
     config: ConfigDict,
+    mixers: str,
     width: int,
     mlp_dim: int,
     num_heads: int,
     dropout_rate: float,
     *,
-    steps: int,
-    warmup: int,
-    scale: float,
+    weight_dropout_rate: float | None = None,
+    num_blocks: int = 6,
+    context: int = 16,
+    max_length: int = 128,
 ) -> None:
-    """Sizes, dropout of weights too, and a learning rate that follows them (Vaswani 2017).
+    """The model with one of `MIXERS`.
 
-    Its peak is  scale / sqrt(width warmup).
+    Args:
+      config: of the run.
+      mixers: which.
+      width, mlp_dim, num_heads: its sizes.
+      dropout_rate: of branches, of words and of their positions.
+      weight_dropout_rate: of the weights; None: the same.
+      num_blocks: of each stack.
+      context: see `common_mixers.mixing`.
+      max_length: the places that tables of positions have.
     """
-    config.model.update(width=width, mlp_dim=mlp_dim, num_heads=num_heads)
-    config.model.update(dropout_rate=dropout_rate, attention_dropout_rate=dropout_rate)
+    mixed = part(TokenMixing, num_heads=num_heads)
+    block = {"mixing": mixed, "mlp_dim": mlp_dim, "dropout_rate": dropout_rate, "mlp_dropout_rate": 0.0}
+    positions = {"max_length": max_length, "dropout_rate": dropout_rate}
+    config.model = part(
+        EncoderDecoder,
+        width=width,
+        encoder_block=part(SequenceBlock, **block),
+        num_encoder_blocks=num_blocks,
+        decoder_block=part(SequenceBlock, cross=mixed, **block),
+        num_decoder_blocks=num_blocks,
+        encoder_positions=part(StackPositions, **positions),
+        decoder_positions=part(StackPositions, **positions),
+        length_ratio=None,
+        dropout_rate=dropout_rate,
+        dtype="float32",
+        param_dtype="float32",
+    )
+    rate = dropout_rate if weight_dropout_rate is None else weight_dropout_rate
+    change(config, mixer_fields(mixers, num_heads, rate, context, max_length))
+
+
+def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, max_length: int) -> dict[str, Any]:
+    """The fields that one of `MIXERS` sets: the mixers of every place, and what a stack knows of positions.
+
+    As in the paper, a stack of relative attention alone knows no absolute positions, and one of rPosNet learned ones.
+    """
+    mixers = dict.fromkeys(("encoder", "decoder", "cross"), "attention") | MIXERS[name]
+    is_gated = mixers.pop("is_gated", None)
+    sizes: dict[str, Any] = {"context": context, "grid_shape": (max_length,)}
+
+    def form(*names: str) -> str:
+        return "learned" if "rposnet" in names else "none" if names[0] in ("shaw", "relative") else "sinusoidal"
+
+    paths = {"encoder": "encoder_block.mixing", "decoder": "decoder_block.mixing", "cross": "decoder_block.cross"}
+    return {
+        f"model.{paths[place]}": mixing(
+            mixers[place],
+            num_heads,
+            dropout_rate,
+            place=place,
+            is_gated=None if place == "cross" else is_gated,
+            **sizes,
+        )
+        for place in paths
+    } | {
+        "model.encoder_positions.form": form(mixers["encoder"]),
+        "model.decoder_positions.form": form(mixers["decoder"], mixers["cross"]),
+    }
+
+
+def set_schedule(config: ConfigDict, steps: int, warmup: int, scale: float = 1.0) -> None:
+    """So many updates, and a rate that follows the width (Vaswani 2017): its peak is scale / sqrt(c warmup)."""
     config.train.update(total_steps=steps)
-    config.optimizer.update(learning_rate=scale / math.sqrt(width * warmup), warmup_steps=warmup)
+    config.optimizer.update(learning_rate=scale / math.sqrt(config.model.width * warmup), warmup_steps=warmup)

@@ -1,13 +1,26 @@
 """What the configs of Translution (Fan 2025) share: the paper's vision transformer, and our recipe for it."""
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax import (
+    EncoderBlock,
+    GeneralTranslution,
+    LinearProjections,
+    PositionalSelfAttention,
+    Siren,
+    Translution,
+    VisionTransformer,
+)
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import part
 
 # Height and width of a patch, of each of the paper's data sets.
 PATCH = {"mnist": 7, "cifar10": 8, "cifar100": 8, "moving_mnist": 8}
-TRANSFORMER = {"model.value.kind": "plain", "model.absolute_positions": True}
+VALUES = f"{common.ATTENTION}.values"
+TRANSFORMER = {VALUES: None, "model.absolute_positions": True}
 
 
 def get_config(name: str, variant: str = "") -> ConfigDict:
@@ -19,23 +32,24 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
     config = common.get_config()
     config.data.name = name
     config.data.validation = "test"
-    config.model.update(
-        kind="vit",
-        num_blocks=1,
+    attention = part(
+        PositionalSelfAttention,
         num_heads=1,
-        dropout_rate=0.0,
-        norm="pre",
-        activation="gelu",
-        readout="mean",
-        patch_shape=(PATCH[name],) * 2,
-        projection_bias=False,
-        projection_init="fan_in",
+        values=part(Translution),
+        projections=part(LinearProjections, use_bias=False, kernel_init="fan_in"),
         use_output=False,
-        terms=("content",),
     )
-    config.model.encoding.kind = "none"
-    config.model.span.enabled = False
-    config.model.value.kind = "translution"
+    config.model = part(
+        VisionTransformer,
+        width=64,
+        num_blocks=1,
+        block=part(EncoderBlock, attention=attention, mlp_dim=128, norm="pre", activation="gelu"),
+        patch_shape=(PATCH[name],) * 2,
+        readout="mean",
+        absolute_positions=False,
+        dtype="float32",
+        param_dtype="float32",
+    )
     config.train.update(total_epochs=30.0, batch_size=128, accumulation_steps=1, eval_batch_size=500)
     config.optimizer.update(learning_rate=3e-4, weight_decay=0.05, schedule="cosine", warmup_epochs=3.0)
     match variant:
@@ -44,11 +58,17 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
         case "quick":
             config.train.total_epochs = 10.0
         case "tiny":
-            config.model.update(width=8, mlp_dim=16)
+            config.model.width = 8
+            config.model.block.mlp_dim = 16
             config.train.update(total_epochs=0.0, total_steps=2, batch_size=8)
         case _:
             raise ValueError(f'config variant "{variant}": expected none, "quick" or "tiny"')
     return config
+
+
+def general(**siren: Any) -> ConfigDict:
+    """General Translution with 8 matrices."""
+    return part(GeneralTranslution, num_bases=8, basis=part(Siren, features=8, **siren))
 
 
 def depth_sweep(label: str) -> Plan:

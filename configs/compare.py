@@ -18,8 +18,35 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common, common_bert
+from configs import common, common_bert, common_vit
+from configs.common_mixers import mixing
+from posattn_jax import (
+    AxialEncoding,
+    Content,
+    ConvolutionalProjections,
+    DepthwiseConvolution,
+    FourierPositions,
+    GaussianSpan,
+    KernelEncoding,
+    LearnedEncoding,
+    LearnedPositions,
+    LinearBias,
+    LowRankTranslution,
+    PlusDepthwise,
+    PlusRelative,
+    Positional,
+    RelativeBias,
+    RelativeContent,
+    RotaryContent,
+    ScoreNetwork,
+    SinusoidalEncoding,
+    SinusoidalPositions,
+    SirenEncoding,
+    Translution,
+    WindowSpan,
+)
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import change, part
 
 # How many dimensions the grid has, the offsets of a kernel of scores along each (all, but of text), how far a local
 # window reaches, the kernel of convolutions, which take long on a CPU, and the rank of low-rank values: less than the
@@ -31,12 +58,12 @@ def get_config(variant: str = "") -> ConfigDict:
     """The backbone: attention by content alone."""
     if variant not in GRIDS:
         raise ValueError(f'compare variant "{variant}": expected none, "cifar", "text" or "tiny"')
-    num_dims, kernel, *_ = GRIDS[variant]
     if variant == "text":
         config = common_bert.get_config("bert_tiny", "none")
         # Pieces of a few letters, whose order tells most: few updates show it.
         config.data.update(vocabulary_size=512, length=40)
-        config.model.update(embedding_dim=64, width=64, mlp_dim=256, num_blocks=2)
+        config.model.update(embedding_dim=64, width=64, num_blocks=2)
+        config.model.block.mlp_dim = 256
         config.train.update(total_steps=1000, batch_size=32, checkpoint_steps=0)
         config.optimizer.update(learning_rate=2e-3, warmup_steps=200)
     else:
@@ -44,87 +71,100 @@ def get_config(variant: str = "") -> ConfigDict:
         if variant == "tiny":
             config = common.apply_variant(config, variant)
             config.data.pool = 2
-        config.model.terms = ("content",)
-        config.model.encoding.kind = "none"
-        config.model.span.enabled = False
+        change(config, {common.TERMS: {"content": part(Content)}} | common.NO_SPAN)
         if variant != "tiny":
             config.train.total_epochs = 1.0 if variant == "cifar" else 12.0
-    config.model.kernel.shape = (kernel,) * num_dims
-    config.model.mixer.context = kernel // 2
     return config
 
 
 def sweep(variant: str = "") -> Plan:
-    num_dims, _, reach, taps, rank = GRIDS[variant]
-    relative = {"model.terms": ("content", "positional")}
-    biased = {"model.terms": ("content", "positional", "content_bias", "positional_bias")}
-    sinusoids = {"model.encoding.kind": "sinusoidal"}
-    siren = biased | {"model.encoding.kind": "siren"}
-    rotary = {"model.terms": ("rotary_content",)}
-    window = {"model.span.enabled": True, "model.span.kind": "window", "model.span.half_span": (reach,) * num_dims}
-    convolution = {"model.kernel.shape": (taps,) * num_dims}
+    num_dims, size, reach, taps, rank = GRIDS[variant]
+    kernel: dict[str, Any] = {"kernel_shape": (size,) * num_dims}
+    convolution: dict[str, Any] = {"kernel_shape": (taps,) * num_dims}
+    span = {common.SPAN: part(GaussianSpan)}
+    window = {common.SPAN: part(WindowSpan, half_span=(reach,) * num_dims)}
     # Words are drawn with a standard deviation of .02: as large as positions only when they are multiplied.
     heard: dict[str, Any] = {"model.embedding_scale": 50.0} if variant == "text" else {}
+    backbone = get_config(variant).model.block.attention
+    own: dict[str, Any] = {"kernel_init": "normal"} if variant == "text" else {}
 
-    def terms(*names: str) -> dict[str, Any]:
-        return {"model.terms": ("content", *names)}
+    def only(**terms: ConfigDict) -> dict[str, Any]:
+        return {common.TERMS: terms}
 
-    def added(kind: str) -> dict[str, Any]:
-        return {"model.positions.kind": kind} | heard
+    def terms(**more: ConfigDict) -> dict[str, Any]:
+        return only(content=part(Content), **more)
 
-    def mixer(name: str, positions: str = "sinusoidal") -> dict[str, Any]:
-        return {"model.mixer.encoder": name} | added(positions)
+    def biased(encoding: ConfigDict) -> dict[str, Any]:
+        return {common.TERMS: common.relative_terms(encoding)}
 
-    def value(kind: str) -> dict[str, Any]:
-        return {"model.value.kind": kind}
+    def added(positions: ConfigDict) -> dict[str, Any]:
+        return {"model.positions": positions} | heard
 
+    def mixer(name: str, positions: type = SinusoidalPositions) -> dict[str, Any]:
+        sizes = {"context": size // 2, "layer_norm_epsilon": 1e-12 if variant == "text" else 1e-5}
+        mixed = mixing(name, backbone.num_heads, backbone.dropout_rate, own_positions=True, **sizes)
+        return {common.ATTENTION: mixed} | added(part(positions))
+
+    def value(values: ConfigDict) -> dict[str, Any]:
+        return {f"{common.ATTENTION}.values": values}
+
+    sinusoids, rotary = part(SinusoidalEncoding), only(rotary_content=part(RotaryContent))
+    encodings = part(KernelEncoding, **kernel)
+    fixed = part(RelativeBias, **kernel)
+    dynamic = part(Positional, encoding=encodings)
+    depthwise = part(PlusDepthwise, convolution=part(DepthwiseConvolution, **convolution))
+    convolved = part(ConvolutionalProjections, convolved=("query", "key"), **convolution, **own)
     treatments = [
         Treatment("none", "no positions"),
         # Alfons 2022, Table 1, row by row.
-        Treatment("gehring", "learned vectors, added (Gehring 2017)", added("learned")),
-        Treatment("vaswani", "sinusoids, added (Vaswani 2017)", added("sinusoidal")),
+        Treatment("gehring", "learned vectors, added (Gehring 2017)", added(part(LearnedPositions))),
+        Treatment("vaswani", "sinusoids, added (Vaswani 2017)", added(part(SinusoidalPositions))),
         Treatment(
-            "shaw", "learned, keys and values (Shaw 2018)", terms("dynamic_convolution") | value("plus_relative")
+            "shaw",
+            "learned, keys and values (Shaw 2018)",
+            terms(dynamic_convolution=dynamic) | value(part(PlusRelative, encoding=encodings)),
         ),
         Treatment(
-            "music_transformer", "learned, of every head (Huang 2018)", relative | {"model.encoding.kind": "learned"}
+            "music_transformer",
+            "learned, of every head (Huang 2018)",
+            terms(positional=part(Positional, encoding=part(LearnedEncoding))),
         ),
         Treatment(
             "ramachandran",
             "by dimension, in a window (Ramachandran 2019)",
-            relative | window | {"model.encoding.kind": "axial"},
+            terms(positional=part(Positional, encoding=part(AxialEncoding))) | window,
         ),
         Treatment(
             "transformer_xl",
             "sinusoids, u and v (Transformer-XL 2019)",
-            biased | sinusoids | {"model.encoding.use_bias": False},
+            biased(part(SinusoidalEncoding, use_bias=False)),
         ),
-        Treatment("zhao", "network of scores and offsets (Zhao 2020)", {"model.terms": ("score_network",)}),
-        Treatment("fourier_features", "learned Fourier features, added (Li 2021)", added("fourier")),
-        Treatment("baseline", "sinusoids with bias, u and v (baseline of Alfons 2022)", biased | sinusoids),
-        Treatment("siren", "SIREN, u and v (Alfons 2022)", siren),
-        Treatment("siren_span", "SIREN, u and v, learned span (Alfons 2022)", siren | {"model.span.enabled": True}),
+        Treatment("zhao", "network of scores and offsets (Zhao 2020)", only(score_network=part(ScoreNetwork))),
+        Treatment("fourier_features", "learned Fourier features, added (Li 2021)", added(part(FourierPositions))),
+        Treatment("baseline", "sinusoids with bias, u and v (baseline of Alfons 2022)", biased(sinusoids)),
+        Treatment("siren", "SIREN, u and v (Alfons 2022)", biased(part(SirenEncoding))),
+        Treatment("siren_span", "SIREN, u and v, learned span (Alfons 2022)", biased(part(SirenEncoding)) | span),
         # What is used today.
-        Treatment("rope", "RoPE, axial", rotary | {"model.rotary_base": 100.0}),
+        Treatment("rope", "RoPE, axial", only(rotary_content=part(RotaryContent, base=100.0))),
         Treatment("rope_1d", "RoPE, of the row-major order", rotary | {"data.layout": "1d"}),
-        Treatment("alibi", "ALiBi", terms("linear_bias")),
-        Treatment("relative_bias", "a number an offset (T5)", terms("fixed_convolution")),
+        Treatment("alibi", "ALiBi", terms(linear_bias=part(LinearBias))),
+        Treatment("relative_bias", "a number an offset (T5)", terms(fixed_convolution=fixed)),
         # Chang 2021.
-        Treatment("composite", "composite", terms("fixed_convolution", "dynamic_convolution")),
-        Treatment("depthwise", f"depthwise convolution of {taps} added", value("plus_depthwise") | convolution),
+        Treatment("composite", "composite", terms(fixed_convolution=fixed, dynamic_convolution=dynamic)),
+        Treatment("depthwise", f"depthwise convolution of {taps} added", value(depthwise)),
         Treatment(
             "convolutional_qk",
             f"queries and keys by convolutions of {taps}",
-            convolution | {"model.convolved": ("query", "key")},
+            {f"{common.ATTENTION}.projections": convolved},
         ),
         # Fan 2025.
-        Treatment("translution", "Translution", value("translution")),
-        Treatment("low_rank", "low-rank Translution", value("low_rank") | {"model.value.rank": rank}),
-        Treatment("general", "general Translution", value("general")),
-        Treatment("relative_content", "relative queries and keys", {"model.terms": ("relative_content",)}),
+        Treatment("translution", "Translution", value(part(Translution))),
+        Treatment("low_rank", "low-rank Translution", value(part(LowRankTranslution, rank=rank))),
+        Treatment("general", "general Translution", value(common_vit.general())),
+        Treatment("relative_content", "relative queries and keys", only(relative_content=part(RelativeContent))),
         # Schmidt 2023; positions are added to the inputs too, as there.
         Treatment("aposnet", "aPosNet", mixer("aposnet")),
-        Treatment("rposnet", "rPosNet", mixer("rposnet", "learned")),
+        Treatment("rposnet", "rPosNet", mixer("rposnet", LearnedPositions)),
         Treatment("lightconv", "LightConv", mixer("lightconv")),
         Treatment("gaussiannet", "GaussianNet", mixer("gaussian")),
         Treatment("linearnet", "LinearNet", mixer("linear")),

@@ -9,16 +9,21 @@ kernels of 5 x 5 .560, for the last pixel, which is read, then knows others only
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax import Content, KernelEncoding, Positional, RelativeBias
 from posattn_jax.analysis.plan import Plan
+from posattn_jax.build.parts import change, part
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.apply_variant(common.get_config(), "digits")
     if variant == "composite":
-        config.model.terms = ("content", "fixed_convolution", "dynamic_convolution")
-        config.model.kernel.shape = (15, 15)
-        config.model.encoding.kind = "none"
-        config.model.span.enabled = False
+        kernel_shape = (15, 15)
+        terms = {
+            "content": part(Content),
+            "fixed_convolution": part(RelativeBias, kernel_shape=kernel_shape),
+            "dynamic_convolution": part(Positional, encoding=part(KernelEncoding, kernel_shape=kernel_shape)),
+        }
+        change(config, {common.TERMS: terms} | common.NO_SPAN)
     elif variant == "tiny":
         config = common.apply_variant(config, variant)
         config.data.pool = 2

@@ -1,7 +1,7 @@
 """GLUE's tasks (Chang 2021, Table 5), from a run of masked language modelling, or from one of MNLI.
 
 python -m posattn_jax.main --config=configs/glue.py:cola,bert_tiny,composite --workdir=runs/NAME \
-    --config.data.dir=GLUE --config.model.pretrained=runs/PRETRAINED
+    --config.data.dir=GLUE --config.train.pretrained=runs/PRETRAINED
 ... --mode=evaluate: answers/CoLA.tsv in the form of GLUE's site
 python -m posattn_jax.main --config=configs/glue.py:bert_tiny --mode=sweep --workdir=runs/glue \
     --config.data.dir=GLUE
@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from configs import common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import change
 from posattn_jax.system.errors import InputError
 
 TEN_SEEDS = (*PAPER_SEEDS, 1, 2, 3, 4, 5)
@@ -51,7 +52,7 @@ def get_config(variant: str = "") -> ConfigDict:
         raise ValueError(f'config variant "{variant}": expected a task, a size and a convolution, or tiny')
     config.task = "glue"
     config.optimizer.update(weight_decay=0.0, warmup_steps=0)
-    config.update_from_flattened_dict(recipe(task, size))
+    change(config, recipe(task, size))
     if is_tiny:
         config.train.update(total_steps=2, batch_size=4)
     return config
@@ -103,7 +104,7 @@ def sweep(variant: str = "") -> Plan:
             start = f"runs/{size}/{each.name}/{first}"
             if task in FROM_MNLI and size != "bert_tiny":
                 start = f"runs/glue/mnli_{each.name}/{{seed}}"
-            fields = {"model.pretrained": start} | recipe(task, size) | each.fields
+            fields = {"train.pretrained": start} | recipe(task, size) | each.fields
             treatments.append(Treatment(f"{task}_{each.name}", f"{each.label}, {TASKS[task]}", fields))
         for name, control in (("absolute", "none"), ("composite", "absolute")):
             claim = f"{TASKS[task]}: {common_bert.LABELS[name]} is above {common_bert.LABELS[control]}"

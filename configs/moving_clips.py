@@ -9,6 +9,7 @@ Hardware and time: :quick not run as a whole. Expected best-epoch validation acc
 from ml_collections import ConfigDict
 
 from configs import common, common_vit
+from posattn_jax.build.parts import change
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -22,7 +23,7 @@ def get_config(variant: str = "") -> ConfigDict:
         case "translution" | "translution_quick":
             config = common_vit.get_config("moving_mnist", "quick" if variant == "translution_quick" else "")
             config.model.patch_shape = (2, 8, 8)
-            config.model.value.half_span = (3, 2, 2)
+            change(config, {f"{common_vit.VALUES}.half_span": (3, 2, 2)})
             if variant == "translution_quick":
                 config.train.total_epochs = 2.0
                 config.optimizer.warmup_epochs = 0.5

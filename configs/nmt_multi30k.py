@@ -12,9 +12,6 @@ from ml_collections import ConfigDict
 
 from configs import common_nmt
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.system.files import flatten
-
-PLACES = ("encoder", "decoder", "cross", "gate")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -22,10 +19,10 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.update(test_part="test_2016_flickr", normalization="nfkc")
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/multi30k", vocabulary_size=6000, buckets=(12, 16, 20, 24, 32, 64))
-        config.model.update(num_blocks=3, max_length=128)
-        common_nmt.set_size(config, 128, 512, 4, 0.1, steps=0, warmup=1000, scale=1.0)
         # As the runs of docs/results/multi30k were made: no weight is dropped, and padding is counted.
-        config.model.attention_dropout_rate = 0.0
+        mixers = next((word for word in variant.split(",") if word in common_nmt.MIXERS), "transformer")
+        common_nmt.set_model(config, mixers, 128, 512, 4, 0.1, weight_dropout_rate=0.0, num_blocks=3)
+        common_nmt.set_schedule(config, steps=0, warmup=1000)
         config.train.update(batch_size=2048, batch_unit="places", accumulation_steps=1)
         config.train.update(total_epochs=10.0, eval_steps=0, keep_checkpoints=4)
     return config
@@ -36,12 +33,12 @@ def sweep(variant: str = "") -> Plan:
     several = ("transformer", "rposnet")
     names = ("transformer", "rposnet", "shaw", "aposnet", "lightconv", "glinear", "linear", "gaussian", "fourier")
     names += ("rposnet_ungated", "rposnet_c")
-    plain = {f"model.mixer.{name}": "own" if name == "gate" else "attention" for name in PLACES}
+    sizes = (2, 0.1, 16, 72) if variant == "tiny" else (4, 0.0, 16, 128)
     treatments = tuple(
         Treatment(
             name,
             common_nmt.LABELS[name],
-            plain | flatten(common_nmt.MIXERS[name], "model.mixer."),
+            common_nmt.mixer_fields(name, *sizes),
             num_seeds=None if name in several else 1,
         )
         for name in names

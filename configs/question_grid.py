@@ -8,7 +8,9 @@ Hardware and time: :digits 4 treatments x 5 seeds, an estimated 20 minutes of on
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax import SinusoidalEncoding
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import part
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -18,14 +20,14 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    no_span = {"model.span.enabled": False}
+    sinusoids = {common.ENCODING: part(SinusoidalEncoding)}
     span = "{}: with a learned span the accuracy on the larger grid is higher"
     return Plan(
         "Which positions carry over to a grid twice as large?",
         (
-            Treatment("sinusoids", "sinusoids", {"model.encoding.kind": "sinusoidal", **no_span}),
-            Treatment("sinusoids_span", "sinusoids, span", {"model.encoding.kind": "sinusoidal"}),
-            Treatment("siren", "SIREN", no_span),
+            Treatment("sinusoids", "sinusoids", sinusoids | common.NO_SPAN),
+            Treatment("sinusoids_span", "sinusoids, span", sinusoids),
+            Treatment("siren", "SIREN", common.NO_SPAN),
             Treatment("siren_span", "SIREN, span"),
         ),
         (

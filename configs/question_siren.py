@@ -10,14 +10,16 @@ from ml_collections import ConfigDict
 
 from configs import common
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import change
 
+SIREN = common.ENCODING
 OMEGAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.apply_variant(common.get_config(), variant)
     config.data.layout = "1d"
-    config.model.span.enabled = False
+    change(config, common.NO_SPAN)
     return config
 
 
@@ -27,18 +29,18 @@ def sweep(variant: str = "") -> Plan:
         Treatment(
             f"initial_{omega:g}",
             f"omega 1, initial omega {omega:g}",
-            {"model.encoding.omega": 1.0, "model.encoding.omega_initial": omega},
+            {f"{SIREN}.omega": 1.0, f"{SIREN}.omega_initial": omega},
         )
         for omega in OMEGAS
         if omega != 1.0  # both_1
     ]
     options = [
-        Treatment("ckconv", "both 10, CKConv biases", {"model.encoding.bias_init": "ckconv"}),
-        Treatment("learned", "both 10, learned omegas", {"model.encoding.learn_omega": True}),
+        Treatment("ckconv", "both 10, CKConv biases", {f"{SIREN}.bias_init": "ckconv"}),
+        Treatment("learned", "both 10, learned omegas", {f"{SIREN}.learn_omega": True}),
         Treatment(
             "ckconv_learned",
             "both 10, CKConv biases, learned omegas",
-            {"model.encoding.bias_init": "ckconv", "model.encoding.learn_omega": True},
+            {f"{SIREN}.bias_init": "ckconv", f"{SIREN}.learn_omega": True},
         ),
     ]
     treatments = (*both, *initial, *options)

@@ -21,10 +21,10 @@ def sweep(variant: str = "") -> Plan:
         "Which form of a learned span is best?",
         (
             Treatment("paper", "diagonal, sigma .3, multiplied"),
-            Treatment("full", "full covariance", {"model.span.covariance": "full"}),
-            Treatment("everything", "initial sigma .466", {"model.span.initial_sigma": 0.466}),
-            Treatment("log_add", "ln G added to the scores", {"model.span.mode": "log_add"}),
-            Treatment("per_head", "a span for every head", {"model.span.per_head": True}),
+            Treatment("full", "full covariance", {f"{common.SPAN}.covariance": "full"}),
+            Treatment("everything", "initial sigma .466", {f"{common.SPAN}.initial_sigma": 0.466}),
+            Treatment("log_add", "ln G added to the scores", {f"{common.SPAN}.mode": "log_add"}),
+            Treatment("per_head", "a span for every head", {f"{common.SPAN}.per_head": True}),
         ),
         (
             Hypothesis("A span with a full covariance gives a higher accuracy", "full", "paper", "greater"),

@@ -8,10 +8,12 @@ Hardware and time: :quick 2 CPU cores, 40 minutes. Expected test accuracy after 
 
 from ml_collections import ConfigDict
 
-from configs import common_vit
+from configs import common, common_vit
+from posattn_jax import GaussianSpan, LowRankTranslution
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import part
 
-TRANSFORMER = common_vit.TRANSFORMER
+TRANSFORMER, VALUES = common_vit.TRANSFORMER, common_vit.VALUES
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -20,14 +22,14 @@ def get_config(variant: str = "") -> ConfigDict:
 
 def sweep(variant: str = "") -> Plan:
     read_class, deep = {"model.readout": "class"}, {"model.num_blocks": 3}
-    near = {"model.value.half_span": (1, 1), "model.span.enabled": True}
+    near = {f"{VALUES}.half_span": (1, 1), common.SPAN: part(GaussianSpan)}
     return Plan(
         "What do a class token, more layers and a span change about Translution?",
         (
             Treatment("translution", "Translution"),
             Treatment("span", "Translution within a learned span, at most 1 patch", near),
-            Treatment("low_rank", "Translution of rank 8", {"model.value.kind": "low_rank"}),
-            Treatment("general", "General Translution, 8 matrices", {"model.value.kind": "general"}),
+            Treatment("low_rank", "Translution of rank 8", {VALUES: part(LowRankTranslution)}),
+            Treatment("general", "General Translution, 8 matrices", {VALUES: common_vit.general()}),
             Treatment("transformer_class", "Transformer, class token", TRANSFORMER | read_class),
             Treatment("translution_class", "Translution, class token", read_class),
             Treatment("transformer_3", "Transformer, depth 3", TRANSFORMER | deep, num_seeds=1),

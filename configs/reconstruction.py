@@ -8,19 +8,22 @@ Hardware and time: 3 minutes of one CPU core. Expected: best-epoch explained sha
 from ml_collections import ConfigDict
 
 from configs import common
+from posattn_jax import Siren
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import part
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.get_config()
     config.task = "reconstruction"
-    config.model.span.enabled = False
+    config.model = part(Siren, features=64, param_dtype="float32")
     config.train.total_epochs = 1000.0
     config.train.batch_size = 64
     config.train.accumulation_steps = 1
     config.train.eval_batch_size = 2048
     if variant == "tiny":
-        config = common.apply_variant(config, variant)
+        config.model.features = 8
+        config.train.update(total_epochs=0.0, total_steps=2)
         config.data.grid_shape = (4, 4)
         config.train.batch_size = 16
     elif variant:
@@ -29,11 +32,9 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    omegas = [common.same_omegas(f"omega_{omega:g}", omega) for omega in (0.3, 1.0, 3.0, 30.0, 100.0, 300.0)]
-    depths = [Treatment(f"depth_{n}", f"{n} layers", {"model.encoding.num_layers": n}) for n in (2, 4, 5)]
-    widths = [
-        Treatment(f"width_{n}", f"{n} units a layer", {"model.encoding.hidden_features": n}) for n in (16, 32, 256)
-    ]
+    omegas = [common.same_omegas(f"omega_{omega:g}", omega, "model") for omega in (0.3, 1.0, 3.0, 30.0, 100.0, 300.0)]
+    depths = [Treatment(f"depth_{n}", f"{n} layers", {"model.num_layers": n}) for n in (2, 4, 5)]
+    widths = [Treatment(f"width_{n}", f"{n} units a layer", {"model.hidden_features": n}) for n in (16, 32, 256)]
     treatments = (Treatment("paper", "3 layers of 64, omegas 10"), *omegas, *depths, *widths)
     return Plan(
         "How much of the sinusoidal baseline's E can a SIREN fit, by width, depth and omega?",

@@ -9,25 +9,30 @@ Expected: not known.
 from ml_collections import ConfigDict
 
 from configs import common_vit
+from posattn_jax import LowRankTranslution, Translution
+from posattn_jax.build.parts import change, part
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common_vit.get_config("cifar10", "tiny" if variant == "tiny" else "")
     config.data.name = "tfds/imagenet_resized/64x64"
     config.data.validation = "split"
-    config.model.update(patch_shape=(4, 4), num_blocks=12, num_heads=6, width=384, mlp_dim=1536, use_output=True)
-    config.model.update(dtype="bfloat16", remat=True, scan_layers=True)
-    config.model.value.update(kind="low_rank", down_dim=64, rank=8)
+    config.model.update(patch_shape=(4, 4), num_blocks=12, width=384, dtype="bfloat16", remat=True, scan_layers=True)
+    config.model.block.mlp_dim = 1536
+    config.model.block.attention.update(num_heads=6, use_output=True)
+    change(config, {common_vit.VALUES: part(LowRankTranslution, down_dim=64, rank=8)})
     config.train.update(batch_size=1024, total_epochs=300.0)
     config.optimizer.update(learning_rate=1e-3, warmup_epochs=10.0, clip_norm=1.0)
     match variant:
         case "":
             pass
         case "full":
-            config.model.value.kind = "translution"
+            change(config, {common_vit.VALUES: part(Translution)})
         case "tiny":
-            config.model.update(num_blocks=2, num_heads=2, width=8, mlp_dim=16)
-            config.model.value.update(down_dim=4, rank=2)
+            config.model.update(num_blocks=2, width=8)
+            config.model.block.mlp_dim = 16
+            config.model.block.attention.num_heads = 2
+            change(config, {f"{common_vit.VALUES}.down_dim": 4, f"{common_vit.VALUES}.rank": 2})
             config.train.update(total_epochs=0.0, total_steps=2, batch_size=8)
         case _:
             raise ValueError(f'translution_imagenet variant "{variant}": expected none, "full" or "tiny"')

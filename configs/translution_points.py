@@ -8,14 +8,14 @@ Hardware and time: :quick not run as a whole. Expected test accuracy after the l
 from ml_collections import ConfigDict
 
 from configs import common_vit
+from posattn_jax.build.parts import change
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common_vit.get_config("mnist", variant)
     config.data.layout = "points"
     config.model.patch_shape = (1,)
-    config.model.value.kind = "general"
-    config.model.encoding.hidden_features = 32
+    change(config, {common_vit.VALUES: common_vit.general(hidden_features=32)})
     if variant == "quick":
         config.train.total_epochs = 2.0
         config.optimizer.warmup_epochs = 0.5

@@ -1,7 +1,8 @@
 """Trains, evaluates and uses what was learned, one run or a sweep of them; reports what a sweep has found.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
-                             [--seeds=9188,2755] [--config.train.total_epochs=2 ...] [--wandb=PROJECT]
+                             [--seeds=9188,2755] [--treatment=siren_2d] [--wandb=PROJECT]
+                             [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --seeds_together=2]
@@ -33,7 +34,7 @@ import threading
 
 from absl import flags
 from absl import logging as absl_logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.run import benchmark_flags
 from posattn_jax.system import command_line
@@ -56,6 +57,7 @@ _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: in the place of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
 )
 benchmark_flags.define(flags.FLAGS)
+_TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
@@ -68,6 +70,7 @@ flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
 FLAGS_OF |= dict.fromkeys(benchmark_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
 FLAGS_OF |= {"wandb": ("train", "sweep"), "distributed": ("train", "evaluate")}
+FLAGS_OF |= {"treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of run folders alone"}
@@ -89,16 +92,16 @@ def main(argv: list[str]) -> int:
 
             processes.join(_DISTRIBUTED.value)
             if _SEEDS.value is None:
-                train(_CONFIG.value, workdir, _WANDB.value)
+                train(_config(), workdir, _WANDB.value)
             else:
-                train_together(_CONFIG.value, workdir, command_line.numbers("--seeds", _SEEDS.value))
+                train_together(_config(), workdir, command_line.numbers("--seeds", _SEEDS.value))
         case "evaluate":
             from posattn_jax.run.evaluate import evaluate
             from posattn_jax.run.train import train, train_together
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            evaluate(_CONFIG.value, workdir)
+            evaluate(_config(), workdir)
         case "translate":
             from posattn_jax.use import translate
 
@@ -126,8 +129,20 @@ def main(argv: list[str]) -> int:
         case "benchmark":
             from posattn_jax.run import benchmark
 
-            benchmark.benchmark(flags.FLAGS, _CONFIG.value, workdir)
+            benchmark.benchmark(flags.FLAGS, _config(), workdir)
     return 0
+
+
+def _config() -> ConfigDict:
+    """What the command line says."""
+    from posattn_jax.build.parts import without_none
+    from posattn_jax.sweeps import prepare
+
+    config, flag = _CONFIG.value, flags.FLAGS["config"]
+    if _TREATMENT.value is not None:
+        file, changed = config_flags.get_config_filename(flag), config_flags.get_override_values(flag)
+        prepare.treat(config, file, changed, _TREATMENT.value)
+    return without_none(config)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -42,7 +42,8 @@ def digits_run(tmp_path_factory):
     """A run folder, for what is done after training: see `made_runs`, imported only where it is asked for."""
     from tests.support.made_runs import make_digits
 
-    return make_digits(tmp_path_factory.mktemp("runs") / "digits", model__num_blocks=2, model__span__per_head=True)
+    fields = {"model.num_blocks": 2, "model.block.attention.span.per_head": True}
+    return make_digits(tmp_path_factory.mktemp("runs") / "digits", fields)
 
 
 @pytest.fixture(scope="session")

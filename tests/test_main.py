@@ -141,7 +141,7 @@ def test_a_folder_of_something_else(tmp_path):
 
 @pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path):
-    code, _, err = run(f"--workdir={tmp_path / 'run'}", "--debug", "--config.model.num_heads=3")
+    code, _, err = run(f"--workdir={tmp_path / 'run'}", "--debug", "--config.model.block.attention.num_heads=3")
     assert code == 1
     assert "Traceback" in err
 
@@ -229,7 +229,11 @@ def test_clips_from_files_to_pictures(tmp_path):
 @pytest.mark.slow
 def test_a_grid_cut_over_devices(tmp_path):
     """Trained on eight devices, each with two rows of half the examples, and evaluated on one; and the same on one."""
-    arguments = ["--config.data.pool=1", "--config.model.span.initial_sigma=0.05", "--config.train.batch_size=16"]
+    arguments = [
+        "--config.data.pool=1",
+        "--config.model.block.attention.span.initial_sigma=0.05",
+        "--config.train.batch_size=16",
+    ]
     scores = []
     for name, num_devices, mesh in (("cut", 8, ("--config.mesh.data=2", "--config.mesh.grid=4")), ("whole", 1, ())):
         folder = f"--workdir={tmp_path / name}"

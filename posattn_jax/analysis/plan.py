@@ -33,7 +33,7 @@ class Treatment:
     Attributes:
       name: of its folder: letters, digits, "_", "-" and ".".
       label: what tables and figures call it.
-      fields: the config's fields that set it apart, such as {"model.span.threshold": 0.0}.
+      fields: the config's fields that set it apart, such as {"model.block.attention.span": None}; a part as a dict.
       paper: what the paper printed of it.
       num_seeds: how many of the sweep's seeds it is trained with, the first of them; None: all.
     """
@@ -43,6 +43,15 @@ class Treatment:
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     paper: Printed | None = None
     num_seeds: int | None = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "fields", {path: _plain(value) for path, value in self.fields.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A part of a config as a dict."""
+    value = value.to_dict() if hasattr(value, "to_dict") else value
+    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from posattn_jax.system.files import flatten, has_fields, is_evaluated, read_met
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
 MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")
-MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "model.span.bounded")
+MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,8 +224,8 @@ def _check_configs(runs: dict[str, list[Run]], plan: Plan) -> None:
 
 def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
     one, other = flatten(a.config), flatten(b.config)
-    for name in sorted((one.keys() | other.keys()) - may_differ):
-        if one.get(name) != other.get(name):
+    for name in sorted(one.keys() | other.keys()):
+        if one.get(name) != other.get(name) and not any(f"{name}.".startswith(f"{each}.") for each in may_differ):
             raise InputError(
                 f"{a.workdir} and {b.workdir} cannot be compared: {name} is {one.get(name)!r} and {other.get(name)!r}"
             )

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from posattn_jax.axes import Sizes
 from posattn_jax.build.language import load_glue, load_text, make_glue, make_masked_lm, start_from_pretrained
-from posattn_jax.build.layer import check_sizes, siren_fields, span_penalty
-from posattn_jax.build.model import make_model
+from posattn_jax.build.model import build_model, table_shapes
+from posattn_jax.build.parts import set_all
 from posattn_jax.build.translation import load_parallel, make_translation
 from posattn_jax.data import image_sets
 from posattn_jax.data.batches import Source, order_of
@@ -20,8 +20,12 @@ from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.offsets import Offsets
 from posattn_jax.data.points import Points
+from posattn_jax.models.classifier import Classifier
+from posattn_jax.models.vit import VisionTransformer, patch_grid
+from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
+from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.system.errors import InputError
@@ -54,8 +58,8 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
     seed: Any = config.seed
     if seed < 0:
         raise InputError(f"seed={seed}: expected 0 or more")
-    if config.model.pretrained and config.task != "glue":
-        raise InputError(f'model.pretrained={config.model.pretrained}: expected "" with task="{config.task}"')
+    if config.train.pretrained and config.task != "glue":
+        raise InputError(f'train.pretrained={config.train.pretrained}: expected "" with task="{config.task}"')
     load, _ = task_parts(config)
     return load(config, test, **({"workdir": workdir} if config.task in TEXT_TASKS else {}))
 
@@ -94,10 +98,12 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
     They are all trained on and all judged by: the question is what can be fitted, not what generalises. Nothing is left
     for a test.
     """
-    check_sizes(config, "width")
-    encoding = SinusoidalEncoding(config.model.encoding.combine)
+    encoding = SinusoidalEncoding(config.data.combine)
     try:
-        shape, width = grid.check_grid(config.data.grid_shape, "data.grid_shape"), config.model.width
+        shape, width = (
+            grid.check_grid(config.data.grid_shape, "data.grid_shape"),
+            build_model(config, (Siren,)).features,
+        )
         if grid.num_positions(shape) == 1:
             raise ValueError(f"data.grid_shape={shape}: expected more than one position")
         targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, 1, width, shape))(jax.random.key(config.seed))
@@ -111,19 +117,38 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
 def make_classification(config: ConfigDict, source: Labelled, trained_with: ConfigDict | None) -> Classification:
     """Classification of a source's images."""
     trained_on = lay_out(trained_with or config, source.images).grid_shape
+    if config.mesh.grid != 1:
+        config = set_all(config.copy_and_resolve_references(), grid_axis="grid")
+    shapes = table_shapes(token_grid(config, trained_on))
+    model = build_model(config, (Classifier, VisionTransformer), num_classes=source.images.num_classes, **shapes)
+    if config.mesh.grid != 1:
+        for mixing in (block.attention for block in model.blocks):
+            if not isinstance(mixing, PositionalSelfAttention):
+                raise InputError(f"mesh.grid={config.mesh.grid}: expected 1 with attention={type(mixing).__name__}")
     return Classification(
-        make_model(config, source.images.num_classes, trained_on),
+        model,
         source.grid_shape,
         source.num_channels,
         reference_shape=None if trained_on == source.grid_shape else trained_on,
         num_dims=source.num_dims if isinstance(source, Points) else 0,
-        span_penalty=span_penalty(config),
+        span_penalty=config.train.span_penalty,
     )
+
+
+def token_grid(config: ConfigDict, grid_shape: Sizes) -> Sizes:
+    """The grid that attention meets."""
+    model: Any = config.model
+    if "patch_shape" not in model:
+        return grid_shape
+    try:
+        return patch_grid(grid_shape, tuple(model.patch_shape))
+    except ValueError as error:
+        raise InputError(f"model.{error}") from error
 
 
 def make_reconstruction(config: ConfigDict, source: Offsets, trained_with: ConfigDict | None) -> Reconstruction:
     """A SIREN's fit to a source's encoding; its grid is always the one of training."""
-    return Reconstruction(Siren(config.model.width, **siren_fields(config)), source.grid_shape)
+    return Reconstruction(build_model(config, (Siren,)), source.grid_shape)
 
 
 def task_parts(config: ConfigDict) -> tuple[Callable[..., dict[str, Any]], Callable[..., Task]]:
@@ -153,6 +178,10 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
     if config.mesh.grid != 1 and config.task != "classification":
         raise InputError(f'mesh.grid={config.mesh.grid}: expected 1 with task="{config.task}"')
     task = make(config, source, trained_with)
+    penalty = config.train.span_penalty
+    spans = [getattr(block.attention, "span", None) for block in getattr(task, "blocks", ())]
+    if penalty and not any(isinstance(span, GaussianSpan) for span in spans):
+        raise InputError(f"train.span_penalty={penalty}: expected 0 without a GaussianSpan, which alone is learned")
     try:  # traced without computing anything
         jax.eval_shape(lambda rng: task.describe(init_params(task, rng)), jax.random.key(0))
     except ValueError as error:
@@ -207,15 +236,18 @@ def bounded_spans(config: ConfigDict, grid_together: Sizes | None = None) -> boo
     `grid_together` is the grid that attention meets where seeds are trained together: one program cannot choose between
     layouts for each of them at run time, and would compute them all.
     """
-    bounded = config.model.span.bounded
+    bounded = config.train.bounded_spans
     if bounded not in ("auto", "yes", "no"):
-        raise InputError(f'model.span.bounded="{bounded}": expected "auto", "yes" or "no"')
-    implementation = config.model.implementation
+        raise InputError(f'train.bounded_spans="{bounded}": expected "auto", "yes" or "no"')
+    attention = config.model.get("block", ConfigDict()).get("attention", ConfigDict())
+    if attention.get("span") is None:
+        return False
+    implementation = attention.implementation
     needed = bounded == "yes" or implementation in ("patch", "window") or config.mesh.grid != 1
     # XLA's loops of run-time length are slow on a GPU; those of "fused" are inside its kernel
     pays = bounded == "auto" and jax.default_backend() == "gpu" and implementation != "fused"
     chooses = implementation == "auto" and grid.num_positions(grid_together or (1,)) >= LEAST_POSITIONS
-    return config.model.span.enabled and (needed or pays or (bounded == "auto" and chooses))
+    return needed or pays or (bounded == "auto" and chooses)
 
 
 def make_optimizer(config: ConfigDict, settings: Settings, per_epoch: int) -> optax.GradientTransformation:

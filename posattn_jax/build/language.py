@@ -9,12 +9,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from posattn_jax.build.layer import span_penalty
-from posattn_jax.build.model import make_bert
+from posattn_jax.build.model import build_model, table_shapes
 from posattn_jax.data import corpus, glue, text_files, tokenizer
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Sentences
-from posattn_jax.models.bert import MaskedLanguageModel, SequenceClassifier
+from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import flatten
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
@@ -22,21 +21,9 @@ from posattn_jax.tasks.masking import Masking
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train import pretrained
 
-# Of the model's fields, those in which a run may differ from the one it starts from.
-MAY_DIFFER = (
-    "pretrained",
-    "max_length",  # see below
-    "dropout_rate",
-    "attention_dropout_rate",
-    "mlp_dropout_rate",
-    "linear_init",
-    "projection_init",
-    "implementation",
-    "remat",
-    "dtype",
-    "span.bounded",
-    "span.penalty",
-)
+# Of the model's fields, those in which a run may differ from the one it starts from, in whatever part they are;
+# for max_length see below.
+MAY_DIFFER = ("max_length", "dropout_rate", "mlp_dropout_rate", "kernel_init", "implementation", "remat", "dtype")
 
 
 def check_length(config: ConfigDict) -> int:
@@ -95,14 +82,21 @@ def make_masked_lm(
         masking = Masking(size, len(tokenizer.SPECIALS), tokenizer.MASK, config.data.mask_share)
     except ValueError as error:
         raise InputError(f"data.mask_{error}") from error
-    model = MaskedLanguageModel(make_bert(config, size, source.length))
+    model = MaskedLanguageModel(make_bert(config, source))
     return MaskedLanguageModelling(
         model=model,
         length=source.length,
         masking=masking,
         pad_id=tokenizer.PAD,
-        span_penalty=span_penalty(config),
+        span_penalty=config.train.span_penalty,
     )
+
+
+def make_bert(config: ConfigDict, source: SentencePairs | Sentences) -> Bert:
+    """The encoder of a source's token ids."""
+    sizes = {"vocabulary_size": source.tokenizer.vocabulary_size, "max_length": source.length}
+    longest = config.model.get("max_length") or source.length
+    return build_model(config, (Bert,), **sizes, **table_shapes((longest,)))
 
 
 def pretrained_run(config: ConfigDict) -> pathlib.Path:
@@ -111,23 +105,24 @@ def pretrained_run(config: ConfigDict) -> pathlib.Path:
     Raises:
       InputError: none is given, it is no run, or the model of that run is another.
     """
-    given, model = config.model.pretrained, config.model.to_dict()
+    given, model = config.train.pretrained, config.model.to_dict()
     workdir = pathlib.Path(given.replace("{seed}", str(config.seed)))
     if not given:
-        raise InputError("model.pretrained is empty: expected the folder of a run that this one starts from")
+        raise InputError("train.pretrained is empty: expected the folder of a run that this one starts from")
     try:
         saved = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
         own, its = flatten(json.loads(json.dumps(model))), flatten(saved["model"])
         positions = saved["model"].get("max_length") or saved["data"]["length"]
     except (OSError, json.JSONDecodeError, KeyError) as error:
-        raise InputError(f"model.pretrained={given}: no run there ({workdir / 'config.json'})") from error
-    differing = [name for name in sorted(own | its) if own.get(name) != its.get(name) and name not in MAY_DIFFER]
+        raise InputError(f"train.pretrained={given}: no run there ({workdir / 'config.json'})") from error
+    differing = [name for name in sorted(own | its) if own.get(name) != its.get(name)]
+    differing = [name for name in differing if name.split(".")[-1] not in MAY_DIFFER]
     if differing:
         listed = ", ".join(f"model.{name} is {its.get(name)!r} there and {own.get(name)!r} here" for name in differing)
-        raise InputError(f"model.pretrained={given}: another model: {listed}")
+        raise InputError(f"train.pretrained={given}: another model: {listed}")
     wanted = model["max_length"] or config.data.length
     if model["absolute_positions"] and wanted != positions:
-        raise InputError(f"model.max_length={wanted}: model.pretrained={given} has {positions} absolute positions")
+        raise InputError(f"model.max_length={wanted}: train.pretrained={given} has {positions} absolute positions")
     return workdir
 
 
@@ -165,12 +160,12 @@ def load_glue(config: ConfigDict, test: bool, workdir: pathlib.Path | None = Non
 def make_glue(config: ConfigDict, source: Sentences, trained_with: ConfigDict | None) -> SentencePrediction:
     """What a task of GLUE asks for."""
     task = glue.check_name(config.data.name)
-    encoder = make_bert(config, source.tokenizer.vocabulary_size, source.length)
+    encoder = make_bert(config, source)
     return SentencePrediction(
         model=SequenceClassifier(encoder, len(task.labels) or 1),
         length=source.length,
         num_examples=source.num_ids,
         metric=task.metric,
         pad_id=tokenizer.PAD,
-        span_penalty=span_penalty(config),
+        span_penalty=config.train.span_penalty,
     )

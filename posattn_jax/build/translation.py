@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from posattn_jax.build.mixer import TABLES, mixer_names
-from posattn_jax.build.seq2seq import make_seq2seq, max_length
+from posattn_jax.build.model import build_model
 from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
 from posattn_jax.data.buckets import check_buckets
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.translation import Translation
 
@@ -67,23 +67,31 @@ def load_parallel(config: ConfigDict, test: bool, workdir: pathlib.Path | None =
     return parts
 
 
+def max_length(config: ConfigDict) -> int:
+    """The places that the tables of positions have."""
+    model: Any = config.model
+    return min(model.encoder_positions.max_length, model.decoder_positions.max_length)
+
+
 def _check_tables(config: ConfigDict, parts: dict[str, ParallelText]) -> None:
     """Leaves out of the validation what a mixer with a weight for every pair of places has no place for.
 
     Raises:
       InputError: such pairs in another part.
     """
-    mixers = {name for place in ("encoder", "decoder", "cross") for name in mixer_names(config, place)}
-    if not mixers & set(TABLES):
+    model: Any = config.model
+    mixings = [model[f"{stack}_block"][mixing] for stack in ("encoder", "decoder") for mixing in ("mixing", "cross")]
+    sizes = [each.energies.key_shape[0] for each in mixings if each is not None and "key_shape" in each.energies]
+    if not sizes:
         return
-    most, listed = max_length(config), ", ".join(sorted(mixers & set(TABLES)))
+    most = min(sizes)
     for name, part in parts.items():
         fitting = np.flatnonzero(part.lengths <= most)
         if len(fitting) == len(part):
             continue
-        too_long = f"{len(part) - len(fitting):,} pairs of {name} are longer than the {most} places of {listed}"
+        too_long = f"{len(part) - len(fitting):,} pairs of {name} are longer than the {most} places of a PairTable"
         if name != "validation":
-            raise InputError(f"model.max_length={most}: {too_long}")
+            raise InputError(f"energies.key_shape=({most},): {too_long}")
         print(f"{too_long}, and left out")
         parts[name] = part.select(fitting)
 
@@ -179,12 +187,12 @@ def make_translation(config: ConfigDict, source: ParallelText, trained_with: Con
 def translation(config: ConfigDict, source: Tokenizer, target: Tokenizer, length_ratio: float) -> Translation:
     """The task, of tokenizers and a ratio of lengths that a run has measured."""
     return Translation(
-        model=make_seq2seq(
+        model=build_model(
             config,
-            target.vocabulary_size,
-            source.vocabulary_size if config.data.source_vocabulary_size else None,
-            length_ratio,
-            tokenizer.PAD,
+            (EncoderDecoder,),
+            vocabulary_size=target.vocabulary_size,
+            source_vocabulary_size=source.vocabulary_size if config.data.source_vocabulary_size else None,
+            length_ratio=length_ratio,
         ),
         begin_id=tokenizer.BEGIN,
         end_id=tokenizer.END,

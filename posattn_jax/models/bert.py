@@ -1,5 +1,6 @@
 """BERT: an encoder of token ids, and what is read from it: masked tokens, or a label a sequence."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,13 @@ from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
 from posattn_jax.models.stack import add_positions, run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.linear import NORMAL
 from posattn_jax.nn.projections import LinearProjections
 
 TokenIds = Int[Array, "b t"]
-NORMAL = nn.initializers.normal(0.02)
 
 
 def bert_block(
@@ -112,6 +114,15 @@ class Bert(nn.Module):
     layer_norm_epsilon: float = 1e-12
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "width", "embedding_dim")
+        check_rates(self, "dropout_rate")
+        if self.positions is not None and self.absolute_positions:
+            raise ValueError("positions: expected None with absolute_positions=True")
+        if not 0 < self.embedding_scale < math.inf:
+            raise ValueError(f"embedding_scale={self.embedding_scale}: expected a finite number above 0")
+        super().__post_init__()
 
     def setup(self):
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, KeyMask, Shape, Sizes
 from posattn_jax.models.stack import Readout, add_positions, read_out, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 
@@ -55,6 +56,11 @@ class Classifier(nn.Module):
     layer_norm_epsilon: float = 1e-5
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "width", "head_dim")
+        check_rates(self, "dropout_rate")
+        super().__post_init__()
 
     def token_grid(self, grid_shape: Shape) -> Sizes:
         """The grid that attention meets: every position is a token."""

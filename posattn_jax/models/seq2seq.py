@@ -11,8 +11,9 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int
 from posattn_jax.nn.blocks import SequenceBlock
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
-from posattn_jax.nn.energies import XAVIER
+from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import LearnedPositions, Places, SinusoidalPositions, between
 from posattn_jax.nn.precompute import precompute
@@ -24,13 +25,13 @@ Kept = tuple[dict[str, Array], ...]  # of every block
 class StackPositions(nn.Module):
     """What a stack knows of positions: vectors added to its words, and features given to all of its layers.
 
-      kind            words become                features
+      form            words become                features
       "sinusoidal"    word sqrt(c) + sinusoids    drop(sinusoids)
       "learned"       (word + vector) sqrt(c)     drop(LN(vectors))
       "none"          word sqrt(c)                none
 
     Attributes:
-      kind: see above.
+      form: see above.
       max_length: how many learned vectors there are; positions beyond have the last.
       dropout_rate: of the features; drawn for every example, once for all layers.
       layer_norm_epsilon: of LN.
@@ -46,18 +47,23 @@ class StackPositions(nn.Module):
       ((6, 8), (1, 6, 8), True)
     """
 
-    kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    form: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: int = 128
     dropout_rate: float = 0.0
     layer_norm_epsilon: float = 1e-6
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "max_length")
+        check_rates(self, "dropout_rate")
+        super().__post_init__()
 
     @nn.compact
     def __call__(
         self, places: Int[Array, "s 1"], width: int, batch_size: int = 1, *, deterministic: bool = True
     ) -> tuple[Float[Array, "s c"] | None, Float[Array, "_ s c"] | None]:
         """Vectors to be added, and features, of places; where some are dropped, those of `batch_size` examples."""
-        match self.kind:
+        match self.form:
             case "sinusoidal":
                 added = features = SinusoidalPositions()(places, width)
             case "learned":
@@ -67,7 +73,7 @@ class StackPositions(nn.Module):
             case "none":
                 return None, None
             case _:
-                raise ValueError(f'kind="{self.kind}": expected "sinusoidal", "learned" or "none"')
+                raise ValueError(f'form="{self.form}": expected "sinusoidal", "learned" or "none"')
         copies = 1 if deterministic or not self.dropout_rate else batch_size
         features = jnp.broadcast_to(features, (copies, *features.shape))
         return added, Dropout(self.dropout_rate)(features, deterministic=deterministic)
@@ -78,7 +84,7 @@ class StackPositions(nn.Module):
         if added is None:
             return words * root
         added = added.astype(words.dtype)
-        return (words + added) * root if self.kind == "learned" else words * root + added
+        return (words + added) * root if self.form == "learned" else words * root + added
 
 
 class EncoderDecoder(nn.Module):
@@ -128,13 +134,18 @@ class EncoderDecoder(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
-    def setup(self):
+    def __post_init__(self):
+        check_sizes(self, "width")
+        check_rates(self, "dropout_rate")
         for block in self.decoder_blocks:
             if block.cross is None:
                 raise ValueError("decoder_blocks has one without cross-attention")
             for mixing in (block.mixing, block.cross):
                 if getattr(mixing.energies, "needs_whole_sequence", False):
-                    raise ValueError(f"{type(mixing.energies).__name__} in the decoder: it cannot mix step by step")
+                    raise ValueError(f"decoder_blocks has {type(mixing.energies).__name__}: it cannot mix step by step")
+        super().__post_init__()
+
+    def setup(self):
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         embed = {"embedding_init": self.embedding_init, **fields}
         self.embedding = nn.Embed(self.vocabulary_size, self.width, **embed)

@@ -13,7 +13,8 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape, Sizes
 from posattn_jax.models.stack import add_positions, read_out, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.checks import check_sizes
+from posattn_jax.nn.linear import STANDARD_NORMAL, linear
 from posattn_jax.ops import grid
 
 
@@ -58,21 +59,22 @@ class VisionTransformer(nn.Module):
     readout: Literal["class", "mean", "max"] = "class"
     absolute_positions: bool = True
     positions: nn.Module | None = None
-    embedding_init: Initializer = nn.initializers.normal(1.0)
+    embedding_init: Initializer = STANDARD_NORMAL
     remat: bool = False
     scan_layers: bool = False
     layer_norm_epsilon: float = 1e-5
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
+    def __post_init__(self):
+        check_sizes(self, "width")
+        if self.positions is not None and self.absolute_positions:
+            raise ValueError("positions: expected None with absolute_positions=True")
+        super().__post_init__()
+
     def token_grid(self, grid_shape: Shape) -> Sizes:
         """The grid of patches; ValueError where they do not fill the grid."""
-        shape = grid.check_grid(grid_shape)
-        if len(self.patch_shape) != len(shape) or min(self.patch_shape) < 1:
-            raise ValueError(f"patch_shape={self.patch_shape}: expected {len(shape)} sizes for grid_shape={shape}")
-        if any(size % patch for size, patch in zip(shape, self.patch_shape, strict=True)):
-            raise ValueError(f"patch_shape={self.patch_shape} does not divide grid_shape={shape}")
-        return tuple(size // patch for size, patch in zip(shape, self.patch_shape, strict=True))
+        return patch_grid(grid_shape, self.patch_shape)
 
     @nn.compact
     def __call__(
@@ -160,3 +162,13 @@ def take_patches(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Flo
     x = inputs.reshape(len(inputs), *sizes, inputs.shape[-1])
     x = x.transpose(0, *range(1, 2 * p, 2), *range(2, 2 * p + 1, 2), 2 * p + 1)
     return x.reshape(len(inputs), math.prod(sizes[::2]), -1)
+
+
+def patch_grid(grid_shape: Shape, patch_shape: Sequence[int]) -> Sizes:
+    """The grid of the patches of a grid; ValueError where they do not fill it."""
+    shape = grid.check_grid(grid_shape)
+    if len(patch_shape) != len(shape) or min(patch_shape) < 1:
+        raise ValueError(f"patch_shape={patch_shape}: expected {len(shape)} sizes for grid_shape={shape}")
+    if any(size % patch for size, patch in zip(shape, patch_shape, strict=True)):
+        raise ValueError(f"patch_shape={patch_shape} does not divide grid_shape={shape}")
+    return tuple(size // patch for size, patch in zip(shape, patch_shape, strict=True))

@@ -12,7 +12,9 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Features, KeyMask, PointPositions, Query, Shape, Value, Weights
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.displacements import OverDisplacements
+from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.projections import PARTS, LinearProjections, Part
 from posattn_jax.nn.reach import Reach
 from posattn_jax.nn.span import GaussianSpan, WindowSpan
@@ -98,10 +100,15 @@ class PositionalSelfAttention(nn.Module):
     scale: float | None = None
     implementation: Implementation | Literal["factorised"] = "auto"
     grid_axis: str | None = None
-    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    kernel_init: Initializer = XAVIER
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "num_heads", "head_dim")
+        check_rates(self, "dropout_rate")
+        super().__post_init__()
 
     @nn.compact
     def __call__(

@@ -10,9 +10,10 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.examples import shared_out
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.linear import XAVIER, linear
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import Places
@@ -92,6 +93,11 @@ class EncoderBlock(nn.Module):
     layer_norm_epsilon: float = 1e-5
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "mlp_dim")
+        check_rates(self, "dropout_rate", "mlp_dropout_rate")
+        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -176,10 +182,15 @@ class SequenceBlock(nn.Module):
     dropout_rate: float = 0.0
     mlp_dropout_rate: float = 0.0
     activation: Callable = nn.relu
-    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    kernel_init: Initializer = XAVIER
     layer_norm_epsilon: float = 1e-6
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "mlp_dim")
+        check_rates(self, "dropout_rate", "mlp_dropout_rate")
+        super().__post_init__()
 
     @nn.compact
     def __call__(

@@ -10,7 +10,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import RelativeEncoding, Shape
-from posattn_jax.nn.linear import linear, uniform
+from posattn_jax.nn.linear import NORMAL, linear, uniform
 from posattn_jax.nn.reach import Reach, within_reach
 from posattn_jax.ops import grid
 from posattn_jax.ops.encodings import Combine, features_per_dimension, relative_sinusoids
@@ -91,7 +91,7 @@ class LearnedEncoding(nn.Module):
       (5, 9, 2, 4)
     """
 
-    embedding_init: Initializer = nn.initializers.normal(0.02)
+    embedding_init: Initializer = NORMAL
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -136,7 +136,7 @@ class AxialEncoding(nn.Module):
       (5, 9, 2, 4)
     """
 
-    embedding_init: Initializer = nn.initializers.normal(0.02)
+    embedding_init: Initializer = NORMAL
     param_dtype: DTypeLike = jnp.float32
     combine: Combine = "concat"
 

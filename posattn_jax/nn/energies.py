@@ -13,11 +13,11 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
+from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing
 
-XAVIER = nn.initializers.xavier_uniform()
 Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "t s"] | None]
 Side = Literal["content", "position"]
 KeySide = Literal["content", "position", "relative"]

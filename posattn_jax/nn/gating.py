@@ -9,6 +9,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
+from posattn_jax.nn.linear import XAVIER
 
 
 def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -83,7 +84,7 @@ class GeluGate(nn.Module):
     """
 
     activation: Callable = exact_gelu
-    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    kernel_init: Initializer = XAVIER
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32

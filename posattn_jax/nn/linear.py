@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+XAVIER = nn.initializers.xavier_uniform()
+NORMAL = nn.initializers.normal(0.02)
+STANDARD_NORMAL = nn.initializers.normal(1.0)
+
 
 def uniform(bound: float) -> Initializer:
     """U(-bound, bound), whatever the shape."""

@@ -10,8 +10,10 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn import places as at
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
-from posattn_jax.nn.energies import XAVIER, DotProducts
+from posattn_jax.nn.energies import DotProducts
+from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
 from posattn_jax.ops import mixing, scores
@@ -60,6 +62,11 @@ class TokenMixing(nn.Module):
     bias_init: Initializer = nn.initializers.zeros
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "num_heads", "head_dim")
+        check_rates(self, "dropout_rate", "sum_dropout_rate")
+        super().__post_init__()
 
     def __call__(
         self,

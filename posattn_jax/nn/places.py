@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Float, Int, KeyMask, Shape
 from posattn_jax.nn.gating import exact_gelu
-from posattn_jax.nn.linear import linear
+from posattn_jax.nn.linear import XAVIER, linear
 from posattn_jax.ops import grid, mixing, scores
 from posattn_jax.ops.encodings import sinusoidal_features
 
@@ -136,7 +136,7 @@ class LearnedPositions(nn.Module):
     """
 
     grid_shape: tuple[int, ...]
-    embedding_init: Initializer = nn.initializers.xavier_uniform()
+    embedding_init: Initializer = XAVIER
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact

@@ -43,6 +43,11 @@ class GaussianSpan(nn.Module):
     per_head: bool = False
     param_dtype: DTypeLike = jnp.float32
 
+    def __post_init__(self):
+        if self.initial_sigma == 0:
+            raise ValueError("initial_sigma=0: expected another value, from which a span can be learned")
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, num_heads: int, unit: Shape) -> dict[str, Array | float | str]:
         """Arguments of `relative_attention`: sigma [p], [h p], [1 p p] or [h p p], threshold and span_mode.

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Query, Shape
 from posattn_jax.nn.dropout import Dropout
+from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.kernels import check_kernel
@@ -51,7 +52,7 @@ class SpanConvolution(nn.Module):
     kernel_shape: tuple[int, ...]
     kernel_at: KernelAt = "query"
     dropout_rate: float = 0.0
-    kernel_init: Initializer = nn.initializers.xavier_uniform()
+    kernel_init: Initializer = XAVIER
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 

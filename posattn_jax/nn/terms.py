@@ -25,6 +25,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Key, Query
 from posattn_jax.nn.displacements import OverDisplacements, as_inputs, kaiming_table, over_reach
 from posattn_jax.nn.encodings import Encoding
+from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.projections import Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
@@ -93,7 +94,7 @@ class ContentBias(nn.Module):
 
     needs: ClassVar[tuple[Part, ...]] = ("key",)
 
-    bias_init: Initializer = nn.initializers.xavier_uniform()
+    bias_init: Initializer = XAVIER
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -120,7 +121,7 @@ class PositionalBias(nn.Module):
 
     needs: ClassVar[tuple[Part, ...]] = ()
 
-    bias_init: Initializer = nn.initializers.xavier_uniform()
+    bias_init: Initializer = XAVIER
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact

@@ -34,6 +34,7 @@ from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
 from posattn_jax.benchmarks.table import measurement, number
 from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, interleave
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import leaves, set_all
 from posattn_jax.data.batches import Ordered, Source
 from posattn_jax.data.images import ImageSet
 from posattn_jax.system import command_line
@@ -69,14 +70,14 @@ class Kind:
 
 def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
     """The rows asked for; InputError for any that cannot be."""
-    span: Any = config.model.span
-    if options.sigmas is not None and not span.enabled:
-        raise InputError(f"--sigmas={','.join(options.sigmas)}: model.span.enabled is False")
+    initial_sigmas = leaves(config.model, "initial_sigma")[:1]
+    if options.sigmas is not None and not initial_sigmas:
+        raise InputError(f"--sigmas={','.join(options.sigmas)}: the model has no span to learn")
     lists: dict[str, list[Any]] = {
         "implementations": options.implementations,
         "dtypes": options.dtypes if options["dtypes"].present else [config.model.dtype],
         "batch_sizes": numbers(options, "batch_sizes", int) or [config.train.batch_size],
-        "sigmas": numbers(options, "sigmas", float) or [span.initial_sigma if span.enabled else None],
+        "sigmas": numbers(options, "sigmas", float) or initial_sigmas or [None],
     }
     for name, values in lists.items():
         if not values:
@@ -108,10 +109,9 @@ def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
     """The config of a row, at a learning rate of 0."""
     config = config.copy_and_resolve_references()
     config.optimizer.learning_rate = 0.0
-    config.model.implementation, config.model.dtype = kind.implementation, kind.dtype
     config.train.batch_size = kind.batch_size
-    if kind.initial_sigma is not None:
-        config.model.span.initial_sigma = kind.initial_sigma
+    config.model.dtype = kind.dtype
+    set_all(config.model, implementation=kind.implementation, initial_sigma=kind.initial_sigma)
     return config
 
 
@@ -154,7 +154,7 @@ class Updates:
         bounds = SpanBounds(self.task, self._state.params).value if settings.bounded_spans else None
 
         # A program reads sigma from its state: one serves all that start from others, unless its bounds are static.
-        key = config.model.implementation, config.model.dtype, config.train.batch_size, bounds
+        key = *leaves(config.model, "implementation"), config.model.dtype, config.train.batch_size, bounds
         if key not in made:
             with jax.set_mesh(self.trainer.mesh):
                 arguments = self._dispatcher.arguments(self._state, 1, self._clock)
@@ -177,7 +177,8 @@ class Updates:
 def flops_of(config: ConfigDict, source: Source) -> int:
     """What the model needs for an update."""
     config = config.copy_and_resolve_references()
-    config.model.implementation, config.mesh.grid = "reference", 1
+    config.mesh.grid = 1
+    set_all(config.model, implementation="reference")
     task = experiment.make_task(config, source)
     batch = source.batch(np.arange(config.train.batch_size))
     params = jax.eval_shape(task.init, jax.random.key(0))

@@ -9,10 +9,10 @@ NAMES += ("data", "trace")
 def define(values: flags.FlagValues) -> None:
     """Adds them to these."""
     own = {"flag_values": values}
-    flags.DEFINE_list("implementations", ["auto", "dense"], "Of a benchmark: values of model.implementation.", **own)
+    flags.DEFINE_list("implementations", ["auto", "dense"], "Of a benchmark: layouts of attention.", **own)
     flags.DEFINE_list("dtypes", None, "Values of model.dtype; by default the config's.", **own)
     flags.DEFINE_list("batch_sizes", None, "Values of train.batch_size; by default the config's.", **own)
-    flags.DEFINE_list("sigmas", None, "Values of model.span.initial_sigma; by default the config's.", **own)
+    flags.DEFINE_list("sigmas", None, "Values of the span's initial_sigma; by default the config's.", **own)
     flags.DEFINE_integer("steps", 10, "Updates of a timed run.", lower_bound=1, **own)
     flags.DEFINE_integer("repeats", 3, "Timed runs of each, fewer where --seconds is short.", lower_bound=1, **own)
     flags.DEFINE_float("seconds", 600, "To spend on all timed runs, though at least three each.", **own)

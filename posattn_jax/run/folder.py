@@ -13,13 +13,13 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import flatten
 
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
-MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "model.pretrained")
-MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "model.span.bounded")
+MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "train.pretrained")
+MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 ENDLESS = ("constant", "inverse_sqrt")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
-MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size", "model.implementation")
+MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size")
 MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
 
 
@@ -70,6 +70,8 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
     """InputError where the config differs from the run folder's in a field that may not change."""
+    if "kind" not in saved.get("model", {}):
+        raise InputError(f"--workdir={workdir}: its config.json is of an earlier version, whose models had no kind")
     now, then = flatten(json.loads(json.dumps(config.to_dict()))), flatten(saved)
     differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
     if differing:

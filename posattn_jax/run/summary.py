@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from posattn_jax.build.layer import make_span
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
 from posattn_jax.system.errors import RunError
@@ -61,7 +60,8 @@ def _finish(
 
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
-    span = make_span(config)
+    spans = (getattr(block.attention, "span", None) for block in getattr(trainer.task, "blocks", ()))
+    span = next(filter(None, spans), None)
     summary = {
         "best": best,
         "final": epochs[max(epochs)],

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
 from posattn_jax.build.data_files import data_files
+from posattn_jax.build.parts import leaves
 from posattn_jax.data import remembered
 from posattn_jax.data.batches import Kept
 from posattn_jax.run import summary
@@ -47,8 +48,8 @@ def check_together(config: ConfigDict) -> None:
         raise InputError(f'task="{config.task}": {only} task="classification"')
     if config.mesh.grid != 1:
         raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
-    if config.model.implementation == "fused":
-        raise InputError(f'model.implementation="fused": {only} another')
+    if "fused" in leaves(config.model, "implementation"):
+        raise InputError(f'implementation="fused": {only} another')
     if jax.process_count() > 1:
         raise InputError(f"{only} one process, and here are {jax.process_count()}")
 

@@ -3,7 +3,7 @@
   python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare [--treatments=siren,rope]
       [--updates=5] [--config.FIELD=VALUE ...]
 
-Operations are those of the formulas, with every pair laid out (model.implementation=reference): what a layout saves of
+Operations are those of the formulas, with every pair laid out (implementation=reference): what a layout saves of
 them, or adds, is not in them. The rest is of the update as it is trained: temporary memory as compiled, and seconds of
 all cores together, which other work on the machine changes little. Writes WORKDIR/costs.json, which
 `posattn_jax.analysis.comparison` reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
@@ -23,6 +23,7 @@ from ml_collections import ConfigDict, config_flags
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change, set_all
 from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
         if treatment.name in found["treatments"]:
             continue
         config = options.config.copy_and_resolve_references()
-        config.update_from_flattened_dict(treatment.fields)
+        change(config, treatment.fields)
         costs = measure(config, options.updates)
         found = found | describe_machine()
         found["treatments"][treatment.name] = costs
@@ -76,7 +77,7 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     settings = experiment.make_settings(config, per_epoch)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
     laid_out = config.copy_and_resolve_references()
-    laid_out.model.implementation = "reference"
+    set_all(laid_out.model, implementation="reference")
     parts = [
         source.batch(np.arange(settings.batch_size) + i * settings.batch_size)
         for i in range(settings.accumulation_steps)

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.run.folder import check_config
 from posattn_jax.run.train import check_together
 from posattn_jax.sweeps.jobs import Job
@@ -26,6 +27,24 @@ def load_plan(config_file: str) -> Plan:
     if not hasattr(module, "sweep"):
         raise InputError(f"--config={config_file.partition(':')[0]}: has no sweep() beside its get_config()")
     return module.sweep(variant)
+
+
+def treat(config: ConfigDict, config_file: str, changed: Collection[str], name: str) -> None:
+    """Makes of a config the one of a treatment of its sweep; `changed` are the fields that the user has set.
+
+    Raises:
+      InputError: there is no such treatment, or the user has set what it sets.
+    """
+    (treatment,) = load_plan(config_file).select([name], None).treatments
+    check_free(changed, treatment.fields)
+    change(config, treatment.fields)
+
+
+def check_free(changed: Collection[str], reserved: Collection[str]) -> None:
+    """InputError where a field that the user has set is, or is within, a reserved one."""
+    for name in changed:
+        if any(f"{name}.".startswith(f"{each}.") for each in reserved):
+            raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
 
 
 def make_jobs(
@@ -52,24 +71,21 @@ def make_jobs(
       InputError: fields that the treatments do not share or that the config does not have, run folders that belong to
         another config, or treatments whose seeds cannot be trained together.
     """
-    for name in changed:
-        if name in ("seed", *plan.evaluate) or name in reserved:
-            raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
+    check_free(changed, {"seed", *plan.evaluate, *reserved})
     jobs = []
     for seed in plan.seeds:
         for treatment in (each for each in plan.treatments if seed in plan.seeds_of(each)):
-            fields = {**treatment.fields, "seed": seed}
             own = config.copy_and_resolve_references().lock()
             try:
-                own.update_from_flattened_dict(fields)
-            except (KeyError, TypeError, ValueError) as error:
+                change(own, treatment.fields | {"seed": seed})
+            except InputError as error:
                 raise InputError(f'treatment "{treatment.name}": {error}') from error
             workdir = folder / treatment.name / str(seed)
             check_config(own, workdir)
             if together:
                 check_together(own)
             program = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}")
-            same = tuple(_flag(name, value) for name, value in {**changed, **treatment.fields}.items())
+            same = (f"--treatment={treatment.name}", *(_flag(name, value) for name, value in changed.items()))
             command = (*program, f"--workdir={workdir}", *same, _flag("seed", seed))
             evaluation = (*command, "--mode=evaluate", *(_flag(name, value) for name, value in plan.evaluate.items()))
             jobs.append(
@@ -87,7 +103,7 @@ def make_jobs(
                 )
             )
     first = config.copy_and_resolve_references()
-    first.update_from_flattened_dict({**plan.treatments[0].fields, "seed": plan.seeds[0]})
+    change(first, plan.treatments[0].fields | {"seed": plan.seeds[0]})
     experiment.load_sources(first)  # what the first run misses is told before any is started
     return jobs
 

@@ -1,5 +1,6 @@
 """The files of a run folder, written so that a reader, or a crash, never sees half of one."""
 
+import functools
 import json
 import os
 import pathlib
@@ -61,8 +62,14 @@ def is_evaluated(evaluation: dict[str, Any] | None, summary: dict[str, Any], fie
 
 def has_fields(config: dict[str, Any], fields: dict[str, Any]) -> bool:
     """Whether a `config.json` has these values at these dotted names."""
-    flat = flatten(config)
-    return all(flat.get(name) == value for name, value in json.loads(json.dumps(fields)).items())
+
+    def value_at(path: str) -> Any:
+        return functools.reduce(lambda tree, name: tree[name], path.split("."), config)
+
+    try:
+        return all(value_at(path) == value for path, value in json.loads(json.dumps(fields)).items())
+    except (KeyError, TypeError):  # there is no such field
+        return False
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
 from posattn_jax.build.language import check_length
+from posattn_jax.build.parts import set_all
 from posattn_jax.data import glue, image_files, image_sets, tokenizer
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Sentences
@@ -139,7 +140,7 @@ def of_run(
         raise InputError(f'--workdir={workdir}: a run of task="{config.get("task")}": expected {expected}')
     try:
         config.mesh.grid = 1
-        config.model.implementation = implementation
+        set_all(config.model, implementation=implementation)
         task, source, names = of_config(config, workdir)
     except (AttributeError, KeyError) as error:
         field = repr(str(error.args[0]).split()[0].strip("\"'"))

@@ -14,8 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
-from posattn_jax.build.seq2seq import max_length
-from posattn_jax.build.translation import sentences, translation
+from posattn_jax.build.translation import max_length, sentences, translation
 from posattn_jax.data import parallel
 from posattn_jax.data.buckets import padded_length
 from posattn_jax.data.parallel import ParallelText
@@ -75,7 +74,7 @@ class Translator:
             for mixing in (block.mixing, block.cross)
             if mixing is not None
         )
-        self._has_vectors = "learned" in (task.model.encoder_positions.kind, task.model.decoder_positions.kind)
+        self._has_vectors = "learned" in (task.model.encoder_positions.form, task.model.decoder_positions.form)
         self.num_beyond = 0  # sentences longer than there are learned vectors of places
 
     def __call__(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[str]:
@@ -95,7 +94,7 @@ class Translator:
                 break
             if self._has_tables:
                 number = i + 1 if numbers is None else numbers[i]
-                places = f"this model's tables have places for {self.max_length} (model.max_length)"
+                places = f"this model's tables have places for {self.max_length} (model.encoder_positions.max_length)"
                 raise InputError(f"line {number} has {len(ids[i])} tokens: {places}")
             self.num_beyond += self._has_vectors
         translated = [""] * len(lines)

@@ -8,9 +8,11 @@ import pytest
 from jax import lax
 
 from configs import digits
+from configs.common import ENCODING
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.operations import product_flops, update_flops
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import value_at
 from posattn_jax.run.benchmark import flops_of
 
 X, W = jnp.ones((3, 4)), jnp.ones((4, 5))
@@ -76,11 +78,11 @@ def test_an_update_of_a_classifier():
     model = config.model
     source = experiment.load_sources(config)["train"]
     b, n, r, c = config.train.batch_size, 16, 49, model.width
-    siren = [2, *[model.encoding.hidden_features or c] * (model.encoding.num_layers - 1), c]
+    siren = [2, *[c] * (value_at(config, ENCODING)["num_layers"] - 1), c]
     scores_and_values = 3 * 2 * b * n * n * c
     projections = 4 * 2 * b * n * c * c
     encoding = 2 * r * sum(i * o for i, o in itertools.pairwise(siren))
-    feed_forward = 2 * 2 * b * n * c * model.mlp_dim
+    feed_forward = 2 * 2 * b * n * c * model.block.mlp_dim
     around = 2 * b * n * c + 2 * b * c * (c + 10)
     forward = scores_and_values + projections + encoding + feed_forward + around
     assert model.num_blocks == 1

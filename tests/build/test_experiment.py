@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 
 from configs import digits, reconstruction, translution, translution_points
+from configs.common import ATTENTION, ENCODING, SPAN, TERMS
+from configs.common_mixers import mixing
+from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change, part
 from posattn_jax.data.images import ImageSet
 from posattn_jax.system.errors import InputError
 from tests.support import made_data
+from tests.support.made_runs import patches
 
 
 @pytest.mark.parametrize(
@@ -20,15 +25,15 @@ from tests.support import made_data
             'task="regression": expected classification, reconstruction, masked_lm, glue or translation',
         ),
         ("seed", -1, "seed=-1: expected 0 or more"),
+        ("task", "reconstruction", 'model.kind="Classifier": expected Siren with task="reconstruction"'),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
         ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
         ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
         ("data.validation", "test", 'data.validation="test": digits has no test part'),
-        ("model.kind", "mlp", 'model.kind="mlp": expected "classifier" or "vit"'),
-        ("model.activation", "tanh", 'model.activation="tanh": expected "relu" or "gelu"'),
-        ("model.projection_init", "zeros", 'model.projection_init="zeros": expected "xavier", "fan_in" or "normal"'),
-        ("model.value.kind", "matrix", 'value.kind="matrix": expected "plain", "plus_depthwise", "plus_relative"'),
-        ("model.value.kernel_init", "zeros", 'model.value.kernel_init="zeros": expected "kaiming" or "fan_in"'),
+        ("model.kind", "Mlp", "model.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
+        ("model.kind", "Siren", "model.block=EncoderBlock: Siren has bias_init, features, hidden_features"),
+        ("model.block.activation", "tanh", 'model.block.activation="tanh": expected "relu", "gelu"'),
+        (f"{ATTENTION}.projections.kernel_init", "ones_", 'attention.projections.kernel_init="ones_": expected "relu"'),
         (
             "data.name",
             "digit",
@@ -37,28 +42,23 @@ from tests.support import made_data
         ("data.shift", "left", 'data.shift="left": expected "none" or "halves"'),
         ("data.seed", -1, "data.seed=-1: expected 0 or more"),
         ("model.num_blocks", 0, "model.num_blocks=0: expected at least 1"),
-        ("model.num_heads", 3, "model.num_heads=3 does not divide model.width=8"),
-        ("model.readout", "first", 'readout="first": expected "last", "mean" or "max"'),
-        ("model.norm", "middle", 'norm="middle": expected "post" or "pre"'),
-        ("model.terms", ("content", "rotary"), "model.terms=.*: expected some of"),
-        ("model.implementation", "fast", 'implementation="fast": expected one of auto, dense, factorised'),
-        ("model.encoding.kind", "rope", 'model.encoding.kind="rope": expected'),
-        ("model.encoding.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
-        ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
-        ("model.span.threshold", 1.5, "threshold=1.5: expected less than 1"),
-        ("model.span.covariance", "round", 'model: covariance="round": expected "diagonal" or "full"'),
-        ("model.span.initial_sigma", 0.0, "model.span.initial_sigma=0: expected another value"),
-        ("model.span.kind", "box", 'model.span.kind="box": expected "gaussian" or "window"'),
-        ("model.span.kind", "window", r"model: half_span=\(\): expected 2 numbers of at least 1"),
-        ("model.positions.kind", "rope", 'model.positions.kind="rope": expected "none", "learned", "sinusoidal" or'),
-        ("model.mixer.encoder", "mlp", 'model.mixer.encoder="mlp": expected one of attention, shaw'),
-        (
-            "model.mixer.encoder",
-            "fourier",
-            'model.span.enabled=True: expected False with model.mixer.encoder="fourier"',
-        ),
-        ("model.dropout_rate", 1.0, "model.dropout_rate=1.0: expected at least 0 and less than 1"),
-        ("model.attention_dropout_rate", 1.5, "model.attention_dropout_rate=1.5: expected at least 0"),
+        ("model.width", 8.5, "model.width=8.5: expected int"),
+        (f"{ATTENTION}.num_heads", 3, "model: num_heads=3 does not divide the width 8"),
+        (f"{ATTENTION}.num_heads", 0, f"{ATTENTION}.num_heads=0: expected at least 1"),
+        ("model.readout", "first", 'model.readout="first": expected "last", "mean" or "max"'),
+        ("model.block.norm", "middle", 'model.block.norm="middle": expected "post" or "pre"'),
+        (f"{ATTENTION}.implementation", "fast", f'{ATTENTION}.implementation="fast": expected "auto", "reference"'),
+        (f"{ENCODING}.kind", "Rope", f"{ENCODING}.kind: Rope is no class"),
+        (f"{ENCODING}.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
+        (f"{ENCODING}.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        (f"{SPAN}.threshold", 1.5, "threshold=1.5: expected less than 1"),
+        (f"{SPAN}.covariance", "round", f'{SPAN}.covariance="round": expected "diagonal" or "full"'),
+        (f"{SPAN}.initial_sigma", 0.0, f"{SPAN}.initial_sigma=0: expected another value"),
+        (f"{SPAN}.kind", "WindowSpan", f"{SPAN}.*: WindowSpan has half_span"),
+        (SPAN, part(WindowSpan, half_span=()), r"model: half_span=\(\): expected 2 numbers of at least 1"),
+        (SPAN, part(WindowSpan), f"{SPAN}.half_span: WindowSpan needs it"),
+        ("model.dropout_rate", 1.0, "dropout_rate=1.0: expected at least 0 and less than 1"),
+        (f"{ATTENTION}.dropout_rate", 1.5, f"{ATTENTION}.dropout_rate=1.5: expected at least 0"),
         ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),
         ("train.total_steps", -1, "train.total_steps=-1"),
         ("train.accumulation_steps", 0, "train.accumulation_steps=0: expected at least 1"),
@@ -67,8 +67,8 @@ from tests.support import made_data
 )
 def test_bad_field(unchecked, field, value, message):
     config = digits.get_config("tiny")
-    config.update_from_flattened_dict({field: value})
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message), config.ignore_type():
+        change(config, {field: value})
         sources = experiment.load_sources(config)
         experiment.make_task(config, sources["train"])
         per_epoch = experiment.steps_per_epoch(config, sources["train"])
@@ -82,19 +82,18 @@ def test_bad_field(unchecked, field, value, message):
         ("data.grid_shape", (), r"data.grid_shape=\(\): expected one to 3 sizes, each at least 1"),
         ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\): expected one to 3 sizes, each at least 1"),
         ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\): expected more than one position"),
-        ("model.width", 0, "model.width=0: expected at least 1"),
-        ("model.width", 7, 'num_features=7: combine="concat" needs a multiple of 2 dimensions'),
+        ("model.features", 7, 'num_features=7: combine="concat" needs a multiple of 2 dimensions'),
         ("model.param_dtype", "int8", 'model.param_dtype="int8": expected "float32" or "bfloat16"'),
-        ("model.encoding.combine", "mean", 'combine="mean": expected "sum" or "concat"'),
-        ("model.encoding.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
-        ("model.encoding.num_layers", 1, "model: num_layers=1: a SIREN has at least 2"),
-        ("model.encoding.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0: expected other values than 0"),
-        ("model.encoding.bias_init", "ones", 'model: bias_init="ones": expected "zeros" or "ckconv"'),
+        ("data.combine", "mean", 'combine="mean": expected "sum" or "concat"'),
+        ("model.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
+        ("model.num_layers", 1, "model: num_layers=1: a SIREN has at least 2"),
+        ("model.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0: expected other values than 0"),
+        ("model.bias_init", "ones", 'model.bias_init="ones": expected "zeros" or "ckconv"'),
     ],
 )
 def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
     config = reconstruction.get_config("tiny")
-    config.update_from_flattened_dict({field: value})
+    change(config, {field: value})
     with pytest.raises(InputError, match=f"^{message}"):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 
@@ -102,18 +101,21 @@ def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("model.span.enabled", False, 'model: grid_axis="grid" does not support attention without a span'),
-        ("model.implementation", "patch", 'model: grid_axis="grid" does not support implementation="patch"'),
-        ("model.mixer.encoder", "linear", 'mesh.grid=2: expected 1 with model.mixer.encoder="linear"'),
-        ("task", "reconstruction", 'mesh.grid=2: expected 1 with task="reconstruction"'),
+        (SPAN, None, 'model: grid_axis="grid" does not support attention without a span'),
+        (f"{ATTENTION}.implementation", "patch", 'model: grid_axis="grid" does not support implementation="patch"'),
+        (ATTENTION, mixing("linear", 2), "mesh.grid=2: expected 1 with attention=TokenMixing"),
     ],
 )
 def test_a_grid_that_cannot_be_cut(field, value, message):
     config = digits.get_config("tiny")
     config.mesh.grid = 2
     assert experiment.bounded_spans(config)
-    config.update_from_flattened_dict({field: value})
+    change(config, {field: value})
     with pytest.raises(InputError, match=f"^{message}$"):
+        experiment.make_task(config, experiment.load_sources(config)["train"])
+    config = reconstruction.get_config("tiny")
+    config.mesh.grid = 2
+    with pytest.raises(InputError, match='^mesh.grid=2: expected 1 with task="reconstruction"$'):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 
 
@@ -124,7 +126,7 @@ def test_a_grid_that_cannot_be_cut(field, value, message):
 def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, bounded):
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     config = digits.get_config("tiny")
-    config.model.implementation = implementation
+    config.model.block.attention.implementation = implementation
     assert experiment.bounded_spans(config) == bounded
 
 
@@ -134,24 +136,23 @@ def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, 
         ((16, 16), {}, True),
         ((8, 8), {}, False),  # "dense" in any case
         (None, {}, False),  # alone
-        ((16, 16), {"model.implementation": "tiled"}, False),
-        ((16, 16), {"model.span.bounded": "no"}, False),
-        ((16, 16), {"model.span.enabled": False}, False),
+        ((16, 16), {f"{ATTENTION}.implementation": "tiled"}, False),
+        ((16, 16), {"train.bounded_spans": "no"}, False),
+        ((16, 16), {SPAN: None}, False),
     ],
     ids=str,
 )
 def test_where_spans_of_seeds_together_are_bounded(grid_shape, changes, bounded):
     config = digits.get_config("tiny")
-    config.update_from_flattened_dict(changes)
+    change(config, changes)
     assert experiment.make_settings(config, 10, grid_shape).bounded_spans == bounded
 
 
-def test_a_price_needs_a_span():
-    config = digits.get_config("tiny")
-    config.model.span.enabled = False
-    config.model.span.penalty = 0.1
+@pytest.mark.parametrize("span", [None, part(WindowSpan, half_span=(1, 1))], ids=["none", "window"])
+def test_a_penalty_needs_a_learned_span(span):
+    config = change(digits.get_config("tiny"), {SPAN: span, "train.span_penalty": 0.1})
     sources = experiment.load_sources(config)
-    with pytest.raises(InputError, match=r"model.span.penalty=0.1: model.span.enabled is False"):
+    with pytest.raises(InputError, match=r"train.span_penalty=0.1: expected 0 without a GaussianSpan"):
         experiment.make_task(config, sources["train"])
 
 
@@ -159,21 +160,17 @@ def test_a_price_needs_a_span():
     "fields, message",
     [
         (
-            {"model.span.kind": "window", "model.span.half_span": (1, 1), "model.span.penalty": 0.1},
-            'model.span.penalty=0.1: expected 0 with model.span.kind="window"',
+            {"model": patches("mean"), "model.absolute_positions": True, "model.positions": part(SinusoidalPositions)},
+            r"model.positions: expected None with absolute_positions=True",
         ),
-        (
-            {"model.kind": "vit", "model.patch_shape": (1, 1), "model.readout": "mean"}
-            | {"model.absolute_positions": True, "model.positions.kind": "sinusoidal"},
-            'model.positions.kind="sinusoidal": expected "none" with model.absolute_positions=True',
-        ),
-        ({"model.positions.kind": "fourier", "model.positions.gamma": 0.0}, "model: gamma=0.0: expected more than 0"),
-        ({"model.encoding.kind": "none", "model.terms": ("rotary_content",), "model.rotary_base": -1.0}, "base=-1.0"),
+        ({"model.positions": part(FourierPositions, gamma=0.0)}, "model: gamma=0.0: expected more than 0"),
+        ({TERMS: {"rotary_content": part(RotaryContent, base=-1.0)}}, "base=-1.0"),
     ],
+    ids=["positions", "gamma", "base"],
 )
 def test_fields_that_do_not_fit_together(unchecked, fields, message):
     config = digits.get_config("tiny")
-    config.update_from_flattened_dict(fields)
+    change(config, fields)
     with pytest.raises(InputError, match=message):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 
@@ -181,21 +178,21 @@ def test_fields_that_do_not_fit_together(unchecked, fields, message):
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("model.patch_shape", (3, 7), r"model: patch_shape=\(3, 7\) does not divide grid_shape=\(8, 8\)"),
-        ("model.patch_shape", (), r"model: patch_shape=\(\): expected 2 sizes for grid_shape=\(8, 8\)"),
-        ("model.readout", "last", 'model: readout="last": expected "class", "mean" or "max"'),
-        ("model.value.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
+        ("model.patch_shape", (3, 7), r"model.patch_shape=\(3, 7\) does not divide grid_shape=\(8, 8\)"),
+        ("model.patch_shape", (), r"model.patch_shape=\(\): expected 2 sizes for grid_shape=\(8, 8\)"),
+        ("model.readout", "last", 'model.readout="last": expected "class", "mean" or "max"'),
+        (f"{ATTENTION}.values.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
         ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
         ("data.pool", 2, 'data.pool=2: expected 1 with data.layout="points"'),
         ("data.num_points", 65, "data.num_points=65: expected 1 to 64, the pixels of an image"),
-        ("data.num_points", 9, r"model: patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
+        ("data.num_points", 9, r"model.patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
     ],
 )
 def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
     config = translution.get_config("tiny")
     config.data.name, config.data.validation, config.model.patch_shape = "digits", "split", (2, 4)
     config.data.layout = "points" if field in ("data.num_points", "data.pool") else config.data.layout
-    config.update_from_flattened_dict({field: value})
+    change(config, {field: value})
     with pytest.raises(InputError, match=message):
         experiment.make_task(config, experiment.load_sources(config)["train"])
 

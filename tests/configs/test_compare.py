@@ -7,6 +7,7 @@ import pytest
 
 from configs import compare
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.sweeps import costs
 from posattn_jax.system.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
@@ -19,9 +20,7 @@ FAST = ("shaw",)
 
 
 def config_of(name, variant="tiny"):
-    config = compare.get_config(variant).lock()
-    config.update_from_flattened_dict(compare.sweep(variant).treatment(name).fields)
-    return config
+    return change(compare.get_config(variant).lock(), compare.sweep(variant).treatment(name).fields)
 
 
 @pytest.mark.parametrize("name", [each.name if each.name in FAST else slow(each.name) for each in PLAN.treatments])
@@ -57,7 +56,9 @@ def test_every_method_of_a_variant_is_another_model(unchecked, variant):
 @pytest.mark.parametrize("variant", ["", "cifar", "text", "tiny"])
 def test_a_low_rank_is_lower_than_the_features_of_a_head(variant):
     config = config_of("low_rank", variant)
-    assert 0 < config.model.value.rank < config.model.width // config.model.num_heads
+    assert (
+        0 < config.model.block.attention["values"].rank < config.model.width // config.model.block.attention.num_heads
+    )
 
 
 def test_the_rows_of_table_1():

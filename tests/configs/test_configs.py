@@ -11,14 +11,40 @@ import numpy as np
 import pytest
 
 from configs import cifar2d_span, common_nmt, nmt_multi30k
+from configs.common import ATTENTION, ENCODING, SPAN, TERMS
+from configs.common_mixers import mixing
+from configs.common_vit import VALUES
+from posattn_jax import (
+    AxialEncoding,
+    Content,
+    ConvolutionalProjections,
+    DepthwiseConvolution,
+    FourierPositions,
+    KernelEncoding,
+    KeyPositional,
+    LearnedEncoding,
+    LearnedPositions,
+    LinearBias,
+    PlusDepthwise,
+    PlusRelative,
+    Positional,
+    RelativeBias,
+    RotaryContent,
+    ScoreNetwork,
+    SinusoidalEncoding,
+    SinusoidalPositions,
+    WindowSpan,
+)
 from posattn_jax.build import experiment
-from posattn_jax.build.seq2seq import make_seq2seq
+from posattn_jax.build.model import build_model
+from posattn_jax.build.parts import change, leaves, part
 from posattn_jax.data import glue
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Sentences
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.system.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
@@ -122,12 +148,13 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
         train = config.train
         assert (train.batch_size * train.accumulation_steps, train.batch_unit) == (tokens, "target_tokens")
         assert config.data.validation_every == every
-        assert config.model.mixer.context == (8 if mixer.startswith("shaw") and size == "big" else 16)
-        model = make_seq2seq(config, 60)
+        contexts = {8 if mixer.startswith("shaw") and size == "big" else 16}
+        assert set(leaves(config.model, "context")) <= contexts
+        model = build_model(config, (EncoderDecoder,), vocabulary_size=60, length_ratio=1.0)
         for block in (*model.encoder_blocks, *model.decoder_blocks):
-            for mixing in filter(None, (block.mixing, block.cross)):
-                fourier = isinstance(mixing.energies, FourierWeights)
-                assert (mixing.sum_dropout_rate, mixing.dropout_rate) == ((rate, 0) if fourier else (0, rate))
+            for each in filter(None, (block.mixing, block.cross)):
+                fourier = isinstance(each.energies, FourierWeights)
+                assert (each.sum_dropout_rate, each.dropout_rate) == ((rate, 0) if fourier else (0, rate))
         assert {model.encoder_positions.dropout_rate, model.decoder_positions.dropout_rate} == {rate}
 
 
@@ -144,8 +171,10 @@ def test_the_recipe_of_the_runs_on_multi30k():
 @pytest.mark.parametrize("name", TRAINED)
 def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
-    config.model.scan_layers = config.task != "translation"  # one layer is traced for all
-    config.model.num_blocks = config.model.num_blocks if config.model.scan_layers else 1
+    if config.task == "translation":  # one layer is traced for all
+        config.model.update(num_encoder_blocks=1, num_decoder_blocks=1)
+    elif config.task != "reconstruction":
+        config.model.scan_layers = True
     source = made_source(config)
     task = experiment.make_task(config, source)
     batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
@@ -193,8 +222,8 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
     config = importlib.import_module(f"configs.{name}").get_config(variant)
     for path in pathlib.Path("docs/results", folder).glob("*/*/config.json"):
         committed = json.loads(path.read_text())
-        for part in ("train", "optimizer"):
-            assert {field: config[part][field] for field in committed[part]} == committed[part]
+        for group in ("train", "optimizer"):
+            assert {field: config[group][field] for field in committed[group]} == committed[group]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +238,7 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
     plan, made = module.sweep("tiny"), []
     for treatment in plan.treatments[: 5 if plan.axis or name == "bert_small" else None]:
         config = module.get_config("tiny").lock()
-        config.update_from_flattened_dict(treatment.fields)
+        change(config, treatment.fields)
         made.append((config.data.name, repr(experiment.make_task(config, made_source(config)))))  # which traces it
     assert len(set(made)) == len(made) > 1
     assert plan.hypotheses
@@ -237,65 +266,66 @@ def traced_plain():
     return traced(cifar2d_span.get_config("tiny"))
 
 
+KERNEL = {"kernel_shape": (3, 3)}
+CONTENT = {"content": part(Content)}
+FIXED, DYNAMIC = part(RelativeBias, **KERNEL), part(Positional, encoding=part(KernelEncoding, **KERNEL))
+SINUSOIDAL = part(SinusoidalEncoding)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"encoding.kind": "learned"},
-        {"encoding.kind": "none"},
-        {"encoding.kind": "sinusoidal", "encoding.combine": "sum"},
-        {"encoding.hidden_features": 3},
-        {"encoding.bias_init": "ckconv", "encoding.learn_omega": True},
-        {"span.per_head": True, "span.mode": "log_add", "span.penalty": 0.1},
-        {"span.covariance": "full"},
-        {"terms": ("content", "positional")},
-        {"terms": ("content", "fixed_convolution", "dynamic_convolution"), "kernel.shape": (3, 3)},
-        {"terms": ("content", "key_convolution"), "kernel.shape": (3, 3), "kernel.outside": "drop"},
-        {"terms": ("dynamic_convolution",), "kernel.shape": (3, 3), "kernel.share_heads": False},
-        {"convolved": ("query", "value"), "kernel.shape": (3, 3)},
-        {"terms": ("rotary_content",)},
-        {"terms": ("content", "linear_bias")},
-        {"terms": ("score_network",)},
-        {"encoding.kind": "axial"},
-        {"encoding.kind": "axial", "encoding.combine": "sum"},
-        {"terms": ("content", "fixed_convolution", "linear_bias"), "kernel.shape": (3, 3)},
-        {"terms": ("content", "positional", "dynamic_convolution"), "kernel.shape": (3, 3)},
-        {"encoding.kind": "sinusoidal", "encoding.use_bias": False},
-        {"span.kind": "window", "span.half_span": (1, 1)},
-        {"positions.kind": "learned"},
-        {"positions.kind": "fourier"},
-        {"mixer.encoder": "lightconv", "span.enabled": False},
-        {"value.kind": "plus_relative", "kernel.shape": (3, 3)},
-        {"value.kind": "plus_depthwise", "kernel.shape": (3, 3)},
-        {"norm": "pre", "readout": "mean", "remat": True, "scan_layers": True},
-        {"dtype": "bfloat16", "attention_dropout_rate": 0.1},
+        {ENCODING: part(LearnedEncoding)},
+        {TERMS: CONTENT},
+        {f"{ENCODING}.hidden_features": 3},
+        {f"{ENCODING}.bias_init": "ckconv", f"{ENCODING}.learn_omega": True},
+        {f"{SPAN}.per_head": True, f"{SPAN}.mode": "log_add", "train.span_penalty": 0.1},
+        {f"{SPAN}.covariance": "full"},
+        {f"{TERMS}.positional_bias": None, f"{TERMS}.content_bias": None},
+        {TERMS: CONTENT | {"fixed": FIXED, "dynamic": DYNAMIC}},
+        {TERMS: {"dynamic": part(Positional, encoding=part(KernelEncoding, share_heads=False, **KERNEL))}},
+        {TERMS: CONTENT | {"key": part(KeyPositional, encoding=part(KernelEncoding, outside="drop", **KERNEL))}},
+        {f"{ATTENTION}.projections": part(ConvolutionalProjections, convolved=("query", "value"), **KERNEL)},
+        {TERMS: {"rotary": part(RotaryContent)}},
+        {TERMS: CONTENT | {"linear": part(LinearBias)}},
+        {TERMS: CONTENT | {"linear": part(LinearBias), "fixed": FIXED}},
+        {TERMS: {"network": part(ScoreNetwork)}},
+        {ENCODING: part(AxialEncoding)},
+        {ENCODING: part(AxialEncoding, combine="sum")},
+        {f"{TERMS}.content_bias": None, f"{TERMS}.positional_bias": DYNAMIC},
+        {ENCODING: part(SinusoidalEncoding, use_bias=False)},
+        {SPAN: part(WindowSpan, half_span=(1, 1))},
+        {"model.positions": part(LearnedPositions)},
+        {"model.positions": part(FourierPositions)},
+        {ATTENTION: mixing("lightconv", 2)},
+        {VALUES: part(PlusRelative, encoding=part(KernelEncoding, **KERNEL))},
+        {VALUES: part(PlusDepthwise, convolution=part(DepthwiseConvolution, **KERNEL))},
+        {"model.block.norm": "pre", "model.readout": "mean", "model.remat": True, "model.scan_layers": True},
+        {"model.dtype": "bfloat16", f"{ATTENTION}.dropout_rate": 0.1},
     ],
-    ids=str,
+    ids=lambda fields: ",".join(fields),
 )
 def test_options_are_read(fields):
     """Each option of a config changes what is traced."""
-    changed = cifar2d_span.get_config("tiny")
-    changed.model.update_from_flattened_dict(fields)
-    assert traced(changed) != traced_plain()
+    assert traced(change(cifar2d_span.get_config("tiny"), fields)) != traced_plain()
 
 
 @pytest.mark.parametrize(
     "base, fields",
     [
-        ({"terms": ("rotary_content",)}, {"rotary_base": 100.0}),
-        ({"positions.kind": "fourier"}, {"positions.num_features": 4}),
-        ({"positions.kind": "fourier"}, {"positions.hidden_features": 3}),
-        ({"positions.kind": "fourier"}, {"positions.gamma": 2.0}),
-        ({"positions.kind": "learned"}, {"positions.kind": "sinusoidal"}),
-        ({"encoding.kind": "sinusoidal"}, {"encoding.use_bias": False}),
-        ({"value.kind": "plus_relative", "kernel.shape": (3, 3)}, {"kernel.share_heads": False}),
-        ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.encoder": "aposnet"}),
-        ({"mixer.encoder": "lightconv", "span.enabled": False}, {"mixer.context": 2}),
+        ({TERMS: {"rotary": part(RotaryContent)}}, {f"{TERMS}.rotary.base": 100.0}),
+        ({"model.positions": part(FourierPositions)}, {"model.positions.num_features": 4}),
+        ({"model.positions": part(FourierPositions)}, {"model.positions.hidden_features": 3}),
+        ({"model.positions": part(FourierPositions)}, {"model.positions.gamma": 2.0}),
+        ({"model.positions": part(LearnedPositions)}, {"model.positions": part(SinusoidalPositions)}),
+        ({ENCODING: SINUSOIDAL}, {f"{ENCODING}.use_bias": False}),
+        ({ENCODING: SINUSOIDAL}, {f"{ENCODING}.combine": "sum"}),
+        ({ATTENTION: mixing("lightconv", 2)}, {ATTENTION: mixing("aposnet", 2)}),
+        ({ATTENTION: mixing("lightconv", 2)}, {f"{ATTENTION}.energies.context": 2}),
     ],
-    ids=str,
+    ids=lambda fields: ",".join(fields),
 )
 def test_options_of_options_are_read(base, fields):
     """Each changes what is traced beside those that it belongs to."""
-    configs = [cifar2d_span.get_config("tiny") for _ in range(2)]
-    for config, given in zip(configs, (base, base | fields), strict=True):
-        config.model.update_from_flattened_dict(given)
-    assert traced(configs[0]) != traced(configs[1])
+    first, second = (change(cifar2d_span.get_config("tiny"), given) for given in (base, base | fields))
+    assert traced(first) != traced(second)

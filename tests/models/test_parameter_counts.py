@@ -17,7 +17,9 @@ from configs import (
     common_vit,
     translution_imagenet,
 )
-from posattn_jax.build.model import make_model
+from posattn_jax import Classifier, LowRankTranslution, VisionTransformer
+from posattn_jax.build.model import build_model, table_shapes
+from posattn_jax.build.parts import change, part
 from posattn_jax.tasks.classification import Classification
 from tests.support.slow import slow
 
@@ -32,6 +34,10 @@ COUNTS = {
 }
 
 
+def model_of(config, num_classes, grid_shape):
+    return build_model(config, (Classifier, VisionTransformer), num_classes=num_classes, **table_shapes(grid_shape))
+
+
 CASES = [(module, True) for module in COUNTS] + [(cifar1d_siren, False), (cifar2d_span, False)]
 CASES += [slow(module, False) for module in COUNTS if (module, False) not in CASES]
 
@@ -41,7 +47,7 @@ def test_parameter_count(module, scan_layers):
     config = module.get_config()
     config.model.scan_layers = scan_layers
     grid_shape = {"1d": (1024,), "2d": (32, 32)}[config.data.layout]
-    task = Classification(make_model(config, 10, grid_shape), grid_shape, num_channels=3)
+    task = Classification(model_of(config, 10, grid_shape), grid_shape, num_channels=3)
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == COUNTS[module]
 
@@ -65,9 +71,9 @@ def test_parameter_count_of_translution(name, depth, scan_layers):
     shape, channels, num_classes, *counts = TRANSLUTION[name]
     for changes, first, further in zip((common_vit.TRANSFORMER, {}), *counts, strict=True):
         config = common_vit.get_config(name)
-        config.update_from_flattened_dict(changes)
+        change(config, changes)
         config.model.update(readout="class", num_blocks=depth, scan_layers=scan_layers)
-        task = Classification(make_model(config, num_classes, shape), shape, channels)
+        task = Classification(model_of(config, num_classes, shape), shape, channels)
         params = jax.eval_shape(task.init, jax.random.key(0))
         assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == first + (depth - 1) * further
 
@@ -75,10 +81,11 @@ def test_parameter_count_of_translution(name, depth, scan_layers):
 def test_parameter_count_of_the_authors_low_rank():
     """LoR-Translution's code, lor_v_tiny: 224 x 224 pixels in patches of 56, three heads of 64, rank 8."""
     config = common_vit.get_config("cifar10")
-    config.model.update(readout="class", num_blocks=6, num_heads=3, width=192, mlp_dim=768, patch_shape=(56, 56))
-    config.model.update(use_output=True)
-    config.model.value.update(kind="low_rank", rank=8, down_dim=24, mix_heads=True)
-    task = Classification(make_model(config, 1000, (224, 224)), (224, 224), 3)
+    config.model.update(readout="class", num_blocks=6, width=192, patch_shape=(56, 56))
+    config.model.block.mlp_dim = 768
+    config.model.block.attention.update(num_heads=3, use_output=True)
+    change(config, {common_vit.VALUES: part(LowRankTranslution, rank=8, down_dim=24, mix_heads=True)})
+    task = Classification(model_of(config, 1000, (224, 224)), (224, 224), 3)
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == 4_920_040
 
@@ -87,7 +94,7 @@ def test_parameter_count_of_imagenets_size():
     """Low rank: 57 million; a matrix for every displacement: 1.7 billion."""
     counts = []
     for variant in ("", "full"):
-        task = Classification(make_model(translution_imagenet.get_config(variant), 1000, (64, 64)), (64, 64), 3)
+        task = Classification(model_of(translution_imagenet.get_config(variant), 1000, (64, 64)), (64, 64), 3)
         params = jax.eval_shape(task.init, jax.random.key(0))
         counts.append(sum(math.prod(array.shape) for array in jax.tree.leaves(params)))
     width, displacements = 384, 31**2

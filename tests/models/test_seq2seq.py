@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from configs import common_nmt
-from posattn_jax.build.seq2seq import make_seq2seq
-from posattn_jax.models.seq2seq import StackPositions, precomputed
+from posattn_jax.build.model import build_model
+from posattn_jax.models.seq2seq import EncoderDecoder, StackPositions, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
 from tests.support.slow import slow
@@ -23,18 +23,20 @@ FURTHER = ("aposnet", "shaw_gated", "gaussian", "glinear")
 def config_of(mixer):
     """Two blocks of width 8."""
     config = common_nmt.get_config("tiny")
-    plain = {"encoder": "attention", "decoder": "attention", "cross": "attention", "gate": "own"}
-    config.model.mixer.update(plain | common_nmt.MIXERS[mixer])
-    config.model.update(num_blocks=2, max_length=9)
-    config.model.mixer.context = 2
+    common_nmt.set_model(config, mixer, 8, 16, 2, 0.1, num_blocks=2, context=2, max_length=9)
     return config
+
+
+def model_of(config, vocabulary_size, source_vocabulary_size, length_ratio):
+    sizes = {"vocabulary_size": vocabulary_size, "source_vocabulary_size": source_vocabulary_size}
+    return build_model(config, (EncoderDecoder,), length_ratio=length_ratio, **sizes)
 
 
 @functools.cache
 def made(mixer, separate=False):
     """A model in float64, and random parameters."""
     with jax.enable_x64(True):
-        model = make_seq2seq(config_of(mixer), V, V if separate else None, 1.3)
+        model = model_of(config_of(mixer), V, V if separate else None, 1.3)
         ids = jnp.ones((1, 2), jnp.int32)
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), ids, ids)["params"])
         rng = np.random.default_rng(0)
@@ -181,7 +183,7 @@ def test_a_decoder_needs_mixers_that_go_step_by_step(unchecked):
         wrong = model.clone(decoder_blocks=(block.clone(**change),))
         with pytest.raises(ValueError, match=message):
             wrong.init(jax.random.key(0), ids, ids)
-    with pytest.raises(ValueError, match='kind="other": expected "sinusoidal"'):
+    with pytest.raises(ValueError, match='form="other": expected "sinusoidal"'):
         StackPositions("other").init(jax.random.key(0), ids[:, :1], 4)
 
 
@@ -240,8 +242,9 @@ ROWS = [(*which, mixer, printed) for which, rows in PRINTED.items() for mixer, p
 def num_parameters(name, variant):
     """Of a config's model at full size, with position-only energies in tables."""
     config = importlib.import_module(f"configs.{name}").get_config(variant)
-    ids, depth, config.model.num_blocks = jnp.ones((1, 2), jnp.int32), config.model.num_blocks, 1
-    model = make_seq2seq(config, config.data.vocabulary_size, config.data.source_vocabulary_size or None)
+    ids, depth = jnp.ones((1, 2), jnp.int32), config.model.num_encoder_blocks
+    config.model.update(num_encoder_blocks=1, num_decoder_blocks=1)
+    model = model_of(config, config.data.vocabulary_size, config.data.source_vocabulary_size or None, 1.0)
     shapes = jax.eval_shape(
         lambda key: precomputed(model, model.init(key, ids, ids)["params"], 128)[1], jax.random.key(0)
     )

@@ -12,6 +12,8 @@ from tests.support.command import run_forked
 
 QUICK = ("--mode=benchmark", "--steps=2", "--repeats=3")
 
+NO_SPAN = "--config.model.block.attention.span.kind=none"
+
 
 def measured(workdir, *arguments, config="configs/digits.py:tiny"):
     code, out, err = run_forked(f"--workdir={workdir}", *QUICK, *arguments, config=config)
@@ -48,7 +50,7 @@ def test_layouts_batches_and_sigmas(tmp_path):
 def test_dtypes_parts_and_traces(tmp_path):
     """Without a span there is no sigma; on the config's own images."""
     kinds = ("--implementations=dense", "--dtypes=bfloat16", f"--trace={tmp_path / 'trace'}", "--data=read")
-    results, table = measured(tmp_path / "out", "--config.model.span.enabled=False", *kinds)
+    results, table = measured(tmp_path / "out", NO_SPAN, *kinds)
     assert [row["dtype"] for row in results["rows"]] == ["bfloat16"]
     for row in results["rows"]:
         found = row["parts"]
@@ -82,13 +84,13 @@ def test_what_needs_too_much_is_skipped_and_told():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--implementations=fast"], 'implementation="fast": expected one of auto'),
+        (["--implementations=fast"], 'implementation="fast": expected "auto"'),
         (["--implementations="], "--implementations is empty"),
         (["--dtypes=float64"], 'model.dtype="float64": expected "float32" or "bfloat16"'),
         (["--sigmas=wide"], "--sigmas=wide: expected numbers"),
         (["--sigmas=nan"], "--sigmas=nan: expected at least one, each finite"),
-        (["--sigmas=0"], "model.span.initial_sigma=0: expected another value"),
-        (["--sigmas=.1", "--config.model.span.enabled=False"], "--sigmas=.1: model.span.enabled is False"),
+        (["--sigmas=0"], "initial_sigma=0: expected another value"),
+        (["--sigmas=.1", NO_SPAN], "--sigmas=.1: the model has no span to learn"),
         (["--batch_sizes=1.5"], "--batch_sizes=1.5: expected numbers"),
         (["--batch_sizes=0"], "train.batch_size=0"),
         (["--config.data.name=tfds/x"], 'data.name="tfds/x": --data=made knows cifar10, digits; use --data=read'),

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from configs import bert_tiny, glue
+from configs import bert_tiny, common, glue
+from configs.common import ATTENTION
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.data import tokenizer
 from posattn_jax.data.glue import TASKS
 from posattn_jax.run.evaluate import evaluate
@@ -39,7 +41,7 @@ def text_config(files, **data):
 def glue_config(files, name, pretrained):
     config = glue.get_config("tiny")
     config.data.update(name=name, dir=str(files))
-    config.model.pretrained = str(pretrained)
+    config.train.pretrained = str(pretrained)
     config.train.update(batch_size=8)
     return config
 
@@ -144,7 +146,7 @@ def starts_with_the_encoder(config, bert):
 def answers(config, rte):
     """21, which eight devices do not divide: what the model tells of each; also where its start is no longer there."""
     config = config.copy_and_resolve_references()
-    config.model.pretrained = "moved"
+    config.train.pretrained = "moved"
     evaluate(config, rte)
     evaluation, summary = read(rte / "evaluation.json"), read(rte / "summary.json")
     assert evaluation["validation"]["score"] == pytest.approx(summary["best"]["score"])
@@ -224,22 +226,21 @@ def test_validation_from_files_of_its_own(files, capsys):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"model.pretrained": ""}, "model.pretrained is empty"),
-        ({"model.pretrained": "nowhere"}, "model.pretrained=nowhere: no run there"),
+        ({"train.pretrained": ""}, "train.pretrained is empty"),
+        ({"train.pretrained": "nowhere"}, "train.pretrained=nowhere: no run there"),
         ({"model.absolute_positions": True}, "another model: model.absolute_positions is False there and True here"),
-        ({"model.num_heads": 1}, "another model: model.num_heads is 2 there and 1 here"),
+        ({f"{ATTENTION}.num_heads": 1}, f"another model: {ATTENTION}.num_heads is 2 there and 1 here"),
         ({"data.name": "digits"}, 'data.name="digits": expected one of GLUE\'s tasks'),
         ({"data.name": "cola"}, "train.tsv is missing"),
         ({"data.malformed": "drop"}, 'data.malformed="drop": expected "refuse" or "skip"'),
-        ({"model.span.penalty": 0.1}, "model.span.penalty=0.1: model.span.enabled is False"),
-        ({"model.linear_init": "own"}, 'model.linear_init="own": expected "normal"'),
+        ({"train.span_penalty": 0.1}, "train.span_penalty=0.1: expected 0 without a GaussianSpan"),
         ({"data.length": 4}, "data.length=4: expected at least 5"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_bad_input(files, untrained, unchecked, fields, message):
     config = glue_config(files, "rte", untrained)
-    config.update_from_flattened_dict(fields)
+    change(config, fields)
     with pytest.raises(InputError, match=message):
         train(config, files / "run")
     assert not (files / "run").exists(), "nothing is left behind"
@@ -251,15 +252,15 @@ def test_bad_input(files, untrained, unchecked, fields, message):
         ({"data.validation": "test"}, 'data.validation="test": expected "split" with task="masked_lm"'),
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
         ({"data.mask_share": 0.0}, "data.mask_share=0.0"),
-        ({"model.pretrained": "runs/x"}, 'model.pretrained=runs/x: expected "" with task="masked_lm"'),
+        ({"train.pretrained": "runs/x"}, 'train.pretrained=runs/x: expected "" with task="masked_lm"'),
         ({"model.embedding_scale": 0.0}, "model.embedding_scale=0.0: expected a finite number above 0"),
-        ({"model.kind": "vit"}, 'model.kind="vit": expected "bert" with task="masked_lm"'),
+        ({"model": common.classifier()}, 'model.kind="Classifier": expected Bert with task="masked_lm"'),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_of_pretraining(files, fields, message):
     config = text_config(files)
-    config.update_from_flattened_dict(fields)
+    change(config, fields)
     with pytest.raises(InputError, match=message):
         train(config, files / "run")
     assert not (files / "run").exists(), "nothing is left behind"

@@ -9,7 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs import nmt_multi30k
+from configs import common, common_nmt, nmt_multi30k
+from configs.common_mixers import mixing
+from posattn_jax.build.parts import change
 from posattn_jax.build.translation import load_parallel
 from posattn_jax.build.translation import sentences as texts
 from posattn_jax.data import parallel, tokenizer
@@ -166,7 +168,7 @@ def test_a_table_refuses_what_is_longer(tmp_path):
     """LinearNet has no row for places beyond; its error names the line."""
     write_parallel(tmp_path)
     config = config_of(tmp_path)
-    config.model.mixer.update(encoder="linear", decoder="glinear", cross="attention")
+    change(config, common_nmt.mixer_fields("linear", 2, 0.1, 16, 72))
     config.train.total_steps = 1
     train(config, tmp_path / "run")
     output = io.StringIO()
@@ -230,12 +232,10 @@ def test_every_so_manyth_pair_is_the_validation(files):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"model.mixer.decoder": "fourier"}, 'decoder="fourier": it needs the whole sequence, and cannot decode'),
-        ({"model.mixer.cross": "fourier"}, 'cross="fourier": it needs the whole sequence'),
-        ({"model.mixer.encoder": "fnet"}, 'model.mixer.encoder="fnet": expected one of attention, shaw'),
-        ({"model.mixer.encoder": ("shaw", "shaw")}, "expected one mixer, or one for each of 1 blocks"),
-        ({"model.mixer.gate": "maybe"}, 'model.mixer.gate="maybe": expected "own", "yes" or "no"'),
-        ({"model.kind": "bert"}, 'model.kind="bert": expected "seq2seq" with task="translation"'),
+        ({"model.decoder_block.mixing": mixing("fourier", 2)}, "model.decoder_blocks has FourierWeights"),
+        ({"model.decoder_block.cross": mixing("fourier", 2)}, "model.decoder_blocks has FourierWeights"),
+        ({"model.decoder_block.cross": None}, "model.decoder_blocks has one without cross-attention"),
+        ({"model": common.classifier()}, 'model.kind="Classifier": expected EncoderDecoder with task="translation"'),
         ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
         ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
@@ -244,26 +244,17 @@ def test_every_so_manyth_pair_is_the_validation(files):
         ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
         ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
         ({"optimizer.warmup_steps": 0}, 'optimizer.schedule="inverse_sqrt": expected a warm-up'),
-        ({"model.remat": True}, 'model.remat=True: expected False with model.kind="seq2seq"'),
-        ({"model.norm": "post"}, "model.norm='post': expected 'pre'"),
         ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc", or "none"'),
         ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
         ({"train.batch_unit": "words"}, 'train.batch_unit="words": expected "target_tokens" or "places"'),
         ({"data.validation_every": 1}, "data.validation_every=1: expected 0, or at least 2"),
         ({"data.validation_every": 121}, "data.validation_every=121: it leaves no pair for validation"),
-        ({"model.mixer.context": -1}, "model.mixer.context=-1: expected 0 or more"),
+        ({"model.encoder_block.mixing.energies.context": -1}, "context=-1: expected 0 or more"),
     ],
 )
 def test_wrong_fields(unchecked, files, tmp_path, fields, message):
     config = config_of(files)
-    with config.unlocked():
-        for name, value in fields.items():
-            *groups, last = name.split(".")
-            group = config
-            for each in groups:
-                group = group[each]
-            with group.ignore_type():
-                group[last] = value
+    change(config, fields)
     with pytest.raises(InputError, match=message):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

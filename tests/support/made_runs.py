@@ -1,11 +1,16 @@
 """Run folders with parameters drawn at random in the place of trained ones: of digits, of sentences."""
 
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from configs import bert_tiny, digits, glue
+from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
+from posattn_jax.build.parts import change, part, set_all
 from posattn_jax.data import tokenizer
 from posattn_jax.data.digits import load as load_digits
 from posattn_jax.data.images import split
@@ -17,10 +22,17 @@ from posattn_jax.use.trained import of_config
 from tests.support.made_text import sentences
 
 
-def make_digits(workdir: pathlib.Path, variant="tiny", **fields) -> pathlib.Path:
-    """A run of digits, with the image that a run keeps; fields are those of the config, with __ for a dot."""
-    config = digits.get_config(variant)
-    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+def patches(readout: str, patch_shape: tuple[int, ...] = (2, 2)) -> ConfigDict:
+    """A vision transformer as large as the tiny configs' models."""
+    attention = part(PositionalSelfAttention, num_heads=2)
+    block = part(EncoderBlock, attention=attention, mlp_dim=16, norm="pre")
+    sizes = {"width": 8, "patch_shape": patch_shape, "absolute_positions": False}
+    return part(VisionTransformer, block=block, readout=readout, dtype="float32", param_dtype="float32", **sizes)
+
+
+def make_digits(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None, variant: str = "tiny") -> pathlib.Path:
+    """A run of digits, with the image that a run keeps; some of its config's fields."""
+    config = change(digits.get_config(variant), fields or {})
     _save(workdir, config)
     image = validation_digits(config.seed).images[0] / np.float32(16)
     height, width = (side // config.data.pool for side in image.shape[:2])
@@ -51,7 +63,7 @@ def _save(workdir, config):
     write_json(workdir / "config.json", config.to_dict())
     if config.task != "classification":
         tokenizer.keep(tokenizer.train(sentences(0, 300), config.data.vocabulary_size), workdir)
-    config.model.implementation = "auto"  # what a run on another device may have had, this one has perhaps not
+    set_all(config.model, implementation="auto")  # what a run on another device may have had, this one has perhaps not
     task = of_config(config, workdir)[0]
     state = init_state(task, adam(1e-3), 0)
     # Far enough from 0 that attention and logits differ from input to input.

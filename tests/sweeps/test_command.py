@@ -6,7 +6,9 @@ import json
 import pytest
 
 from configs import common, digits, question_grid
+from configs.common import SPAN
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
+from posattn_jax.build.parts import change
 from posattn_jax.sweeps import command, prepare
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -18,7 +20,7 @@ FILE = "configs/digits.py:tiny"
 def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None, options=()):
     plan = plan or common.span_paper_sweep().select(["siren_2d", "span_2d"], [5, 6])
     config = config or digits.get_config("tiny")
-    config.update_from_flattened_dict(changed or {})
+    change(config, changed or {})
     reserved = {name for treatment in common.span_paper_sweep().treatments for name in treatment.fields}
     return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved, options=options)
 
@@ -31,7 +33,7 @@ def test_jobs_of_a_plan(tmp_path):
     assert set(arguments[4:]) == {
         f"--workdir={tmp_path / 'siren_2d' / '5'}",
         "--config.train.log_steps=7",
-        "--config.model.span.enabled=False",
+        "--treatment=siren_2d",
         "--config.seed=5",
     }
     assert (jobs[0].total_steps, jobs[0].total_epochs) == (2, 0.0)
@@ -52,7 +54,7 @@ def test_jobs_with_an_evaluation(tmp_path):
     "changed, message",
     [
         ({"seed": 3}, "--config.seed: is what the runs of this sweep differ in"),
-        ({"model.span.enabled": False}, "--config.model.span.enabled: is what the runs"),
+        ({f"{SPAN}.threshold": 0.2}, f"--config.{SPAN}.threshold: is what the runs"),
         ({"data.layout": "1d"}, "--config.data.layout: is what the runs"),  # of treatments that are not chosen
         ({"data.name": "cifar10", "data.dir": "/nowhere"}, "/nowhere"),
     ],
@@ -150,7 +152,7 @@ def test_a_sweep_and_its_report(tmp_path):
         summary = json.loads((tmp_path / each["treatment"] / "3" / "summary.json").read_text())
         assert each["response"] == summary["best"]["accuracy"]
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "--config.model.span.threshold=0.0" in text
+    assert "--treatment=gaussian_2d" in text
     assert text.count(" Cannot be tested (n = ") == len(plan.hypotheses) and "- siren_1d: was not started" in text
     written = (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime
     code, _, err = run_forked(*arguments)

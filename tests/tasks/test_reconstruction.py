@@ -7,6 +7,7 @@ import pytest
 
 from configs import reconstruction
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops.encodings import frequencies, relative_sinusoids
@@ -20,7 +21,7 @@ def load(grid_shape=(4, 4), **fields):
     """The task of the tiny config on a grid, and its offsets."""
     config = reconstruction.get_config("tiny")
     config.data.grid_shape = grid_shape
-    config.update_from_flattened_dict(fields)
+    change(config, fields)
     source = experiment.load_sources(config)["train"]
     return experiment.make_task(config, source), source
 
@@ -111,7 +112,7 @@ def test_a_siren_can_be_the_baseline():
 
 @pytest.mark.parametrize("grid_shape", [(8,), (3, 4)], ids=str)
 def test_training_fits_a_small_grid(grid_shape):
-    task, source = load(grid_shape, **{"model.encoding.hidden_features": 32})
+    task, source = load(grid_shape, **{"model.hidden_features": 32})
     optimizer = adam(1e-2)
     train_step = jax.jit(make_train_step(task, optimizer, 1))
     state = jax.jit(lambda: init_state(task, optimizer, 0))()
@@ -135,12 +136,12 @@ def test_describes_the_fit_where_pictures_look_for_it():
 def test_settings_of_the_siren_are_read():
     task, _ = load(
         **{
-            "model.encoding.hidden_features": 5,
-            "model.encoding.num_layers": 4,
-            "model.encoding.omega": 3.0,
-            "model.encoding.omega_initial": 7.0,
-            "model.encoding.bias_init": "ckconv",
-            "model.encoding.learn_omega": True,
+            "model.hidden_features": 5,
+            "model.num_layers": 4,
+            "model.omega": 3.0,
+            "model.omega_initial": 7.0,
+            "model.bias_init": "ckconv",
+            "model.learn_omega": True,
         }
     )
     assert task.siren == Siren(8, 5, 4, 3.0, 7.0, "ckconv", True)

@@ -11,7 +11,9 @@ import optax
 import pytest
 
 from configs import digits
+from configs.common import ENCODING, SPAN
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.command import ROOT, environment
@@ -42,8 +44,7 @@ def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
     """In the state that is written to disk, and so 200 updates of .001 move a sigma by .2."""
     config = digits.get_config("tiny")
     config.model.update(dtype="bfloat16", param_dtype="bfloat16")
-    config.model.span.covariance = covariance
-    config.model.encoding.learn_omega = True
+    change(config, {f"{SPAN}.covariance": covariance, f"{ENCODING}.learn_omega": True})
     task = experiment.make_task(config, experiment.load_sources(config)["train"])
     optimizer = optax.adam(1e-3)
     state = init_state(task, optimizer, 0)

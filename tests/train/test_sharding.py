@@ -7,8 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from configs.common import SPAN
+from configs.common_vit import VALUES
+from posattn_jax import LowRankTranslution
 from posattn_jax.benchmarks.halo import collective_bytes
 from posattn_jax.build import experiment
+from posattn_jax.build.parts import change, part
 from posattn_jax.train.loop import abstract_state
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.sharding import RULES, bytes_of, make_mesh, put_batch, state_sharding
@@ -20,7 +24,7 @@ from tests.train.made_run import one_device
 MODELS = {
     "span": ("cifar2d_span", "", {}),
     "translution": ("translution_imagenet", "", {}),
-    "translution of low rank": ("translution_mnist", "", {"model.value.kind": "low_rank", "model.value.down_dim": 16}),
+    "translution of low rank": ("translution_mnist", "", {VALUES: part(LowRankTranslution, down_dim=16)}),
     "bert": ("bert_base", "composite", {}),
     "convbert": ("bert_small", "convbert", {}),
     "convolutional projections": ("bert_small", "composite_qkv", {}),
@@ -31,7 +35,7 @@ MODELS = {
 
 def made(name, variant, changes=()):
     config = importlib.import_module(f"configs.{name}").get_config(variant)
-    config.update_from_flattened_dict(dict(changes))
+    change(config, dict(changes))
     source = made_source(config)
     return config, source, experiment.make_task(config, source)
 
@@ -107,7 +111,7 @@ def compiled(task, rows, mesh):
 @pytest.mark.parametrize("per_head", [False, True])
 def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per_head):
     """Nothing that an example needs is gathered: its parameters are on every device."""
-    _, source, task = made("cifar2d_span", "tiny", {"model.span.per_head": per_head})
+    _, source, task = made("cifar2d_span", "tiny", {f"{SPAN}.per_head": per_head})
     rows = {key: array[None] for key, array in source.batch(np.arange(8)).items()}
     program, _ = compiled(task, rows, make_mesh(8, 1, 1))
     sent = collective_bytes(program.as_text(), 8)

@@ -16,10 +16,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from configs.common import SPAN
+from configs.common_vit import VALUES
+from posattn_jax import Translution
+from posattn_jax.build.parts import part
 from posattn_jax.system.errors import InputError
 from posattn_jax.use import explain, trained
 from tests.support.command import run_forked
-from tests.support.made_runs import make_digits, make_masked_lm, make_rte
+from tests.support.made_runs import make_digits, make_masked_lm, make_rte, patches
 from tests.support.slow import slow
 
 LINES = [b"The cat sees a dog.\n", b"A ship.\tThe bird finds no tree.\n"]
@@ -202,15 +206,15 @@ def test_sentences(tmp_path, make):
 @pytest.mark.parametrize(
     "fields, shown, class_tokens",
     [
-        ({"data__layout": "1d"}, [4, 4], 0),
-        ({"model__kind": "vit", "model__patch_shape": (2, 2), "model__readout": "class"}, [2, 2], 1),
-        ({"model__num_blocks": 2, "model__scan_layers": True, "model__span__mode": "log_add"}, [4, 4], 0),
-        ({"model__value__kind": "translution"}, [4, 4], 0),
+        ({"data.layout": "1d"}, [4, 4], 0),
+        ({"model": patches("class")}, [2, 2], 1),
+        ({"model.num_blocks": 2, "model.scan_layers": True, f"{SPAN}.mode": "log_add"}, [4, 4], 0),
+        ({VALUES: part(Translution)}, [4, 4], 0),
     ],
-    ids=lambda value: ",".join(map(str, value.values())) if isinstance(value, dict) else "",
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_other_models(tmp_path, fields, shown, class_tokens):
-    page, code = page_of(make_digits(tmp_path / "run", **fields))
+    page, code = page_of(make_digits(tmp_path / "run", fields))
     assert code == 0 and page["shown"] == shown and page["classTokens"] == class_tokens
     assert page["examples"][0]["size"] == math.prod(shown) + class_tokens
     for i in range(len(page["layers"])):

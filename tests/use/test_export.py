@@ -12,14 +12,23 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
+from configs.common import ATTENTION, ENCODING, SPAN, TERMS
+from configs.common_vit import VALUES, general
+from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
+from posattn_jax.build.parts import part
 from posattn_jax.system.errors import InputError
 from posattn_jax.use import export, trained
 from tests.support.command import run_forked
-from tests.support.made_runs import make_digits, make_rte
+from tests.support.made_runs import make_digits, make_rte, patches
 from tests.support.slow import slow
 
 pytest.importorskip("flatbuffers")  # of the extra "export", and of "test"
 ROOT = pathlib.Path(__file__).parents[2]
+CONTENT = {"content": part(Content)}
+CONVOLUTIONS = {
+    "dynamic_convolution": part(Positional, encoding=part(KernelEncoding, kernel_shape=(3, 3))),
+    "fixed_convolution": part(RelativeBias, kernel_shape=(3, 3)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -114,19 +123,19 @@ def test_sentences(rte_run, tmp_path, name):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"data__layout": "1d", "model__encoding__kind": "sinusoidal", "model__span__enabled": False},
-        {"model__num_blocks": 2, "model__scan_layers": True, "data__pool": 1},
-        {"model__span__covariance": "full", "model__span__per_head": True, "model__implementation": "patch"},
-        {"model__kind": "vit", "model__patch_shape": (2, 2), "model__readout": "class", "data__pool": 1},
-        {"model__value__kind": "general", "model__encoding__kind": "none", "model__span__enabled": False},
-        {"model__terms": ("content", "dynamic_convolution", "fixed_convolution"), "model__kernel__shape": (3, 3)},
-        {"model__implementation": "fused", "data__pool": 1},
+        {"data.layout": "1d", ENCODING: part(SinusoidalEncoding), SPAN: None},
+        {"model.num_blocks": 2, "model.scan_layers": True, "data.pool": 1},
+        {f"{SPAN}.covariance": "full", f"{SPAN}.per_head": True, f"{ATTENTION}.implementation": "patch"},
+        {"model": patches("class"), "data.pool": 1},
+        {TERMS: CONTENT, SPAN: None, VALUES: general()},
+        {TERMS: CONTENT | CONVOLUTIONS},
+        {f"{ATTENTION}.implementation": "fused", "data.pool": 1},
     ],
-    ids=lambda fields: ",".join(f"{name.split('__')[-1]}={value}" for name, value in fields.items()),
+    ids=lambda fields: ",".join(fields),
 )
 def test_other_models(tmp_path, fields):
     """Whatever layout the run asks for."""
-    workdir = make_digits(tmp_path / "run", **fields)
+    workdir = make_digits(tmp_path / "run", fields)
     model = load(export.export(workdir))
     for number in (1, 7):
         pixels, expected = pixels_and_logits(workdir, number)
@@ -147,13 +156,10 @@ def test_runs_that_are_not_exported(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_points_are_not_exported(tmp_path):
-    fields = {"layout": "points", "num_points": 9}
-    model = {"kind": "vit", "patch_shape": (1,), "readout": "mean", "terms": ("content",)}
-    fields = {f"data__{name}": value for name, value in fields.items()} | {"data__pool": 1}
-    fields |= {f"model__{name}": value for name, value in model.items()}
-    fields |= {"model__span__enabled": False, "model__encoding__kind": "none", "model__value__kind": "general"}
+    fields = {"data.layout": "points", "data.num_points": 9, "data.pool": 1}
+    fields |= {"model": patches("mean", (1,)), VALUES: general()}
     with pytest.raises(InputError, match='data.layout="points" is not exported'):
-        export.export(make_digits(tmp_path / "run", **fields))
+        export.export(make_digits(tmp_path / "run", fields))
 
 
 PROGRAM = """

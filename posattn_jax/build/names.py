@@ -1,0 +1,52 @@
+"""What a config calls the classes and the functions that objects are made of."""
+
+import importlib
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+import posattn_jax
+from posattn_jax.nn.displacements import fan_in_table, kaiming_table
+from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.linear import NORMAL, STANDARD_NORMAL, XAVIER
+from posattn_jax.nn.projections import fan_in, fused_xavier
+
+FUNCTIONS = {
+    "relu": nn.relu,
+    "gelu": exact_gelu,
+    "zeros": nn.initializers.zeros,
+    "ones": nn.initializers.ones,
+    "xavier": XAVIER,
+    "fused_xavier": fused_xavier,
+    "fan_in": fan_in,
+    "normal": NORMAL,  # N(0, .02)
+    "standard_normal": STANDARD_NORMAL,
+    "kaiming_table": kaiming_table,
+    "fan_in_table": fan_in_table,
+}
+DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
+
+
+def name_of(cls: type) -> str:
+    """A public class's name; of another "MODULE:NAME", as it is imported."""
+    if getattr(posattn_jax, cls.__name__, None) is cls:
+        return cls.__name__
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def class_of(name: str) -> Any:
+    """The class of a name; ValueError where there is none."""
+    module, colon, attribute = name.rpartition(":")
+    found = getattr(importlib.import_module(module) if colon else posattn_jax, attribute, None)
+    if not isinstance(found, type):
+        raise ValueError(f"{name} is no class of posattn_jax, and no MODULE:NAME")
+    return found
+
+
+def function_name(function: Any) -> str:
+    """What a config calls a function; ValueError where it has no name there."""
+    for name, known in FUNCTIONS.items():
+        if known is function:
+            return name
+    raise ValueError(f"{function} has no name in a config: expected one of {', '.join(FUNCTIONS)}")

@@ -1,0 +1,292 @@
+"""A config is a constructor call: `part` writes one down, and `build` makes the object.
+
+A part is a ConfigDict of a class's name, "kind", and of all its fields. What a field takes is written as
+
+  number, text, tuple   itself
+  another object        its part; None where there is none
+  several objects       a ConfigDict of parts by names of one's choice, in order
+  equal objects         for the field `blocks` one part, `block`, and `num_blocks`: each is built anew
+  a function            its name, see `names.FUNCTIONS`
+  `dtype`, `param_dtype`   "float32" or "bfloat16"; None: as the part around it
+
+A field that the config leaves None may be what the data says, such as `num_classes`: see `build`.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict, FieldReference, config_dict
+
+from posattn_jax.build.names import DTYPES, FUNCTIONS, class_of, function_name, name_of
+from posattn_jax.system.errors import InputError
+
+INHERITED = ("dtype", "param_dtype")
+TREE = ConfigDict | dict
+
+
+def part(cls: type, **fields: Any) -> ConfigDict:
+    """The call `cls(**fields)` as a config, with the defaults of all other fields.
+
+    Raises:
+      InputError: a field that the class does not have.
+    """
+    config = ConfigDict({"kind": name_of(cls)}, allow_dotted_keys=False)
+    for name in set(fields) - _accepted(cls):
+        raise InputError(_no_field(f"part({cls.__name__})", name, fields[name], cls))
+    for field in _fields(cls):
+        one, number = _singular(field.name)
+        if one in fields:
+            config[one], config[number] = _copy(fields[one]), fields.get(number, 1)
+            continue
+        value = fields.get(field.name, _default(field))
+        config[field.name] = _none(field) if value is None else _written(value)
+    return config
+
+
+def build(config: Any, path: str, **known: Any) -> Any:
+    """The object that a part describes.
+
+    Args:
+      config: the part.
+      path: where it stands in the run's config, for messages.
+      **known: what the data says: of fields that the config leaves None, those of the object itself, and those that
+        its parts cannot be without.
+
+    Raises:
+      InputError: an unknown kind or field, a value of a wrong type, or one that the class refuses.
+    """
+    return _built(config, path, known, None)
+
+
+def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any] | None) -> Any:
+    """As `build`, of a part within another, whose dtypes are `around` it."""
+    try:
+        cls = class_of(config["kind"])
+    except (ValueError, ImportError) as error:
+        raise InputError(f"{path}.kind: {error}") from error
+    given = {name: config[name] for name in config if name != "kind"}
+    for name in sorted(set(given) - _accepted(cls)):
+        raise InputError(_no_field(path, name, given[name], cls))
+    own = {name: given[name] for name in INHERITED if given.get(name) is not None}
+    dtypes = (around or {}) | {name: _named(DTYPES, value, f"{path}.{name}") for name, value in own.items()}
+    arguments = {}
+    for field in _fields(cls):
+        name, (one, number) = field.name, _singular(field.name)
+        value = given.get(name, _default(field))
+        if name in INHERITED:
+            arguments |= {name: dtypes[name]} if name in dtypes else {}
+        elif one in given:
+            if given[number] < 1:
+                raise InputError(f"{path}.{number}={given[number]}: expected at least 1")
+            copies = (given[one] for _ in range(given[number]))
+            arguments[name] = tuple(_built(each, f"{path}.{one}", known, dtypes) for each in copies)
+        elif value is None and name in known and (around is None or _is_needed(field)):
+            arguments[name] = known[name]
+        elif value is None and _is_needed(field):
+            raise InputError(f"{path}.{name}: {cls.__name__} needs it")
+        else:
+            arguments[name] = _value(value, field, f"{path}.{name}", known, dtypes)
+    try:
+        return cls(**arguments)
+    except ValueError as error:
+        raise InputError(f"{path}.{error}") from error
+
+
+def _named(known: dict[str, Any], name: Any, path: str) -> Any:
+    """What a name stands for; InputError where there is none of it."""
+    if name not in known:
+        raise InputError(f'{path}="{name}": expected {_one_of(known)}')
+    return known[name]
+
+
+def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dict[str, Any]) -> Any:
+    """What a field is given, from what the config says."""
+    if isinstance(value, TREE):
+        if "kind" in value:
+            return _built(value, path, known, dtypes)
+        return tuple(_built(each, f"{path}.{name}", known, dtypes) for name, each in value.items() if each is not None)
+    if isinstance(value, str) and _takes_function(field.type):
+        return _named(FUNCTIONS, value, path)
+    value = tuple(value) if isinstance(value, list | tuple) else value
+    if not _fits(value, field.type):
+        raise InputError(f"{path}={_shown(value)}: expected {_expected(field.type)}")
+    return value
+
+
+def change(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
+    """Sets fields by their paths: a part, or None, replaces what was there.
+
+    Raises:
+      InputError: a field that the config does not have, or a value of another type.
+    """
+    for path, value in fields.items():
+        *above, name = path.split(".")
+        within = config
+        for each in above:
+            within = within.get(each) if isinstance(within, ConfigDict) else None
+        if not isinstance(within, ConfigDict) or name not in within:
+            raise InputError(f"config.{path}={_shown(value)}: there is no such field")
+        try:
+            if isinstance(value, TREE) or value is None or isinstance(within[name], ConfigDict):
+                with within.unlocked(), within.ignore_type():
+                    del within[name]
+                    within[name] = _copy(value) if isinstance(value, TREE) else value
+            else:
+                within[name] = value
+        except TypeError as error:
+            raise InputError(f"config.{path}={_shown(value)}: {error}") from error
+    return config
+
+
+def value_at(config: ConfigDict, path: str) -> Any:
+    """The value of a field by its path; a part as a plain dict."""
+    value: Any = config.to_dict()
+    for name in path.split("."):
+        value = value[name]
+    return value
+
+
+def without_none(config: ConfigDict) -> ConfigDict:
+    """The config with None for every part whose kind is "none", as a command line says it."""
+    for name, value in list(config.items()):
+        if isinstance(value, ConfigDict):
+            change(config, {name: None}) if value.get("kind") == "none" else without_none(value)
+    return config
+
+
+def set_all(config: ConfigDict, **fields: Any) -> ConfigDict:
+    """Sets these fields wherever a part of the config has them."""
+    for name, value in list(config.items()):
+        if isinstance(value, ConfigDict):
+            set_all(value, **fields)
+        elif name in fields:
+            change(config, {name: fields[name]})
+    return config
+
+
+def leaves(config: ConfigDict, name: str) -> list[Any]:
+    """The values of all fields of a name, in whatever part."""
+    below = [found for value in config.values() if isinstance(value, ConfigDict) for found in leaves(value, name)]
+    return [config[name], *below] if name in config and not isinstance(config[name], ConfigDict) else below
+
+
+def _fields(cls: type) -> list[Any]:
+    return [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
+
+
+def _singular(name: str) -> tuple[str, str]:
+    """For `blocks` ("block", "num_blocks")."""
+    return name.removesuffix("s") if name.endswith("blocks") else "", f"num_{name}"
+
+
+def _accepted(cls: type) -> set[str]:
+    names = {field.name for field in _fields(cls)}
+    return names | {each for name in names if name.endswith("blocks") for each in _singular(name)}
+
+
+def _is_needed(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _default(field: Any) -> Any:
+    if field.name in INHERITED or _is_needed(field):
+        return None
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
+
+
+def _copy(tree: TREE) -> ConfigDict:
+    """A tree that shares with this one nothing but the references that were shared on purpose."""
+    copied = ConfigDict()
+    for name, value in tree.items(preserve_field_references=True) if isinstance(tree, ConfigDict) else tree.items():
+        if isinstance(value, FieldReference) and value.get() is None:
+            value = config_dict.placeholder(value.get_type())
+        copied[name] = _copy(value) if isinstance(value, TREE) else value
+    return copied
+
+
+def _written(value: Any) -> Any:
+    """A value as a config says it."""
+    if isinstance(value, TREE | FieldReference):
+        return _copy(value) if isinstance(value, TREE) else value
+    if dataclasses.is_dataclass(value):
+        return part(type(value), **{field.name: getattr(value, field.name) for field in _fields(type(value))})
+    if isinstance(value, tuple) and value and all(map(dataclasses.is_dataclass, value)):
+        return ConfigDict({type(each).__name__.lower(): _written(each) for each in value})
+    return function_name(value) if callable(value) else value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return tuple(each for one in typing.get_args(hint) for each in _alternatives(one)) if is_union else (hint,)
+
+
+def _none(field: Any) -> Any:
+    """What a config says of a field that is None: a command line needs to know of which type another value is."""
+    hints = [typing.get_origin(each) or each for each in _alternatives(field.type)]
+    types_of = [each for each in hints if each in (int, float, bool, str, tuple)]
+    types_of += [str] if field.name in INHERITED or _takes_function(field.type) else []
+    return config_dict.placeholder(types_of[0]) if types_of else None
+
+
+def _takes_function(hint: Any) -> bool:
+    return any(
+        each is Callable or typing.get_origin(each) is Callable or getattr(each, "__name__", "") == "Initializer"
+        for each in _alternatives(hint)
+    )
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a field's type, as far as that says numbers, texts and tuples."""
+    for each in _alternatives(hint):
+        if typing.get_origin(each) is typing.Literal:
+            fits = value in typing.get_args(each)
+        elif typing.get_origin(each) is tuple:
+            item = typing.get_args(each)[0]
+            fits = isinstance(value, tuple) and all(_fits(one, item) for one in value)
+        elif each is float:
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+        elif each is int:
+            fits = isinstance(value, int) and not isinstance(value, bool)
+        else:
+            fits = not isinstance(each, type) or isinstance(value, each)
+        if fits:
+            return True
+    return False
+
+
+def _expected(hint: Any) -> str:
+    names: list[str] = []
+    for each in _alternatives(hint):
+        if typing.get_origin(each) is typing.Literal:
+            names += [f'"{value}"' for value in typing.get_args(each)]
+        elif typing.get_origin(each) is tuple:
+            names.append(f"a tuple of {typing.get_args(each)[0].__name__}")
+        else:
+            names.append("None" if each is type(None) else each.__name__)
+    return _one_of(names, quote="")
+
+
+def _one_of(names: Any, quote: str = '"') -> str:
+    *others, last = (f"{quote}{name}{quote}" for name in names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _shown(value: Any) -> str:
+    return (
+        str(value.get("kind", tuple(value)))
+        if isinstance(value, TREE)
+        else f'"{value}"'
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+def _no_field(path: str, name: str, value: Any, cls: type) -> str:
+    known = sorted(_accepted(cls))
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{path}.{name}={_shown(value)}: {hint}{cls.__name__} has {', '.join(known)}"
