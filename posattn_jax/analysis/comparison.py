@@ -1,13 +1,12 @@
 """What the methods of a sweep are worth and what they cost: python -m posattn_jax.analysis.comparison RUNS --out=FOLDER
 
-Reads the run folders of a sweep and, where `python -m posattn_jax.sweeps.costs` has written it, its costs.json. Writes
+Reads the folder of a sweep, or of its report, with what `python -m posattn_jax.sweeps.costs` has measured. Writes
 FOLDER/comparison.md, a table with the best first; comparison.json, the same in numbers; comparison.png and .svg,
 quality against the CPU time of an update.
 """
 
 import argparse
 import dataclasses
-import json
 import math
 import pathlib
 import sys
@@ -24,7 +23,8 @@ from matplotlib.ticker import LogFormatter
 
 from posattn_jax.analysis.findings import findings, outcomes
 from posattn_jax.analysis.markdown_table import table
-from posattn_jax.analysis.run_folders import Run, Runs, read_runs
+from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_json
 
@@ -56,27 +56,12 @@ class Row:
     cpu_ms: float | None
 
 
-def read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
-    """Of an update of every treatment; of none where they were not measured.
-
-    Raises:
-      InputError: the file is damaged.
-    """
-    path = workdir / "costs.json"
-    if not path.exists():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["treatments"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
-
-
-def compare(runs: Runs, costs: dict[str, dict[str, float]]) -> list[Row]:
+def compare(runs: Runs) -> list[Row]:
     """The treatments with finished runs, the best first."""
     rows = []
     for outcome in outcomes(runs):
         name, interval = outcome.treatment.name, outcome.interval
-        of_one, cost = runs.runs[name], costs.get(name, {})
+        of_one, cost = runs.runs[name], runs.costs.get(name, {})
         peaks = [peak for peak in map(_peak, of_one) if peak is not None]
         rows.append(
             Row(
@@ -98,7 +83,7 @@ def compare(runs: Runs, costs: dict[str, dict[str, float]]) -> list[Row]:
     return sorted(rows, key=lambda row: sign * row.mean)
 
 
-def _peak(run: Run) -> float | None:
+def _peak(run: Run) -> int | None:
     return run.summary.get("peak_memory_bytes", {}).get("host")
 
 
@@ -159,7 +144,7 @@ def draw(runs: Runs, rows: list[Row]) -> Figure:
 def write(workdir: pathlib.Path, out: pathlib.Path) -> None:
     """Reads the runs and writes the comparison; raises as `read_runs`."""
     runs = read_runs(workdir)
-    rows = compare(runs, read_costs(workdir))
+    rows = compare(runs)
     figure = draw(runs, rows)
     for suffix in ("png", "svg"):
         write_atomically(out / f"comparison.{suffix}", lambda file, s=suffix: figure.savefig(file, format=s, dpi=150))

@@ -1,6 +1,12 @@
 """`--mode=report`: what a sweep found, as one HTML page that needs no other file, and the same as Markdown.
 
-WORKDIR/report/index.html  report.md  results.json  figures/*.png *.svg
+WORKDIR/report/
+  runs.jsonl                       all that the rest is made of, instead of the run folders: see `runs_file.py`
+  report.md                        words and tables
+  index.html  figures/*.png *.svg  with pictures
+  results.json                     every number in full
+
+The first two are what to commit: of a folder with `runs.jsonl` the rest is made again, beside it.
 """
 
 import base64
@@ -15,15 +21,20 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import field_table, paper_power, translation_table
+from posattn_jax.analysis import field_table, paper_power, runs_file, translation_table
 from posattn_jax.analysis.findings import Finding, Outcome, figure, findings, interval_text, number, outcomes
 from posattn_jax.analysis.markdown_table import table
 from posattn_jax.analysis.plan import Treatment
-from posattn_jax.analysis.run_folders import Runs, read_runs
+from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.system.files import write_atomically, write_json
 
+WHERE_PICTURES_ARE = (
+    "Pictures: `python -m posattn_jax.main --mode=report --workdir=FOLDER`, FOLDER being that of this file, "
+    "makes a page with them."
+)
 STYLE = """
 body { font: 16px/1.5 Georgia, serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #111; }
 h1, h2 { line-height: 1.2; }
@@ -44,11 +55,14 @@ def write(workdir: pathlib.Path) -> None:
     """
     runs = read_runs(workdir)
     found, tested = outcomes(runs), findings(runs)
-    folder = workdir / "report"
+    folder = workdir if (workdir / runs_file.NAME).exists() else workdir / "report"
+    if folder != workdir:
+        runs_file.write(folder / runs_file.NAME, runs)
     captions = draw_sweep(runs, folder / "figures")
-    text = compose(runs, found, tested, captions)
+    text = compose(runs, found, tested)
     write_atomically(folder / "report.md", lambda file: file.write(text.encode()))
-    page = to_html(text, folder, runs.plan.question)
+    pictures = [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
+    page = to_html(compose(runs, found, tested, pictures), folder, runs.plan.question)
     write_atomically(folder / "index.html", lambda file: file.write(page.encode()))
     write_json(folder / "results.json", _results(runs, found, tested))
     for line in runs.left_out:
@@ -56,8 +70,10 @@ def write(workdir: pathlib.Path) -> None:
     print(f"report {folder / 'index.html'}: {len(runs.all)} runs")
 
 
-def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], captions: dict[str, str]) -> str:
-    """The report as Markdown."""
+def compose(
+    runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], pictures: Sequence[str] = (WHERE_PICTURES_ARE,)
+) -> str:
+    """The report as Markdown, by itself without pictures."""
     plan = runs.plan
     parts = [f"# {plain(plan.question)}"]
     if tested:
@@ -73,7 +89,7 @@ def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], cap
     parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
-    parts += [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
+    parts += pictures
     if any(outcome.treatment.paper for outcome in found) and tested:
         parts += ["## The paper's own tests, again", paper_power.compose(plan)]
     parts += ["## How it was made", _how(runs)]

@@ -138,6 +138,21 @@ def write_for_outside_metrics(
     return paths
 
 
+def has_translations(folder: pathlib.Path) -> bool:
+    """Whether `write_for_outside_metrics` has written there."""
+    return (folder / HYPOTHESIS).exists()
+
+
+def p_of_folders(baseline: pathlib.Path, system: pathlib.Path, tokenize: Tokenize, lowercase: bool) -> dict[str, float]:
+    """The p of `paired_bootstrap` for {"bleu", "chrf"}, of two folders that `write_for_outside_metrics` has written."""
+    ours, theirs, references = (
+        path.read_text(encoding="utf-8").split("\n")[:-1]
+        for path in (system / HYPOTHESIS, baseline / HYPOTHESIS, system / REFERENCE)
+    )
+    tested = paired_bootstrap(theirs, {"system": ours}, references, tokenize=tokenize, lowercase=lowercase)
+    return {metric: score.p for metric, score in tested["system"].items() if score.p is not None}
+
+
 def outside_commands(folder: pathlib.Path) -> list[str]:
     """What scores the files of a folder with COMET and with BLEURT, where these are installed."""
     source, hypothesis, reference = (shlex.quote(str(folder / name)) for name in (SOURCE, HYPOTHESIS, REFERENCE))
