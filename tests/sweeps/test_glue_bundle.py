@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import glue
-from posattn_jax.run.evaluate import evaluate
 from posattn_jax.sweeps import glue_bundle
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -55,7 +54,7 @@ def folder(tmp_path, monkeypatch):
         for path in paths:
             path.write_text(path.read_text().replace("index", f"index of {workdir.name}"))
 
-    monkeypatch.setattr(runs, "evaluate", evaluate)
+    monkeypatch.setattr(glue_bundle, "evaluate", evaluate)
     return tmp_path
 
 
@@ -91,6 +90,7 @@ def test_the_best_in_development_answers(folder, capsys):
 
 def test_a_test_set_that_is_not_there_is_filled_up(folder, monkeypatch, capsys):
     """Without the diagnostic file MNLI's answers are two."""
+    evaluate = glue_bundle.evaluate
 
     def without_diagnostic(config, workdir):
         evaluate(config, workdir)
@@ -104,6 +104,7 @@ def test_a_test_set_that_is_not_there_is_filled_up(folder, monkeypatch, capsys):
 
 def test_what_the_site_would_refuse_is_refused(folder, monkeypatch, capsys):
     short = dataclasses.replace(glue.TASKS["rte"], num_asked=(21,))
+    evaluate = glue_bundle.evaluate
 
     def evaluate_less(config, workdir):
         with monkeypatch.context() as patch:

@@ -144,7 +144,7 @@ def test_none_is_there_without_sums(tmp_path, monkeypatch):
     save(tmp_path, 1)
     checkpoints = Checkpoints(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(sums, "write", lambda folder: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr(checksums, "write", lambda folder: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         checkpoints.save(make_state(2), {"told": 2})
         with pytest.raises(OSError, match="No space left"):
             checkpoints.wait()
