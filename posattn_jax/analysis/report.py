@@ -21,9 +21,9 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import field_table, paper_power, runs_file, translation_table
+from posattn_jax.analysis import comparison, field_table, paper_power, runs_file, translation_table
 from posattn_jax.analysis.findings import Finding, Outcome, figure, findings, interval_text, number, outcomes
-from posattn_jax.analysis.markdown_table import table
+from posattn_jax.analysis.markdown_table import plain, table
 from posattn_jax.analysis.plan import Treatment
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import Runs
@@ -80,8 +80,8 @@ def compose(
         parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
     by_field = field_table.compose(runs)
     if by_field is not None:
-        what = f"{runs.response_label}, in hundredths: means and standard errors of the mean"
-        parts += [f"## By {plan.axis}", f"{what[0].upper()}{what[1:]}.\n\n{by_field}"]
+        what = f"{runs.response_title}, in hundredths: means and standard errors of the mean"
+        parts += [f"## By {plan.axis}", f"{what}.\n\n{by_field}"]
     by_translations = translation_table.compose(runs)
     if by_translations is not None:
         what = "p: paired bootstrap of 1,000 samples against the first row, of one seed's translations"
@@ -90,17 +90,15 @@ def compose(
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
     parts += pictures
+    by_cost = comparison.compose(runs, found)
+    if by_cost is not None:
+        parts += ["## Costs", by_cost]
     if any(outcome.treatment.paper for outcome in found) and tested:
         parts += ["## The paper's own tests, again", paper_power.compose(plan)]
     parts += ["## How it was made", _how(runs)]
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
     return "\n\n".join(parts) + "\n"
-
-
-def plain(text: str) -> str:
-    """Text in which nothing is Markdown or HTML."""
-    return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
 
 
 def to_html(text: str, folder: pathlib.Path, title: str) -> str:
@@ -128,9 +126,8 @@ def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
         row = [plain(outcome.treatment.label), str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", figure(s.std)]
         row += [interval_text(interval, "{:.4f}"), f"{outcome.parameters:,}", f"{outcome.hours:.2f}"]
         rows.append(row + (_printed(outcome.treatment) if with_paper else []))
-    what = runs.response_label[0].upper() + runs.response_label[1:]
     paper = f" The paper's columns: {runs.plan.source}." if with_paper and runs.plan.source else ""
-    return f"{what}; hours are those of all runs together.{paper}\n\n{table(header, rows)}"
+    return f"{runs.response_title}; hours are those of all runs together.{paper}\n\n{table(header, rows)}"
 
 
 def _printed(treatment: Treatment) -> list[str]:

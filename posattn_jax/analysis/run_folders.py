@@ -12,7 +12,7 @@ from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, s
 from posattn_jax.analysis.figures import mean_factor
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.analysis.runs import Run, Runs
-from posattn_jax.analysis.translation_scores import has_translations, p_of_folders
+from posattn_jax.analysis.translation_scores import p_of_folders
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import has_fields, is_evaluated, read_metrics
 
@@ -33,50 +33,46 @@ def read_runs(workdir: pathlib.Path) -> Runs:
 
 
 def _read_folders(workdir: pathlib.Path) -> Runs:
-    plan, commands = None, []
-    if (workdir / "sweep.json").exists():
-        plan, how = read_plan(workdir / "sweep.json")
-        commands = how.get("commands", [])
     folders = sorted(path.parent for path in workdir.glob("*/*/config.json"))
     if not folders:
         raise InputError(f"--workdir={workdir}: no runs there (it has no TREATMENT/SEED/config.json)")
-    if plan is None:
-        plan = _plan_of(folders)
-    known = [treatment.name for treatment in plan.treatments]
+    plan, how = read_plan(path) if (path := workdir / "sweep.json").exists() else (_plan_of(folders), {})
+    seeds = {treatment.name: plan.seeds_of(treatment) for treatment in plan.treatments}
     started = {folder.parent.name for folder in folders}
-    left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - set(known))]
-    left_out += [f"{name}: was not started" for name in known if name not in started]
-    found: dict[str, list[Run]] = {}
-    for treatment in (name for name in known if name in started):
-        found[treatment] = []
-        for seed in plan.seeds_of(plan.treatment(treatment)):
-            run = _read_run(workdir / treatment / str(seed), treatment, seed, plan)
-            if isinstance(run, Run):
-                found[treatment].append(run)
-            else:
-                left_out.append(f"{treatment}/{seed}: {run}")
-    for folder in folders:
-        seeds = plan.seeds_of(plan.treatment(folder.parent.name)) if folder.parent.name in known else ()
-        if folder.parent.name in known and folder.name not in map(str, seeds):
-            left_out.append(f"{folder.parent.name}/{folder.name}: is no seed of this sweep")
-    left_out += [f"{treatment}: no run is finished" for treatment, of_one in found.items() if not of_one]
-    runs = {treatment: of_one for treatment, of_one in found.items() if of_one}
+    left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - seeds.keys())]
+    left_out += [f"{name}: was not started" for name in seeds if name not in started]
+    read = {
+        (name, seed): _read_run(workdir / name / str(seed), name, seed, plan)
+        for name in seeds
+        if name in started
+        for seed in seeds[name]
+    }
+    left_out += [f"{name}/{seed}: {why}" for (name, seed), why in read.items() if isinstance(why, str)]
+    left_out += [
+        f"{folder.parent.name}/{folder.name}: is no seed of this sweep"
+        for folder in folders
+        if folder.name not in map(str, seeds.get(folder.parent.name, [folder.name]))
+    ]
+    runs = {name: [run for run in read.values() if isinstance(run, Run) and run.treatment == name] for name in seeds}
+    left_out += [f"{name}: no run is finished" for name in seeds if name in started and not runs[name]]
+    runs = {name: of_one for name, of_one in runs.items() if of_one}
     if not runs:
         raise InputError(f"--workdir={workdir}: no run is finished ({'; '.join(left_out)})")
     curves, spans = {}, {}
-    for treatment, of_one in runs.items():
-        finished = [workdir / treatment / str(run.seed) for run in of_one]
+    for name, of_one in runs.items():
+        finished = [workdir / name / str(run.seed) for run in of_one]
         left_out += [
-            f"{treatment}/{folder.name}: is not in every figure (it has no {name})"
+            f"{name}/{folder.name}: is not in every figure (it has no {file})"
             for folder in finished
-            for name in ("metrics.jsonl", "positions.npz")
-            if not (folder / name).exists()
+            for file in ("metrics.jsonl", "positions.npz")
+            if not (folder / file).exists()
         ]
-        curves[treatment] = _read_curves(finished, of_one[0].summary, plan.response)
+        curves[name] = _read_curves(finished, of_one[0].summary, plan.response)
         num_dims = len(of_one[0].summary["grid_shape"])
-        if num_dims < 3 and (found_spans := _read_spans(finished, num_dims)):
-            spans[treatment] = found_spans
-    return Runs(plan, runs, left_out, commands, curves, spans, _read_costs(workdir), _read_p(workdir, plan, runs))
+        if num_dims < 3 and (found := _read_spans(finished, num_dims)):
+            spans[name] = found
+    commands, costs, p = how.get("commands", []), _read_costs(workdir), _read_p(workdir, plan, runs)
+    return Runs(plan, runs, left_out, commands, curves, spans, costs, p)
 
 
 def _read_curves(folders: Sequence[pathlib.Path], summary: dict[str, Any], response: str) -> dict[str, Curve]:
@@ -115,16 +111,16 @@ def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
 
 def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
     """Of every treatment's translations of one seed against those of the first treatment, where both are there."""
+    if plan.response not in ("bleu", "chrf"):
+        return {}
     first, *others = runs
+    seeds = {run.seed for run in runs[first]}
     found = {}
-    for name in others if plan.response in ("bleu", "chrf") else ():
-        seeds = {run.seed for run in runs[first]}
-        run = next((run for run in runs[name] if run.seed in seeds), None)
+    for run in (next((run for run in runs[name] if run.seed in seeds), None) for name in others):
         if run is not None:
-            pair = [workdir / each / str(run.seed) / "translations" / plan.part for each in (first, name)]
-            if all(map(has_translations, pair)):
-                data = run.config["data"]
-                found[name] = p_of_folders(*pair, "zh" if data["target"] == "zh" else "13a", data["fold_case"])
+            pair = [workdir / name / str(run.seed) / "translations" / plan.part for name in (first, run.treatment)]
+            data = run.config["data"]
+            found[run.treatment] = p_of_folders(pair, "zh" if data["target"] == "zh" else "13a", data["fold_case"])
     return found
 
 

@@ -75,13 +75,14 @@ class Runs:
         if not self.plan.evaluate:
             return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
         changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
-        return f"{self.plan.part} {self.plan.response} under {changes}, {self._which}"
+        of_average = self.all[0].config.get("task") == "translation"
+        which = "of averaged checkpoints" if of_average else "after the best epoch"
+        return f"{self.plan.part} {self.plan.response} under {changes}, {which}"
 
     @property
-    def _which(self) -> str:
-        """The parameters that an evaluation is of."""
-        of_average = self.all[0].config.get("task") == "translation"
-        return "of averaged checkpoints" if of_average else "after the best epoch"
+    def response_title(self) -> str:
+        """The same, to begin a sentence with."""
+        return self.response_label[0].upper() + self.response_label[1:]
 
     def figure_label(self, treatment: str, num_runs: int) -> str:
         """A treatment's name, and how many of its runs a figure shows."""

@@ -58,6 +58,8 @@ def read(path: pathlib.Path) -> Runs:
                 runs.runs.setdefault(line["treatment"], []).append(_run(line, first, plan))
             else:
                 _read_treatment(line, runs)
+        if not runs.runs:
+            raise ValueError("no run")
         return runs
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error

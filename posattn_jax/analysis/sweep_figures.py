@@ -7,15 +7,11 @@ import math
 import pathlib
 from collections.abc import Callable
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from posattn_jax.analysis import translation_table
+from posattn_jax.analysis import comparison, translation_table
 from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.field_table import lines_of, value_of
 from posattn_jax.analysis.figures import MARKERS, STYLES
@@ -33,12 +29,12 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     judged = f"{runs.judged_by.capitalize()} {runs.plan.response}"
     drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
         "box_plots": (
-            f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run; boxes are quartiles, "
-            "whiskers reach to the extremes, a diamond is the mean.",
+            f"{runs.response_title}: every point is a run; boxes are quartiles, whiskers reach to the extremes, a "
+            "diamond is the mean.",
             _box_plots,
         ),
         "by_field": (
-            f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run, lines are means.",
+            f"{runs.response_title}: every point is a run, lines are means.",
             _by_field,
         ),
         "learning_curves": (
@@ -51,6 +47,10 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             draw_spans,
         ),
         "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
+        "comparison": (
+            f"{runs.response_title} against the CPU time of an update: means, and 95% intervals of the mean (t).",
+            comparison.draw,
+        ),
         "gating": ("What the gate is worth, by what queries and keys know: means over seeds.", _gating),
         "seconds": (
             f"{judged} while training, against seconds, evaluation included: means over seeds.",

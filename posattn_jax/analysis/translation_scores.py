@@ -138,17 +138,12 @@ def write_for_outside_metrics(
     return paths
 
 
-def has_translations(folder: pathlib.Path) -> bool:
-    """Whether `write_for_outside_metrics` has written there."""
-    return (folder / HYPOTHESIS).exists()
-
-
-def p_of_folders(baseline: pathlib.Path, system: pathlib.Path, tokenize: Tokenize, lowercase: bool) -> dict[str, float]:
-    """The p of `paired_bootstrap` for {"bleu", "chrf"}, of two folders that `write_for_outside_metrics` has written."""
-    ours, theirs, references = (
-        path.read_text(encoding="utf-8").split("\n")[:-1]
-        for path in (system / HYPOTHESIS, baseline / HYPOTHESIS, system / REFERENCE)
-    )
+def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase: bool) -> dict[str, float]:
+    """The p of `paired_bootstrap` for {"bleu", "chrf"}, of a baseline's folder and a system's; empty without files."""
+    if not all((folder / HYPOTHESIS).exists() for folder in folders):
+        return {}
+    paths = [folder / HYPOTHESIS for folder in folders] + [folders[-1] / REFERENCE]
+    theirs, ours, references = (path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths)
     tested = paired_bootstrap(theirs, {"system": ours}, references, tokenize=tokenize, lowercase=lowercase)
     return {metric: score.p for metric, score in tested["system"].items() if score.p is not None}
 

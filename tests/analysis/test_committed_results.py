@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from posattn_jax.analysis import comparison, report
+from posattn_jax.analysis import report
 from posattn_jax.analysis.findings import findings, outcomes
 from posattn_jax.analysis.run_folders import read_runs
 
@@ -20,9 +20,6 @@ def test_every_word_and_table_of_a_report(folder):
     """Those of the bootstrap's p excepted, which are kept as they were computed."""
     runs = read_runs(folder)
     assert report.compose(runs, outcomes(runs), findings(runs)) == (folder / "report.md").read_text(encoding="utf-8")
-    if (folder / "comparison.md").exists():
-        text = (folder / "comparison.md").read_text(encoding="utf-8")
-        assert comparison.compose(runs, comparison.compare(runs)) == text
 
 
 def test_they_are_small():
