@@ -2,7 +2,7 @@
 
 python -m posattn_jax.main --mode=sweep --config=configs/compare.py --workdir=runs/compare --workers=2
 python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare
-python -m posattn_jax.analysis.comparison runs/compare --out=docs/results/compare
+python -m posattn_jax.main --mode=report --workdir=runs/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
 Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, 3 hours of one CPU core: 35 to 110 s each, Translution and
 its forms 5 to 13 minutes. Expected best-epoch validation accuracy, means of three seeds (docs/choosing.md): Translution

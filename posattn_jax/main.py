@@ -73,7 +73,7 @@ FLAGS_OF |= {"wandb": ("train", "sweep"), "distributed": ("train", "evaluate")}
 FLAGS_OF |= {"treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
-NO_CONFIG |= {"report": "a report is made of run folders alone"}
+NO_CONFIG |= {"report": "a report is made of finished runs alone"}
 WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
 
 

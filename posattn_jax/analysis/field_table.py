@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posattn_jax.analysis.markdown_table import table
-from posattn_jax.analysis.run_folders import Run, Runs
+from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.files import flatten
 
 

@@ -3,17 +3,18 @@
 import json
 import math
 import pathlib
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 
-matplotlib.use("Agg")
+matplotlib.use("Agg")  # for every picture of this package
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Rectangle
 
+from posattn_jax.analysis.curves import Log, log_of, size_curves
 from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
 from posattn_jax.analysis.position_figures import energies_of_heads
 from posattn_jax.system.files import read_metrics
@@ -24,7 +25,7 @@ MARKERS = "osD^vX*P"
 
 def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
     """Draws learning curves, spans over epochs and on the grid, encodings and kernels, as far as the run has them."""
-    rows = read_metrics(workdir / "metrics.jsonl")
+    log = log_of(read_metrics(workdir / "metrics.jsonl"))
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     with np.load(workdir / "positions.npz", allow_pickle=False) as file:
@@ -32,11 +33,11 @@ def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
     folder = workdir / "figures"
     folder.mkdir(exist_ok=True)
     drawings = {
-        "learning_curves": _learning_curves(rows, summary),
-        "span_over_epochs": _span_over_epochs(rows, summary),
+        "learning_curves": _learning_curves(log, summary),
+        "span_over_epochs": _span_over_epochs(log, summary),
         "span_on_grid": _span_on_grid(positions, summary),
         "positional_encodings": _positional_encodings(positions, summary),
-        "fixed_kernels": fixed_kernels(positions, config["model"]["kernel"]["shape"]),
+        "fixed_kernels": fixed_kernels(positions, _kernel_shape(config["model"])),
         "depthwise_kernels": depthwise_kernels(positions),
     }
     for name, array in positions.items():
@@ -55,24 +56,25 @@ def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
-def _series(rows: list[dict[str, Any]], split: str) -> dict[str, tuple[list[float], list[float]]]:
-    """name -> (epochs, values) of one split."""
-    series: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for row in rows:
-        if row["split"] == split:
-            epochs, values = series[row["name"]]
-            epochs.append(row["epoch"])
-            values.append(row["value"])
-    return series
+def _kernel_shape(config: dict[str, Any]) -> Sequence[int]:
+    """Of the fixed convolution of a model, whose config this is; () where there is none."""
+    if config.get("kind") == "RelativeBias":
+        return config["kernel_shape"]
+    return next(filter(None, (_kernel_shape(each) for each in config.values() if isinstance(each, dict))), ())
 
 
-def _learning_curves(rows, summary):
+def _points(log: Log, split: str, name: str) -> np.ndarray:
+    """Epochs and values [2, n]; n is 0 where it was not logged."""
+    return np.array([*log.get((split, name), {}).values()]).reshape(-1, 2).T
+
+
+def _learning_curves(log: Log, summary):
     """Every metric of training and validation over epochs, the best epoch marked."""
-    train, validation = _series(rows, "train"), _series(rows, "validation")
-    figure, panels = plt.subplots(1, len(validation), figsize=(5 * len(validation), 3.6), layout="constrained")
-    for axis, name in zip(np.atleast_1d(panels), validation, strict=True):
-        axis.plot(*train[name], STYLES[1], color="0.5", label="training")
-        axis.plot(*validation[name], STYLES[0], color="black", label="validation")
+    names = [name for split, name in log if split == "validation"]
+    figure, panels = plt.subplots(1, len(names), figsize=(5 * len(names), 3.6), layout="constrained")
+    for axis, name in zip(np.atleast_1d(panels), names, strict=True):
+        axis.plot(*_points(log, "train", name), STYLES[1], color="0.5", label="training")
+        axis.plot(*_points(log, "validation", name), STYLES[0], color="black", label="validation")
         best = summary["best"]
         axis.plot(best["epoch"], best[name], "o", color="black", label=f"best epoch: {best[name]:.4f}")
         axis.set(xlabel="epoch", ylabel=name)
@@ -80,19 +82,17 @@ def _learning_curves(rows, summary):
     return figure
 
 
-def _span_over_epochs(rows, summary):
+def _span_over_epochs(log: Log, summary):
     """The size of every layer's span in positions, over epochs; the mean over heads where each has its own."""
-    sizes = {name: series for name, series in _series(rows, "span").items() if "/size_" in name}
+    grid = summary["grid_shape"]
+    sizes = size_curves([log], len(grid))
     if not sizes:
         return None
-    grid = summary["grid_shape"]
-    blocks = sorted({name.split("/")[0] for name in sizes}, key=lambda block: int(block.split("_")[1]))
     figure, panels = plt.subplots(1, len(grid), figsize=(5 * len(grid), 3.6), layout="constrained", squeeze=False)
     for dim, axis in enumerate(panels[0]):
-        for i, block in enumerate(blocks):
-            curves = [sizes[name] for name in sizes if _belongs(name, block, dim, len(grid))]
-            values = np.mean([values for _, values in curves], axis=0)
-            axis.plot(curves[0][0], values, STYLES[i % 4], marker=MARKERS[i % 8], markevery=0.2, label=f"layer {i + 1}")
+        for i, curve in enumerate(curve for name, curve in sizes.items() if name.endswith(f"/{dim}")):
+            style = {"marker": MARKERS[i % 8], "markevery": 0.2, "label": f"layer {i + 1}"}
+            axis.plot(curve.at, curve.mean, STYLES[i % 4], **style)
         axis.axhline(2 * grid[dim] - 1, color="0.7", linewidth=1)
         axis.annotate(
             "whole grid", (0, 2 * grid[dim] - 1), xycoords=("axes fraction", "data"), va="bottom", color="0.4"
@@ -100,11 +100,6 @@ def _span_over_epochs(rows, summary):
         axis.set(xlabel="epoch", ylabel="span (positions)", title=f"dimension {dim + 1}", ylim=(0, 2.2 * grid[dim]))
     panels[0, -1].legend(frameon=False, fontsize="small")
     return figure
-
-
-def _belongs(name: str, block: str, dim: int, num_dims: int) -> bool:
-    owner, entry = name.split("/")
-    return owner == block and int(entry.removeprefix("size_")) % num_dims == dim
 
 
 def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:

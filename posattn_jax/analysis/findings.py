@@ -7,7 +7,7 @@ import numpy as np
 
 from posattn_jax.analysis import statistics
 from posattn_jax.analysis.plan import Hypothesis, Treatment
-from posattn_jax.analysis.run_folders import Runs
+from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
 
 # The standard deviation of two normal values has this 95% interval, in terms of what they show: sqrt(1 / chi2(1)).

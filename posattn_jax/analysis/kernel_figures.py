@@ -1,5 +1,6 @@
 """Pictures of learned convolution kernels of one run (Chang 2021, Figures 2 and 3)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 COLUMNS = 4
 
 
-def fixed_kernels(positions: dict[str, np.ndarray], kernel_shape: list[int]) -> Figure | None:
+def fixed_kernels(positions: dict[str, np.ndarray], kernel_shape: Sequence[int]) -> Figure | None:
     """Figure 2: beta of every layer and head, by key - query offset; of images a picture a head."""
     biases = {name.split("/")[0]: array for name, array in positions.items() if name.endswith("/relative_bias")}
     if not biases:
@@ -53,7 +54,7 @@ def depthwise_kernels(positions: dict[str, np.ndarray]) -> Figure | None:
     return _panels(ordered, {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}, "channel, sorted", "weight")
 
 
-def _within(array: np.ndarray, kernel_shape: list[int]) -> np.ndarray:
+def _within(array: np.ndarray, kernel_shape: Sequence[int]) -> np.ndarray:
     """Of an array [*R, h] over all offsets, those of the kernel."""
     kept = tuple(
         slice(size // 2 - min(k // 2, size // 2), size // 2 + min(k // 2, size // 2) + 1)

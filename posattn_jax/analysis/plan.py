@@ -146,6 +146,11 @@ class Plan:
         """The treatment of this name."""
         return next(treatment for treatment in self.treatments if treatment.name == name)
 
+    @property
+    def summarised(self) -> str:
+        """The part of a run's summary that the sweep judges by, where it does not evaluate once more."""
+        return "best" if self.epoch == "best" else "final"
+
     def select(self, treatments: list[str] | None, seeds: list[int] | None) -> "Plan":
         """The part with these treatments and seeds, and the hypotheses between them; None: all.
 
@@ -178,20 +183,20 @@ def read_plan(path: pathlib.Path) -> tuple[Plan, dict[str, Any]]:
     """
     try:
         commands = json.loads(path.read_text(encoding="utf-8"))
-        fields = commands.pop("plan")
-        treatments = [
-            Treatment(**(treatment | {"paper": treatment["paper"] and Printed(**treatment["paper"])}))
-            for treatment in fields["treatments"]
-        ]
-        hypotheses = [
-            Hypothesis(**(hypothesis | {"than": hypothesis.get("than") and tuple(hypothesis["than"])}))
-            for hypothesis in fields["hypotheses"]
-        ]
-        fields |= {
-            "treatments": tuple(treatments),
-            "hypotheses": tuple(hypotheses),
-            "seeds": tuple(fields["seeds"]),
-        }
-        return Plan(**fields), commands
+        return plan_of(commands.pop("plan")), commands
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+
+
+def plan_of(fields: dict[str, Any]) -> Plan:
+    """The plan of these fields, as `dataclasses.asdict` gives them."""
+    treatments = [
+        Treatment(**(treatment | {"paper": treatment["paper"] and Printed(**treatment["paper"])}))
+        for treatment in fields["treatments"]
+    ]
+    hypotheses = [
+        Hypothesis(**(hypothesis | {"than": hypothesis.get("than") and tuple(hypothesis["than"])}))
+        for hypothesis in fields["hypotheses"]
+    ]
+    parts = {"treatments": tuple(treatments), "hypotheses": tuple(hypotheses), "seeds": tuple(fields["seeds"])}
+    return Plan(**(fields | parts))

@@ -1,6 +1,12 @@
 """`--mode=report`: what a sweep found, as one HTML page that needs no other file, and the same as Markdown.
 
-WORKDIR/report/index.html  report.md  results.json  figures/*.png *.svg
+WORKDIR/report/
+  runs.jsonl                       all that the rest is made of, instead of the run folders: see `runs_file.py`
+  report.md                        words and tables
+  index.html  figures/*.png *.svg  with pictures
+  results.json                     every number in full
+
+The first two are what to commit: of a folder with `runs.jsonl` the rest is made again, beside it.
 """
 
 import base64
@@ -9,21 +15,25 @@ import html
 import math
 import pathlib
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import field_table, paper_power, translation_table
+from posattn_jax.analysis import comparison, field_table, paper_power, runs_file, translation_table
 from posattn_jax.analysis.findings import Finding, Outcome, figure, findings, interval_text, number, outcomes
-from posattn_jax.analysis.markdown_table import table
+from posattn_jax.analysis.markdown_table import plain, table
 from posattn_jax.analysis.plan import Treatment
-from posattn_jax.analysis.run_folders import Runs, read_runs
+from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.system.files import write_atomically, write_json
 
+WHERE_PICTURES_ARE = (
+    "Pictures: `python -m posattn_jax.main --mode=report --workdir=FOLDER`, FOLDER being that of this file, "
+    "makes a page with them."
+)
 STYLE = """
 body { font: 16px/1.5 Georgia, serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #111; }
 h1, h2 { line-height: 1.2; }
@@ -44,11 +54,14 @@ def write(workdir: pathlib.Path) -> None:
     """
     runs = read_runs(workdir)
     found, tested = outcomes(runs), findings(runs)
-    folder = workdir / "report"
+    folder = workdir if (workdir / runs_file.NAME).exists() else workdir / "report"
+    if folder != workdir:
+        runs_file.write(folder / runs_file.NAME, runs)
     captions = draw_sweep(runs, folder / "figures")
-    text = compose(runs, found, tested, captions)
+    text = compose(runs, found, tested)
     write_atomically(folder / "report.md", lambda file: file.write(text.encode()))
-    page = to_html(text, folder, runs.plan.question)
+    pictures = [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
+    page = to_html(compose(runs, found, tested, pictures), folder, runs.plan.question)
     write_atomically(folder / "index.html", lambda file: file.write(page.encode()))
     write_json(folder / "results.json", _results(runs, found, tested))
     for line in runs.left_out:
@@ -56,16 +69,18 @@ def write(workdir: pathlib.Path) -> None:
     print(f"report {folder / 'index.html'}: {len(runs.all)} runs")
 
 
-def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], captions: dict[str, str]) -> str:
-    """The report as Markdown."""
+def compose(
+    runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], pictures: Sequence[str] = (WHERE_PICTURES_ARE,)
+) -> str:
+    """The report as Markdown, by itself without pictures."""
     plan = runs.plan
     parts = [f"# {plain(plan.question)}"]
     if tested:
         parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
     by_field = field_table.compose(runs)
     if by_field is not None:
-        what = f"{runs.response_label}, in hundredths: means and standard errors of the mean"
-        parts += [f"## By {plan.axis}", f"{what[0].upper()}{what[1:]}.\n\n{by_field}"]
+        what = f"{runs.response_title}, in hundredths: means and standard errors of the mean"
+        parts += [f"## By {plan.axis}", f"{what}.\n\n{by_field}"]
     by_translations = translation_table.compose(runs)
     if by_translations is not None:
         what = "p: paired bootstrap of 1,000 samples against the first row, of one seed's translations"
@@ -73,18 +88,16 @@ def compose(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], cap
     parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
-    parts += [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
+    parts += pictures
+    by_cost = comparison.compose(runs, found)
+    if by_cost is not None:
+        parts += ["## Costs", by_cost]
     if any(outcome.treatment.paper for outcome in found) and tested:
         parts += ["## The paper's own tests, again", paper_power.compose(plan)]
     parts += ["## How it was made", _how(runs)]
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
     return "\n\n".join(parts) + "\n"
-
-
-def plain(text: str) -> str:
-    """Text in which nothing is Markdown or HTML."""
-    return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
 
 
 def to_html(text: str, folder: pathlib.Path, title: str) -> str:
@@ -112,9 +125,8 @@ def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
         row = [plain(outcome.treatment.label), str(s.n), f"{outcome.max:.4f}", f"{s.mean:.4f}", figure(s.std)]
         row += [interval_text(interval, "{:.4f}"), f"{outcome.parameters:,}", f"{outcome.hours:.2f}"]
         rows.append(row + (_printed(outcome.treatment) if with_paper else []))
-    what = runs.response_label[0].upper() + runs.response_label[1:]
     paper = f" The paper's columns: {runs.plan.source}." if with_paper and runs.plan.source else ""
-    return f"{what}; hours are those of all runs together.{paper}\n\n{table(header, rows)}"
+    return f"{runs.response_title}; hours are those of all runs together.{paper}\n\n{table(header, rows)}"
 
 
 def _printed(treatment: Treatment) -> list[str]:
@@ -185,10 +197,10 @@ def _how(runs: Runs) -> str:
         f"- Training: {all_of(_duration(run.config['train']) for run in runs.all)}.",
         f"- Versions: {versions}; commit {all_of(str(summary['git_commit']) for summary in summaries)}.",
     ]
-    lines += ["", "Treatments, as changes of the config:", ""]
+    lines += ["", "Treatments, and the fields of the config that they set:", ""]
     for treatment in runs.treatments:
-        flags = shlex.join(f"--config.{name}={value}" for name, value in treatment.fields.items())
-        lines.append(f"- {plain(treatment.label)}: {f'`{flags}`' if flags else 'as it is'}")
+        fields = ", ".join(f"`{name}`" for name in treatment.fields)
+        lines.append(f"- {plain(treatment.label)}: `--treatment={treatment.name}` ({fields or 'the config as it is'})")
     return "\n".join(lines)
 
 

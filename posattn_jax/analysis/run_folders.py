@@ -1,120 +1,24 @@
-"""What the run folders of a sweep have to say: finished runs by treatment, and what had to be left out."""
+"""A sweep as `read_runs` finds it: run folders, or the one file that stands for them."""
 
-import dataclasses
-import functools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from posattn_jax.analysis import runs_file
+from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, size_curves
+from posattn_jax.analysis.figures import mean_factor
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
+from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.analysis.translation_scores import p_of_folders
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten, has_fields, is_evaluated, read_metrics
-
-# Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
-MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")
-MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Attributes:
-      treatment, seed: which.
-      workdir: its folder.
-      config, summary: its files.
-      figures: of the epoch, or the evaluation, that the sweep judges by.
-      response: the one that it judges by.
-    """
-
-    treatment: str
-    seed: int
-    workdir: pathlib.Path
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    figures: dict[str, Any]
-    response: float
-
-    @functools.cached_property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of `metrics.jsonl`; none where it is not there."""
-        path = self.workdir / "metrics.jsonl"
-        return read_metrics(path) if path.exists() else []
-
-    @functools.cached_property
-    def positions(self) -> dict[str, np.ndarray]:
-        """The arrays of `positions.npz`; none where it is not there."""
-        path = self.workdir / "positions.npz"
-        if not path.exists():
-            return {}
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-
-    def series(self, split: str, name: str) -> list[tuple[int, float, float]]:
-        """(step, epoch, value) of one metric."""
-        rows = (row for row in self.metrics if row["split"] == split and row["name"] == name)
-        return [(row["step"], float(row["epoch"]), float(row["value"])) for row in rows]
-
-
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """A sweep's finished runs.
-
-    Attributes:
-      plan: what was asked.
-      runs: by treatment, those with a finished run, in the plan's order, each ordered by seed as in the plan.
-      left_out: a line for everything that is missing or was not used.
-      commands: that ran the sweep, as far as they are known.
-    """
-
-    plan: Plan
-    runs: dict[str, list[Run]]
-    left_out: list[str]
-    commands: list[str]
-
-    def responses(self, treatment: str) -> list[float]:
-        """Of all finished runs of a treatment."""
-        return [run.response for run in self.runs.get(treatment, [])]
-
-    @property
-    def treatments(self) -> list[Treatment]:
-        """Those with a finished run."""
-        return [treatment for treatment in self.plan.treatments if treatment.name in self.runs]
-
-    @property
-    def judged_by(self) -> str:
-        """The examples that the runs are judged by: "validation" or "test"."""
-        return "test" if self.all[0].config["data"].get("validation") == "test" else "validation"
-
-    @property
-    def response_label(self) -> str:
-        """What `responses` are."""
-        if not self.plan.evaluate:
-            return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
-        changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
-        return f"{self.plan.part} {self.plan.response} under {changes}, {self._which}"
-
-    @property
-    def _which(self) -> str:
-        """The parameters that an evaluation is of."""
-        of_average = self.all[0].config.get("task") == "translation"
-        return "of averaged checkpoints" if of_average else "after the best epoch"
-
-    def figure_label(self, treatment: str, drawn: list[Run]) -> str:
-        """A treatment's name, and how many of its runs a figure shows."""
-        label = self.plan.treatment(treatment).label.replace("$", r"\$")  # no formula
-        return f"{label} (n = {len(drawn)})"
-
-    @property
-    def all(self) -> list[Run]:
-        """Every run."""
-        return [run for runs in self.runs.values() for run in runs]
+from posattn_jax.system.files import has_fields, is_evaluated, read_metrics
 
 
 def read_runs(workdir: pathlib.Path) -> Runs:
-    """Reads `WORKDIR/TREATMENT/SEED`.
+    """Reads `WORKDIR/runs.jsonl`, or else `WORKDIR/TREATMENT/SEED`.
 
     Without `sweep.json` every folder with runs is a treatment, and each is compared with every other.
 
@@ -122,42 +26,102 @@ def read_runs(workdir: pathlib.Path) -> Runs:
       InputError: no finished run at all, or runs that cannot be compared: another seed than their folder says, or
         configs that differ in more than the treatments do.
     """
-    plan, commands = None, []
-    if (workdir / "sweep.json").exists():
-        plan, how = read_plan(workdir / "sweep.json")
-        commands = how.get("commands", [])
+    path = workdir / runs_file.NAME
+    runs = runs_file.read(path) if path.exists() else _read_folders(workdir)
+    runs.check()
+    return runs
+
+
+def _read_folders(workdir: pathlib.Path) -> Runs:
     folders = sorted(path.parent for path in workdir.glob("*/*/config.json"))
     if not folders:
         raise InputError(f"--workdir={workdir}: no runs there (it has no TREATMENT/SEED/config.json)")
-    if plan is None:
-        plan = _plan_of(folders)
-    known = [treatment.name for treatment in plan.treatments]
+    plan, how = read_plan(path) if (path := workdir / "sweep.json").exists() else (_plan_of(folders), {})
+    seeds = {treatment.name: plan.seeds_of(treatment) for treatment in plan.treatments}
     started = {folder.parent.name for folder in folders}
-    left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - set(known))]
-    left_out += [f"{name}: was not started" for name in known if name not in started]
-    runs: dict[str, list[Run]] = {}
-    for treatment in (name for name in known if name in started):
-        runs[treatment] = []
-        for seed in plan.seeds_of(plan.treatment(treatment)):
-            run = _read_run(workdir / treatment / str(seed), treatment, seed, plan)
-            if isinstance(run, Run):
-                runs[treatment].append(run)
-            else:
-                left_out.append(f"{treatment}/{seed}: {run}")
-    for folder in folders:
-        seeds = plan.seeds_of(plan.treatment(folder.parent.name)) if folder.parent.name in known else ()
-        if folder.parent.name in known and folder.name not in map(str, seeds):
-            left_out.append(f"{folder.parent.name}/{folder.name}: is no seed of this sweep")
-    left_out += [f"{treatment}: no run is finished" for treatment, finished in runs.items() if not finished]
-    runs = {treatment: finished for treatment, finished in runs.items() if finished}
+    left_out = [f"{name}: is no treatment of this sweep" for name in sorted(started - seeds.keys())]
+    left_out += [f"{name}: was not started" for name in seeds if name not in started]
+    read = {
+        (name, seed): _read_run(workdir / name / str(seed), name, seed, plan)
+        for name in seeds
+        if name in started
+        for seed in seeds[name]
+    }
+    left_out += [f"{name}/{seed}: {why}" for (name, seed), why in read.items() if isinstance(why, str)]
+    left_out += [
+        f"{folder.parent.name}/{folder.name}: is no seed of this sweep"
+        for folder in folders
+        if folder.name not in map(str, seeds.get(folder.parent.name, [folder.name]))
+    ]
+    runs = {name: [run for run in read.values() if isinstance(run, Run) and run.treatment == name] for name in seeds}
+    left_out += [f"{name}: no run is finished" for name in seeds if name in started and not runs[name]]
+    runs = {name: of_one for name, of_one in runs.items() if of_one}
     if not runs:
         raise InputError(f"--workdir={workdir}: no run is finished ({'; '.join(left_out)})")
-    _check_configs(runs, plan)
-    for run in (run for of_one in runs.values() for run in of_one):
-        for name in ("metrics.jsonl", "positions.npz"):
-            if not (run.workdir / name).exists():
-                left_out.append(f"{run.treatment}/{run.seed}: is not in every figure (it has no {name})")
-    return Runs(plan, runs, left_out, commands)
+    curves, spans = {}, {}
+    for name, of_one in runs.items():
+        finished = [workdir / name / str(run.seed) for run in of_one]
+        left_out += [
+            f"{name}/{folder.name}: is not in every figure (it has no {file})"
+            for folder in finished
+            for file in ("metrics.jsonl", "positions.npz")
+            if not (folder / file).exists()
+        ]
+        curves[name] = _read_curves(finished, of_one[0].summary, plan.response)
+        num_dims = len(of_one[0].summary["grid_shape"])
+        if num_dims < 3 and (found := _read_spans(finished, num_dims)):
+            spans[name] = found
+    commands, costs, p = how.get("commands", []), _read_costs(workdir), _read_p(workdir, plan, runs)
+    return Runs(plan, runs, left_out, commands, curves, spans, costs, p)
+
+
+def _read_curves(folders: Sequence[pathlib.Path], summary: dict[str, Any], response: str) -> dict[str, Curve]:
+    """What runs have logged of their response, and of the sizes of spans that are smaller than the grid."""
+    paths = [folder / "metrics.jsonl" for folder in folders]
+    logs = [log_of(read_metrics(path)) for path in paths if path.exists()]
+    sizes = size_curves(logs, len(summary["grid_shape"])) if (summary["threshold"] or 0) > 0 else {}
+    return response_curves(logs, response) | sizes
+
+
+def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
+    """Of the runs that know their spans and an image."""
+    factors, images = [], []
+    for path in (folder / "positions.npz" for folder in folders):
+        arrays = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
+        sigmas = {name.split("/")[0]: array for name, array in arrays.items() if name.endswith("/sigma")}
+        if sigmas and "image" in arrays:
+            factors.append({layer: mean_factor(sigma, num_dims) for layer, sigma in sigmas.items()})
+            images.append(arrays["image"])
+    if not factors:
+        return None
+    layers = sorted(factors[0], key=lambda layer: int(layer.split("_")[1]))
+    return Spans(
+        len(factors), {layer: np.mean([each[layer] for each in factors], axis=0) for layer in layers}, images[0]
+    )
+
+
+def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
+    """Of an update of every treatment; of none where they were not measured."""
+    path = workdir / "costs.json"
+    costs = _read(path)
+    if costs is not None and not isinstance(costs.get("treatments"), dict):
+        raise InputError(f"{path}: cannot be read (it has no treatments)")
+    return costs["treatments"] if costs else {}
+
+
+def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
+    """Of every treatment's translations of one seed against those of the first treatment, where both are there."""
+    if plan.response not in ("bleu", "chrf"):
+        return {}
+    first, *others = runs
+    seeds = {run.seed for run in runs[first]}
+    found = {}
+    for run in (next((run for run in runs[name] if run.seed in seeds), None) for name in others):
+        if run is not None:
+            pair = [workdir / name / str(run.seed) / "translations" / plan.part for name in (first, run.treatment)]
+            data = run.config["data"]
+            found[run.treatment] = p_of_folders(pair, "zh" if data["target"] == "zh" else "13a", data["fold_case"])
+    return found
 
 
 def _plan_of(folders: list[pathlib.Path]) -> Plan:
@@ -188,7 +152,7 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
         raise InputError(f"{workdir}: is not a run of its treatment, which has {listed}")
     if summary is None:
         return "is not finished"
-    figures = summary["best" if plan.epoch == "best" else "final"]
+    figures = summary[plan.summarised]
     if plan.evaluate:
         if not is_evaluated(evaluation, summary, plan.evaluate):
             return f"was not evaluated under {', '.join(f'{k}={v}' for k, v in plan.evaluate.items())}"
@@ -198,7 +162,7 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
         figures = evaluation[plan.part]
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
-    return Run(treatment, seed, workdir, config, summary, figures, figures[plan.response])
+    return Run(treatment, seed, config, summary, figures, figures[plan.response])
 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:
@@ -208,24 +172,3 @@ def _read(path: pathlib.Path) -> dict[str, Any] | None:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
-
-
-def _check_configs(runs: dict[str, list[Run]], plan: Plan) -> None:
-    """InputError where runs differ in more than their seed, or treatments in more than their fields."""
-    fields = {name for treatment in plan.treatments for name in treatment.fields}
-    planned = any(treatment.fields for treatment in plan.treatments)
-    first = next(iter(runs.values()))[0]
-    for of_one in runs.values():
-        for run in of_one:
-            _check_same(of_one[0], run, set(MAY_DIFFER))
-            if planned:
-                _check_same(first, run, fields | set(MAY_DIFFER))
-
-
-def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
-    one, other = flatten(a.config), flatten(b.config)
-    for name in sorted(one.keys() | other.keys()):
-        if one.get(name) != other.get(name) and not any(f"{name}.".startswith(f"{each}.") for each in may_differ):
-            raise InputError(
-                f"{a.workdir} and {b.workdir} cannot be compared: {name} is {one.get(name)!r} and {other.get(name)!r}"
-            )

@@ -9,10 +9,6 @@ import json
 import pathlib
 from collections import defaultdict
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 

@@ -2,47 +2,35 @@
 
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from posattn_jax.analysis.figures import half_spans, mean_factor
-from posattn_jax.analysis.run_folders import Run, Runs
+from posattn_jax.analysis.curves import Spans
+from posattn_jax.analysis.figures import half_spans
+from posattn_jax.analysis.runs import Runs
 
 
 def draw_spans(runs: Runs) -> Figure | None:
     """A row for every treatment with a span, a column for every layer; None where there is neither span nor image."""
-    flat = {name: of_one for name, of_one in runs.runs.items() if len(of_one[0].summary["grid_shape"]) < 3}
-    rows = {name: [run for run in runs_ if _layers(run) and "image" in run.positions] for name, runs_ in flat.items()}
-    rows = {name: of_one for name, of_one in rows.items() if of_one}
+    rows = runs.spans
     if not rows:
         return None
-    columns = max(len(_layers(of_one[0])) for of_one in rows.values())
+    columns = max(len(spans.factors) for spans in rows.values())
     figure, panels = plt.subplots(
         len(rows), columns, figsize=(2.3 * columns + 0.6, 2.6 * len(rows)), layout="constrained", squeeze=False
     )
-    for panel_row, (name, of_one) in zip(panels, rows.items(), strict=True):
+    for panel_row, (name, spans) in zip(panels, rows.items(), strict=True):
         for axis in panel_row:
             axis.set(xticks=[], yticks=[], frame_on=False)
-        for axis, layer in zip(panel_row, _layers(of_one[0]), strict=False):
-            _draw_layer(axis, of_one, layer)
-        panel_row[0].set_ylabel(runs.figure_label(name, of_one).replace(" (n", "\n(n"), fontsize="small")
+        for axis, layer in zip(panel_row, spans.factors, strict=False):
+            _draw_layer(axis, spans, layer, runs.runs[name][0].summary)
+        panel_row[0].set_ylabel(runs.figure_label(name, spans.num_runs).replace(" (n", "\n(n"), fontsize="small")
     return figure
 
 
-def _layers(run: Run) -> list[str]:
-    layers = [name.split("/")[0] for name in run.positions if name.endswith("/sigma")]
-    return sorted(layers, key=lambda layer: int(layer.split("_")[1]))
-
-
-def _draw_layer(axis, of_one: list[Run], layer: str) -> None:
-    image, summary = of_one[0].positions["image"], of_one[0].summary
-    num_dims = len(summary["grid_shape"])
-    factor = np.mean([mean_factor(run.positions[f"{layer}/sigma"], num_dims) for run in of_one], axis=0)
+def _draw_layer(axis, spans: Spans, layer: str, summary: dict[str, Any]) -> None:
+    image, factor = spans.image, spans.factors[layer]
     gaussian, inside = on_image(factor, summary, image.shape[:2])
     seen = 0.5 + (image - 0.5) * (gaussian * inside)[..., None]
     axis.imshow(seen.squeeze(), cmap="gray", vmin=0, vmax=1)

@@ -1,4 +1,4 @@
-"""Pictures of a sweep, from its run folders alone: every run is a point or counted in an interval.
+"""Pictures of a sweep: every run is a point or counted in an interval.
 
 Treatments are told apart by line, marker and place, not by colour.
 """
@@ -7,19 +7,16 @@ import math
 import pathlib
 from collections.abc import Callable
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from posattn_jax.analysis import statistics, translation_table
+from posattn_jax.analysis import comparison, translation_table
+from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.field_table import lines_of, value_of
 from posattn_jax.analysis.figures import MARKERS, STYLES
 from posattn_jax.analysis.position_figures import gating
-from posattn_jax.analysis.run_folders import Run, Runs
+from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_spans
 from posattn_jax.system.files import write_atomically
 
@@ -32,12 +29,12 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     judged = f"{runs.judged_by.capitalize()} {runs.plan.response}"
     drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
         "box_plots": (
-            f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run; boxes are quartiles, "
-            "whiskers reach to the extremes, a diamond is the mean.",
+            f"{runs.response_title}: every point is a run; boxes are quartiles, whiskers reach to the extremes, a "
+            "diamond is the mean.",
             _box_plots,
         ),
         "by_field": (
-            f"{runs.response_label[0].upper()}{runs.response_label[1:]}: every point is a run, lines are means.",
+            f"{runs.response_title}: every point is a run, lines are means.",
             _by_field,
         ),
         "learning_curves": (
@@ -50,6 +47,10 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             draw_spans,
         ),
         "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
+        "comparison": (
+            f"{runs.response_title} against the CPU time of an update: means, and 95% intervals of the mean (t).",
+            comparison.draw,
+        ),
         "gating": ("What the gate is worth, by what queries and keys know: means over seeds.", _gating),
         "seconds": (
             f"{judged} while training, against seconds, evaluation included: means over seeds.",
@@ -95,24 +96,10 @@ def _box_plots(runs: Runs) -> Figure:
     for place, values in zip(places, responses, strict=True):
         spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(1)
         axis.plot(values, place + spread, "o", color="0.35", markersize=4)
-    axis.set_yticks(places, [runs.figure_label(name, runs.runs[name]) for name in names])
+    axis.set_yticks(places, [runs.figure_label(name, len(runs.runs[name])) for name in names])
     axis.set_xlabel(runs.response_label)
     axis.grid(axis="x", alpha=0.3)
     return figure
-
-
-def _curves(of_one: list[Run], split: str, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[Run]]:
-    """The mean of some metrics over the steps that all runs have: epochs, values [runs, steps], and the runs drawn."""
-    drawn, series = [], []
-    for run in of_one:
-        metrics = [{step: (epoch, value) for step, epoch, value in run.series(split, name)} for name in names]
-        if all(metrics):
-            drawn.append(run)
-            series.append(metrics)
-    common = sorted(set.intersection(*(set(steps) for metrics in series for steps in metrics))) if series else []
-    epochs = np.array([series[0][0][step][0] for step in common])
-    values = np.array([np.mean([[steps[step][1] for step in common] for steps in m], axis=0) for m in series])
-    return epochs, values, drawn if common else []
 
 
 def _by_field(runs: Runs) -> Figure | None:
@@ -139,9 +126,8 @@ def _by_field(runs: Runs) -> Figure | None:
 def _learning_curves(runs: Runs) -> Figure | None:
     """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
     groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None and {*h.names} <= {*runs.runs}]
-    groups = groups or [tuple(runs.runs)]
-    curves = {name: _curves(of_one, "validation", [runs.plan.response]) for name, of_one in runs.runs.items()}
-    groups = [tuple(name for name in names if len(curves[name][0]) > 1) for names in groups]  # one point is no curve
+    curves = _drawable(runs, "epochs")
+    groups = [[name for name in names if name in curves] for names in groups or [tuple(runs.runs)]]
     groups = [names for names in groups if names]
     if not groups:
         return None
@@ -149,47 +135,41 @@ def _learning_curves(runs: Runs) -> Figure | None:
     for axis, names in zip(panels, groups, strict=True):
         extremes = []
         for i, name in enumerate(names):
-            epochs, values, drawn = curves[name]
-            extremes += [values.min(), values.max()]
+            curve = curves[name]
+            ends = (curve.low, curve.high) if curve.num_runs > 2 else ()  # intervals of two runs reach far beyond
+            extremes += [end for each in (curve.mean, *ends) for end in (np.min(each), np.max(each))]
             style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
-            every = _every(len(epochs), i)
-            axis.plot(
-                epochs, values.mean(0), label=runs.figure_label(name, drawn), markersize=4, markevery=every, **style
-            )
-            intervals = [statistics.mean_interval(statistics.sample(column.tolist())) for column in values.T]
-            low, high = ([getattr(interval, end) for interval in intervals] for end in ("low", "high"))
-            axis.fill_between(epochs, low, high, color=SHADES[i % 2], alpha=0.15, linewidth=0)
+            style |= {"markersize": 4, "markevery": _every(len(curve.at), i)}
+            axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **style)
+            _fill(axis, curve, SHADES[i % 2], 0.15)
         room = 0.05 * (max(extremes) - min(extremes)) or 0.05
         axis.set(xlabel="epoch", ylabel=f"{runs.judged_by} {runs.plan.response}")
-        axis.set_ylim(min(extremes) - room, max(extremes) + room)  # intervals of two runs reach far beyond
+        axis.set_ylim(min(extremes) - room, max(extremes) + room)
         axis.legend(frameon=False, fontsize="x-small")
     return figure
 
 
 def _span_sizes(runs: Runs) -> Figure | None:
     """A panel for every treatment with a span and dimension, a line for every layer."""
-    panels_of = []
-    for name, of_one in runs.runs.items():
-        if not (of_one[0].summary["threshold"] or 0) > 0:
-            continue  # no span, or all of the grid
-        grid = of_one[0].summary["grid_shape"]
-        names = {row["name"] for run in of_one for row in run.metrics if "/size_" in row["name"]}
-        panels_of += [(name, grid, dim, names) for dim in range(len(grid)) if names]
+    grids = {name: of_one[0].summary["grid_shape"] for name, of_one in runs.runs.items()}
+    panels_of = [
+        (name, dim, layers)
+        for name, grid in grids.items()
+        for dim in range(len(grid))
+        if (layers := [curve for what, curve in runs.curves.get(name, {}).items() if what.endswith(f"/{dim}")])
+    ]
     if not panels_of:
         return None
     figure, panels = _panels(len(panels_of))
-    for axis, (name, grid, dim, names) in zip(panels, panels_of, strict=True):
-        layers = sorted({metric.split("/")[0] for metric in names}, key=lambda layer: int(layer.split("_")[1]))
-        for i, layer in enumerate(layers):
-            # One size a dimension, or one a head and dimension: then their mean.
-            own = [m for m in names if m.startswith(f"{layer}/") and int(m.split("_")[-1]) % len(grid) == dim]
-            epochs, values, drawn = _curves(runs.runs[name], "span", own)
-            axis.plot(epochs, values.mean(0), color="black", linestyle=STYLES[i % 4], label=f"layer {i + 1}")
-            axis.fill_between(epochs, values.min(0), values.max(0), color="black", alpha=0.12, linewidth=0)
-        whole = 2 * grid[dim] - 1
+    for axis, (name, dim, layers) in zip(panels, panels_of, strict=True):
+        for i, curve in enumerate(layers):
+            axis.plot(curve.at, curve.mean, color="black", linestyle=STYLES[i % 4], label=f"layer {i + 1}")
+            _fill(axis, curve, "black", 0.12)
+        whole = 2 * grids[name][dim] - 1
         axis.axhline(whole, color="0.7", linewidth=1)
-        across = {1: ("",), 2: (", rows", ", columns")}.get(len(grid), tuple(f", dimension {i + 1}" for i in range(3)))
-        axis.set_title(runs.figure_label(name, drawn) + across[dim], fontsize="small")
+        num_dims = len(grids[name])
+        across = {1: ("",), 2: (", rows", ", columns")}.get(num_dims, tuple(f", dimension {i + 1}" for i in range(3)))
+        axis.set_title(runs.figure_label(name, layers[-1].num_runs) + across[dim], fontsize="small")
         axis.set(xlabel="epoch", ylabel=f"span (of {whole} offsets)", ylim=(0, 1.1 * whole))
         axis.legend(frameon=False, fontsize="x-small")
     return figure
@@ -201,25 +181,30 @@ def _against_seconds(runs: Runs) -> Figure | None:
     if len(shown) > len(STYLES) * len(SHADES):
         named = {name for h in runs.plan.hypotheses for name in (h.treatment, h.control)}
         shown = [name for name in shown if name in named] or shown
+    curves = _drawable(runs, "seconds")
+    if not any(name in curves for name in shown):
+        return None
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for i, name in enumerate(shown):
-        of_one = [run for run in runs.runs[name] if run.series("speed", "seconds")]
-        epochs, values, drawn = _curves(of_one, "validation", [runs.plan.response])
-        at, seconds, _ = _curves(drawn, "speed", ["seconds"])
-        both = np.isin(epochs, at)
-        if both.sum() < 2:
-            continue
-        means = seconds.mean(0)[np.searchsorted(at, epochs[both])]
-        style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8], "color": SHADES[i // 4 % 2], "markersize": 5}
-        every = _every(int(both.sum()), i)
-        axis.plot(means, values.mean(0)[both], label=runs.figure_label(name, drawn), markevery=every, **style)
-    if not axis.lines:
-        plt.close(figure)
-        return None
+        if curve := curves.get(name):
+            style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8], "color": SHADES[i // 4 % 2], "markersize": 5}
+            style |= {"markevery": _every(len(curve.at), i), "label": runs.figure_label(name, curve.num_runs)}
+            axis.plot(curve.at, curve.mean, **style)
     axis.set(xlabel="seconds", ylabel=f"{runs.judged_by} {runs.plan.response}")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize="small")
     return figure
+
+
+def _drawable(runs: Runs, what: str) -> dict[str, Curve]:
+    """The curves of this kind by treatment; one point is no curve."""
+    found = {name: curves[what] for name, curves in runs.curves.items() if what in curves}
+    return {name: curve for name, curve in found.items() if len(curve.at) > 1}
+
+
+def _fill(axis, curve: Curve, color: str, alpha: float) -> None:
+    if curve.low is not None and curve.high is not None:
+        axis.fill_between(curve.at, curve.low, curve.high, color=color, alpha=alpha, linewidth=0)
 
 
 def _every(count: int, curve: int) -> tuple[int, int]:

@@ -138,6 +138,16 @@ def write_for_outside_metrics(
     return paths
 
 
+def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase: bool) -> dict[str, float]:
+    """The p of `paired_bootstrap` for {"bleu", "chrf"}, of a baseline's folder and a system's; empty without files."""
+    if not all((folder / HYPOTHESIS).exists() for folder in folders):
+        return {}
+    paths = [folder / HYPOTHESIS for folder in folders] + [folders[-1] / REFERENCE]
+    theirs, ours, references = (path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths)
+    tested = paired_bootstrap(theirs, {"system": ours}, references, tokenize=tokenize, lowercase=lowercase)
+    return {metric: score.p for metric, score in tested["system"].items() if score.p is not None}
+
+
 def outside_commands(folder: pathlib.Path) -> list[str]:
     """What scores the files of a folder with COMET and with BLEURT, where these are installed."""
     source, hypothesis, reference = (shlex.quote(str(folder / name)) for name in (SOURCE, HYPOTHESIS, REFERENCE))

@@ -1,21 +1,20 @@
 """Mixers compared by their translations, as Schmidt 2023 prints them: scores, sizes, and paired bootstrap tests."""
 
-import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from posattn_jax.analysis.markdown_table import table
-from posattn_jax.analysis.run_folders import Run, Runs
-from posattn_jax.analysis.translation_scores import HYPOTHESIS, REFERENCE, paired_bootstrap
+from posattn_jax.analysis.runs import Runs
 
 # What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
 KNOWS = {
-    "aposnet": "position-position\n(aPosNet)",
-    "rposnet": "position-position\n(rPosNet)",
-    "relative": "token-position",
-    "attention": "token-token",
-    "shaw": "token-token\n+ token-position",
+    ("position", "position"): "position-position\n(aPosNet)",
+    ("position", "relative"): "position-position\n(rPosNet)",
+    ("content", "relative"): "token-position",
+    ("content", "content"): "token-token",
+    ("content", "content", "relative"): "token-token\n+ token-position",
 }
 
 
@@ -24,29 +23,13 @@ def compose(runs: Runs) -> str | None:
 
     BLEU and chrF are means over seeds, with standard errors of the mean where there are several. p is that of a
     paired bootstrap test of the translations of one seed against those of the first treatment with the same seed: of
-    these two runs, not of what other seeds would give.
+    these two runs, not of what other seeds would give. It is left out where the translations are gone.
     """
-    part = runs.plan.part
-    if runs.plan.response not in ("bleu", "chrf") or not all(
-        (_folder(run, part) / HYPOTHESIS).exists() for run in runs.all
-    ):
+    if runs.plan.response not in ("bleu", "chrf"):
         return None
-    names, rows = list(runs.runs), []
+    rows = []
     for name, of_one in runs.runs.items():
-        baseline = {run.seed: run for run in runs.runs[names[0]]}
-        paired = [run for run in of_one if run.seed in baseline]
-        p = {}
-        if name != names[0] and paired:
-            ours, theirs = (_lines(_folder(run, part), HYPOTHESIS) for run in (paired[0], baseline[paired[0].seed]))
-            data = of_one[0].config["data"]
-            tested = paired_bootstrap(
-                theirs,
-                {name: ours},
-                _lines(_folder(paired[0], part), REFERENCE),
-                tokenize="zh" if data["target"] == "zh" else "13a",
-                lowercase=data["fold_case"],
-            )
-            p = {metric: f"{score.p:.3f}" for metric, score in tested[name].items() if score.p is not None}
+        p = {metric: f"{value:.3f}" for metric, value in runs.p.get(name, {}).items()}
         hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
         row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
         row += [_mean([run.figures["bleu"] for run in of_one]), p.get("bleu", "")]
@@ -58,25 +41,24 @@ def compose(runs: Runs) -> str | None:
 
 def gating(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
     """The response with the gate and without, by what queries and keys know; None where no pair was measured."""
-    found: dict[tuple[str, bool], float] = {}
+    found: dict[tuple[tuple[str, ...], bool], float] = {}
     for name in runs.runs:
-        mixer = runs.runs[name][0].config["model"].get("mixer", {})
-        alike = isinstance(mixer.get("encoder"), str) and mixer["encoder"] == mixer["decoder"]
-        if alike and mixer["encoder"] in KNOWS and mixer["cross"] == "attention":
-            gated = {"own": mixer["encoder"] in ("aposnet", "rposnet"), "yes": True, "no": False}[mixer["gate"]]
-            found[mixer["encoder"], gated] = float(np.mean(runs.responses(name)))
-    pairs = {label: (found.get((mixer, True)), found.get((mixer, False))) for mixer, label in KNOWS.items()}
+        model = runs.runs[name][0].config["model"]
+        if "decoder_block" not in model:
+            return None
+        encoder, decoder = (model[f"{stack}_block"]["mixing"] for stack in ("encoder", "decoder"))
+        cross = model["decoder_block"]["cross"]
+        if encoder == decoder and _knows(encoder) in KNOWS and _knows(cross) == ("content", "content"):
+            found[_knows(encoder), encoder["gate"] is not None] = float(np.mean(runs.responses(name)))
+    pairs = {label: (found.get((known, True)), found.get((known, False))) for known, label in KNOWS.items()}
     if not any(None not in pair for pair in pairs.values()):
         return None
     return {label: pair for label, pair in pairs.items() if pair != (None, None)}
 
 
-def _folder(run: Run, part: str) -> pathlib.Path:
-    return run.workdir / "translations" / part
-
-
-def _lines(folder: pathlib.Path, name: str) -> list[str]:
-    return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
+def _knows(mixing: dict[str, Any]) -> tuple[str, ...]:
+    energies = mixing["energies"]
+    return (energies["query"], *energies["keys"]) if energies["kind"] == "DotProducts" else ()
 
 
 def _mean(values: Sequence[float]) -> str:

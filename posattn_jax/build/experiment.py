@@ -100,10 +100,8 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
     """
     encoding = SinusoidalEncoding(config.data.combine)
     try:
-        shape, width = (
-            grid.check_grid(config.data.grid_shape, "data.grid_shape"),
-            build_model(config, (Siren,)).features,
-        )
+        shape = grid.check_grid(config.data.grid_shape, "data.grid_shape")
+        width = build_model(config, (Siren,)).features
         if grid.num_positions(shape) == 1:
             raise ValueError(f"data.grid_shape={shape}: expected more than one position")
         targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, 1, width, shape))(jax.random.key(config.seed))

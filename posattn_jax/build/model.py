@@ -5,17 +5,17 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from posattn_jax.axes import Sizes
+from posattn_jax.build.names import name_of
 from posattn_jax.build.parts import build
 from posattn_jax.system.errors import InputError
 
 
 def build_model(config: ConfigDict, kinds: tuple[type, ...], **known: Any) -> Any:
     """The model, of one of the kinds that the task takes; for `known` see `build`."""
-    model = build(config.model, "model", **known)
-    if not isinstance(model, kinds):
+    if config.model.kind not in [name_of(kind) for kind in kinds]:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise InputError(f'model.kind="{config.model.kind}": expected {expected} with task="{config.task}"')
-    return model
+    return build(config.model, "model", **known)
 
 
 def table_shapes(grid_shape: Sizes) -> dict[str, Sizes]:

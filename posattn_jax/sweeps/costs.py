@@ -6,7 +6,7 @@
 Operations are those of the formulas, with every pair laid out (implementation=reference): what a layout saves of
 them, or adds, is not in them. The rest is of the update as it is trained: temporary memory as compiled, and seconds of
 all cores together, which other work on the machine changes little. Writes WORKDIR/costs.json, which
-`posattn_jax.analysis.comparison` reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
+the report reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
 """
 
 import json

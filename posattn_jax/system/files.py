@@ -78,3 +78,15 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in tree.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
+    """What `flatten` was given, without empty branches."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *branches, leaf = name.split(".")
+        node = tree
+        for branch in branches:
+            node = node.setdefault(branch, {})
+        node[leaf] = value
+    return tree

@@ -1,20 +1,23 @@
-"""The comparison of methods from made run folders, as its user calls it."""
+"""What methods cost, in the report of made run folders."""
 
 import json
-import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from posattn_jax.analysis import comparison
+from posattn_jax.analysis import comparison, report
+from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.system.errors import InputError
 from tests.analysis.made_sweep import write_run
 
 RESPONSES = {"plain": (0.5, 0.6, 0.7), "better": (0.8, 0.9, 0.85), "unfinished": ()}
+COST = {"operations": 5e6, "temp_bytes": 3 * 2**20, "cpu_seconds": 0.25, "seconds": 0.2}
 
 
-def made_sweep(folder, response="accuracy"):
+def made_sweep(folder, response="accuracy", **costs):
     treatments = tuple(Treatment(name, f"the {name} one", {"model.kind": name}) for name in RESPONSES)
     hypotheses = (Hypothesis("Better is higher", "better", "plain", "greater"),)
     plan = Plan("Which?", treatments, hypotheses, seeds=(1, 2, 3), response=response)
@@ -22,54 +25,58 @@ def made_sweep(folder, response="accuracy"):
     for name, responses in RESPONSES.items():
         for seed, value in enumerate(responses, 1):
             write_run(folder / name / str(seed), value, kind=name)
+    if costs:
+        (folder / "costs.json").write_text(json.dumps({"treatments": costs}))
 
 
-def called(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["comparison", *map(str, arguments)])
-    return comparison.main()
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_table_and_figure(tmp_path, monkeypatch, capsys, measured):
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    made_sweep(runs)
-    if measured:
-        cost = {"operations": 5e6, "temp_bytes": 3 * 2**20, "cpu_seconds": 0.25, "seconds": 0.2}
-        costs = {"treatments": {"plain": cost, "better": cost | {"operations": 7e6}}}
-        (runs / "costs.json").write_text(json.dumps(costs))
-    assert called(monkeypatch, runs, f"--out={out}") == 0
-    assert "2 methods, 6 runs" in capsys.readouterr().out
-    first, second = json.loads((out / "comparison.json").read_text())["methods"]
-    assert (first["name"], second["name"], first["n"]) == ("better", "plain", 3)
-    np.testing.assert_allclose([first["mean"], second["mean"]], [0.85, 0.6])
+def test_the_table_has_the_best_first(tmp_path):
+    made_sweep(tmp_path, better=COST | {"operations": 7e6})
+    report.write(tmp_path)
+    text = (tmp_path / "report" / "report.md").read_text()
+    lines = text.split("## Costs")[1].split("## ")[0].strip().splitlines()
+    assert lines[0].startswith("Best-epoch validation accuracy: means and 95% intervals of the mean (t).")
     half = 4.302652729911275 * 0.1 / 3**0.5  # t of two degrees of freedom
-    np.testing.assert_allclose([second["low"], second["high"]], [0.6 - half, 0.6 + half])
-    assert (first["operations"], first["temp_mib"], first["cpu_ms"]) == ((7e6, 3, 250) if measured else (None,) * 3)
-    text = (out / "comparison.md").read_text()
-    row = "| the better one | 3 | 0.8500 | 0.7258 to 0.9742 | 1,234 | "
-    assert row + ("7 | 250.0 | 3.0 | - | 90 |" if measured else "- | - | - | - | 90 |") in text
-    assert "unfinished: was not started" in text and "Better is higher" in text
-    for suffix in ("png", "svg"):
-        assert (out / f"comparison.{suffix}").stat().st_size > 5_000
+    assert lines[-2:] == [
+        "| the better one | 3 | 0.8500 | 0.7258 to 0.9742 | 1,234 | 7 | 250.0 | 3.0 | - | 90 |",
+        f"| the plain one | 3 | 0.6000 | {0.6 - half:.4f} to {0.6 + half:.4f} | 1,234 | - | - | - | - | 90 |",
+    ]
+    assert (tmp_path / "report" / "figures" / "comparison.svg").stat().st_size > 5_000
+    again = read_runs(tmp_path / "report")
+    assert again.costs == read_runs(tmp_path).costs == {"better": COST | {"operations": 7e6}}
+
+
+def test_the_picture_has_every_treatment_with_costs(tmp_path):
+    made_sweep(tmp_path, better=COST, plain=COST | {"cpu_seconds": 0.1})
+    figure = comparison.draw(read_runs(tmp_path))
+    points = {text.get_text(): text.xy for text in figure.axes[0].texts}
+    plt.close(figure)
+    assert points.keys() == {"plain", "better"}
+    np.testing.assert_allclose([points["plain"], points["better"]], [(100, 0.6), (250, 0.85)])
 
 
 def test_of_losses_the_least_is_first(tmp_path):
     """As masked language models are judged."""
-    made_sweep(tmp_path, "loss")
+    made_sweep(tmp_path, "loss", plain=COST)
     for name, loss in (("plain", 2.0), ("better", 1.0)):
         for seed in "123":
             path = tmp_path / name / seed / "summary.json"
             summary = json.loads(path.read_text())
             summary["best"]["loss"] = loss
             path.write_text(json.dumps(summary))
-    rows = comparison.compare(read_runs(tmp_path), {})
-    assert [row.mean for row in rows] == [1.0, 2.0]
+    runs = read_runs(tmp_path)
+    lines = comparison.compose(runs, outcomes(runs)).splitlines()[-2:]
+    assert [line.split(" | ")[2] for line in lines] == ["1.0000", "2.0000"]
 
 
-def test_what_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch, capsys):
-    assert called(monkeypatch, tmp_path, f"--out={tmp_path}") == 2
-    assert "no runs there" in capsys.readouterr().err
+def test_without_costs_there_is_nothing_to_compare(tmp_path):
     made_sweep(tmp_path)
-    (tmp_path / "costs.json").write_text('{"treat')
-    assert called(monkeypatch, tmp_path, f"--out={tmp_path}") == 2
-    assert "costs.json: cannot be read (JSONDecodeError" in capsys.readouterr().err
+    runs = read_runs(tmp_path)
+    assert comparison.compose(runs, outcomes(runs)) is comparison.draw(runs) is None
+
+
+@pytest.mark.parametrize("text", ['{"treat', '{"treated": {}}'])
+def test_damaged_costs_are_named(tmp_path, text):
+    made_sweep(tmp_path)
+    (tmp_path / "costs.json").write_text(text)
+    with pytest.raises(InputError, match=r"costs.json: cannot be read"):
+        read_runs(tmp_path)

@@ -49,7 +49,7 @@ def test_means_errors_and_what_needs_no_model(workdir):
 
 def test_it_is_in_the_report_in_the_place_of_a_figure(workdir):
     runs = read_runs(workdir)
-    text = report.compose(runs, outcomes(runs), [], {})
+    text = report.compose(runs, outcomes(runs), [])
     assert "## By data.name" in text and "| No convolution | 55.0 ± 5.0 |" in text
     assert sweep_figures._by_field(runs) is None
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posattn_jax.analysis import report, sweep_figures
+from posattn_jax.analysis import report, runs_file
+from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.findings import TWO_RUNS, findings, outcomes, verdict
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
@@ -90,6 +91,61 @@ def test_the_report_of_finished_runs(folder, capsys):
     for name in ("box_plots", "learning_curves", "spans", "span_sizes", "seconds"):
         for suffix in ("png", "svg"):
             assert (folder / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 4000
+
+
+def test_a_report_is_made_again_of_its_runs_alone(folder, tmp_path_factory, capsys):
+    """Of `runs.jsonl`, which is all that is committed with its words."""
+    (folder / "half" / "2" / "summary.json").unlink()
+    report.write(folder)
+    made, again = folder / "report", tmp_path_factory.mktemp("again")
+    shutil.copy(made / "runs.jsonl", again)
+    report.write(again)
+    assert "14 runs" in capsys.readouterr().out
+    assert (made / "runs.jsonl").read_text() == (again / "runs.jsonl").read_text()
+    for name in ("report.md", "results.json"):
+        assert (made / name).read_text() == (again / name).read_text()
+    assert "Pictures: `python -m posattn_jax.main --mode=report" in (made / "report.md").read_text()
+    drawn = [sorted(path.name for path in (each / "figures").iterdir()) for each in (made, again)]
+    assert drawn[0] == drawn[1] and (again / "index.html").read_text().count("data:image/svg+xml") == 5
+    before, after = read_runs(folder), read_runs(again)
+    for field in ("plan", "runs", "left_out", "commands"):
+        assert getattr(before, field) == getattr(after, field)
+    for name, curves in before.curves.items():
+        for what, curve in curves.items():
+            for field in ("num_runs", "at", "mean", "low", "high"):
+                ours, theirs = getattr(curve, field), getattr(after.curves[name][what], field)
+                assert ours is theirs is None or ours == pytest.approx(theirs, rel=1e-4)
+    np.testing.assert_allclose(after.spans["span"].factors["block_0"], np.diag([0.2, 0.3]), rtol=1e-4)
+    np.testing.assert_allclose(after.spans["span"].image, before.spans["span"].image, rtol=1e-4)
+
+
+def test_long_curves_are_thinned(tmp_path):
+    curve = Curve(1, np.arange(1001.0), np.arange(1001.0) / 3)
+    thin = runs_file._thinned(curve)
+    assert len(thin.at) <= 200 and thin.at[-1] == 1000 and np.array_equal(thin.mean, thin.at / 3)
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:30]], "runs.jsonl: cannot be read (JSONDecodeError"),
+        (lambda lines: [], "runs.jsonl: cannot be read (ValueError"),
+        (lambda lines: lines[:1], "runs.jsonl: cannot be read (ValueError: no run)"),
+        (lambda lines: lines[1:], "runs.jsonl: cannot be read (KeyError: 'plan')"),
+        (
+            lambda lines: [*lines[:-1], lines[-1].replace('"config":{', '"config":{"model.width":9,')],
+            "model.width is 64 and 9",
+        ),
+    ],
+    ids=["cut", "empty", "no_run", "headless", "mixed"],
+)
+def test_runs_that_cannot_be_read_again_are_named(folder, undrawn, spoil, message):
+    report.write(folder)
+    path = folder / "report" / "runs.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(spoil(lines)))
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_runs(path.parent)
 
 
 def test_runs_evaluated_once_have_no_curves(folder):
@@ -297,6 +353,7 @@ def test_evaluations_are_the_response_where_the_plan_says_so(tmp_path, undrawn):
     )
     report.write(tmp_path)
     assert "Validation accuracy under data.pool = 1" in (tmp_path / "report" / "report.md").read_text()
+    assert read_runs(tmp_path / "report").runs == runs.runs
 
 
 def test_runs_without_curves_and_with_longer_ones(folder):
@@ -311,9 +368,14 @@ def test_runs_without_curves_and_with_longer_ones(folder):
         "span/1: is not in every figure (it has no positions.npz)",
         "span/2: is not in every figure (it has no metrics.jsonl)",
     ]
-    epochs, values, drawn = sweep_figures._curves(runs.runs["none"], "validation", ["accuracy"])
-    assert epochs.tolist() == [1, 2, 3] and values[0].tolist() == pytest.approx([A[0] - 0.2, A[0] - 0.1, A[0]])
-    assert len(drawn) == 5 and len(sweep_figures._curves(runs.runs["span"], "validation", ["accuracy"])[2]) == 4
+    curve, other = (runs.curves[name]["epochs"] for name in ("none", "span"))
+    assert curve.at.tolist() == [1, 2, 3]
+    assert curve.mean.tolist() == pytest.approx([np.mean(A) - 0.2, np.mean(A) - 0.1, np.mean(A)])
+    half = stats.t.ppf(0.975, 4) * np.std(A, ddof=1) / 5**0.5
+    assert curve.high.tolist() == pytest.approx(curve.mean + half) and curve.low[0] == pytest.approx(
+        curve.mean[0] - half
+    )
+    assert (curve.num_runs, other.num_runs, runs.spans["span"].num_runs) == (5, 4, 4)
     report.write(folder)
 
 

@@ -30,8 +30,9 @@ from tests.support.made_runs import patches
         ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
         ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
         ("data.validation", "test", 'data.validation="test": digits has no test part'),
-        ("model.kind", "Mlp", "model.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
-        ("model.kind", "Siren", "model.block=EncoderBlock: Siren has bias_init, features, hidden_features"),
+        ("model.kind", "Mlp", 'model.kind="Mlp": expected Classifier or VisionTransformer with task="classification"'),
+        ("model.kind", "VisionTransformer", "model.head_dim=None: VisionTransformer has absolute_positions, block"),
+        ("model.block.kind", "Mlp", "model.block.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
         ("model.block.activation", "tanh", 'model.block.activation="tanh": expected "relu", "gelu"'),
         (f"{ATTENTION}.projections.kernel_init", "ones_", 'attention.projections.kernel_init="ones_": expected "relu"'),
         (

@@ -35,6 +35,7 @@ from posattn_jax import (
     SinusoidalPositions,
     WindowSpan,
 )
+from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build import experiment
 from posattn_jax.build.model import build_model
 from posattn_jax.build.parts import change, leaves, part
@@ -160,8 +161,8 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
 
 def test_the_recipe_of_the_runs_on_multi30k():
     """Of the committed runs the config says again what they were made with."""
-    run = json.loads(pathlib.Path("docs/results/multi30k/transformer/9188/config.json").read_text())
-    made, now = flatten(run), flatten(nmt_multi30k.get_config("transformer").to_dict())
+    run = read_runs(pathlib.Path("docs/results/multi30k")).runs["transformer"][0]
+    made, now = flatten(run.config), flatten(nmt_multi30k.get_config("transformer").to_dict())
     later = set(now) - set(made)  # fields that came later
     assert now["train.batch_unit"] == "places" and now["data.validation_every"] == 0
     differing = {name for name in set(now) - later if json.loads(json.dumps(now[name])) != made.get(name)}
@@ -220,10 +221,9 @@ def test_bert_is_evaluated_every_5000_updates(name, evaluations, variant):
 @pytest.mark.parametrize("folder, name, variant", [("bert_tiny", "bert_tiny", ""), ("compare_text", "compare", "text")])
 def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, variant):
     config = importlib.import_module(f"configs.{name}").get_config(variant)
-    for path in pathlib.Path("docs/results", folder).glob("*/*/config.json"):
-        committed = json.loads(path.read_text())
+    for run in read_runs(pathlib.Path("docs/results", folder)).all:
         for group in ("train", "optimizer"):
-            assert {field: config[group][field] for field in committed[group]} == committed[group]
+            assert {field: config[group][field] for field in run.config[group]} == run.config[group]
 
 
 @pytest.mark.parametrize(

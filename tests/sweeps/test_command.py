@@ -120,7 +120,7 @@ def test_lists_that_mean_nothing(function, values, message):
             'task="masked_lm": runs of several seeds are trained together only',
         ),
         (["--mode=sweep", "--seeds_together=2", "--config.mesh.grid=2"], "mesh.grid=2: runs of several seeds are"),
-        (["--mode=report"], "--config: a report is made of run folders alone"),
+        (["--mode=report"], "--config: a report is made of finished runs alone"),
         (["--mode=report", None], "no runs there"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -1,0 +1,115 @@
+"""A sweep's finished runs, and what their treatments logged, wherever they were read from."""
+
+import dataclasses
+from typing import Any
+
+from posattn_jax.analysis.curves import Curve, Spans
+from posattn_jax.analysis.plan import Plan, Treatment
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import flatten
+
+# Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
+MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")
+MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+      treatment, seed: which.
+      config, summary: its files.
+      figures: of the epoch, or the evaluation, that the sweep judges by.
+      response: the one that it judges by.
+    """
+
+    treatment: str
+    seed: int
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    figures: dict[str, Any]
+    response: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """A sweep's finished runs.
+
+    Attributes:
+      plan: what was asked.
+      runs: by treatment, those with a finished run, in the plan's order, each ordered by seed as in the plan.
+      left_out: a line for everything that is missing or was not used.
+      commands: that ran the sweep, as far as they are known.
+      curves, spans: by treatment, for pictures: see `curves.py`.
+      costs: of an update by treatment, as `sweeps.costs` has measured them.
+      p: by treatment, of a paired bootstrap test of its translations against the first one's: {"bleu", "chrf"}.
+    """
+
+    plan: Plan
+    runs: dict[str, list[Run]]
+    left_out: list[str]
+    commands: list[str]
+    curves: dict[str, dict[str, Curve]]
+    spans: dict[str, Spans]
+    costs: dict[str, dict[str, float]]
+    p: dict[str, dict[str, float]]
+
+    def responses(self, treatment: str) -> list[float]:
+        """Of all finished runs of a treatment."""
+        return [run.response for run in self.runs.get(treatment, [])]
+
+    @property
+    def treatments(self) -> list[Treatment]:
+        """Those with a finished run."""
+        return [treatment for treatment in self.plan.treatments if treatment.name in self.runs]
+
+    @property
+    def judged_by(self) -> str:
+        """The examples that the runs are judged by: "validation" or "test"."""
+        return "test" if self.all[0].config["data"].get("validation") == "test" else "validation"
+
+    @property
+    def response_label(self) -> str:
+        """What `responses` are."""
+        if not self.plan.evaluate:
+            return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
+        changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
+        of_average = self.all[0].config.get("task") == "translation"
+        which = "of averaged checkpoints" if of_average else "after the best epoch"
+        return f"{self.plan.part} {self.plan.response} under {changes}, {which}"
+
+    @property
+    def response_title(self) -> str:
+        """The same, to begin a sentence with."""
+        return self.response_label[0].upper() + self.response_label[1:]
+
+    def figure_label(self, treatment: str, num_runs: int) -> str:
+        """A treatment's name, and how many of its runs a figure shows."""
+        label = self.plan.treatment(treatment).label.replace("$", r"\$")  # no formula
+        return f"{label} (n = {num_runs})"
+
+    @property
+    def all(self) -> list[Run]:
+        """Every run."""
+        return [run for runs in self.runs.values() for run in runs]
+
+    def check(self) -> None:
+        """InputError where runs differ in more than their seed, or treatments in more than their fields."""
+        fields = {name for treatment in self.plan.treatments for name in treatment.fields}
+        first = self.all[0]
+        for of_one in self.runs.values():
+            for run in of_one:
+                _check_same(of_one[0], run, set(MAY_DIFFER))
+                if fields:
+                    _check_same(first, run, fields | set(MAY_DIFFER))
+
+
+def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
+    one, other = flatten(a.config), flatten(b.config)
+    for name in sorted(one.keys() | other.keys()):
+        if one.get(name) != other.get(name) and not any(f"{name}.".startswith(f"{each}.") for each in may_differ):
+            raise InputError(
+                f"{a.treatment}/{a.seed} and {b.treatment}/{b.seed} cannot be compared: "
+                f"{name} is {one.get(name)!r} and {other.get(name)!r}"
+            )

@@ -1,0 +1,124 @@
+"""A sweep as one small file: all that a report reads of its run folders, so that the folders need not be kept.
+
+RUNS.jsonl, a JSON object a line, fields of configs and summaries by their dotted names:
+  the first         "plan", "commands", "left_out", and the fields that all runs share: "config", "summary"
+  of a treatment    "treatment", the fields that its runs share, "config", and "curves", "spans", "costs", "p", as far
+                    as they are known
+  of a run          "treatment", "seed", the fields that are its own: "config", "summary"; of an evaluation its
+                    "figures"
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from posattn_jax.analysis.curves import Curve, Spans
+from posattn_jax.analysis.plan import Plan, plan_of
+from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import flatten, unflatten, write_atomically
+
+NAME = "runs.jsonl"
+DIGITS, POINTS = 5, 200  # of what is only drawn
+
+
+def write(path: pathlib.Path, runs: Runs) -> None:
+    """Writes the runs, and what they share once."""
+    config, configs = _split([run.config for run in runs.all])
+    of_treatments = {}
+    for name in runs.runs:
+        own = [i for i, run in enumerate(runs.all) if run.treatment == name]
+        of_treatments[name], rest = _split([configs[i] for i in own])
+        for i, each in zip(own, rest, strict=True):
+            configs[i] = each
+    summary, summaries = _split([run.summary for run in runs.all])
+    first = {"plan": dataclasses.asdict(runs.plan), "commands": runs.commands, "left_out": runs.left_out}
+    lines: list[dict[str, Any]] = [first | {"config": config, "summary": summary}]
+    for name in runs.runs:
+        curves = {what: _thinned(curve) for what, curve in runs.curves.get(name, {}).items()}
+        own = {"config": of_treatments[name], "curves": curves} | {
+            what: getattr(runs, what).get(name) for what in ("spans", "costs", "p")
+        }
+        lines.append({"treatment": name} | {what: _plain(value) for what, value in own.items() if value})
+    for run, own_config, own_summary in zip(runs.all, configs, summaries, strict=True):
+        line = {"treatment": run.treatment, "seed": run.seed, "config": own_config, "summary": own_summary}
+        lines.append(line | ({"figures": run.figures} if runs.plan.evaluate else {}))
+    text = "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read(path: pathlib.Path) -> Runs:
+    """What `write` wrote.
+
+    Raises:
+      InputError: the file is not one of its.
+    """
+    try:
+        first, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        plan = plan_of(first["plan"])
+        runs = Runs(plan, {}, first["left_out"], first["commands"], {}, {}, {}, {})
+        configs = {line["treatment"]: first["config"] | line.get("config", {}) for line in lines if "seed" not in line}
+        for line in lines:
+            if "seed" in line:
+                config = configs[line["treatment"]] | line["config"]
+                runs.runs.setdefault(line["treatment"], []).append(_run(line, config, first["summary"], plan))
+            else:
+                _read_treatment(line, runs)
+        if not runs.runs:
+            raise ValueError("no run")
+        return runs
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _run(line: dict[str, Any], config: dict[str, Any], shared: dict[str, Any], plan: Plan) -> Run:
+    config, summary = unflatten(config), unflatten(shared | line["summary"])
+    figures = line["figures"] if plan.evaluate else summary[plan.summarised]
+    return Run(line["treatment"], line["seed"], config, summary, figures, figures[plan.response])
+
+
+def _read_treatment(line: dict[str, Any], runs: Runs) -> None:
+    name = line["treatment"]
+    runs.curves[name] = {
+        what: Curve(curve.pop("num_runs"), **{field: np.array(values, float) for field, values in curve.items()})
+        for what, curve in line.get("curves", {}).items()
+    }
+    if spans := line.get("spans"):
+        factors = {layer: np.array(factor) for layer, factor in spans["factors"].items()}
+        runs.spans[name] = Spans(spans["num_runs"], factors, np.array(spans["image"]))
+    runs.costs.update({name: line["costs"]} if "costs" in line else {})
+    runs.p.update({name: line["p"]} if "p" in line else {})
+
+
+def _split(trees: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The fields that all have, of the same value and type, and the others of each."""
+    flat = [flatten(tree) for tree in trees]
+    shared = {n: v for n, v in flat[0].items() if all(n in each and repr(each[n]) == repr(v) for each in flat)}
+    return shared, [{name: value for name, value in each.items() if name not in shared} for each in flat]
+
+
+def _thinned(curve: Curve) -> Curve:
+    """At so many points as a picture shows, with the last."""
+    every = -(-len(curve.at) // POINTS)
+    arrays = {name: array for name, array in vars(curve).items() if isinstance(array, np.ndarray)}
+    return dataclasses.replace(curve, **{name: array[::-every][::-1] for name, array in arrays.items()})
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: dataclasses and arrays as dicts and lists, arrays rounded; what is None is left out."""
+    if dataclasses.is_dataclass(value):
+        return {name: _plain(each) for name, each in vars(value).items() if each is not None}
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_plain(each) if each.ndim else _rounded(each) for each in value]
+    return value
+
+
+def _rounded(value: np.floating) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
