@@ -80,10 +80,10 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
         if name in INHERITED:
             arguments |= {name: dtypes[name]} if name in dtypes else {}
         elif one in given:
-            if given[number] < 1:
-                raise InputError(f"{path}.{number}={given[number]}: expected at least 1")
-            copies = (given[one] for _ in range(given[number]))
-            arguments[name] = tuple(_built(each, f"{path}.{one}", known, dtypes) for each in copies)
+            count: Any = given[number]
+            if count < 1:
+                raise InputError(f"{path}.{number}={count}: expected at least 1")
+            arguments[name] = tuple(_built(given[one], f"{path}.{one}", known, dtypes) for _ in range(count))
         elif value is None and name in known and (around is None or _is_needed(field)):
             arguments[name] = known[name]
         elif value is None and _is_needed(field):
@@ -105,16 +105,18 @@ def _named(known: dict[str, Any], name: Any, path: str) -> Any:
 
 def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dict[str, Any]) -> Any:
     """What a field is given, from what the config says."""
-    if isinstance(value, TREE):
-        if "kind" in value:
-            return _built(value, path, known, dtypes)
+    found = value
+    if isinstance(value, TREE) and "kind" in value:
+        found = _built(value, path, known, dtypes)
+    elif isinstance(value, TREE):
         return tuple(_built(each, f"{path}.{name}", known, dtypes) for name, each in value.items() if each is not None)
-    if isinstance(value, str) and _takes_function(field.type):
+    elif isinstance(value, str) and _takes_function(field.type):
         return _named(FUNCTIONS, value, path)
-    value = tuple(value) if isinstance(value, list | tuple) else value
-    if not _fits(value, field.type):
+    elif isinstance(value, list | tuple):
+        found = tuple(value)
+    if not _fits(found, field.type):
         raise InputError(f"{path}={_shown(value)}: expected {_expected(field.type)}")
-    return value
+    return found
 
 
 def change(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
@@ -252,7 +254,7 @@ def _fits(value: Any, hint: Any) -> bool:
         elif each is int:
             fits = isinstance(value, int) and not isinstance(value, bool)
         else:
-            fits = not isinstance(each, type) or isinstance(value, each)
+            fits = not isinstance(each, type) or getattr(each, "_is_protocol", False) or isinstance(value, each)
         if fits:
             return True
     return False

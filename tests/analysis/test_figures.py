@@ -34,7 +34,9 @@ def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel
     summary = {"best": best, "grid_shape": list(grid_shape), "threshold": 0.1 if span else None}
     workdir.joinpath("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     workdir.joinpath("summary.json").write_text(json.dumps(summary))
-    workdir.joinpath("config.json").write_text(json.dumps({"model": {"kernel": {"shape": list(kernel)}}}))
+    workdir.joinpath("config.json").write_text(
+        json.dumps({"model": {"term": {"kind": "RelativeBias", "kernel_shape": list(kernel)}}})
+    )
     np.savez(workdir / "positions.npz", **positions)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from configs import common_nmt, nmt_multi30k
 from posattn_jax.analysis import report, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.system.files import write_json
@@ -16,16 +17,15 @@ def garbled(share):
     return [line if i % share else f"{line[:12]} nichts davon" for i, line in enumerate(REFERENCES)]
 
 
-def write_run(workdir, mixer, gate, hypotheses, seed):
+def write_run(workdir, model, hypotheses, seed):
     folder = workdir / "translations" / "test"
     translation_scores.write_for_outside_metrics(folder, REFERENCES, hypotheses, REFERENCES)
     scores = translation_scores.corpus_scores(hypotheses, REFERENCES)
-    plain = {"encoder": mixer, "decoder": mixer, "cross": "attention", "gate": gate}
     config = {
         "seed": seed,
         "task": "translation",
         "data": {"source": "en", "target": "de", "fold_case": False},
-        "model": {"mixer": plain},
+        "model": model,
         "train": {"total_steps": 5, "total_epochs": 0.0, "accumulation_steps": 1, "batch_size": 9},
         "decode": {"beam_size": 12},
     }
@@ -41,16 +41,17 @@ def write_run(workdir, mixer, gate, hypotheses, seed):
 def test_scores_tests_and_gates(tmp_path):
     pytest.importorskip("sacrebleu")
     runs = {
-        "transformer": ("attention", "own", [garbled(9), garbled(10)]),
-        "rposnet": ("rposnet", "own", [garbled(9)]),
-        "rposnet_ungated": ("rposnet", "no", [garbled(2)]),
+        "transformer": [garbled(9), garbled(10)],
+        "rposnet": [garbled(9)],
+        "rposnet_ungated": [garbled(2)],
     }
     treatments, scores = [], {}
-    for name, (mixer, gate, translations) in runs.items():
-        fields = {"model.mixer.encoder": mixer, "model.mixer.decoder": mixer, "model.mixer.gate": gate}
+    for name, translations in runs.items():
+        model = nmt_multi30k.get_config(name).model.to_dict()
+        fields = common_nmt.mixer_fields(name, 4, 0.0, 16, 128)
         treatments.append(Treatment(name, name.capitalize(), fields, num_seeds=len(translations)))
         for seed, hypotheses in enumerate(translations, start=1):
-            scores[name, seed] = write_run(tmp_path / name / str(seed), mixer, gate, hypotheses, seed)
+            scores[name, seed] = write_run(tmp_path / name / str(seed), model, hypotheses, seed)
     evaluate = {"decode.beam_size": 12}
     plan = Plan("Which?", tuple(treatments), seeds=(1, 2), evaluate=evaluate, part="test", response="bleu")
     write_plan(tmp_path / "sweep.json", plan, {"commands": []})

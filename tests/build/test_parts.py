@@ -1,0 +1,222 @@
+"""Parts of configs, and the objects that they describe."""
+
+import dataclasses
+import importlib
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import linen as nn
+from ml_collections import ConfigDict, FieldReference
+
+from configs import cifar2d_span
+from posattn_jax import (
+    Classifier,
+    Content,
+    EncoderBlock,
+    GaussianSpan,
+    Positional,
+    PositionalSelfAttention,
+    RelativeBias,
+    Siren,
+    SirenEncoding,
+    WindowSpan,
+)
+from posattn_jax.build.names import FUNCTIONS
+from posattn_jax.build.parts import build, change, leaves, part, set_all, value_at, without_none
+from posattn_jax.system.errors import InputError
+from tests.configs.test_configs import NAMES
+
+
+def attention(**fields):
+    return part(PositionalSelfAttention, num_heads=2, **fields)
+
+
+def classifier(num_blocks=2, **fields):
+    block = part(EncoderBlock, attention=attention(), mlp_dim=8)
+    return part(Classifier, width=8, num_blocks=num_blocks, block=block, **fields)
+
+
+def test_a_part_is_a_call_with_all_its_defaults():
+    span = part(GaussianSpan, threshold=0.2)
+    assert span.to_dict() == {
+        "kind": "GaussianSpan",
+        "threshold": 0.2,
+        "mode": "multiply",
+        "covariance": "diagonal",
+        "initial_sigma": 0.3,
+        "per_head": False,
+        "param_dtype": None,
+    }
+    assert build(span, "span") == GaussianSpan(threshold=0.2)
+
+
+def test_a_default_that_is_a_part_is_one():
+    config = attention()
+    assert config.terms.to_dict() == {"content": {"kind": "Content"}}
+    assert config.kernel_init == "xavier" and config.span is None
+    assert build(config, "attention").terms == (Content(),)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_part_of_every_config_has_the_fields_of_its_class_and_no_others(name):
+    """So whatever a model's config says is what a class was given: no field is there that nothing reads."""
+
+    def check(config, path):
+        if "kind" in config:
+            own, cls = set(config) - {"kind"}, type(build_of[path])
+            fields = {field.name for field in dataclasses.fields(cls) if field.name not in ("parent", "name")}
+            for several in [field for field in fields if field.endswith("blocks") and field not in own]:
+                fields = fields - {several} | {several.removesuffix("s"), f"num_{several}"}
+            assert own == fields, path
+        for each, value in config.items():
+            if isinstance(value, ConfigDict):
+                check(value, f"{path}.{each}")
+
+    class Recorder(dict):
+        pass
+
+    build_of = Recorder()
+    config = importlib.import_module(f"configs.{name}").get_config("tiny").model
+    known = dict.fromkeys(("num_classes", "vocabulary_size", "max_length"), 9) | {"length_ratio": 1.0}
+    known |= dict.fromkeys(("grid_shape", "query_shape", "key_shape"), (4, 4))
+
+    def record(config, path):
+        build_of[path] = build(config, path, **known)
+        for each, value in config.items():
+            if isinstance(value, ConfigDict) and "kind" in value:
+                record(value, f"{path}.{each}")
+            elif isinstance(value, ConfigDict):
+                for one in value:
+                    record(value[one], f"{path}.{each}.{one}")
+
+    record(config, "model")
+    check(config, "model")
+
+
+def test_blocks_are_made_afresh():
+    """Modules that were one object would share their parameters."""
+    model = build(classifier(num_blocks=3), "model", num_classes=5)
+    assert len(model.blocks) == len({id(block.attention) for block in model.blocks}) == 3
+    pixels = jnp.ones((1, 4, 1))
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), pixels, (4,)))["params"]
+    assert {f"blocks_{i}" for i in range(3)} <= set(params)
+
+
+def test_blocks_may_differ():
+    blocks = {name: part(EncoderBlock, attention=attention(), mlp_dim=size) for name, size in (("a", 4), ("b", 6))}
+    model = build(part(Classifier, width=8, num_classes=3, blocks=blocks), "model")
+    assert [block.mlp_dim for block in model.blocks] == [4, 6]
+
+
+def test_parts_that_are_given_twice_are_not_shared():
+    span = part(GaussianSpan)
+    one, other = attention(span=span), attention(span=span)
+    one.span.threshold, one.head_dim = 0.7, 5
+    assert (other.span.threshold, span.threshold, other.head_dim) == (0.1, 0.1, None)
+    config = change(ConfigDict({"a": None, "b": None}), {"a": span, "b": span})
+    config.a.threshold = 0.5
+    assert config.b.threshold == 0.1
+
+
+def test_a_reference_is_shared_on_purpose():
+    rate = FieldReference(0.1)
+    block = part(EncoderBlock, attention=attention(), mlp_dim=8, dropout_rate=rate)
+    config = part(Classifier, width=8, block=block, num_blocks=1, dropout_rate=rate)
+    config.dropout_rate = 0.3
+    assert config.block.dropout_rate == 0.3
+
+
+def test_dtypes_are_those_of_the_part_around():
+    config = classifier(dtype="bfloat16", param_dtype="float32")
+    config.block.attention.dtype = "float32"
+    model = build(config, "model", num_classes=5)
+    assert (model.dtype, model.blocks[0].dtype) == (jnp.bfloat16, jnp.bfloat16)
+    assert model.blocks[0].attention.dtype == jnp.float32
+
+
+def test_what_json_gives_back_is_the_same():
+    config = cifar2d_span.get_config("tiny").model
+    again = ConfigDict(json.loads(json.dumps(config.to_dict())))
+    assert build(again, "model", num_classes=5) == build(config, "model", num_classes=5)
+
+
+class OwnTerm(nn.Module):
+    """A class that the package does not know."""
+
+    strength: float = 2.0
+
+    def __call__(self, query, key, tokens):
+        raise NotImplementedError
+
+
+def test_a_class_of_ones_own():
+    config = attention(terms={"own": part(OwnTerm, strength=3.0)})
+    assert config.terms.own.kind == "tests.build.test_parts:OwnTerm"
+    assert build(config, "attention").terms == (OwnTerm(3.0),)
+
+
+def test_every_named_function_is_itself():
+    for name, function in FUNCTIONS.items():
+        assert build(part(RelativeBias, kernel_shape=(3,), bias_init=name), "x").bias_init is function
+
+
+def test_none_on_a_command_line():
+    config = change(ConfigDict({"model": None}), {"model": classifier()})
+    config.model.block.attention.terms.content.kind = "none"
+    assert without_none(config).model.block.attention.terms.content is None
+    assert build(config.model.block.attention, "x").terms == ()
+
+
+def test_fields_of_all_parts_at_once():
+    config = classifier()
+    assert leaves(config, "implementation") == ["auto"] and leaves(config, "num_classes") == [None]
+    set_all(config, implementation="dense", num_classes=7)
+    assert value_at(config, "block.attention.implementation") == "dense" and config.num_classes == 7
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"kind": "Gaussian"}, "^span.kind: Gaussian is no class of posattn_jax, and no MODULE:NAME$"),
+        ({"kind": "no.such:Thing"}, "^span.kind: No module named 'no'"),
+        ({"kind": "WindowSpan"}, r"^span.covariance=\"diagonal\": WindowSpan has half_span$"),
+        ({"treshold": 0.1}, "^span.treshold=0.1: did you mean threshold\\? GaussianSpan has covariance, initial_sigma"),
+        ({"threshold": "much"}, '^span.threshold="much": expected float$'),
+        ({"threshold": True}, "^span.threshold=True: expected float$"),
+        ({"per_head": 1}, "^span.per_head=1: expected bool$"),
+        ({"mode": "add"}, '^span.mode="add": expected "multiply" or "log_add"$'),
+        ({"param_dtype": "float8"}, '^span.param_dtype="float8": expected "float32" or "bfloat16"$'),
+        ({"initial_sigma": 0.0}, "^span.initial_sigma=0: expected another value"),
+    ],
+    ids=str,
+)
+def test_bad_parts_are_one_line(changes, message):
+    with pytest.raises(InputError, match=message):
+        build(part(GaussianSpan).to_dict() | changes, "span")
+
+
+def test_bad_calls_are_one_line():
+    with pytest.raises(InputError, match=r"^part\(Siren\).layers=3: did you mean num_layers\? Siren has bias_init"):
+        part(Siren, layers=3)
+    with pytest.raises(ValueError, match="has no name in a config: expected one of relu, gelu"):
+        part(RelativeBias, kernel_shape=(3,), bias_init=lambda key, shape: 0)
+    with pytest.raises(InputError, match="^span.half_span: WindowSpan needs it$"):
+        build(part(WindowSpan), "span")
+    with pytest.raises(InputError, match=r'^span.half_span="wide": expected a tuple of int$'):
+        build(part(WindowSpan, half_span="wide"), "span")
+    with pytest.raises(InputError, match="^model.num_blocks=0: expected at least 1$"):
+        build(classifier(num_blocks=0), "model", num_classes=5)
+    with pytest.raises(InputError, match="^model.block.attention.span=SirenEncoding: expected GaussianSpan"):
+        config = classifier()
+        build(change(config, {"block.attention.span": part(SirenEncoding)}), "model", num_classes=5)
+    with pytest.raises(InputError, match="^config.block.attention.sapn=None: there is no such field$"):
+        change(classifier(), {"block.attention.sapn": None})
+    with pytest.raises(InputError, match='^config.width="wide": '):
+        change(classifier(), {"width": "wide"})
+
+
+def test_a_part_of_another_kind_of_part():
+    config = attention(terms={"positional": part(Positional, encoding=part(SirenEncoding, num_layers=4))})
+    assert build(config, "x").terms == (Positional(SirenEncoding(num_layers=4)),)
