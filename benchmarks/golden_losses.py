@@ -26,7 +26,7 @@ from tests.configs import test_configs
 from tests.configs.test_configs import NAMES
 
 STEPS, BATCH = 5, 4
-RENAMED: list[tuple[str, str]] = []  # (pattern of the name after, name before)
+RENAMED: list[tuple[str, str]] = [("/extra_heads/", "/beside/")]  # (pattern of the name after, name before)
 
 
 def cases():
@@ -90,7 +90,7 @@ def drawn(params, moments):
 def run(config, moments=None):
     """(moments of the parameters, losses as hexadecimal floats)."""
     source = test_configs.made_source(config)
-    task = test_configs.make_task(config, source)
+    task = test_configs.experiment.make_task(config, source)
     params = jax.jit(task.init)(jax.random.key(0))
     if moments is None:
         moments = {

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -22,6 +23,7 @@ from posattn_jax.data.offsets import Offsets
 from posattn_jax.data.points import Points
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.system.errors import InputError
@@ -100,7 +102,8 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
         shape, width = grid.check_grid(config.data.grid_shape, "data.grid_shape"), config.model.width
         if grid.num_positions(shape) == 1:
             raise ValueError(f"data.grid_shape={shape}: expected more than one position")
-        targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, 1, width, shape))(jax.random.key(config.seed))
+        tokens = Tokens(jnp.zeros((1, grid.num_positions(shape), width)), shape, num_heads=1)
+        targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, tokens))(jax.random.key(config.seed))
     except ValueError as error:
         raise InputError(str(error)) from error
     coordinates = np.asarray(grid.relative_coordinates(shape)).reshape(-1, len(shape))

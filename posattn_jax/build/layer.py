@@ -249,7 +249,7 @@ def make_attention(config: ConfigDict) -> PositionalSelfAttention:
         terms=make_terms(config),
         span=make_span(config),
         values=make_values(config),
-        beside=make_beside(config),
+        extra_heads=make_beside(config),
         projections=make_projections(config),
         use_output=model.use_output,
         dropout_rate=model.attention_dropout_rate,
