@@ -169,11 +169,9 @@ class Bert(nn.Module):
         if x.shape[-1] != self.width:
             x = self.embedding_projection(x)
         x, intermediates = run_blocks(
-            self.blocks,
+            self,
             x,
             (length,),
-            remat=self.remat,
-            scan_layers=self.scan_layers,
             span_bounds=span_bounds,
             key_mask=key_mask,
             deterministic=deterministic,

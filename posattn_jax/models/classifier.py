@@ -95,11 +95,9 @@ class Classifier(nn.Module):
         x = add_positions(x, self.positions, grid_shape)
 
         x, intermediates = run_blocks(
-            self.blocks,
+            self,
             x,
             grid_shape,
-            remat=self.remat,
-            scan_layers=self.scan_layers,
             span_bounds=span_bounds,
             key_mask=key_mask,
             reference_shape=reference_shape,

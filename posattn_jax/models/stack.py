@@ -17,23 +17,21 @@ Readout = Literal["last", "mean", "max"]
 
 
 def run_blocks(
-    blocks: Sequence[EncoderBlock],
+    model: Any,
     x: Features,
     grid_shape: Shape,
     *,
-    remat: bool = False,
-    scan_layers: bool = False,
     span_bounds: Sequence[Shape] | None = None,
     **fields: Any,
 ) -> tuple[Features, dict[str, dict[str, Array]]]:
     """Runs the blocks of a model, in its `__call__`.
 
     Args:
-      blocks: in order.
+      model: its `blocks`, in order; with `remat` the backward pass computes each block again instead of keeping its
+        intermediates; with `scan_layers` the blocks, which must then be equal, are one loop: compiles once, parameters
+        are stacked.
       x: [b t c].
       grid_shape: S.
-      remat: whether the backward pass computes each block again instead of keeping its intermediates.
-      scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
       span_bounds: one a block, see `PositionalSelfAttention`; blocks of one loop are given the largest.
       **fields: of every block's call.
 
@@ -45,9 +43,10 @@ def run_blocks(
         def run(block: EncoderBlock, x: Features) -> Any:
             return block(x, grid_shape, span_bound=span_bound, return_intermediates=True, **fields)
 
-        return nn.remat(run, prevent_cse=not scan_layers) if remat else run
+        return nn.remat(run, prevent_cse=not model.scan_layers) if model.remat else run
 
-    if scan_layers:
+    blocks = model.blocks
+    if model.scan_layers:
         largest = None if span_bounds is None else tuple(max(bounds) for bounds in zip(*span_bounds, strict=True))
         x, intermediates = _scan(run_within(largest), blocks, x)
     else:

@@ -135,11 +135,9 @@ class VisionTransformer(nn.Module):
             raise ValueError("positions of places on a grid are given to the model: points have none")
         x = add_positions(x, self.positions, tokens, cls)
         x, intermediates = run_blocks(
-            self.blocks,
+            self,
             x,
             tokens,
-            remat=self.remat,
-            scan_layers=self.scan_layers,
             span_bounds=span_bounds,
             key_mask=key_mask,
             reference_shape=reference,

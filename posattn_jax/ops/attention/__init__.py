@@ -3,8 +3,8 @@
 from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, relative_attention
 from posattn_jax.ops.attention.auto import score_share
 from posattn_jax.ops.attention.halo import CUT_LAYOUTS, exchange_bytes, halo_attention
-from posattn_jax.ops.attention.pairwise import attention_weights, average
 from posattn_jax.ops.attention.problem import Factors, Problem
+from posattn_jax.ops.attention.reference import attention_weights, average
 
 __all__ = [
     "CUT_LAYOUTS",

@@ -19,7 +19,6 @@ from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.factorised import factorised_attention
 from posattn_jax.ops.attention.fused.layout import fused_attention
-from posattn_jax.ops.attention.pairwise import pairwise_attention
 from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
@@ -41,13 +40,13 @@ LAYOUTS = {
 }
 
 
-def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Weights | None]:
+def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     """Outputs, None without values, and weights, in the layout asked for; pair by pair where nothing else can do it."""
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
     layout = LAYOUTS[implementation]
     if problem.is_pairwise and layout is not factorised_attention:  # which says that it cannot
-        layout = pairwise_attention
+        layout = reference_attention
     return layout(problem.within_bound())
 
 
@@ -132,26 +131,6 @@ def relative_attention(
       >>> relative_attention(query, key, value, grid_shape=(3, 4), relative_encoding=encoding, sigma=sigma).shape
       (1, 12, 2, 8)
     """
-    problem = Problem(
-        query=query,
-        key=key,
-        value=value,
-        grid_shape=grid_shape,
-        relative_encoding=relative_encoding,
-        content_bias=content_bias,
-        position_bias=position_bias,
-        relative_bias=relative_bias,
-        sigma=sigma,
-        threshold=threshold,
-        span_mode=span_mode,
-        reference_shape=reference_shape,
-        span_bound=span_bound,
-        key_mask=key_mask,
-        is_causal=is_causal,
-        scale=scale,
-        dropout_rate=dropout_rate,
-        dropout_rng=dropout_rng,
-        return_weights=return_weights,
-    )
-    outputs, weights = attend(problem, implementation)
-    return outputs if weights is None else (outputs, weights)
+    arguments = {name: given for name, given in locals().items() if name != "implementation"}
+    outputs, weights = attend(Problem(**arguments), implementation)
+    return (outputs, weights) if return_weights else outputs

@@ -290,27 +290,3 @@ class Problem:
         if log_gaussian is not None:
             logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
         return scores.masked_softmax(logits, masks)
-
-    def attend(
-        self,
-        terms: Weights,
-        query_indices: Int[Array, "t"],
-        log_gaussian: Float[Array, "..."] | None,
-        inside: Bool[Array, "..."] | None,
-    ) -> tuple[Query, Weights | None]:
-        """From the summed terms of some queries to their outputs [b t h d], and their weights where asked for.
-
-        `log_gaussian` and `inside` the span are [t s], or [h t s] with a span a head.
-        """
-        masks = [] if inside is None else [inside]
-        if self.is_causal:
-            masks.append(scores.causal_mask(query_indices, jnp.arange(self.value.shape[1])))
-        if self.key_mask is not None:
-            masks.append(self.key_mask[:, None, None, :])
-        weights = self.weigh(terms, log_gaussian, masks)
-        if self.dropout_rate > 0:
-            weights = scores.dropout(weights, query_indices, self.dropout_rate, self.dropout_rng)
-        outputs = jnp.einsum(
-            "bhts,bshd->bthd", weights.astype(self.value.dtype), self.value, preferred_element_type=self.dtype
-        )
-        return outputs.astype(self.value.dtype), weights if self.return_weights else None

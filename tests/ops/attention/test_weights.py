@@ -1,4 +1,4 @@
-"""The attention weights against the layout that is the oracle of the others, and with class tokens against loops."""
+"""The attention weights against another layout's, and with class tokens against loops."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_are_those_of_relative_attention(float64, grid_shape, sigma, options):
 
     def other(x):
         attended = relative_attention(
-            **x, value=x["key"], grid_shape=grid_shape, implementation="reference", return_weights=True, **options
+            **x, value=x["key"], grid_shape=grid_shape, implementation="dense", return_weights=True, **options
         )
         return jnp.sum(cotangent * attended[1]), attended[1]
 
