@@ -28,7 +28,7 @@ from tests.configs import test_configs
 from tests.configs.test_configs import NAMES
 
 STEPS, BATCH = 5, 4
-RENAMED: list[tuple[str, str]] = []  # (pattern of the name after, name before)
+RENAMED: list[tuple[str, str]] = [("/extra_heads/", "/beside/")]  # (pattern of the name after, name before)
 
 
 def cases():

@@ -27,8 +27,10 @@ from posattn_jax.system.command_line import load_config
 # %%
 fixed, dynamic = RelativeBias((3, 3)), Positional(KernelEncoding((3, 3)))
 layer = PositionalSelfAttention(num_heads=2, terms=(Content(), fixed, dynamic))
-(outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 8 * 8, 16)), (8, 8))
-print({name: array.shape for name, array in made.items()})
+pixels = jnp.ones((1, 8 * 8, 16))
+variables = layer.init(jax.random.key(0), pixels, (8, 8))
+_, intermediates = layer.apply(variables, pixels, (8, 8), return_intermediates=True)
+print({name: array.shape for name, array in intermediates.items()})
 
 # %% [markdown]
 # Trained on digits, with kernels of all offsets. On text: `configs/bert_tiny.py:composite`.

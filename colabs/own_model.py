@@ -38,8 +38,8 @@ class Denoiser(nn.Module):
         attention = PositionalSelfAttention(
             num_heads=2, terms=(Content(), Positional(SirenEncoding())), span=GaussianSpan(initial_sigma=0.1)
         )
-        mixed, made = attention(nn.LayerNorm()(pixels), (height, width))
-        return nn.Dense(channels)(pixels + mixed).reshape(images.shape), made["sigma"]
+        mixed, intermediates = attention(nn.LayerNorm()(pixels), (height, width), return_intermediates=True)
+        return nn.Dense(channels)(pixels + mixed).reshape(images.shape), intermediates["sigma"]
 
 
 model = Denoiser()
@@ -68,7 +68,7 @@ print(f"loss {loss:.3f}, sigma {model.apply({'params': params}, images)[1]}")
 layer = nnx.bridge.ToNNX(PositionalSelfAttention(num_heads=1, values=Translution((1, 1))), rngs=nnx.Rngs(0))
 pixels = images.reshape(2, 6 * 8, 3)
 nnx.bridge.lazy_init(layer, pixels, (6, 8))
-outputs, made = layer(pixels, (6, 8))
+outputs = layer(pixels, (6, 8))
 print(outputs.shape)
 
 # %% [markdown]

@@ -155,7 +155,7 @@ def fields(name: str, kernel_shape: tuple[int, ...] = (17,), size: str = "") -> 
         width, num_heads = SIZES[size]["width"], SIZES[size]["num_heads"]
         found[f"{common.ATTENTION}.num_heads"] = num_heads // 2
         found[f"{common.ATTENTION}.head_dim"] = width // num_heads
-        found[f"{common.ATTENTION}.beside"] = part(
+        found[f"{common.ATTENTION}.extra_heads"] = part(
             SpanConvolution, kernel_shape=(9,), kernel_at="key", dropout_rate=0.1, kernel_init="normal"
         )
     return found

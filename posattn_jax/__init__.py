@@ -17,6 +17,7 @@ from posattn_jax.nn.places import FourierPositions, LearnedPositions, Places, Si
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.score_network import ScoreNetwork
+from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan, WindowSpan
 from posattn_jax.nn.span_convolution import SpanConvolution
@@ -29,6 +30,7 @@ from posattn_jax.nn.terms import (
     RelativeBias,
     RelativeContent,
 )
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
 from posattn_jax.ops.attention import exchange_bytes, halo_attention, relative_attention
@@ -45,6 +47,7 @@ __all__ = [
     "DotProducts",
     "EncoderBlock",
     "EncoderDecoder",
+    "Extent",
     "FeedForward",
     "FourierPositions",
     "FourierWeights",
@@ -75,6 +78,7 @@ __all__ = [
     "RelativeContent",
     "RotaryContent",
     "ScoreNetwork",
+    "Scores",
     "SequenceBlock",
     "SequenceClassifier",
     "SinusoidalEncoding",
@@ -84,6 +88,7 @@ __all__ = [
     "SpanConvolution",
     "StackPositions",
     "TokenMixing",
+    "Tokens",
     "Translution",
     "VisionTransformer",
     "WindowSpan",

@@ -93,7 +93,7 @@ def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
         for form, (layer, own, multiply_adds) in forms.items():
 
             def forward(own, x, layer=layer):
-                return layer.apply({"params": own}, x, (n,))[0]
+                return layer.apply({"params": own}, x, (n,))
 
             counted: Any = jax.jit(forward).lower(own, x).compile().cost_analysis()
             figures[form] = {

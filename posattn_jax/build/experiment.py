@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -26,6 +27,7 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
 from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.system.errors import InputError
@@ -104,7 +106,8 @@ def load_offsets(config: ConfigDict, test: bool) -> dict[str, Offsets]:
         width = build_model(config, (Siren,)).features
         if grid.num_positions(shape) == 1:
             raise ValueError(f"data.grid_shape={shape}: expected more than one position")
-        targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, 1, width, shape))(jax.random.key(config.seed))
+        tokens = Tokens(jnp.zeros((1, grid.num_positions(shape), width)), shape, num_heads=1)
+        targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, tokens))(jax.random.key(config.seed))
     except ValueError as error:
         raise InputError(str(error)) from error
     coordinates = np.asarray(grid.relative_coordinates(shape)).reshape(-1, len(shape))

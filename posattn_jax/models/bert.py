@@ -93,7 +93,7 @@ class Bert(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Bert, bert_block
       >>> model = Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),))
-      >>> (features, made), variables = model.init_with_output(jax.random.key(0), jnp.array([[2, 5, 3]]))
+      >>> features, variables = model.init_with_output(jax.random.key(0), jnp.array([[2, 5, 3]]))
       >>> features.shape
       (1, 3, 8)
     """
@@ -145,8 +145,9 @@ class Bert(nn.Module):
         key_mask: KeyMask | None = None,
         span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
+        return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> tuple[Features, dict[str, Any]]:
+    ) -> Features | tuple[Features, dict[str, Any]]:
         """Encodes sequences.
 
         Args:
@@ -155,10 +156,11 @@ class Bert(nn.Module):
           key_mask: [b t], True = a token, False = padding, which changes no token's features.
           span_bounds: see `run_blocks`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_weights: whether what blocks made has their attention weights too.
+          return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
 
         Returns:
-          Features [b t c], and what each block made on the way, as "block_0", ...: see `PositionalSelfAttention`.
+          Features [b t c], and where asked for what each block has, as "block_0", ...: see
+          `PositionalSelfAttention`.
 
         Raises:
           ValueError: sequences longer than the absolute positions reach.
@@ -177,17 +179,16 @@ class Bert(nn.Module):
         x = self.dropout(self.embedding_norm(x), deterministic=deterministic)
         if x.shape[-1] != self.width:
             x = self.embedding_projection(x)
-        return run_blocks(
-            self.blocks,
+        x, intermediates = run_blocks(
+            self,
             x,
             (length,),
-            remat=self.remat,
-            scan_layers=self.scan_layers,
             span_bounds=span_bounds,
             key_mask=key_mask,
             deterministic=deterministic,
             return_weights=return_weights,
         )
+        return (x, intermediates) if return_intermediates or return_weights else x
 
     def token_logits(self, embedded: Float[Array, "*batch e"]) -> Float[Array, "*batch v"]:
         """The products of vectors as wide as the embeddings with every token's embedding."""
@@ -205,7 +206,7 @@ class MaskedLanguageModel(nn.Module):
       >>> from posattn_jax import Bert, MaskedLanguageModel, bert_block
       >>> model = MaskedLanguageModel(Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),)))
       >>> tokens, masked = jnp.array([[2, 5, 3]]), jnp.array([[1]])
-      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), tokens, targets=masked)
+      >>> logits, variables = model.init_with_output(jax.random.key(0), tokens, targets=masked)
       >>> logits.shape
       (1, 1, 10)
     """
@@ -218,15 +219,18 @@ class MaskedLanguageModel(nn.Module):
         tokens: TokenIds,
         *,
         targets: Int[Array, "b m"] | None = None,
+        return_intermediates: bool = False,
+        return_weights: bool = False,
         **inputs: Any,
-    ) -> tuple[Float[Array, "b m v"], dict[str, Any]]:
+    ) -> Float[Array, "b m v"] | tuple[Float[Array, "b m v"], dict[str, Any]]:
         """Logits of the tokens at the places `targets`, [b m v]; None: of all.
 
-        They are float32 or better. Other arguments, and the second result, as `Bert`.
+        They are float32 or better. Other arguments, and the intermediates, as `Bert`.
         """
         encoder = self.encoder
         fields: dict[str, Any] = {"dtype": encoder.dtype, "param_dtype": encoder.param_dtype}
-        x, made = encoder(tokens, **inputs)
+        encoded: Any = encoder(tokens, return_intermediates=True, return_weights=return_weights, **inputs)
+        x, intermediates = encoded
         if targets is not None:
             x = jnp.take_along_axis(x, targets[..., None], axis=1)
         x = nn.Dense(
@@ -235,7 +239,8 @@ class MaskedLanguageModel(nn.Module):
         x = nn.LayerNorm(encoder.layer_norm_epsilon, name="norm", **fields)(exact_gelu(x))
         bias = self.param("bias", nn.initializers.zeros, (encoder.vocabulary_size,), encoder.param_dtype)
         logits = encoder.token_logits(x)
-        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)) + bias, made
+        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype)) + bias
+        return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
 class SequenceClassifier(nn.Module):
@@ -251,7 +256,7 @@ class SequenceClassifier(nn.Module):
       >>> encoder = Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),))
       >>> model = SequenceClassifier(encoder, num_outputs=3)
       >>> tokens, segments = jnp.array([[2, 5, 3]]), jnp.array([[0, 0, 1]])
-      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), tokens, segments=segments)
+      >>> logits, variables = model.init_with_output(jax.random.key(0), tokens, segments=segments)
       >>> logits.shape
       (1, 3)
     """
@@ -265,17 +270,22 @@ class SequenceClassifier(nn.Module):
         tokens: TokenIds,
         *,
         deterministic: bool = True,
+        return_intermediates: bool = False,
+        return_weights: bool = False,
         **inputs: Any,
-    ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
-        """Logits [b num_outputs], float32 or better. Arguments, and the second result, as `Bert`."""
+    ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
+        """Logits [b num_outputs], float32 or better. Arguments, and the intermediates, as `Bert`."""
         encoder = self.encoder
         fields: dict[str, Any] = {
             "kernel_init": encoder.kernel_init,
             "dtype": encoder.dtype,
             "param_dtype": encoder.param_dtype,
         }
-        x, made = encoder(tokens, deterministic=deterministic, **inputs)
+        wanted = {"return_intermediates": True, "return_weights": return_weights}
+        encoded: Any = encoder(tokens, deterministic=deterministic, **wanted, **inputs)
+        x, intermediates = encoded
         x = nn.tanh(nn.Dense(encoder.width, name="pooler", **fields)(x[:, 0]))
         x = Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
         logits = nn.Dense(self.num_outputs, name="head", **fields)(x)
-        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)), made
+        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        return (logits, intermediates) if return_intermediates or return_weights else logits

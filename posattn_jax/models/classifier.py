@@ -27,7 +27,7 @@ class Classifier(nn.Module):
       readout: which feature vector is classified: of the "last" position (the paper), the "mean" or the "max".
       positions: a module (places [n p], c) -> [n c], of vectors added to the features that the blocks are given:
         `LearnedPositions`, `SinusoidalPositions`, `FourierPositions`; None: no vectors.
-      remat: whether the backward pass computes each block again instead of keeping what it made.
+      remat: whether the backward pass computes each block again instead of keeping its intermediates.
       scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
       layer_norm_epsilon: of the head's layer norm.
       dtype: of the computation; None follows the inputs. Logits are float32 or better.
@@ -39,7 +39,7 @@ class Classifier(nn.Module):
       >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8)
       >>> model = Classifier(num_classes=3, width=8, blocks=(block,))
       >>> pixels = jnp.ones((1, 3 * 4, 1))
-      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), pixels, (3, 4))
+      >>> logits, variables = model.init_with_output(jax.random.key(0), pixels, (3, 4))
       >>> logits.shape
       (1, 3)
     """
@@ -76,8 +76,9 @@ class Classifier(nn.Module):
         reference_shape: Shape | None = None,
         span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
+        return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
+    ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
         """Classifies what lies on a grid.
 
         Args:
@@ -88,10 +89,10 @@ class Classifier(nn.Module):
           span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; blocks of
             one loop are given the largest.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_weights: whether what blocks made has their attention weights too.
+          return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
 
         Returns:
-          The logits [b, num_classes], and what each block made on the way, as "block_0", "block_1", ...: see
+          The logits [b, num_classes], and where asked for what each block has, as "block_0", ...: see
           `PositionalSelfAttention`.
         """
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
@@ -99,12 +100,10 @@ class Classifier(nn.Module):
         x = linear(self.width, inputs.shape[-1], name="embed", **dtypes)(x)
         x = add_positions(x, self.positions, grid_shape)
 
-        x, made = run_blocks(
-            self.blocks,
+        x, intermediates = run_blocks(
+            self,
             x,
             grid_shape,
-            remat=self.remat,
-            scan_layers=self.scan_layers,
             span_bounds=span_bounds,
             key_mask=key_mask,
             reference_shape=reference_shape,
@@ -117,4 +116,4 @@ class Classifier(nn.Module):
         x = Dropout(self.dropout_rate)(x, deterministic=deterministic)
         logits = linear(self.num_classes, x.shape[-1], name="head_output", **dtypes)(x)
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
-        return logits, made
+        return (logits, intermediates) if return_intermediates or return_weights else logits

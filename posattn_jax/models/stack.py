@@ -17,45 +17,44 @@ Readout = Literal["last", "mean", "max"]
 
 
 def run_blocks(
-    blocks: Sequence[EncoderBlock],
+    model: Any,
     x: Features,
     grid_shape: Shape,
     *,
-    remat: bool = False,
-    scan_layers: bool = False,
     span_bounds: Sequence[Shape] | None = None,
     **fields: Any,
 ) -> tuple[Features, dict[str, dict[str, Array]]]:
     """Runs the blocks of a model, in its `__call__`.
 
     Args:
-      blocks: in order.
+      model: its `blocks`, in order; with `remat` the backward pass computes each block again instead of keeping its
+        intermediates; with `scan_layers` the blocks, which must then be equal, are one loop: compiles once, parameters
+        are stacked.
       x: [b t c].
       grid_shape: S.
-      remat: whether the backward pass computes each block again instead of keeping what it made.
-      scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
       span_bounds: one a block, see `PositionalSelfAttention`; blocks of one loop are given the largest.
       **fields: of every block's call.
 
     Returns:
-      The features, and what each block made on the way, as "block_0", "block_1", ...
+      The features, and the intermediates of each block, as "block_0", "block_1", ...
     """
 
     def run_within(span_bound: Shape | None):
-        def run(block: EncoderBlock, x: Features) -> tuple[Features, dict[str, Array]]:
-            return block(x, grid_shape, span_bound=span_bound, **fields)
+        def run(block: EncoderBlock, x: Features) -> Any:
+            return block(x, grid_shape, span_bound=span_bound, return_intermediates=True, **fields)
 
-        return nn.remat(run, prevent_cse=not scan_layers) if remat else run
+        return nn.remat(run, prevent_cse=not model.scan_layers) if model.remat else run
 
-    if scan_layers:
+    blocks = model.blocks
+    if model.scan_layers:
         largest = None if span_bounds is None else tuple(max(bounds) for bounds in zip(*span_bounds, strict=True))
-        x, made = _scan(run_within(largest), blocks, x)
+        x, intermediates = _scan(run_within(largest), blocks, x)
     else:
-        made = []
+        intermediates = []
         for block, span_bound in zip(blocks, span_bounds or [None] * len(blocks), strict=True):
             x, out = run_within(span_bound)(block, x)
-            made.append(out)
-    return x, {f"block_{i}": out for i, out in enumerate(made)}
+            intermediates.append(out)
+    return x, {f"block_{i}": out for i, out in enumerate(intermediates)}
 
 
 def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, list[dict[str, Array]]]:
@@ -81,15 +80,15 @@ def _alike(a: Any, b: Any) -> bool:
     return a == b
 
 
-def with_tables(model: Any, params: Mapping[str, Any], made: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The same model on one grid, with the relative encodings of its blocks in tables: see `precompute_encoding`.
 
     Args:
       model: one whose call is `run_blocks` of its `blocks`.
       params: of the model.
-      made: what each of its blocks makes of the grid, with encodings of the whole of it.
+      intermediates: of each of its blocks, with encodings of the whole grid.
     """
-    encodings, params = [out.get("relative_encoding") for out in made.values()], dict(params)
+    encodings, params = [out.get("relative_encoding") for out in intermediates.values()], dict(params)
     stacked = None if None in encodings or not model.scan_layers else jnp.stack(encodings)
     blocks, changed = [], {}
     for i, block in enumerate(model.blocks):

@@ -47,7 +47,7 @@ class VisionTransformer(nn.Module):
       >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8, norm="pre")
       >>> model = VisionTransformer(num_classes=3, width=8, blocks=(block,), patch_shape=(2, 2), readout="mean")
       >>> pixels = jnp.ones((1, 6 * 8, 1))
-      >>> (logits, made), variables = model.init_with_output(jax.random.key(0), pixels, (6, 8))
+      >>> logits, variables = model.init_with_output(jax.random.key(0), pixels, (6, 8))
       >>> logits.shape, model.token_grid((6, 8))
       ((1, 3), (3, 4))
     """
@@ -87,8 +87,9 @@ class VisionTransformer(nn.Module):
         span_bounds: Sequence[Shape] | None = None,
         positions: PointPositions | None = None,
         deterministic: bool = True,
+        return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
+    ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
         """Classifies what lies on a grid, or a cloud of points.
 
         Args:
@@ -99,10 +100,10 @@ class VisionTransformer(nn.Module):
           span_bounds: one a block, half-spans in patches that its span does not exceed, for layouts of a static size.
           positions: [b n p], of points, with patch_shape=(1,).
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_weights: whether what blocks made has their attention weights too.
+          return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
 
         Returns:
-          The logits [b, num_classes], and what each block made on the way, as "block_0", "block_1", ...: see
+          The logits [b, num_classes], and where asked for what each block has, as "block_0", ...: see
           `PositionalSelfAttention`.
 
         Raises:
@@ -135,12 +136,10 @@ class VisionTransformer(nn.Module):
         if positions is not None and self.positions is not None:
             raise ValueError("positions of places on a grid are given to the model: points have none")
         x = add_positions(x, self.positions, tokens, cls)
-        x, made = run_blocks(
-            self.blocks,
+        x, intermediates = run_blocks(
+            self,
             x,
             tokens,
-            remat=self.remat,
-            scan_layers=self.scan_layers,
             span_bounds=span_bounds,
             key_mask=key_mask,
             reference_shape=reference,
@@ -152,7 +151,8 @@ class VisionTransformer(nn.Module):
         x = nn.LayerNorm(self.layer_norm_epsilon, name="final_norm", **dtypes)(x)
         x = x[:, 0] if self.readout == "class" else read_out(x, self.readout, key_mask)
         logits = linear(self.num_classes, self.width, name="head", **dtypes)(x)
-        return logits.astype(jnp.promote_types(jnp.float32, logits.dtype)), made
+        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
 def take_patches(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[Array, "b n k"]:

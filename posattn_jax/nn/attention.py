@@ -1,41 +1,23 @@
 """The attention layer: one operation with replaceable parts."""
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, KeyMask, PointPositions, Query, Shape, Value, Weights
+from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
+from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_rates, check_sizes
-from posattn_jax.nn.displacements import OverDisplacements
 from posattn_jax.nn.linear import XAVIER
-from posattn_jax.nn.projections import PARTS, LinearProjections, Part
-from posattn_jax.nn.reach import Reach
-from posattn_jax.nn.span import GaussianSpan, WindowSpan
+from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
+from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.nn.translution import PairValues
-from posattn_jax.nn.values import PlusDepthwise, PlusRelative
-from posattn_jax.ops.attention import (
-    CUT_LAYOUTS,
-    LAYOUTS,
-    Implementation,
-    attention_weights,
-    factorised_pays,
-    halo_attention,
-    relative_attention,
-    sinusoidal_attention,
-)
-from posattn_jax.ops.span import half_span
-
-# What several terms may give: the scores are sums.
-SUMMED = {"relative_encoding", "relative_bias", "content_bias", "position_bias", "pair_scores"}
+from posattn_jax.ops.attention import Implementation
 
 
 class PositionalSelfAttention(nn.Module):
@@ -43,7 +25,8 @@ class PositionalSelfAttention(nn.Module):
 
       y = o(gate(attend(projections(x)))), attend as `relative_attention`
 
-    The terms decide what the scores are made of; with `(Content(),)` alone the layer knows no positions:
+    Each part is a protocol of `nn/parts.py`: docs/importing.md writes some. The terms decide what the scores are made
+    of; with `(Content(),)` alone the layer knows no positions:
 
       PositionalSelfAttention(
           num_heads=8,
@@ -56,19 +39,17 @@ class PositionalSelfAttention(nn.Module):
       head_dim: d; None: the width of the inputs divided by h.
       terms: the summed score terms. Encodings and biases add up, several of a kind too; there is one content term.
       span: the learned span, or a given window; None: everything is attended.
-      values: a function or module applied to the values [b s h d] before they are averaged; or one that makes them from
-        the inputs for every pair and averages them itself, such as `Translution()`; or `PlusDepthwise` and
-        `PlusRelative`, which add to their averages; None: plain values.
+      values: what is averaged, such as `Translution()`, `PlusDepthwise(...)`, `PlusRelative(...)`; None: plain values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
-      beside: heads that do not attend: a module (query, tokens, deterministic) -> outputs [b t h' d], joined to those
-        of the others before the output projection, such as `SpanConvolution`; None: no more heads.
+      extra_heads: heads that do not attend: a module (query, tokens, deterministic) -> outputs [b t h' d], joined to
+        those of the others before the output projection, such as `SpanConvolution`; None: no more heads.
       projections: a module (tokens, parts) -> query, key, value, of which `parts` are needed; None:
         `LinearProjections()`.
       use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
       dropout_rate: of the attention weights (the paper has none).
       scale: of the terms; None: 1 / sqrt(d).
-      implementation: the layout of `relative_attention`; or "factorised", `sinusoidal_attention`, for sinusoids without
-        a span, which "auto" chooses where it pays.
+      implementation: the layout of `relative_attention`; or "factorised", for sinusoids without a span, which "auto"
+        chooses where it pays.
       grid_axis: the axis of the mesh in scope (`jax.set_mesh`), if it has one, that the grid's first dimension is cut
         over: see `halo_attention`, which then attends. Everything else is left to the compiler. None: no axis.
       kernel_init: of the output projection, as a matrix [h d, c].
@@ -82,23 +63,24 @@ class PositionalSelfAttention(nn.Module):
       >>> terms = (Content(), Positional(SirenEncoding()))
       >>> layer = PositionalSelfAttention(num_heads=2, terms=terms, span=GaussianSpan())
       >>> pixels = jnp.ones((1, 3 * 4, 8))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), pixels, (3, 4))
-      >>> outputs.shape, made["relative_encoding"].shape
+      >>> variables = layer.init(jax.random.key(0), pixels, (3, 4))
+      >>> outputs, intermediates = layer.apply(variables, pixels, (3, 4), return_intermediates=True)
+      >>> outputs.shape, intermediates["relative_encoding"].shape
       ((1, 12, 8), (5, 7, 2, 4))
     """
 
     num_heads: int
     head_dim: int | None = None
-    terms: tuple[nn.Module, ...] = (Content(),)
-    span: GaussianSpan | WindowSpan | None = None
-    values: Callable | None = None
-    gate: Callable | None = None
-    beside: nn.Module | None = None
-    projections: nn.Module | None = None
+    terms: tuple[Term, ...] = (Content(),)
+    span: Span | None = None
+    values: Values | None = None
+    gate: Gate | None = None
+    extra_heads: ExtraHeads | None = None
+    projections: Projections | None = None
     use_output: bool = True
     dropout_rate: float = 0.0
     scale: float | None = None
-    implementation: Implementation | Literal["factorised"] = "auto"
+    implementation: Implementation = "auto"
     grid_axis: str | None = None
     kernel_init: Initializer = XAVIER
     bias_init: Initializer = nn.initializers.zeros
@@ -123,12 +105,13 @@ class PositionalSelfAttention(nn.Module):
         num_class_tokens: int = 0,
         positions: PointPositions | None = None,
         deterministic: bool = True,
+        return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> tuple[Features, dict[str, Any]]:
+    ) -> Features | tuple[Features, dict[str, Any]]:
         """Attends over the grid.
 
-        With class tokens, or terms or values that are `by_pair`, the weights are laid out for every pair, whatever the
-        implementation: see `attention_weights`.
+        With class tokens, or scores or values of single pairs, the weights are laid out for every pair, whatever the
+        implementation.
 
         Args:
           inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order.
@@ -142,10 +125,11 @@ class PositionalSelfAttention(nn.Module):
             no span, holds for a pair with one of them.
           positions: [b n p], where points lie that are on no grid; for layers of which only the values ask for it.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_weights: whether the second result has the attention weights too.
+          return_intermediates: whether to return the intermediates too.
+          return_weights: whether to return them with the attention weights among them.
 
         Returns:
-          The outputs [b t c] and a dict of what the layer made on the way, as far as its parts make it:
+          The outputs [b t c]; where asked for, also a dict of the intermediates, as far as the parts make them:
           "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h], both without what
           lies beyond `span_bound` where the grid is cut; "sigma" as `relative_attention` takes it, "depthwise_kernel"
           [*K, c], "weights" [b h t s].
@@ -154,185 +138,80 @@ class PositionalSelfAttention(nn.Module):
           ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
             implementation that there is not, or not for this layer.
         """
-        width = inputs.shape[-1]
-        if self.head_dim is None and width % self.num_heads:
-            raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
-        head_dim = self.head_dim or width // self.num_heads
-        if not self.use_output and (self.beside is not None or self.num_heads * head_dim != width):
-            needed = f"num_heads={self.num_heads} x head_dim={head_dim} to be {width}, and no heads beside"
-            raise ValueError(f"use_output=False needs {needed}")
-        if positions is not None and self.span is not None:
-            raise ValueError("positions is given: points have no span on a grid")
-        projections = self.projections
-        if projections is None:
-            projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
-        by_pair = num_class_tokens > 0 or any(getattr(part, "by_pair", False) for part in (*self.terms, self.values))
-        span = {} if self.span is None else self.span(self.num_heads, reference_shape or grid_shape)
         tokens = Tokens(
             inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
             grid_shape=grid_shape,
             num_heads=self.num_heads,
-            head_dim=head_dim,
-            reference_shape=reference_shape,
-            reach=_reach(span, grid_shape, reference_shape, None if by_pair else span_bound),
+            head_dim=self.head_dim or 0,
+            reference_shape=reference_shape or (),
+            span_bound=span_bound,
             key_mask=key_mask,
+            is_causal=is_causal,
             num_class_tokens=num_class_tokens,
             positions=positions,
         )
+        self._check(tokens)
+        is_cut = jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
+        span = None if self.span is None else self.span(tokens)
+        tokens = tokens.seen_within(span, is_cut)
+
+        projections = self.projections
+        if projections is None:
+            projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
         query, key, value = projections(tokens, self._needed())
-        is_cut, met = self._is_cut(by_pair, return_weights), tokens
-        if is_cut:  # terms are asked for the offsets within the bound alone: all those of a smaller grid
-            near = tuple(min(b + 1, s) for b, s in zip(span_bound or grid_shape, grid_shape, strict=True))
-            unit = reference_shape or grid_shape
-            met = dataclasses.replace(tokens, grid_shape=near, reference_shape=unit, reach=None)
-        arguments = {}
-        for term in self.terms:
-            added = term(query, key, tokens if getattr(term, "by_place", False) else met)
-            both = arguments.keys() & added.keys()
-            if alone := both - {"factors", *SUMMED}:
-                raise ValueError(f"terms has {type(term).__name__} and another that gives {min(alone)}: expected one")
-            arguments |= added | {name: arguments[name] + added[name] for name in both & SUMMED}
-            if "relative_encoding" in both:
-                arguments["factors"] = None  # no one W makes the sum of two encodings
-        if positions is not None and arguments.keys() & {"relative_encoding", "relative_bias"}:
-            raise ValueError("positions is given: points have no relative encoding or bias of a grid")
-        if "query" in arguments and (beside := arguments.keys() & {"relative_encoding", "content_bias"}):
-            raise ValueError(f"terms has RotaryContent, whose queries and keys meet no others, and {min(beside)}")
-        arguments.setdefault("key", None)
-        factors, plain_query, query = arguments.pop("factors", None), query, arguments.pop("query", query)
-        if query is None:  # nothing asks for it, but for its shape
-            query = jnp.zeros((*inputs.shape[:2], self.num_heads, head_dim), self.dtype or inputs.dtype)
-        factorised = self._is_factorised(query, factors, return_weights, by_pair, "relative_bias" in arguments)
-        made = {name: arguments[name] for name in ("relative_encoding", "relative_bias") if name in arguments}
-        scores = {"pair_scores": arguments.pop("pair_scores")} if "pair_scores" in arguments else {}  # not rounded
-        arguments = {name: array if array is None else array.astype(query.dtype) for name, array in arguments.items()}
-        if self.span is not None:
-            arguments |= span
-            made["sigma"] = arguments["sigma"]
-        drops = self.dropout_rate > 0 and not deterministic
-        dropout = {
-            "dropout_rate": self.dropout_rate if drops else 0.0,
-            "dropout_rng": self.make_rng("dropout") if drops else None,
-        }
-        arguments |= {
-            "grid_shape": grid_shape,
-            "reference_shape": reference_shape,
-            "key_mask": key_mask,
-            "is_causal": is_causal,
-            "scale": self.scale,
-        }
-        added = None
-        if isinstance(self.values, PlusDepthwise):
-            added, made["depthwise_kernel"] = self.values(value, tokens), self.values.kernel
-        elif self.values is not None and not isinstance(self.values, PairValues | PlusRelative):
-            value = self.values(value)
-        if by_pair:
-            outputs, made["weights"] = self._by_pair(query, value, tokens, arguments | scores | dropout)
-        else:
-            if factorised:
-                del arguments["relative_encoding"]
-                attended = sinusoidal_attention(query, value=value, **arguments, **factors)
-            elif is_cut:
-                arguments |= {"span_bound": span_bound, "implementation": self.implementation}
-                attended = halo_attention(query, value=value, **arguments, axis_name=self.grid_axis)
-            else:
-                arguments |= dropout | {"span_bound": span_bound if span else None}
-                attended: Any = relative_attention(
-                    query, value=value, **arguments, implementation=self.implementation, return_weights=return_weights
-                )
-            outputs, made["weights"] = attended if return_weights else (attended, None)
-        if not return_weights:
-            del made["weights"]
-        if added is not None:
-            outputs += added
+        scores = sum((term(query, key, tokens) for term in self.terms), Scores())
+        attention = Attention(
+            query,
+            scores,
+            span,
+            tokens,
+            scale=self.scale,
+            implementation=self.implementation,
+            grid_axis=self.grid_axis,
+            is_cut=is_cut,
+            dropout_rate=self.dropout_rate,
+            dropout_rng=None if deterministic or not self.dropout_rate else self.make_rng("dropout"),
+            return_weights=return_weights,
+        )
+        outputs = attention.average(value) if self.values is None else self.values(attention, value, tokens)
+        if return_weights:
+            attention.intermediates["weights"] = attention.weights()
+
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
-        if self.beside is not None:
-            outputs = jnp.concatenate([outputs, self.beside(plain_query, tokens, deterministic)], 2)
+        if self.extra_heads is not None:
+            outputs = jnp.concatenate([outputs, self.extra_heads(query, tokens, deterministic)], 2)
+        width = inputs.shape[-1]
         if not self.use_output:
-            return outputs.reshape(*outputs.shape[:2], width), made
-        outputs = nn.DenseGeneral(
-            width,
-            axis=(-2, -1),
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            name="output",
-        )(outputs)
-        return outputs, made
+            outputs = outputs.reshape(*outputs.shape[:2], width)
+        else:
+            outputs = nn.DenseGeneral(
+                width,
+                axis=(-2, -1),
+                kernel_init=self.kernel_init,
+                bias_init=self.bias_init,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                name="output",
+            )(outputs)
+        if return_intermediates or return_weights:
+            return outputs, attention.intermediates
+        return outputs
+
+    def _check(self, tokens: Tokens) -> None:
+        """ValueError for parts that are none, or outputs that are not as wide as the inputs."""
+        for part in (*self.terms, self.values):
+            if part is not None and not hasattr(part, "needs"):
+                raise ValueError(f"{part} does not say what it `needs` of {PARTS}: see Term and Values in nn/parts.py")
+        width, joined = tokens.inputs.shape[-1], self.num_heads * tokens.head_dim
+        if not self.use_output and (self.extra_heads is not None or joined != width):
+            needed = f"num_heads={self.num_heads} x head_dim={tokens.head_dim} to be {width}, and no extra heads"
+            raise ValueError(f"use_output=False needs {needed}")
 
     def _needed(self) -> tuple[Part, ...]:
         """What the other parts need of the projections."""
-        needed = {part for term in self.terms for part in getattr(term, "needs", ("query", "key"))}
-        if self.beside is not None:
+        needed = {part for term in self.terms for part in term.needs}
+        needed.update(("value",) if self.values is None else self.values.needs)
+        if self.extra_heads is not None:
             needed.add("query")
-        if not isinstance(self.values, PairValues):
-            needed.add("value")
         return tuple(part for part in PARTS if part in needed)
-
-    def _by_pair(
-        self, query: Query, value: Value | None, tokens: Tokens, arguments: dict[str, Any]
-    ) -> tuple[Query, Weights]:
-        """Outputs and weights, by way of the weights."""
-        limits = [part.limit(tokens) for part in (*self.terms, self.values) if isinstance(part, OverDisplacements)]
-        limits = np.array([limit for limit in limits if limit is not None])
-        weights = attention_weights(
-            query,
-            num_class_tokens=tokens.num_class_tokens,
-            half_span=limits.min(0).tolist() if len(limits) else None,
-            **arguments,
-        )
-        if isinstance(self.values, PairValues):
-            return self.values(weights.astype(tokens.inputs.dtype), tokens), weights
-        outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
-        if isinstance(self.values, PlusRelative):
-            outputs += self.values(weights, tokens)
-        return outputs.astype(value.dtype), weights
-
-    def _is_cut(self, by_pair: bool, return_weights: bool) -> bool:
-        """Whether the grid is cut over devices; ValueError where it is to be and cannot be."""
-        if self.grid_axis is None:
-            return False
-        obstacles = {
-            "attention without a span": self.span is None,
-            f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,
-            "class tokens, or parts that are by pair": by_pair,
-            "return_weights": return_weights,
-            "attention dropout": self.dropout_rate > 0,
-        }
-        obstacle = next((name for name, found in obstacles.items() if found), None)
-        if obstacle is not None:
-            raise ValueError(f'grid_axis="{self.grid_axis}" does not support {obstacle}')
-        return jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
-
-    def _is_factorised(
-        self, query: Query, factors: dict[str, Any] | None, return_weights: bool, by_pair: bool, biased: bool
-    ) -> bool:
-        """Whether E is left to the sinusoids it is made of; ValueError where that is asked for and cannot be."""
-        if self.implementation not in (*LAYOUTS, "factorised"):
-            known = ", ".join(sorted((*LAYOUTS, "factorised")))
-            raise ValueError(f'implementation="{self.implementation}": expected one of {known}')
-        obstacles = {
-            "a span": self.span is not None,
-            "terms without one sinusoidal encoding": factors is None,
-            "a relative bias": biased,
-            "return_weights": return_weights,
-            "class tokens, or parts that are by pair": by_pair,
-            "attention dropout": self.dropout_rate > 0,
-        }
-        obstacle = next((name for name, found in obstacles.items() if found), None)
-        if self.implementation == "factorised" and obstacle is not None:
-            raise ValueError(f'implementation="factorised" does not support {obstacle}: "auto" does')
-        return obstacle is None and (
-            self.implementation == "factorised" or (self.implementation == "auto" and factorised_pays(query))
-        )
-
-
-def _reach(span: dict[str, Any], grid_shape: Shape, reference_shape: Shape | None, span_bound: Shape | None) -> Reach:
-    """How far any query sees: `span_bound` where it is given, else the span's size at run time; None: everywhere."""
-    if not span or span_bound is not None:
-        return span_bound if span else None
-    half = half_span(span["sigma"], span["threshold"], grid_shape, reference_shape)
-    half = half.reshape(-1, len(grid_shape)).max(0)
-    return jnp.where(jnp.isnan(half), np.subtract(grid_shape, 1), half).astype(jnp.int32)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
+from posattn_jax.axes import Array, Features, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -78,7 +78,7 @@ class EncoderBlock(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import EncoderBlock, PositionalSelfAttention
       >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8, norm="pre")
-      >>> (outputs, made), variables = block.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = block.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> outputs.shape
       (1, 12, 8)
     """
@@ -105,35 +105,21 @@ class EncoderBlock(nn.Module):
         inputs: Features,
         grid_shape: Shape,
         *,
-        key_mask: KeyMask | None = None,
-        is_causal: bool = False,
-        reference_shape: Shape | None = None,
-        span_bound: Shape | None = None,
-        num_class_tokens: int = 0,
-        positions: PointPositions | None = None,
         deterministic: bool = True,
+        return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> tuple[Features, dict[str, Any]]:
+        **fields: Any,
+    ) -> Features | tuple[Features, dict[str, Any]]:
         """Arguments and results as `PositionalSelfAttention`."""
         if self.norm not in ("post", "pre"):
             raise ValueError(f'norm="{self.norm}": expected "post" or "pre"')
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        made = {}
+        intermediates = {}
 
         def attend(x):
-            x, out = self.attention(
-                x,
-                grid_shape,
-                key_mask=key_mask,
-                is_causal=is_causal,
-                reference_shape=reference_shape,
-                span_bound=span_bound,
-                num_class_tokens=num_class_tokens,
-                positions=positions,
-                deterministic=deterministic,
-                return_weights=return_weights,
-            )
-            made.update(out)
+            wanted = {"return_intermediates": True, "return_weights": return_weights}
+            x, found = self.attention(x, grid_shape, deterministic=deterministic, **wanted, **fields)
+            intermediates.update(found)
             return x
 
         def feed_forward(x):
@@ -146,7 +132,8 @@ class EncoderBlock(nn.Module):
             layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
             drop = Dropout(self.dropout_rate, deterministic=deterministic)
             x = layer_norm(x + drop(branch(x))) if self.norm == "post" else x + drop(branch(layer_norm(x)))
-        return shared_out(x), made
+        outputs = shared_out(x)
+        return (outputs, intermediates) if return_intermediates or return_weights else outputs
 
 
 class SequenceBlock(nn.Module):

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -38,8 +38,6 @@ class OverDisplacements(nn.Module):
         attended. None: all of the grid's. Parameters follow it.
     """
 
-    by_pair: ClassVar[bool] = True
-
     half_span: tuple[int, ...] | None = None
 
     def limit(self, tokens: Tokens) -> Sizes | None:
@@ -50,7 +48,7 @@ class OverDisplacements(nn.Module):
         """
         if tokens.positions is not None:
             raise ValueError(f"{type(self).__name__} has a matrix for every displacement of a grid: points have none")
-        far = tuple(size - 1 for size in tokens.reference_shape or tokens.grid_shape)
+        far = tuple(size - 1 for size in tokens.reference_shape)
         if self.half_span is None:
             return far
         if len(self.half_span) != len(far) or min(self.half_span) < 0:

@@ -1,37 +1,22 @@
 """Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
 
+import dataclasses
 import functools
 import math
-from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import RelativeEncoding, Shape
+from posattn_jax.axes import RelativeEncoding
 from posattn_jax.nn.linear import NORMAL, linear, uniform
-from posattn_jax.nn.reach import Reach, within_reach
+from posattn_jax.nn.reach import within_reach
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention import Factors
 from posattn_jax.ops.encodings import Combine, features_per_dimension, relative_sinusoids
 from posattn_jax.ops.kernels import Outside, check_kernel, over_offsets
-
-
-@runtime_checkable
-class Encoding(Protocol):
-    """What the positional terms ask of an encoding: E [*R, h, d] of a grid, of any value beyond `reach`.
-
-    One made of sinusoids has also `factors(num_heads, head_dim)`: see `SinusoidalEncoding`.
-    """
-
-    def __call__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        grid_shape: Shape,
-        reference_shape: Shape | None = None,
-        reach: Reach = None,
-    ) -> RelativeEncoding: ...
 
 
 class SinusoidalEncoding(nn.Module):
@@ -44,8 +29,9 @@ class SinusoidalEncoding(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from posattn_jax import SinusoidalEncoding
-      >>> encoding, variables = SinusoidalEncoding().init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> from posattn_jax import SinusoidalEncoding, Tokens
+      >>> tokens = Tokens(jnp.ones((1, 3 * 5, 8)), (3, 5), num_heads=2)
+      >>> encoding, variables = SinusoidalEncoding().init_with_output(jax.random.key(0), tokens)
       >>> encoding.shape, jax.tree.map(jnp.shape, variables["params"])
       ((5, 9, 2, 4), {'linear': {'bias': (8,), 'kernel': (8, 8)}})
     """
@@ -55,25 +41,18 @@ class SinusoidalEncoding(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        grid_shape: Shape,
-        reference_shape: Shape | None = None,
-        reach: Reach = None,
-    ) -> RelativeEncoding:
-        """E [*R, h, d] for a grid, 0 where no query reaches; with `reference_shape` an offset keeps its features."""
-        width = num_heads * head_dim
-        sinusoids = relative_sinusoids(grid_shape, width, self.combine, reference_shape)
+    def __call__(self, tokens: Tokens) -> RelativeEncoding:
+        """E [*R, h, d], 0 where no query reaches; of another grid than the reference an offset keeps its features."""
+        width = tokens.num_heads * tokens.head_dim
+        sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, tokens.reference_shape)
         project = linear(width, width, use_bias=self.use_bias, param_dtype=self.param_dtype, name="linear")
-        encoding = within_reach(project, sinusoids, grid_shape, reach)
-        return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)
+        encoding = within_reach(project, sinusoids, tokens)
+        return encoding.reshape(*encoding.shape[:-1], tokens.num_heads, tokens.head_dim)
 
-    def factors(self, num_heads: int, head_dim: int) -> dict[str, Any]:
-        """W [c h d] and `combine`, once E was made: what `sinusoidal_attention` is given in the place of E."""
+    def factors(self, tokens: Tokens) -> Factors:
+        """W [c h d] and `combine`, once E was made."""
         kernel = self.variables["params"]["linear"]["kernel"]
-        return {"kernel": kernel.reshape(-1, num_heads, head_dim), "combine": self.combine}
+        return Factors(kernel.reshape(-1, tokens.num_heads, tokens.head_dim), self.combine)
 
 
 class LearnedEncoding(nn.Module):
@@ -85,8 +64,9 @@ class LearnedEncoding(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from posattn_jax import LearnedEncoding
-      >>> encoding, variables = LearnedEncoding().init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> from posattn_jax import LearnedEncoding, Tokens
+      >>> tokens = Tokens(jnp.ones((1, 3 * 5, 8)), (3, 5), num_heads=2)
+      >>> encoding, variables = LearnedEncoding().init_with_output(jax.random.key(0), tokens)
       >>> encoding.shape
       (5, 9, 2, 4)
     """
@@ -95,26 +75,18 @@ class LearnedEncoding(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        grid_shape: Shape,
-        reference_shape: Shape | None = None,
-        reach: Reach = None,
-    ) -> RelativeEncoding:
-        """E [*R, h, d]: the centre of the table, which has the offsets of `reference_shape`.
+    def __call__(self, tokens: Tokens) -> RelativeEncoding:
+        """E [*R, h, d]: the centre of the table, which has the offsets of the reference grid.
 
         Raises:
           ValueError: a grid larger than the one the table was made for.
         """
-        reference = grid.check_reference(grid_shape, reference_shape)
-        if any(size > limit for size, limit in zip(grid_shape, reference, strict=True)):
-            raise ValueError(f"grid_shape={tuple(grid_shape)}: a learned table reaches only to {reference}")
-        table = self.param(
-            "table", self.embedding_init, (*grid.relative_shape(reference), num_heads, head_dim), self.param_dtype
-        )
-        return table[tuple(slice(r - s, r + s - 1) for r, s in zip(reference, grid_shape, strict=True))]
+        shape, reference = tokens.table_shape, tokens.reference_shape
+        if any(size > limit for size, limit in zip(shape, reference, strict=True)):
+            raise ValueError(f"grid_shape={shape}: a learned table reaches only to {reference}")
+        sizes = (*grid.relative_shape(reference), tokens.num_heads, tokens.head_dim)
+        table = self.param("table", self.embedding_init, sizes, self.param_dtype)
+        return table[tuple(slice(r - s, r + s - 1) for r, s in zip(reference, shape, strict=True))]
 
 
 class AxialEncoding(nn.Module):
@@ -130,8 +102,9 @@ class AxialEncoding(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from posattn_jax import AxialEncoding
-      >>> encoding, variables = AxialEncoding().init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> from posattn_jax import AxialEncoding, Tokens
+      >>> tokens = Tokens(jnp.ones((1, 3 * 5, 8)), (3, 5), num_heads=2)
+      >>> encoding, variables = AxialEncoding().init_with_output(jax.random.key(0), tokens)
       >>> encoding.shape  # [*R h d], of tables [5 2 2] and [9 2 2]
       (5, 9, 2, 4)
     """
@@ -141,30 +114,24 @@ class AxialEncoding(nn.Module):
     combine: Combine = "concat"
 
     @nn.compact
-    def __call__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        grid_shape: Shape,
-        reference_shape: Shape | None = None,
-        reach: Reach = None,
-    ) -> RelativeEncoding:
-        """E [*R, h, d]: the centres of the tables, which have the offsets of `reference_shape`.
+    def __call__(self, tokens: Tokens) -> RelativeEncoding:
+        """E [*R, h, d]: the centres of the tables, which have the offsets of the reference grid.
 
         Raises:
           ValueError: a grid larger than the one the tables were made for, another `combine`, or a d that the dimensions
             cannot share.
         """
-        p = len(grid_shape)
+        shape, head_dim, parts = tokens.table_shape, tokens.head_dim, []
+        p = len(shape)
         if self.combine == "concat" and head_dim % p:
             raise ValueError(f"head_dim={head_dim}: vectors of {p} dimensions need a multiple of {p}")
         each = features_per_dimension(head_dim, p, self.combine)
-        reference, parts = grid.check_reference(grid_shape, reference_shape), []
-        for axis, (size, limit) in enumerate(zip(grid_shape, reference, strict=True)):
+        for axis, (size, limit) in enumerate(zip(shape, tokens.reference_shape, strict=True)):
+            line = {"grid_shape": (size,), "table_shape": (size,), "reference_shape": (limit,), "head_dim": each}
             along = LearnedEncoding(self.embedding_init, self.param_dtype, name=f"dimension_{axis + 1}")
-            part = along(num_heads, each, (size,), (limit,))
+            part = along(dataclasses.replace(tokens, **line))
             part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
-            parts.append(jnp.broadcast_to(part, (*grid.relative_shape(grid_shape), *part.shape[p:])))
+            parts.append(jnp.broadcast_to(part, (*grid.relative_shape(shape), *part.shape[p:])))
         return jnp.concatenate(parts, -1) if self.combine == "concat" else functools.reduce(jnp.add, parts)
 
 
@@ -185,8 +152,10 @@ class KernelEncoding(nn.Module):
       >>> from posattn_jax import Content, KernelEncoding, Positional, PositionalSelfAttention
       >>> dynamic = Positional(KernelEncoding((3, 3)))
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), dynamic))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
-      >>> made["relative_encoding"].shape, jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      >>> inputs = jnp.ones((1, 3 * 4, 8))
+      >>> variables = layer.init(jax.random.key(0), inputs, (3, 4))
+      >>> outputs, intermediates = layer.apply(variables, inputs, (3, 4), return_intermediates=True)
+      >>> intermediates["relative_encoding"].shape, jax.tree.map(jnp.shape, variables["params"]["terms_1"])
       ((5, 7, 2, 4), {'encoding': {'table': (3, 3, 1, 4)}})
     """
 
@@ -197,18 +166,11 @@ class KernelEncoding(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        grid_shape: Shape,
-        reference_shape: Shape | None = None,
-        reach: Reach = None,
-    ) -> RelativeEncoding:
+    def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d]; ValueError where the kernel does not fit the number of dimensions."""
-        check_kernel(self.kernel_shape, grid_shape)
+        check_kernel(self.kernel_shape, tokens.table_shape)
         init = self.embedding_init or uniform(1 / math.sqrt(math.prod(self.kernel_shape)))
-        heads = 1 if self.share_heads else num_heads
-        table = self.param("table", init, (*self.kernel_shape, heads, head_dim), self.param_dtype)
-        encoding = over_offsets(table, grid_shape, self.outside)
-        return jnp.broadcast_to(encoding, (*encoding.shape[:-2], num_heads, head_dim))
+        heads = 1 if self.share_heads else tokens.num_heads
+        table = self.param("table", init, (*self.kernel_shape, heads, tokens.head_dim), self.param_dtype)
+        encoding = over_offsets(table, tokens.table_shape, self.outside)
+        return jnp.broadcast_to(encoding, (*encoding.shape[:-2], tokens.num_heads, tokens.head_dim))

@@ -60,8 +60,9 @@ class DotProducts(nn.Module):
       >>> from posattn_jax import DotProducts, TokenMixing
       >>> rposnet = TokenMixing(num_heads=2, energies=DotProducts("position", ("relative",), context=2))
       >>> words = jax.random.normal(jax.random.key(1), (3, 5, 8))
-      >>> (outputs, made), variables = rposnet.init_with_output(jax.random.key(0), words, (5,), return_weights=True)
-      >>> outputs.shape, made["weights"].shape  # one matrix of weights a head, whatever the words
+      >>> variables = rposnet.init(jax.random.key(0), words, (5,))
+      >>> outputs, intermediates = rposnet.apply(variables, words, (5,), return_weights=True)
+      >>> outputs.shape, intermediates["weights"].shape  # one matrix of weights a head, whatever the words
       ((3, 5, 8), (1, 2, 5, 5))
     """
 
@@ -153,8 +154,9 @@ class OffsetTable(nn.Module):
       >>> from posattn_jax import Glu, OffsetTable, TokenMixing
       >>> lightconv = TokenMixing(num_heads=2, energies=OffsetTable(context=1), values=Glu())
       >>> words = jnp.ones((1, 5, 8))
-      >>> (outputs, made), variables = lightconv.init_with_output(jax.random.key(0), words, (5,), return_weights=True)
-      >>> print((made["weights"][0, 0] > 0).astype(jnp.int32))
+      >>> variables = lightconv.init(jax.random.key(0), words, (5,))
+      >>> outputs, intermediates = lightconv.apply(variables, words, (5,), return_weights=True)
+      >>> print((intermediates["weights"][0, 0] > 0).astype(jnp.int32))
       [[1 1 0 0 0]
        [1 1 1 0 0]
        [0 1 1 1 0]
@@ -198,7 +200,7 @@ class PairTable(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import PairTable, TokenMixing
       >>> linearnet = TokenMixing(num_heads=2, energies=PairTable((8,), (8,)))
-      >>> (outputs, made), variables = linearnet.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs, variables = linearnet.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
       >>> variables["params"]["energies"]["table"].shape
       (2, 8, 8)
     """
@@ -239,8 +241,9 @@ class GaussianWeights(nn.Module):
       >>> from posattn_jax import GaussianWeights, TokenMixing
       >>> layer = TokenMixing(num_heads=1, energies=GaussianWeights(centres=(1,)))
       >>> words = jnp.ones((1, 4, 8))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), words, (4,), return_weights=True)
-      >>> print((100 * made["weights"][0, 0]).round().astype(jnp.int32))
+      >>> variables = layer.init(jax.random.key(0), words, (4,))
+      >>> outputs, intermediates = layer.apply(variables, words, (4,), return_weights=True)
+      >>> print((100 * intermediates["weights"][0, 0]).round().astype(jnp.int32))
       [[24 40 24  5]
        [ 5 24 40 24]
        [ 0  5 24 40]
@@ -271,8 +274,9 @@ class FourierWeights(nn.Module):
       >>> from posattn_jax import FourierWeights, TokenMixing
       >>> layer = TokenMixing(num_heads=1, energies=FourierWeights())
       >>> words = jnp.ones((1, 4, 8))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), words, (4,), return_weights=True)
-      >>> print(made["weights"][0, 0].round(1) + 0)
+      >>> variables = layer.init(jax.random.key(0), words, (4,))
+      >>> outputs, intermediates = layer.apply(variables, words, (4,), return_weights=True)
+      >>> print(intermediates["weights"][0, 0].round(1) + 0)
       [[ 0.5  0.5  0.5  0.5]
        [ 0.5  0.  -0.5  0. ]
        [ 0.5 -0.5  0.5 -0.5]

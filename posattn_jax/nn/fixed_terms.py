@@ -1,6 +1,6 @@
 """Score terms without parameters: rotary encodings and linear biases, as slots of `PositionalSelfAttention`.
 
-RotaryContent  (R_t q_t) . (R_s k_s)   in the place of Content
+RotaryContent  (R_t q_t) . (R_s k_s)   instead of Content
 LinearBias     -m_h |s - t|
 """
 
@@ -11,7 +11,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Float, Key, Query
-from posattn_jax.nn.projections import Part
+from posattn_jax.nn.parts import Part
+from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.rotary import rotate
@@ -20,7 +21,7 @@ from posattn_jax.ops.rotary import rotate
 class RotaryContent(nn.Module):
     """(R_t q_t) . (R_s k_s), queries and keys turned by their places (RoPE, Su 2021): see `ops.rotary.rotate`.
 
-    In the place of `Content`, and alone with biases of offsets: a turned query means nothing to an encoding E. On a
+    Instead of `Content`, and alone with biases of offsets: a turned query means nothing to an encoding E. On a
     grid each dimension turns its share of the features. Class tokens, which have no place, are left as they are.
 
     Attributes:
@@ -30,17 +31,16 @@ class RotaryContent(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import PositionalSelfAttention, RotaryContent
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(RotaryContent(base=100.0),))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> outputs.shape
       (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")
-    by_place: ClassVar[bool] = True
 
     base: float = 10000.0
 
-    def __call__(self, query: Query, key: Key, tokens: Tokens) -> dict[str, Array]:
+    def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("RotaryContent turns by places on a grid: points have none")
         cls = tokens.num_class_tokens
@@ -48,7 +48,7 @@ class RotaryContent(nn.Module):
         def turn(x: Array) -> Array:
             return jnp.concatenate([x[:, :cls], rotate(x[:, cls:], tokens.grid_shape, self.base)], 1)
 
-        return {"query": turn(query), "key": turn(key)}
+        return Scores(query=turn(query), key=turn(key))
 
 
 class LinearBias(nn.Module):
@@ -60,16 +60,16 @@ class LinearBias(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, LinearBias, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), LinearBias()))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> outputs.shape
       (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ()
 
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
-        offsets = grid.relative_offsets(tokens.grid_shape).astype(jnp.result_type(float))
-        return {"relative_bias": -jnp.linalg.norm(offsets, axis=-1)[..., None] * slopes(tokens.num_heads)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        offsets = grid.relative_offsets(tokens.table_shape).astype(jnp.result_type(float))
+        return Scores(relative_bias=-jnp.linalg.norm(offsets, axis=-1)[..., None] * slopes(tokens.num_heads))
 
 
 def slopes(num_heads: int) -> Float[Array, "h"]:

@@ -78,7 +78,7 @@ class GeluGate(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import GeluGate, TokenMixing
       >>> layer = TokenMixing(num_heads=2, gate=GeluGate())
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
       >>> jax.tree.map(jnp.shape, variables["params"]["gate"])
       {'linear': {'bias': (2, 4), 'kernel': (8, 2, 4)}}
     """

@@ -46,7 +46,7 @@ class TokenMixing(nn.Module):
       >>> from posattn_jax import DotProducts, GeluGate, NormalizedGelu, TokenMixing
       >>> energies = DotProducts("position", ("relative",))
       >>> rposnet = TokenMixing(num_heads=2, energies=energies, values=NormalizedGelu(), gate=GeluGate())
-      >>> (outputs, made), variables = rposnet.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)), (5,))
+      >>> outputs, variables = rposnet.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)), (5,))
       >>> outputs.shape, sorted(variables["params"])
       ((3, 5, 8), ['energies', 'gate', 'output', 'value', 'values'])
     """
@@ -80,14 +80,15 @@ class TokenMixing(nn.Module):
         num_class_tokens: int = 0,
         positions: PointPositions | None = None,
         deterministic: bool = True,
+        return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> tuple[Features, dict[str, Any]]:
+    ) -> Features | tuple[Features, dict[str, Any]]:
         """Mixes the tokens of a grid, as `PositionalSelfAttention` is called.
 
         There is no span that a bound could be for.
 
         Returns:
-          The outputs [b t c], and {"weights" [b h t s]} where asked for.
+          The outputs [b t c]; where asked for, also the intermediates: {"weights" [b h t s]}, or none.
 
         Raises:
           ValueError: class tokens or points, which have no places on the grid, another grid than the one of training,
@@ -102,7 +103,9 @@ class TokenMixing(nn.Module):
         if len(places.query) != inputs.shape[1]:
             raise ValueError(f"inputs has {inputs.shape[1]} tokens: expected {len(places.query)} for {grid_shape=}")
         outputs, weights = self.mix(inputs, Memory(inputs), places, deterministic=deterministic)
-        return outputs, {"weights": weights} if return_weights else {}
+        if return_weights:
+            return outputs, {"weights": weights}
+        return (outputs, {}) if return_intermediates else outputs
 
     @nn.compact
     def mix(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Literal, get_args
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,11 +9,9 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Key, Query, Value
+from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
-
-Part = Literal["query", "key", "value"]
-PARTS: tuple[Part, ...] = get_args(Part)
 
 # Of a fused kernel [c 3 h d]: over its whole fan c + 3 h d, or U(+-1 / sqrt(c)).
 fused_xavier = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2, 3))
@@ -35,7 +32,7 @@ class LinearProjections(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import LinearProjections, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, projections=LinearProjections(use_bias=False))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> jax.tree.map(jnp.shape, variables["params"]["projections"])
       {'kernel': (8, 3, 2, 4)}
     """
@@ -60,8 +57,8 @@ class LinearProjections(nn.Module):
         fused = jnp.einsum("btc,cnhd->nbthd", inputs, kernel)
         if bias is not None:
             fused += bias[:, None, None]
-        made = dict(zip(parts, fused, strict=True))
-        return made.get("query"), made.get("key"), made.get("value")
+        projected = dict(zip(parts, fused, strict=True))
+        return projected.get("query"), projected.get("key"), projected.get("value")
 
 
 class ConvolutionalProjections(nn.Module):
@@ -81,7 +78,7 @@ class ConvolutionalProjections(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import ConvolutionalProjections, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, projections=ConvolutionalProjections((3, 3)))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> sorted(variables["params"]["projections"])
       ['key_depthwise', 'key_linear', 'key_pointwise', 'linear', 'query_depthwise', 'query_linear', 'query_pointwise']
     """
@@ -107,7 +104,7 @@ class ConvolutionalProjections(nn.Module):
             LinearProjections, use_bias=self.use_bias, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes
         )
         plain = linear(name="linear")(tokens, tuple(part for part in parts if part not in self.convolved))
-        made = dict(zip(PARTS, plain, strict=True))
+        projected = dict(zip(PARTS, plain, strict=True))
         for part in (part for part in parts if part in self.convolved):
             convolve = DepthwiseConvolution(self.kernel_shape, name=f"{part}_depthwise", **dtypes)
             halves = []
@@ -116,7 +113,6 @@ class ConvolutionalProjections(nn.Module):
                 ("linear", tokens.inputs, tokens.num_heads - half),
             ):
                 some = dataclasses.replace(tokens, inputs=inputs, num_heads=num_heads)
-                projected = linear(name=f"{part}_{name}")(some, (part,))
-                halves.append(projected[PARTS.index(part)])
-            made[part] = jnp.concatenate(halves, 2)
-        return made["query"], made["key"], made["value"]
+                halves.append(linear(name=f"{part}_{name}")(some, (part,))[PARTS.index(part)])
+            projected[part] = jnp.concatenate(halves, 2)
+        return projected["query"], projected["key"], projected["value"]

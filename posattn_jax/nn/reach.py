@@ -4,20 +4,16 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Float, Int, Shape
-
-# The half-span in positions: none without a span; sizes where it is bounded by a static number; or [p] at run time.
-Reach = Shape | Int[Array, "p"] | None
+from posattn_jax.axes import Array, Float
+from posattn_jax.nn.tokens import Tokens
 
 # Where the reach is known only at run time, E is evaluated to the first of these shares of the grid that holds it.
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 
 
-def within_reach(
-    module: nn.Module, features: Float[Array, "*r k"], grid_shape: Shape, reach: Reach
-) -> Float[Array, "*r c"]:
+def within_reach(module: nn.Module, features: Float[Array, "*r k"], tokens: Tokens) -> Float[Array, "*r c"]:
     """module(features) for the offsets within `reach` of 0, and 0 at others: [*R, k] -> [*R, c]."""
-    far = np.subtract(grid_shape, 1)
+    far, reach = np.subtract(tokens.table_shape, 1), tokens.reach
 
     def evaluate(half):
         half = np.minimum(half, far)

@@ -6,21 +6,22 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Key, Query
+from posattn_jax.axes import Key, Query
 from posattn_jax.nn.linear import linear
-from posattn_jax.nn.projections import Part
+from posattn_jax.nn.parts import Part
+from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid, kernels
 
 
 class ScoreNetwork(nn.Module):
-    """A_ts = gamma([q_t . k_s; W (x_s - x_t)]), in the place of `Content`, x normalised places.
+    """A_ts = gamma([q_t . k_s; W (x_s - x_t)]), instead of `Content`, x normalised places.
 
       gamma(y) = W_2 relu(W_1 y + b_1) + b_2,  y the products of all h heads and p features of the offset
 
     Alfons 2022, Table 1, row of Zhao 2020: positions are normalised to [-1, 1], go through a linear layer, and their
     differences are concatenated with the scores of content before these are mapped to weights (its section 3.1). There
-    the weights are local, and of vectors in the place of heads. Pairs with a class token have gamma's other inputs 0.
+    the weights are local, and of vectors instead of heads. Pairs with a class token have gamma's other inputs 0.
 
     Attributes:
       hidden_features: of gamma; None: h.
@@ -30,19 +31,18 @@ class ScoreNetwork(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import PositionalSelfAttention, ScoreNetwork
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(ScoreNetwork(),))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> outputs.shape
       (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")
-    by_pair: ClassVar[bool] = True
 
     hidden_features: int | None = None
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, query: Query, key: Key, tokens: Tokens) -> dict[str, Array]:
+    def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("ScoreNetwork knows places on a grid: points have none")
         shape, cls, heads = tokens.grid_shape, tokens.num_class_tokens, tokens.num_heads
@@ -58,4 +58,4 @@ class ScoreNetwork(nn.Module):
         x = linear(hidden, fan_in, use_bias=False, name="of_products", **dtypes)(products)
         x += linear(hidden, fan_in, name="of_offsets", **dtypes)(offsets)
         scores = linear(heads, hidden, name="output", **dtypes)(nn.relu(x))
-        return {"pair_scores": jnp.moveaxis(scores, -1, 1)}
+        return Scores(pair_scores=jnp.moveaxis(scores, -1, 1))

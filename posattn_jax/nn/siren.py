@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Float, RelativeEncoding, Shape
+from posattn_jax.axes import Array, Float, RelativeEncoding
 from posattn_jax.nn.linear import uniform
-from posattn_jax.nn.reach import Reach, within_reach
+from posattn_jax.nn.reach import within_reach
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 
 
@@ -94,12 +95,13 @@ class SirenEncoding(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from posattn_jax import SirenEncoding
-      >>> encoding = SirenEncoding(hidden_features=8)
-      >>> table, variables = encoding.init_with_output(jax.random.key(0), 2, 4, (3, 5))
+      >>> from posattn_jax import SirenEncoding, Tokens
+      >>> encoding, small = SirenEncoding(hidden_features=8), Tokens(jnp.ones((1, 3 * 5, 8)), (3, 5), num_heads=2)
+      >>> table, variables = encoding.init_with_output(jax.random.key(0), small)
       >>> table.shape  # [*R h d]
       (5, 9, 2, 4)
-      >>> encoding.apply(variables, 2, 4, (6, 10)).shape  # the same parameters on another grid
+      >>> large = Tokens(jnp.ones((1, 6 * 10, 8)), (6, 10), num_heads=2)
+      >>> encoding.apply(variables, large).shape  # the same parameters on another grid
       (11, 19, 2, 4)
     """
 
@@ -112,18 +114,11 @@ class SirenEncoding(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        grid_shape: Shape,
-        reference_shape: Shape | None = None,
-        reach: Reach = None,
-    ) -> RelativeEncoding:
-        """E [*R, h, d] for a grid, 0 where no query reaches; with `reference_shape` distances keep its unit."""
-        coordinates = grid.relative_coordinates(grid_shape, reference_shape)
+    def __call__(self, tokens: Tokens) -> RelativeEncoding:
+        """E [*R, h, d], 0 where no query reaches; distances are in the unit of the reference grid."""
+        coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape)
         siren = Siren(
-            num_heads * head_dim,
+            tokens.num_heads * tokens.head_dim,
             hidden_features=self.hidden_features,
             num_layers=self.num_layers,
             omega=self.omega,
@@ -133,5 +128,5 @@ class SirenEncoding(nn.Module):
             param_dtype=self.param_dtype,
             name="siren",
         )
-        encoding = within_reach(siren, coordinates, grid_shape, reach)
-        return encoding.reshape(*encoding.shape[:-1], num_heads, head_dim)
+        encoding = within_reach(siren, coordinates, tokens)
+        return encoding.reshape(*encoding.shape[:-1], tokens.num_heads, tokens.head_dim)

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Shape
+from posattn_jax.axes import Array
+from posattn_jax.nn.scores import Extent
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.span import SpanMode
 
 Covariance = Literal["diagonal", "full"]
@@ -31,8 +33,10 @@ class GaussianSpan(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import GaussianSpan, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, span=GaussianSpan(initial_sigma=0.25))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
-      >>> print(made["sigma"])
+      >>> inputs = jnp.ones((1, 3 * 4, 8))
+      >>> variables = layer.init(jax.random.key(0), inputs, (3, 4))
+      >>> outputs, intermediates = layer.apply(variables, inputs, (3, 4), return_intermediates=True)
+      >>> print(intermediates["sigma"])
       [0.25 0.25]
     """
 
@@ -49,17 +53,9 @@ class GaussianSpan(nn.Module):
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, num_heads: int, unit: Shape) -> dict[str, Array | float | str]:
-        """Arguments of `relative_attention`: sigma [p], [h p], [1 p p] or [h p p], threshold and span_mode.
-
-        Args:
-          num_heads: h.
-          unit: the grid whose S - 1 is the unit of sigma, of p dimensions.
-
-        Raises:
-          ValueError: a covariance that there is not.
-        """
-        heads, num_dims = (num_heads,) if self.per_head else (), len(unit)
+    def __call__(self, tokens: Tokens) -> Extent:
+        """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode; ValueError for another covariance."""
+        heads, num_dims = (tokens.num_heads,) if self.per_head else (), len(tokens.grid_shape)
         dtype = jnp.promote_types(jnp.float32, self.param_dtype)
         match self.covariance:
             case "diagonal":
@@ -71,7 +67,7 @@ class GaussianSpan(nn.Module):
                 sigma = sigma.reshape(-1, num_dims, num_dims)
             case _:
                 raise ValueError(f'covariance="{self.covariance}": expected "diagonal" or "full"')
-        return {"sigma": sigma, "threshold": self.threshold, "span_mode": self.mode}
+        return Extent(sigma, self.threshold, self.mode)
 
     def _initial_factor(self, rng: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return jnp.broadcast_to(self.initial_sigma * jnp.eye(shape[-1], dtype=dtype), shape)
@@ -89,19 +85,21 @@ class WindowSpan(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, PositionalSelfAttention, WindowSpan
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(),), span=WindowSpan((1, 2)))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> outputs.shape
       (1, 12, 8)
     """
 
     threshold: ClassVar[float] = 1 - 1e-12
+    mode: ClassVar[SpanMode] = "multiply"
 
     half_span: tuple[int, ...]
 
-    def __call__(self, num_heads: int, unit: Shape) -> dict[str, Array | float | str]:
+    def __call__(self, tokens: Tokens) -> Extent:
         """As `GaussianSpan`; ValueError unless there is a half-span for every dimension."""
+        unit = tokens.reference_shape
         if len(self.half_span) != len(unit) or min(self.half_span) < 1:
             raise ValueError(f"half_span={self.half_span}: expected {len(unit)} numbers of at least 1")
         reach = math.sqrt(-2 * math.log(self.threshold)) * np.maximum(np.subtract(unit, 1), 1)
         sigma = jnp.asarray((np.array(self.half_span) - 0.5) / reach, jnp.result_type(float))  # rounded up to half_span
-        return {"sigma": sigma, "threshold": self.threshold, "span_mode": "multiply"}
+        return Extent(sigma, self.threshold, self.mode)

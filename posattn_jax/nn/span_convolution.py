@@ -22,7 +22,7 @@ KernelAt = Literal["query", "key"]
 
 
 class SpanConvolution(nn.Module):
-    """As many heads as attend, each a weighted sum over the neighbours within a kernel: a `beside` slot of attention.
+    """As many heads as attend, each a weighted sum over the neighbours within a kernel: `extra_heads` of attention.
 
       c_t = Linear(q_t * Linear(depthwise(x)_t))                                one score c_t[o] an offset o and head
       outputs_t = sum_o dropout(softmax_o(c_t[o])) Linear(x)_{t+o}              kernel_at = "query", as the paper
@@ -43,8 +43,8 @@ class SpanConvolution(nn.Module):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import PositionalSelfAttention, SpanConvolution
-      >>> layer = PositionalSelfAttention(num_heads=2, head_dim=2, beside=SpanConvolution((3,)))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> layer = PositionalSelfAttention(num_heads=2, head_dim=2, extra_heads=SpanConvolution((3,)))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
       >>> outputs.shape
       (1, 5, 8)
     """

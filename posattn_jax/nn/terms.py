@@ -1,6 +1,6 @@
 """The score terms of attention, each a slot of `PositionalSelfAttention`.
 
-A term adds what it stands for to the arguments of `relative_attention`, and says what it `needs` of the projections:
+A term gives what it stands for as `Scores`, arguments of `relative_attention`, and says what it `needs` projected:
 
   Content          q_t . k_s
   RelativeContent  (x_t W^q_{s-t}) . (x_s W^k_{s-t})
@@ -12,21 +12,22 @@ A term adds what it stands for to the arguments of `relative_attention`, and say
 
 Content, Positional, ContentBias and PositionalBias are formula 1 of Alfons 2022 (after Transformer-XL). RelativeBias,
 and Positional with a `KernelEncoding`, are the fixed and the dynamic convolution of Chang 2021; both together, with
-Content, composite attention. A term that is `by_pair` has scores of its own for every pair.
+Content, composite attention. RelativeContent and KeyPositional have a score of their own for every pair.
 """
 
-from typing import Any, ClassVar
+import dataclasses
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Key, Query
+from posattn_jax.axes import Key, Query
 from posattn_jax.nn.displacements import OverDisplacements, as_inputs, kaiming_table, over_reach
-from posattn_jax.nn.encodings import Encoding
 from posattn_jax.nn.linear import XAVIER
-from posattn_jax.nn.projections import Part
+from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
+from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
 from posattn_jax.ops.pair_scores import pair_scores
@@ -39,19 +40,19 @@ class Content(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(),))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> outputs.shape
       (1, 12, 8)
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("query", "key")
 
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Key | None]:
-        return {"key": key}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        return Scores(key=key)
 
 
 class Positional(nn.Module):
-    """q_t . E_{s-t}, E given by the encoding; with it what E is made of, "factors", where the encoding tells.
+    """q_t . E_{s-t}, E given by the encoding; with it what E is made of, where the encoding tells.
 
     Attributes:
       encoding: a module that returns E [*R, h, d], such as `SirenEncoding()`.
@@ -60,8 +61,10 @@ class Positional(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, LearnedEncoding, Positional, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), Positional(LearnedEncoding())))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
-      >>> made["relative_encoding"].shape
+      >>> inputs = jnp.ones((1, 3 * 4, 8))
+      >>> variables = layer.init(jax.random.key(0), inputs, (3, 4))
+      >>> outputs, intermediates = layer.apply(variables, inputs, (3, 4), return_intermediates=True)
+      >>> intermediates["relative_encoding"].shape
       (5, 7, 2, 4)
     """
 
@@ -69,11 +72,10 @@ class Positional(nn.Module):
 
     encoding: Encoding
 
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Any]:
-        heads = tokens.num_heads, tokens.head_dim
-        made = {"relative_encoding": self.encoding(*heads, tokens.grid_shape, tokens.reference_shape, tokens.reach)}
-        factors = getattr(self.encoding, "factors", None)
-        return made if factors is None else made | {"factors": factors(*heads)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        relative_encoding = self.encoding(tokens)
+        factors = self.encoding.factors(tokens) if isinstance(self.encoding, SinusoidalFactors) else None
+        return Scores(relative_encoding=relative_encoding, factors=factors)
 
 
 class ContentBias(nn.Module):
@@ -87,7 +89,7 @@ class ContentBias(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, ContentBias, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), ContentBias()))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> jax.tree.map(jnp.shape, variables["params"]["terms_1"])
       {'u': (2, 4)}
     """
@@ -98,8 +100,10 @@ class ContentBias(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
-        return {"content_bias": self.param("u", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        return Scores(
+            content_bias=self.param("u", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)
+        )
 
 
 class PositionalBias(nn.Module):
@@ -114,7 +118,7 @@ class PositionalBias(nn.Module):
       >>> from posattn_jax import Content, LearnedEncoding, Positional, PositionalBias, PositionalSelfAttention
       >>> terms = (Content(), Positional(LearnedEncoding()), PositionalBias())
       >>> layer = PositionalSelfAttention(num_heads=2, terms=terms)
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> jax.tree.map(jnp.shape, variables["params"]["terms_2"])
       {'v': (2, 4)}
     """
@@ -125,8 +129,10 @@ class PositionalBias(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
-        return {"position_bias": self.param("v", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)}
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        return Scores(
+            position_bias=self.param("v", self.bias_init, (tokens.num_heads, tokens.head_dim), self.param_dtype)
+        )
 
 
 class RelativeBias(nn.Module):
@@ -142,8 +148,10 @@ class RelativeBias(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, PositionalSelfAttention, RelativeBias
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), RelativeBias((3, 3))))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
-      >>> made["relative_bias"].shape, jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      >>> inputs = jnp.ones((1, 3 * 4, 8))
+      >>> variables = layer.init(jax.random.key(0), inputs, (3, 4))
+      >>> outputs, intermediates = layer.apply(variables, inputs, (3, 4), return_intermediates=True)
+      >>> intermediates["relative_bias"].shape, jax.tree.map(jnp.shape, variables["params"]["terms_1"])
       ((5, 7, 2), {'beta': (3, 3, 2)})
     """
 
@@ -155,10 +163,10 @@ class RelativeBias(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         kernel_shape = check_kernel(self.kernel_shape, tokens.grid_shape)
         beta = self.param("beta", self.bias_init, (*kernel_shape, tokens.num_heads), self.param_dtype)
-        return {"relative_bias": over_offsets(beta, tokens.grid_shape, self.outside)}
+        return Scores(relative_bias=over_offsets(beta, tokens.table_shape, self.outside))
 
 
 class KeyPositional(nn.Module):
@@ -171,27 +179,26 @@ class KeyPositional(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import Content, KernelEncoding, KeyPositional, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), KeyPositional(KernelEncoding((3,)))))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
       >>> jax.tree.map(jnp.shape, variables["params"]["terms_1"])
       {'encoding': {'table': (3, 1, 4)}}
     """
 
     needs: ClassVar[tuple[Part, ...]] = ("key",)
-    by_pair: ClassVar[bool] = True
 
     encoding: Encoding
 
-    def __call__(self, query: Query | None, key: Key, tokens: Tokens) -> dict[str, Array]:
+    def __call__(self, query: Query | None, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("KeyPositional has an encoding of a grid: points have none")
-        heads, cls = (tokens.num_heads, tokens.head_dim), tokens.num_class_tokens
-        encoding = self.encoding(*heads, tokens.grid_shape, tokens.reference_shape, tokens.reach)
+        cls = tokens.num_class_tokens
+        encoding = self.encoding(dataclasses.replace(tokens, table_shape=tokens.grid_shape))
         scores = key_scores(key[:, cls:], encoding.astype(key.dtype), tokens.grid_shape)
-        return {"pair_scores": jnp.pad(scores, [(0, 0), (0, 0), (cls, 0), (cls, 0)])}
+        return Scores(pair_scores=jnp.pad(scores, [(0, 0), (0, 0), (cls, 0), (cls, 0)]))
 
 
 class RelativeContent(OverDisplacements):
-    """(x_t W^q_{s-t}) . (x_s W^k_{s-t}), in the place of `Content`: see `ops.pair_scores`.
+    """(x_t W^q_{s-t}) . (x_s W^k_{s-t}), instead of `Content`: see `ops.pair_scores`.
 
     Attributes:
       half_span: see `OverDisplacements`.
@@ -203,7 +210,7 @@ class RelativeContent(OverDisplacements):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import PositionalSelfAttention, RelativeContent
       >>> layer = PositionalSelfAttention(num_heads=2, terms=(RelativeContent(half_span=(1,)),))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
       >>> jax.tree.map(jnp.shape, variables["params"]["terms_0"])
       {'key_matrices': (3, 8, 2, 4), 'query_matrices': (3, 8, 2, 4)}
     """
@@ -222,7 +229,7 @@ class RelativeContent(OverDisplacements):
         return ("query", self.relative_query), ("key", self.relative_key)
 
     @nn.compact
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> dict[str, Array]:
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         relative = [part for part, relative in self._sides() if relative]
         if not relative:
             raise ValueError("relative_query and relative_key are both False: this is Content()")
@@ -237,4 +244,5 @@ class RelativeContent(OverDisplacements):
 
         sides = {part: side for part, side in (("query", query), ("key", key)) if part not in relative}
         tables, cls = as_inputs(tokens, (tables, {f"{part}_cls": matrices for part, matrices in cls.items()}))
-        return {"pair_scores": over_reach(score, tables, tokens, tokens.inputs, sides, cls)}
+        scores = over_reach(score, tables, tokens, tokens.inputs, sides, cls)
+        return Scores(pair_scores=scores, limit=self.limit(tokens))

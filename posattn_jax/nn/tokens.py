@@ -2,9 +2,17 @@
 
 import dataclasses
 
-from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
-from posattn_jax.nn.reach import Reach
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Features, Int, KeyMask, PointPositions, Shape
+from posattn_jax.nn.scores import Extent
+from posattn_jax.ops import grid
 from posattn_jax.ops.scores import check_key_mask
+from posattn_jax.ops.span import half_span
+
+# The half-span in positions: none without a span; sizes where it is bounded by a static number; or [p] at run time.
+Reach = Shape | Int[Array, "p"] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,23 +22,64 @@ class Tokens:
     Attributes:
       inputs: x [b t c].
       grid_shape: S.
-      num_heads, head_dim: h and d.
-      reference_shape: the grid that distances are measured in, where it is not S.
-      reach: how far any query sees.
+      num_heads: h.
+      head_dim: d; 0: the width of the inputs divided by h.
+      reference_shape: the grid that distances are measured in; None: S.
+      table_shape: the grid whose offsets E and beta are to have; None: S. Less than S where the grid is cut.
+      span_bound: half-spans that no span exceeds.
+      reach: how far any query sees; beyond it E may have any value.
       key_mask: [b t], True = keep.
+      is_causal: whether query t attends to keys s <= t alone.
       num_class_tokens: how many tokens stand before the grid.
       positions: [b n p], of points that lie on no grid; S is then (n,), and means nothing but their number.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax import Tokens
+      >>> tokens = Tokens(jnp.ones((1, 3 * 4, 8)), (3, 4), num_heads=2)
+      >>> tokens.head_dim, tokens.reference_shape
+      (4, (3, 4))
     """
 
     inputs: Features
     grid_shape: Shape
     num_heads: int
-    head_dim: int
-    reference_shape: Shape | None = None
+    head_dim: int = 0
+    reference_shape: Shape = ()
+    table_shape: Shape = ()
+    span_bound: Shape | None = None
     reach: Reach = None
     key_mask: KeyMask | None = None
+    is_causal: bool = False
     num_class_tokens: int = 0
     positions: PointPositions | None = None
 
     def __post_init__(self):
         check_key_mask(self.key_mask)
+        width = self.inputs.shape[-1]
+        if not self.head_dim and width % self.num_heads:
+            raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
+        shape = grid.check_grid(self.grid_shape)
+        for name, value in (
+            ("grid_shape", shape),
+            ("head_dim", self.head_dim or width // self.num_heads),
+            ("reference_shape", grid.check_reference(shape, self.reference_shape or None)),
+            ("table_shape", tuple(self.table_shape) or shape),
+        ):
+            object.__setattr__(self, name, value)
+
+    def seen_within(self, span: Extent | None, is_cut: bool) -> "Tokens":
+        """The same tokens where queries see no further than a span; of a cut grid, with tables within its bound."""
+        if is_cut:
+            near = (min(b + 1, s) for b, s in zip(self.span_bound or self.grid_shape, self.grid_shape, strict=True))
+            return dataclasses.replace(self, table_shape=tuple(near))
+        if span is None:
+            return dataclasses.replace(self, span_bound=None)
+        if self.positions is not None:
+            raise ValueError("positions is given: points have no span on a grid")
+        if self.span_bound is not None:
+            return dataclasses.replace(self, reach=self.span_bound)
+        half = half_span(span.sigma, span.threshold, self.grid_shape, self.reference_shape)
+        half = half.reshape(-1, len(self.grid_shape)).max(0)
+        reach = jnp.where(jnp.isnan(half), np.subtract(self.grid_shape, 1), half).astype(jnp.int32)
+        return dataclasses.replace(self, reach=reach)

@@ -1,6 +1,7 @@
 """Translution: values through a matrix for every displacement, as a `values` slot of attention (Fan 2025)."""
 
 import math
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -9,8 +10,10 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Query, Sizes, Weights
+from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.displacements import OverDisplacements, as_inputs, centre, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.linear import uniform
+from posattn_jax.nn.parts import Part
 from posattn_jax.nn.siren import Siren
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
@@ -18,10 +21,17 @@ from posattn_jax.ops.translution import basis_translution, low_rank_translution,
 
 
 class PairValues(OverDisplacements):
-    """A `values` slot whose values differ from pair to pair: it is given the attention weights, and averages itself."""
+    """Values that differ from pair to pair: they are made of the inputs, and average themselves."""
 
-    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+    needs: ClassVar[tuple[Part, ...]] = ()
+
+    def __call__(self, attention: Attention, value: None, tokens: Tokens) -> Query:
         """sum_s alpha_ts V_ts, [b t h d]."""
+        weights = attention.weights(self.limit(tokens))
+        return self.average(weights.astype(tokens.inputs.dtype), tokens)
+
+    def average(self, weights: Weights, tokens: Tokens) -> Query:
+        """The same, from alpha."""
         raise NotImplementedError
 
 
@@ -38,7 +48,7 @@ class Translution(PairValues):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import PositionalSelfAttention, Translution
       >>> layer = PositionalSelfAttention(num_heads=1, values=Translution(half_span=(1, 1)))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 3, 4)), (3, 3))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 3, 4)), (3, 3))
       >>> jax.tree.map(jnp.shape, variables["params"]["values"])
       {'matrices': (3, 3, 4, 1, 4)}
     """
@@ -48,7 +58,7 @@ class Translution(PairValues):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+    def average(self, weights: Weights, tokens: Tokens) -> Query:
         heads = 1 if self.share_heads else tokens.num_heads
         shape = (tokens.inputs.shape[-1], heads, tokens.head_dim)
         table = self._table("matrices", self.kernel_init, tokens, shape, self.param_dtype)
@@ -79,7 +89,7 @@ class LowRankTranslution(PairValues):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import LowRankTranslution, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=1, values=LowRankTranslution(rank=2))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 3, 4)), (3, 3))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 3, 4)), (3, 3))
       >>> jax.tree.map(jnp.shape, variables["params"]["values"])
       {'matrix': (4, 1, 4), 'relative': (5, 5, 4, 1, 2), 'up': (1, 2, 4)}
     """
@@ -91,7 +101,7 @@ class LowRankTranslution(PairValues):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+    def average(self, weights: Weights, tokens: Tokens) -> Query:
         if self.rank < 1 or (self.down_dim is not None and self.down_dim < 1):
             raise ValueError(f"rank={self.rank}, down_dim={self.down_dim}: expected at least 1")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
@@ -135,7 +145,7 @@ class GeneralTranslution(PairValues):
       >>> from posattn_jax import GeneralTranslution, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=1, values=GeneralTranslution(num_bases=3))
       >>> points, places = jnp.ones((1, 5, 8)), jax.random.uniform(jax.random.key(1), (1, 5, 3))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), points, (5,), positions=places)
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), points, (5,), positions=places)
       >>> outputs.shape
       (1, 5, 8)
     """
@@ -150,7 +160,7 @@ class GeneralTranslution(PairValues):
         return None if self.half_span is None else super().limit(tokens)
 
     @nn.compact
-    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
+    def average(self, weights: Weights, tokens: Tokens) -> Query:
         if self.num_bases < 1:
             raise ValueError(f"num_bases={self.num_bases}: expected at least 1")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim

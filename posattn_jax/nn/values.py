@@ -1,4 +1,4 @@
-"""What is added to the averaged values: a `values` slot of attention."""
+"""What is averaged, and what is added to it: the `values` slot of attention."""
 
 import math
 from typing import Any, ClassVar
@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, Query, Value, Weights
-from posattn_jax.nn.encodings import Encoding
+from posattn_jax.axes import Array, Features, Float, Query, Value
+from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.linear import uniform
+from posattn_jax.nn.parts import Encoding, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.depthwise import depthwise_convolution
 from posattn_jax.ops.kernels import check_kernel, relative_values
@@ -30,8 +31,10 @@ class DepthwiseConvolution(nn.Module):
       >>> from posattn_jax import DepthwiseConvolution, PlusDepthwise, PositionalSelfAttention
       >>> convolution = DepthwiseConvolution((3, 3), kernel_init=jax.nn.initializers.ones)
       >>> layer = PositionalSelfAttention(num_heads=2, values=PlusDepthwise(convolution))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
-      >>> made["depthwise_kernel"].shape
+      >>> inputs = jnp.ones((1, 3 * 4, 8))
+      >>> variables = layer.init(jax.random.key(0), inputs, (3, 4))
+      >>> outputs, intermediates = layer.apply(variables, inputs, (3, 4), return_intermediates=True)
+      >>> intermediates["depthwise_kernel"].shape
       (3, 3, 8)
     """
 
@@ -79,22 +82,21 @@ class PlusDepthwise(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import DepthwiseConvolution, PlusDepthwise, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, values=PlusDepthwise(DepthwiseConvolution((3,))))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
       >>> outputs.shape
       (1, 5, 8)
     """
 
+    needs: ClassVar[tuple[Part, ...]] = ("value",)
+
     convolution: DepthwiseConvolution
 
-    def __call__(self, value: Value, tokens: Tokens) -> Value:
-        """What is added to the averages [b t h d]."""
-        flat = value.reshape(*value.shape[:2], -1)
-        return self.convolution(flat, tokens).reshape(value.shape)
-
-    @property
-    def kernel(self) -> Float[Array, "*k c"]:
-        """Of the convolution, once it was called."""
-        return jnp.squeeze(self.convolution.variables["params"]["convolution"]["kernel"], -2)
+    def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
+        """The outputs [b t h d]; the kernel [*K c] is among the attention's intermediates."""
+        convolved = self.convolution(value.reshape(*value.shape[:2], -1), tokens).reshape(value.shape)
+        kernel = self.convolution.variables["params"]["convolution"]["kernel"]
+        attention.intermediates["depthwise_kernel"] = jnp.squeeze(kernel, -2)
+        return attention.average(value) + convolved
 
 
 class PlusRelative(nn.Module):
@@ -109,20 +111,21 @@ class PlusRelative(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import KernelEncoding, PlusRelative, PositionalSelfAttention
       >>> layer = PositionalSelfAttention(num_heads=2, values=PlusRelative(KernelEncoding((3, 3))))
-      >>> (outputs, made), variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
       >>> variables["params"]["values"]["encoding"]["table"].shape  # shared by the heads
       (3, 3, 1, 4)
     """
 
-    by_pair: ClassVar[bool] = True
+    needs: ClassVar[tuple[Part, ...]] = ("value",)
 
     encoding: Encoding
 
-    def __call__(self, weights: Weights, tokens: Tokens) -> Query:
-        """What is added to the averages of the values [b t h d]; ValueError for points, which have no offsets."""
+    def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
+        """The outputs [b t h d]; ValueError for points, which have no offsets."""
         if tokens.positions is not None:
             raise ValueError("PlusRelative has an encoding of a grid: points have none")
-        cls, heads = tokens.num_class_tokens, (tokens.num_heads, tokens.head_dim)
-        encoding = self.encoding(*heads, tokens.grid_shape, tokens.reference_shape, tokens.reach)
-        added = relative_values(weights[:, :, cls:, cls:], encoding.astype(weights.dtype), tokens.grid_shape)
-        return jnp.pad(added, [(0, 0), (cls, 0), (0, 0), (0, 0)])
+        cls, weights = tokens.num_class_tokens, attention.weights()
+        encoding = self.encoding(tokens).astype(weights.dtype)
+        relative = relative_values(weights[:, :, cls:, cls:], encoding, tokens.grid_shape)
+        relative = jnp.pad(relative, [(0, 0), (cls, 0), (0, 0), (0, 0)])
+        return (attention.average(value) + relative).astype(value.dtype)

@@ -44,7 +44,7 @@ class BlockTask:
         return None
 
     def describe(self, params: Params) -> Any:
-        """What each block made of the grid, as far as it has it; see `PositionalSelfAttention`.
+        """The intermediates of each block on the grid; see `PositionalSelfAttention`.
 
         Of a "relative_encoding" [*R, h, d] also what lies beyond the span.
         """
@@ -54,11 +54,11 @@ class BlockTask:
         """Bounds that no span exceeds."""
         return (tuple(size - 1 for size in grid_shape),) * len(self.blocks)
 
-    def span_price(self, made: dict[str, dict[str, Array]]) -> Array | float:
-        """span_penalty * mean over layers of the span's share of the grid, of what the blocks made."""
+    def span_price(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
+        """span_penalty * mean over layers of the span's share of the grid, from the blocks' intermediates."""
         if not self.span_penalty:
             return 0.0
-        layers = zip(self.blocks, made.values(), strict=True)
+        layers = zip(self.blocks, intermediates.values(), strict=True)
         shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
         if not shares:
             raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to price")
@@ -71,24 +71,24 @@ class BlockTask:
 
     def half_spans(self, params: Params) -> list[Array]:
         """How far each block's queries see: [p] a block, the largest of its heads."""
-        made, everything = self.describe(params), jnp.subtract(jnp.asarray(self.grid_shape), 1.0)
+        intermediates, everything = self.describe(params), jnp.subtract(jnp.asarray(self.grid_shape), 1.0)
         halves = []
-        for block, out in zip(self.blocks, made.values(), strict=True):
+        for block, out in zip(self.blocks, intermediates.values(), strict=True):
             half = everything
             if "sigma" in out:
                 half = half_span(out["sigma"], block.attention.span.threshold, self.grid_shape, self.reference_grid)
             halves.append(half.reshape(-1, len(self.grid_shape)).max(0))
         return halves
 
-    def spans(self, made: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
+    def spans(self, intermediates: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
         """Per block with a span, as lists: "sigma", "size" (the positions it covers) and "score_share".
 
         The last is the share of all scores that the block computes, one a head where each has its own span.
         """
         spans = {}
         for i, block in enumerate(self.blocks):
-            if "sigma" in made[f"block_{i}"]:
-                sigma = jnp.asarray(made[f"block_{i}"]["sigma"])
+            if "sigma" in intermediates[f"block_{i}"]:
+                sigma = jnp.asarray(intermediates[f"block_{i}"]["sigma"])
                 size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_grid)
                 bound = None if self.span_bounds is None else self.span_bounds[i]
                 shares = [

@@ -70,11 +70,11 @@ class Classification(BlockTask):
     def apply(
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
-        """What the model makes of a batch's "inputs", of points also "positions" and "mask".
+        """Logits and intermediates of a batch's "inputs", of points also "positions" and "mask".
 
         Without `rng` dropout is off.
         """
-        made: Any = self.model.apply(
+        outputs: Any = self.model.apply(
             {"params": params},
             batch["inputs"],
             self.input_shape,
@@ -83,9 +83,10 @@ class Classification(BlockTask):
             span_bounds=self.span_bounds,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
+            return_intermediates=True,
             **inputs,
         )
-        return made
+        return outputs
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
@@ -93,13 +94,13 @@ class Classification(BlockTask):
         A batch of points has "positions" [b t p] and "mask" [b t], True where there is a point, too. Without `rng`
         dropout is off. Totals add up over batches: see `summarise`.
         """
-        logits, made = self.apply(params, batch, rng)
+        logits, intermediates = self.apply(params, batch, rng)
         weights = batch.get("weights", jnp.ones(len(logits)))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         correct = jnp.argmax(logits, -1) == batch["labels"]
         count = jnp.sum(weights)
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": count}
-        return totals["loss"] / count + self.span_price(made), totals
+        return totals["loss"] / count + self.span_price(intermediates), totals
 
     @staticmethod
     def zero_totals() -> Totals:
@@ -114,10 +115,11 @@ class Classification(BlockTask):
 
     def describe(self, params: Params) -> Any:
         """See `BlockTask`."""
-        _, made = self.model.apply(
+        _, intermediates = self.model.apply(
             {"params": params},
             **self._nothing(self.input_shape),
             reference_shape=self.reference_shape,
             span_bounds=self.whole(self.grid_shape),
+            return_intermediates=True,
         )
-        return made
+        return intermediates

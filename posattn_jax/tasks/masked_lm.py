@@ -43,13 +43,13 @@ class MaskedLanguageModelling(SequenceTask):
         mask_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
         tokens = batch["tokens"]
         shown, places, told = self.masking(mask_rng, tokens, batch["ids"])
-        logits, made = self.apply(params, batch | {"tokens": shown}, dropout_rng, targets=places)
+        logits, intermediates = self.apply(params, batch | {"tokens": shown}, dropout_rng, targets=places)
         targets = jnp.take_along_axis(tokens, places, axis=1)
         weights = told * batch.get("weights", jnp.ones(len(tokens)))[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         correct = jnp.argmax(logits, -1) == targets
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
-        return totals["loss"] / jnp.maximum(totals["count"], 1) + self.span_price(made), totals
+        return totals["loss"] / jnp.maximum(totals["count"], 1) + self.span_price(intermediates), totals
 
     @staticmethod
     def zero_totals() -> Totals:

@@ -79,6 +79,6 @@ class Reconstruction:
         """None."""
         return []
 
-    def spans(self, made: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
+    def spans(self, intermediates: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
         """None."""
         return {}

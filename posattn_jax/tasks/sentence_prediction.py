@@ -45,7 +45,7 @@ class SentencePrediction(SequenceTask):
         The batch is {"tokens", "segments" [b t], "targets", "groups", "ids" [b], optional "weights" [b]}. Without
         `rng` dropout is off. Totals add up over batches: see `summarise`.
         """
-        logits, made = self.apply(params, batch, rng)
+        logits, intermediates = self.apply(params, batch, rng)
         targets = batch["targets"]
         if self.model.num_outputs == 1:
             losses = jnp.square(logits[:, 0] - targets)
@@ -56,7 +56,7 @@ class SentencePrediction(SequenceTask):
         each = {"told": self._told(logits), "targets": targets, "groups": batch["groups"], "seen": weights}
         nothing = jnp.zeros(self.num_examples)
         totals |= {name: nothing.at[batch["ids"]].add(weights * value) for name, value in each.items()}
-        return totals["loss"] / totals["count"] + self.span_price(made), totals
+        return totals["loss"] / totals["count"] + self.span_price(intermediates), totals
 
     def zero_totals(self) -> Totals:
         """The totals of no examples."""

@@ -49,8 +49,8 @@ class SequenceTask(BlockTask):
     def apply(
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Array, dict[str, Any]]:
-        """What the model makes of a batch's "tokens" and "segments"; without `rng` dropout is off."""
-        made: Any = self.model.apply(
+        """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off."""
+        outputs: Any = self.model.apply(
             {"params": params},
             batch["tokens"],
             segments=batch["segments"],
@@ -58,12 +58,14 @@ class SequenceTask(BlockTask):
             span_bounds=self.span_bounds,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
+            return_intermediates=True,
             **inputs,
         )
-        return made
+        return outputs
 
     def describe(self, params: Params) -> Any:
         """See `BlockTask`."""
         tokens = jnp.zeros((1, self.length), jnp.int32)
         encoder = {"params": params["encoder"]}
-        return self.model.encoder.apply(encoder, tokens, span_bounds=self.whole(self.grid_shape))[1]
+        bounds = self.whole(self.grid_shape)
+        return self.model.encoder.apply(encoder, tokens, span_bounds=bounds, return_intermediates=True)[1]

@@ -131,7 +131,7 @@ class Translation:
         """The energies of positions alone, [h t s], of every mixer that has such, by its name."""
         return energies_of_positions(self.model, params, self.length)
 
-    def spans(self, made: Any, batch_size: int = 1) -> dict[str, dict[str, list]]:
+    def spans(self, intermediates: Any, batch_size: int = 1) -> dict[str, dict[str, list]]:
         """There are none."""
         return {}
 

@@ -145,8 +145,8 @@ def _example(
     """An input with its weights; of a sentence without those of its padding."""
     source = run.sentences([given]) if run.is_of_sentences() else run.images(given[None])
     batch = {name: jnp.asarray(array) for name, array in source.batch(np.arange(1)).items()}
-    logits, made = look(run.params, batch)
-    weights = [np.asarray(made[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
+    logits, intermediates = look(run.params, batch)
+    weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
     told = "" if run.config.task == "masked_lm" else _sentence(run.told(np.asarray(logits[0], float)))
     if not run.is_of_sentences():
         return Example(title, told, weights, picture=given)
@@ -165,10 +165,11 @@ def _sentence(told: dict[str, Any]) -> str:
 
 def _layers(run: TrainedRun, examples: Sequence[Example], layers: Sequence[int], heads: Sequence[int]) -> list[Layer]:
     """What the chosen layers know of distances, of the chosen heads."""
-    made, grid, cls = jax.jit(run.task.describe)(run.params), tuple(run.task.grid_shape), _num_class_tokens(run)
+    intermediates = jax.jit(run.task.describe)(run.params)
+    grid, cls = tuple(run.task.grid_shape), _num_class_tokens(run)
     found = []
     for at, i in enumerate(layers):
-        out, attention = made[f"block_{i}"], run.task.blocks[i].attention
+        out, attention = intermediates[f"block_{i}"], run.task.blocks[i].attention
         mean = attention_page.mean_by_offset([each.weights[at][:, cls:, cls:] for each in examples], grid)
         kernels, half = [Kernel("Mean weight", "of keys so far from their query, in these inputs", mean)], None
         alone = _scores_of_positions(run, i, out)

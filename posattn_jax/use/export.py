@@ -121,12 +121,12 @@ def _logits(run: TrainedRun):
 
 def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Exported:
     """The model, its tables made, for any number of examples: a program for one, mapped over them."""
-    made = jax.jit(run.task.describe)(run.params)
+    intermediates = jax.jit(run.task.describe)(run.params)
     if run.is_of_sentences():
-        encoder, own = with_tables(run.task.model.encoder, run.params["encoder"], made)
+        encoder, own = with_tables(run.task.model.encoder, run.params["encoder"], intermediates)
         model, params = run.task.model.clone(encoder=encoder), {**run.params, "encoder": own}
     else:
-        model, params = with_tables(run.task.model, run.params, made)
+        model, params = with_tables(run.task.model, run.params, intermediates)
     folded = dataclasses.replace(run, task=dataclasses.replace(run.task, model=model), params=params)
     (number,) = jax_export.symbolic_shape("b")
     shapes = [jax.ShapeDtypeStruct((number, *each["shape"][1:]), each["dtype"]) for each in inputs]

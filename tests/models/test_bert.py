@@ -69,18 +69,18 @@ def test_padding_changes_no_token(kinds):
 
     @jax.jit
     def logits(tokens, mask):
-        return model.apply({"params": params}, tokens, segments=segments, key_mask=mask)[0]
+        return model.apply({"params": params}, tokens, segments=segments, key_mask=mask)
 
     padded = logits(tokens, mask)
     np.testing.assert_array_equal(padded[0, :4], logits(jnp.where(mask, tokens, 13), mask)[0, :4])
-    shorter = jax.jit(lambda: model.apply({"params": params}, tokens[:1, :4], segments=segments[:1, :4])[0])()
+    shorter = jax.jit(lambda: model.apply({"params": params}, tokens[:1, :4], segments=segments[:1, :4]))()
     np.testing.assert_allclose(padded[0, :4], shorter[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(padded[1], logits(tokens, jnp.ones_like(mask))[1], rtol=1e-4, atol=1e-5)
 
 
 def test_segments_matter_and_default_to_the_first():
     model, params, tokens, segments = make_tiny(("absolute",))
-    run = jax.jit(lambda **fields: model.apply({"params": params}, tokens, **fields)[0])
+    run = jax.jit(lambda **fields: model.apply({"params": params}, tokens, **fields))
     np.testing.assert_array_equal(run(), run(segments=jnp.zeros_like(tokens)))
     assert np.abs(run() - run(segments=segments)).max() > 1e-3
 
@@ -89,7 +89,7 @@ def test_targets_choose_among_all_logits():
     model, params, tokens, _ = make_tiny()
     where = jnp.array([[0, 5, 2], [6, 6, 1]])
     everywhere, chosen = jax.jit(
-        lambda: [model.apply({"params": params}, tokens, targets=targets)[0] for targets in (None, where)]
+        lambda: [model.apply({"params": params}, tokens, targets=targets) for targets in (None, where)]
     )()
     np.testing.assert_allclose(chosen, jnp.take_along_axis(everywhere, where[..., None], 1), rtol=1e-5, atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_the_head_is_tied_to_the_embeddings():
     """Of a token that no input has, the embedding has a gradient only through the head."""
     model, params, tokens, _ = make_tiny(("absolute",))
     tokens = jnp.where(tokens == 19, 0, tokens)
-    total = jax.jit(jax.grad(lambda params: model.apply({"params": params}, tokens)[0][..., 19].sum()))
+    total = jax.jit(jax.grad(lambda params: model.apply({"params": params}, tokens)[..., 19].sum()))
     gradient = total(params)
     embedding = gradient["encoder"]["token_embedding"]["embedding"]
     assert np.abs(embedding[19]).max() > 1e-3
@@ -108,7 +108,7 @@ def test_the_head_is_tied_to_the_embeddings():
 def test_without_positions_tokens_are_a_bag():
     model, params, tokens, _ = make_tiny(())
     order = jnp.array([3, 1, 6, 0, 5, 2, 4])
-    run = jax.jit(lambda tokens: model.apply({"params": params}, tokens)[0])
+    run = jax.jit(lambda tokens: model.apply({"params": params}, tokens))
     np.testing.assert_allclose(run(tokens[:, order]), run(tokens)[:, order], rtol=1e-4, atol=1e-5)
 
 
@@ -117,9 +117,9 @@ def test_embeddings_are_scaled_and_positions_are_not():
     make = functools.partial(make_bert, TINY, vocabulary_size=20, positions=SinusoidalPositions())
     params = made_params(lambda: make().init(jax.random.key(0), tokens)["params"])
     scaled = {name: {"embedding": 3 * params[name]["embedding"]} for name in ("token_embedding", "segment_embedding")}
-    features, _ = make(embedding_scale=3.0).apply({"params": params}, tokens)
-    expected, _ = make().apply({"params": params | scaled}, tokens)
-    unscaled, _ = make().apply({"params": params}, tokens)
+    features = make(embedding_scale=3.0).apply({"params": params}, tokens)
+    expected = make().apply({"params": params | scaled}, tokens)
+    unscaled = make().apply({"params": params}, tokens)
     np.testing.assert_allclose(features, expected, atol=1e-5)
     assert np.abs(features - unscaled).max() > 0.01
 
@@ -128,15 +128,15 @@ def test_without_positions_their_scale_changes_nothing():
     tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
     make = functools.partial(make_bert, TINY, ("dynamic",), kernel=3, vocabulary_size=20)
     params = made_params(lambda: make().init(jax.random.key(0), tokens)["params"])
-    outputs = [make(embedding_scale=scale).apply({"params": params}, tokens)[0] for scale in (1.0, 50.0)]
+    outputs = [make(embedding_scale=scale).apply({"params": params}, tokens) for scale in (1.0, 50.0)]
     np.testing.assert_allclose(*outputs, atol=1e-5)
 
 
 def test_a_label_a_sequence():
     model, params, tokens, segments = make_tiny(head=SequenceClassifier, num_outputs=3)
-    logits = jax.jit(lambda: model.apply({"params": params}, tokens, segments=segments)[0])()
+    logits = jax.jit(lambda: model.apply({"params": params}, tokens, segments=segments))()
     assert logits.shape == (2, 3)
-    features = jax.jit(lambda: model.encoder.apply({"params": params["encoder"]}, tokens, segments=segments)[0])()
+    features = jax.jit(lambda: model.encoder.apply({"params": params["encoder"]}, tokens, segments=segments))()
     pooled = jnp.tanh(features[:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"])
     expected = pooled @ params["head"]["kernel"] + params["head"]["bias"]
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
@@ -144,7 +144,7 @@ def test_a_label_a_sequence():
 
 def test_dropout_is_everywhere_and_follows_its_rng():
     model, params, tokens, _ = make_tiny(("absolute",))
-    run = jax.jit(lambda rng: model.apply({"params": params}, tokens, deterministic=False, rngs={"dropout": rng})[0])
+    run = jax.jit(lambda rng: model.apply({"params": params}, tokens, deterministic=False, rngs={"dropout": rng}))
     first = run(jax.random.key(0))
     np.testing.assert_array_equal(first, run(jax.random.key(0)))
     assert np.abs(first - run(jax.random.key(1))).max() > 1e-3
@@ -154,7 +154,8 @@ def test_scanned_blocks_in_bfloat16():
     encoder = make_bert(TINY, COMPOSITE, kernel=3, vocabulary_size=20, scan_layers=True, dtype=jnp.bfloat16)
     model = MaskedLanguageModel(encoder)
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 5), int))
-    logits, made = jax.jit(model.apply)(params, jnp.zeros((1, 5), int))
+    run = jax.jit(functools.partial(model.apply, return_intermediates=True))
+    logits, made = run(params, jnp.zeros((1, 5), int))
     assert logits.dtype == jnp.float32 and np.isfinite(logits).all() and set(made) == {"block_0", "block_1"}
 
 

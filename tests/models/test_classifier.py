@@ -33,7 +33,7 @@ def variables():
 
 
 def apply(model, variables, x=X, grid_shape=(4, 3), **options):
-    return jax.jit(lambda v, x: model.apply(v, x, grid_shape, **options))(variables, x)
+    return jax.jit(lambda v, x: model.apply(v, x, grid_shape, return_intermediates=True, **options))(variables, x)
 
 
 def stack_blocks(variables):
@@ -56,7 +56,7 @@ def test_remat_and_scan_change_nothing(variables):
         other, other_made = apply(model, its_variables)
         np.testing.assert_allclose(other, logits, atol=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), other_made, made)
-    gradient = lambda model: jax.jit(jax.grad(lambda v: model.apply(v, X, (4, 3))[0].sum()))
+    gradient = lambda model: jax.jit(jax.grad(lambda v: model.apply(v, X, (4, 3)).sum()))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
         gradient(both)(stacked),
@@ -75,7 +75,7 @@ def test_readout_ignores_padding(variables, readout):
     """What lies behind the mask is neither attended nor read."""
     model = dataclasses.replace(MODEL, readout=readout)
     mask = jnp.ones((3, 12), bool).at[:, 9:].set(False)
-    run = jax.jit(lambda x: model.apply(variables, x, (4, 3), key_mask=mask)[0])
+    run = jax.jit(lambda x: model.apply(variables, x, (4, 3), key_mask=mask))
     logits, changed = run(X), run(X.at[:, 9:].set(100.0))
     np.testing.assert_allclose(changed, logits, atol=1e-5)
     moved = run(X.at[:, 8].set(100.0))

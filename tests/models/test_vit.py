@@ -37,7 +37,7 @@ def init(model, x=X, grid_shape=GRID, **options):
 
 def apply(model, variables, x=X, grid_shape=GRID, **options):
     arrays = {name: options.pop(name) for name in ("positions", "key_mask") if name in options}
-    run = jax.jit(lambda variables, x, arrays: model.apply(variables, x, grid_shape, **arrays, **options)[0])
+    run = jax.jit(lambda variables, x, arrays: model.apply(variables, x, grid_shape, **arrays, **options))
     return run(variables, x, arrays)
 
 

@@ -1,12 +1,13 @@
 """The whole attention layer against the oracle, and its slots."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.nn import attention
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.fixed_terms import RotaryContent
@@ -14,6 +15,7 @@ from posattn_jax.nn.precompute import precompute_encoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.ops.attention import factorised
 from tests import oracle
 from tests.support.made_params import made_params
 from tests.support.slow import slow
@@ -87,7 +89,7 @@ def test_values_and_gradients_of_every_parameter(float64, grid_shape, span, opti
     def differentiate(params, inputs):
         def loss(params, inputs):
             arrays = {name: jnp.asarray(value) if name == "key_mask" else value for name, value in options.items()}
-            outputs, _ = layer.apply({"params": params}, inputs, grid_shape, **arrays)
+            outputs = layer.apply({"params": params}, inputs, grid_shape, **arrays)
             return jnp.sum(weights * outputs), weights * outputs
 
         return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, inputs)
@@ -101,7 +103,7 @@ def test_values_and_gradients_of_every_parameter(float64, grid_shape, span, opti
 def apply(layer, grid_shape=(4,), **options):
     inputs = jax.random.normal(jax.random.key(1), (2, int(np.prod(grid_shape)), 8))
     variables = made_params(lambda: layer.init(jax.random.key(0), inputs, grid_shape))
-    run = jax.jit(lambda variables, x: layer.apply(variables, x, grid_shape, **options))
+    run = jax.jit(lambda variables, x: layer.apply(variables, x, grid_shape, return_intermediates=True, **options))
     return inputs, variables, run(variables, inputs)
 
 
@@ -109,12 +111,12 @@ def test_content_alone_knows_no_positions():
     layer = PositionalSelfAttention(num_heads=2)
     inputs, variables, (outputs, made) = apply(layer, (6,))
     order = jnp.array([3, 0, 5, 1, 2, 4])
-    moved, _ = jax.jit(lambda x: layer.apply(variables, x, (6,)))(inputs[:, order])
+    moved = jax.jit(lambda x: layer.apply(variables, x, (6,)))(inputs[:, order])
     np.testing.assert_allclose(moved, outputs[:, order], atol=1e-5)
     assert made == {}
 
 
-def test_returns_what_it_made():
+def test_returns_its_intermediates():
     layer = make_layer(head_dim=4, span=GaussianSpan(per_head=True))
     _, _, (outputs, made) = apply(layer, (2, 3), return_weights=True)
     shapes = {name: array.shape for name, array in made.items()}
@@ -136,13 +138,22 @@ def test_a_full_covariance_starts_as_a_diagonal_one():
 
 def test_values_and_gate_slots():
     plain = PositionalSelfAttention(num_heads=2)
-    doubled = PositionalSelfAttention(num_heads=2, values=lambda value: 2 * value, bias_init=nn.initializers.zeros)
+    doubled = PositionalSelfAttention(num_heads=2, values=Doubled(), bias_init=nn.initializers.zeros)
     closed = PositionalSelfAttention(num_heads=2, gate=lambda inputs, outputs: 0 * outputs)
     inputs, _, _ = apply(plain)
     variables = jax.jit(lambda: plain.init(jax.random.key(0), inputs, (4,)))()  # whose biases begin at 0
-    run = lambda layer: jax.jit(lambda: layer.apply(variables, inputs, (4,))[0])()
+    run = lambda layer: jax.jit(lambda: layer.apply(variables, inputs, (4,)))()
     np.testing.assert_allclose(run(doubled), 2 * run(plain), atol=1e-6)
     np.testing.assert_array_equal(run(closed), 0)
+
+
+class Doubled(nn.Module):
+    """Twice the values."""
+
+    needs: ClassVar = ("value",)
+
+    def __call__(self, attention, value, tokens):
+        return attention.average(2 * value)
 
 
 class SharedProjections(nn.Module):
@@ -164,9 +175,7 @@ def test_attention_dropout_follows_its_rng():
     layer = PositionalSelfAttention(num_heads=2, dropout_rate=0.5)
     inputs, variables, (outputs, _) = apply(layer)
     drop = jax.jit(
-        lambda seed: layer.apply(variables, inputs, (4,), deterministic=False, rngs={"dropout": jax.random.key(seed)})[
-            0
-        ]
+        lambda seed: layer.apply(variables, inputs, (4,), deterministic=False, rngs={"dropout": jax.random.key(seed)})
     )
     np.testing.assert_array_equal(drop(0), drop(0))
     assert not np.allclose(drop(0), drop(1))
@@ -176,14 +185,14 @@ def test_attention_dropout_follows_its_rng():
 def test_bfloat16_compute_keeps_float32_parameters():
     layer = make_layer(head_dim=4, span=GaussianSpan(), dtype=jnp.bfloat16)
     inputs, variables, (outputs, _) = apply(layer)
-    exact, _ = jax.jit(lambda v: make_layer(head_dim=4, span=GaussianSpan()).apply(v, inputs, (4,)))(variables)
+    exact = jax.jit(lambda v: make_layer(head_dim=4, span=GaussianSpan()).apply(v, inputs, (4,)))(variables)
     assert outputs.dtype == jnp.bfloat16
     assert {array.dtype for array in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(outputs.astype(jnp.float32), exact, atol=0.05)
 
 
 def test_one_content_term():
-    with pytest.raises(ValueError, match="terms has RotaryContent and another that gives key: expected one"):
+    with pytest.raises(ValueError, match="two terms give key, such as Content and RotaryContent: expected one"):
         apply(PositionalSelfAttention(num_heads=2, terms=(Content(), RotaryContent())))
 
 
@@ -202,13 +211,13 @@ def test_encodings_add_up(implementation):
     sums["terms_1"] = {"encoding": {"table": encoding}}
     one = PositionalSelfAttention(terms=(terms[0], Positional(LearnedEncoding()), *terms[2:]), **fields)
     shared = {name: params[name] for name in ("projections", "output", "span")}
-    expected, _ = jax.jit(lambda params: one.apply({"params": params}, inputs, (3, 4)))(shared | sums)
+    expected = jax.jit(lambda params: one.apply({"params": params}, inputs, (3, 4)))(shared | sums)
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
     assert not np.allclose(
         encoding, apply(PositionalSelfAttention(terms=terms, **fields), (3, 4))[2][1]["relative_encoding"]
     )
     made, tables = precompute_encoding(layer, params, encoding)
-    outputs_of_tables, _ = jax.jit(lambda params: made.apply({"params": params}, inputs, (3, 4)))(tables)
+    outputs_of_tables = jax.jit(lambda params: made.apply({"params": params}, inputs, (3, 4)))(tables)
     np.testing.assert_allclose(outputs_of_tables, outputs, rtol=1e-5, atol=1e-6)
 
 
@@ -249,9 +258,9 @@ def test_factorised_has_the_parameters_and_outputs_of_the_others():
     assert jax.tree.map(jnp.shape, apply(layer, (2, 3))[1]) == jax.tree.map(jnp.shape, variables)
 
     def gradients(layer):
-        return jax.jit(jax.grad(lambda v: (layer.apply(v, inputs, (2, 3))[0] ** 2).sum()))(variables)
+        return jax.jit(jax.grad(lambda v: (layer.apply(v, inputs, (2, 3)) ** 2).sum()))(variables)
 
-    outputs, made = layer.apply(variables, inputs, (2, 3))
+    outputs, made = layer.apply(variables, inputs, (2, 3), return_intermediates=True)
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(made["relative_encoding"], expected_made["relative_encoding"])
     jax.tree.map(
@@ -264,9 +273,10 @@ def test_factorised_has_the_parameters_and_outputs_of_the_others():
 def test_auto_factorises_where_it_pays(monkeypatch):
     def used(layer, pays):
         inputs, variables, _ = apply(layer)
-        monkeypatch.setattr(attention, "factorised_pays", lambda query: pays)
-        monkeypatch.setattr(attention, "sinusoidal_attention", lambda query, **_: jnp.full_like(query, jnp.nan))
-        outputs, _ = layer.apply(variables, inputs, (4,))
+        monkeypatch.setattr(factorised, "factorised_pays", lambda query: pays)
+        nans = lambda problem: (jnp.full_like(problem.query, jnp.nan), None)
+        monkeypatch.setattr(factorised, "factorised_attention", nans)
+        outputs = layer.apply(variables, inputs, (4,))
         monkeypatch.undo()
         return bool(jnp.isnan(outputs).all())
 
@@ -285,13 +295,22 @@ def test_auto_factorises_where_it_pays(monkeypatch):
         (PositionalSelfAttention(num_heads=2), {}, "terms without one sinusoidal encoding"),
         (make_layer(terms=(*SINUSOIDAL, Positional(SirenEncoding()))), {}, "terms without one sinusoidal encoding"),
         (sinusoidal_layer(), {"return_weights": True}, "return_weights"),
-        (sinusoidal_layer(dropout_rate=0.5), {}, "attention dropout"),
+        (
+            sinusoidal_layer(dropout_rate=0.5),
+            {"deterministic": False, "rngs": {"dropout": jax.random.key(0)}},
+            "attention dropout",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_factorised_is_refused(layer, options, message):
     with pytest.raises(ValueError, match=f'implementation="factorised" does not support {message}: "auto" does'):
         apply(layer.clone(implementation="factorised"), **options)
+
+
+def test_a_part_that_does_not_say_what_it_needs(unchecked):
+    with pytest.raises(ValueError, match="does not say what it `needs` of .*: see Term and Values in nn/parts.py"):
+        apply(PositionalSelfAttention(num_heads=2, values=lambda attention, value, tokens: value))
 
 
 def test_unknown_covariance(unchecked):

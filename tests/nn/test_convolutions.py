@@ -32,7 +32,11 @@ def apply(layer, grid_shape, cls=0, **options):
     """Random inputs and parameters, and what the layer makes of them."""
     inputs = jax.random.normal(jax.random.key(0), (B, cls + math.prod(grid_shape), C))
     variables = made_params(lambda: layer.init(jax.random.key(1), inputs, grid_shape, num_class_tokens=cls), 1.0)
-    run = jax.jit(lambda variables: layer.apply(variables, inputs, grid_shape, num_class_tokens=cls, **options))
+    run = jax.jit(
+        lambda variables: layer.apply(
+            variables, inputs, grid_shape, num_class_tokens=cls, return_intermediates=True, **options
+        )
+    )
     return inputs, variables, run(variables)
 
 
@@ -142,11 +146,11 @@ def test_depthwise_after_softmax_is_attention_plus_a_convolution(float64, grid_s
     convolution = nn.Conv(C, shape, feature_group_count=C, param_dtype=jnp.float64)
 
     def one(params):
-        return layer.apply({"params": params}, inputs, grid_shape, key_mask=mask, num_class_tokens=cls)[0]
+        return layer.apply({"params": params}, inputs, grid_shape, key_mask=mask, num_class_tokens=cls)
 
     def other(params):
         own = {"projections": params["projections"]}
-        attended = plain.apply({"params": own}, inputs, grid_shape, key_mask=mask, num_class_tokens=cls)[0]
+        attended = plain.apply({"params": own}, inputs, grid_shape, key_mask=mask, num_class_tokens=cls)
         value = jnp.einsum("btc,chd->bthd", inputs, params["projections"]["kernel"][:, 2])
         value = (value + params["projections"]["bias"][2]).reshape(B, n, C) * mask[..., None]
         convolved = convolution.apply(
@@ -194,7 +198,7 @@ def test_half_of_the_heads_are_convolved(float64, grid_shape):
 
 
 EVERYTHING = {
-    "beside": SpanConvolution((3,)),
+    "extra_heads": SpanConvolution((3,)),
     "terms": (
         Content(),
         RelativeBias((3,)),
@@ -211,10 +215,10 @@ def test_padding_changes_no_real_token(float64):
     layer = PositionalSelfAttention(H, **EVERYTHING)
     inputs, variables, _ = apply(layer, (7,))
     mask = jnp.arange(7) < jnp.array([4, 6])[:, None]
-    run = jax.jit(lambda inputs: layer.apply(variables, inputs, (7,), key_mask=mask)[0])
+    run = jax.jit(lambda inputs: layer.apply(variables, inputs, (7,), key_mask=mask))
     outputs, other = run(inputs), run(jnp.where(mask[..., None], inputs, 1e3))
     np.testing.assert_array_equal(np.where(mask[..., None], outputs, 0), np.where(mask[..., None], other, 0))
-    shorter, _ = jax.jit(lambda inputs: layer.apply(variables, inputs, (4,)))(inputs[:1, :4])
+    shorter = jax.jit(lambda inputs: layer.apply(variables, inputs, (4,)))(inputs[:1, :4])
     np.testing.assert_allclose(outputs[0, :4], shorter[0], rtol=1e-10, atol=1e-10)
 
 
@@ -235,11 +239,11 @@ def test_with_a_span_and_a_larger_grid():
         ({"terms": (Content(), Positional(KernelEncoding((3, 3))))}, r"kernel_shape=\(3, 3\): expected 1 odd sizes"),
         ({"values": PlusDepthwise(DepthwiseConvolution((2,)))}, r"kernel_shape=\(2,\): expected 1 odd sizes"),
         ({"num_heads": 1, "projections": ConvolutionalProjections((3,))}, "num_heads=1: half of the heads"),
-        ({"terms": (Content(), Content())}, "terms has Content and another that gives key: expected one"),
-        ({"beside": SpanConvolution((4,))}, r"kernel_shape=\(4,\): expected 1 odd sizes"),
-        ({"beside": SpanConvolution((3,)), "use_output": False}, "use_output=False needs .* no heads beside"),
+        ({"terms": (Content(), Content())}, "two terms give key, .*: expected one"),
+        ({"extra_heads": SpanConvolution((4,))}, r"kernel_shape=\(4,\): expected 1 odd sizes"),
+        ({"extra_heads": SpanConvolution((3,)), "use_output": False}, "use_output=False needs .* no extra heads"),
     ],
-    ids=["bias", "encoding", "values", "projections", "twice", "beside", "output"],
+    ids=["bias", "encoding", "values", "projections", "twice", "extra_heads", "output"],
 )
 def test_what_does_not_fit(fields, message):
     with pytest.raises(ValueError, match=message):
@@ -252,7 +256,7 @@ def test_points_have_no_kernels():
         {"terms": (Content(), RelativeBias((3,)))},
         {"terms": (Content(), KeyPositional(KernelEncoding((3,))))},
         {"values": PlusDepthwise(DepthwiseConvolution((3,)))},
-        {"beside": SpanConvolution((3,))},
+        {"extra_heads": SpanConvolution((3,))},
     ):
         with pytest.raises(ValueError, match="point"):
             layer = PositionalSelfAttention(H, **fields)

@@ -7,6 +7,7 @@ import pytest
 
 from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
 from posattn_jax.ops.encodings import relative_sinusoids, sinusoidal_features
+from tests.support.made_tokens import made_tokens
 
 
 def test_sinusoids_are_algorithm_3():
@@ -37,24 +38,26 @@ def test_shape_and_reference(encoding, grid_shape):
         heads = 6  # a width that three dimensions share
     else:
         heads = 4
-    variables = encoding.init(jax.random.key(0), heads, 2, grid_shape)
-    table = encoding.apply(variables, heads, 2, grid_shape)
+    tokens = made_tokens(heads, 2, grid_shape)
+    variables = encoding.init(jax.random.key(0), tokens)
+    table = encoding.apply(variables, tokens)
     assert table.shape == (*(2 * size - 1 for size in grid_shape), heads, 2)
     smaller = (*grid_shape[:-1], grid_shape[-1] - 1)
-    cropped = encoding.apply(variables, heads, 2, smaller, grid_shape)
+    cropped = encoding.apply(variables, made_tokens(heads, 2, smaller, reference_shape=grid_shape))
     np.testing.assert_allclose(cropped, table[..., 1:-1, :, :], atol=1e-5)
 
 
 def test_sinusoids_reach_beyond_the_reference_and_a_table_does_not():
     sinusoidal, learned = SinusoidalEncoding(), LearnedEncoding()
-    variables = sinusoidal.init(jax.random.key(0), 2, 2, (3,))
-    larger = sinusoidal.apply(variables, 2, 2, (5,), (3,))
-    np.testing.assert_allclose(larger[2:-2], sinusoidal.apply(variables, 2, 2, (3,)), atol=1e-5)
+    trained, longer = made_tokens(2, 2, (3,)), made_tokens(2, 2, (5,), reference_shape=(3,))
+    variables = sinusoidal.init(jax.random.key(0), trained)
+    larger = sinusoidal.apply(variables, longer)
+    np.testing.assert_allclose(larger[2:-2], sinusoidal.apply(variables, trained), atol=1e-5)
     with pytest.raises(ValueError, match=r"grid_shape=\(5,\): a learned table reaches only to \(3,\)"):
-        learned.init(jax.random.key(0), 2, 2, (5,), (3,))
+        learned.init(jax.random.key(0), longer)
 
 
 def test_baseline_linear_layer_is_drawn_from_one_over_sqrt_width():
-    params = SinusoidalEncoding().init(jax.random.key(0), 8, 8, (4,))["params"]["linear"]
+    params = SinusoidalEncoding().init(jax.random.key(0), made_tokens(8, 8, (4,)))["params"]["linear"]
     for name in ("kernel", "bias"):
         assert 0.9 / 8 < float(jnp.abs(params[name]).max()) <= 1 / 8

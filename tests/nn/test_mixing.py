@@ -280,7 +280,7 @@ def test_precomputed_energies(float64, kind):
         features = params["energies"]["positions"]["table"][None]
     fixed, tables = precompute(layer, params, features)
     outputs, expected = jax.jit(
-        lambda: (fixed.apply({"params": tables}, x, (n,))[0], layer.apply({"params": params}, x, (n,))[0])
+        lambda: (fixed.apply({"params": tables}, x, (n,)), layer.apply({"params": params}, x, (n,)))
     )()
     np.testing.assert_allclose(outputs, expected, atol=1e-12)
     jax.tree.map(np.testing.assert_array_equal, params, before)
@@ -296,7 +296,7 @@ def test_translating_a_sequence_translates_relative_mixers(float64, kind):
     x = jax.random.normal(jax.random.key(0), (B, 8, C))
     mask = np.array([[i < 5 for i in range(8)]] * B)
     params = made_params(lambda: layer.init(jax.random.key(1), x, (8,)))
-    run = jax.jit(lambda x, mask: layer.apply(params, x, (8,), key_mask=mask)[0])
+    run = jax.jit(lambda x, mask: layer.apply(params, x, (8,), key_mask=mask))
     here, there = run(x, jnp.asarray(mask)), run(jnp.roll(x, 3, 1), jnp.asarray(np.roll(mask, 3, 1)))
     np.testing.assert_allclose(there[:, 3:], here[:, :5], atol=1e-12)
 
@@ -336,7 +336,9 @@ def test_what_is_dropped(float64, kind, dropped):
 def test_a_mixer_in_a_block_of_images():
     block = EncoderBlock(layer_of("rposnet", "gelu", ((3, 3), (3, 3))), 8)
     x = jax.random.normal(jax.random.key(0), (B, 9, C))
-    (outputs, made), _ = jax.jit(lambda key: block.init_with_output(key, x, (3, 3)))(jax.random.key(1))
+    (outputs, made), _ = jax.jit(lambda key: block.init_with_output(key, x, (3, 3), return_intermediates=True))(
+        jax.random.key(1)
+    )
     assert outputs.shape == x.shape and made == {}
 
 

@@ -224,7 +224,7 @@ def test_values_and_gradients_of_a_layer(float64, name):
     @jax.jit
     def differentiate(params, inputs):
         def loss(params, inputs):
-            outputs = mixed * layer.apply({"params": params}, inputs, grid_shape)[0]
+            outputs = mixed * layer.apply({"params": params}, inputs, grid_shape)
             return outputs.sum(), outputs
 
         return jax.grad(loss, (0, 1), has_aux=True)(params, inputs)
@@ -297,7 +297,7 @@ def test_slopes_of_alibi():
     np.testing.assert_allclose(slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3], rtol=1e-6)
     np.testing.assert_allclose(slopes(1), [2**-8])
     tokens = Tokens(jnp.zeros((1, 3, 4)), (3,), 2, 2)
-    bias = LinearBias().apply({}, None, None, tokens)["relative_bias"]
+    bias = LinearBias().apply({}, None, None, tokens).relative_bias
     np.testing.assert_allclose(bias[:, 0], [-2 / 16, -1 / 16, 0, -1 / 16, -2 / 16])
 
 
@@ -306,7 +306,11 @@ def apply(layer, grid_shape, cls=0, variables=None, **options):
     inputs = jax.random.normal(jax.random.key(1), (B, cls + math.prod(grid_shape), 8))
     if variables is None:
         variables = made_params(lambda: layer.init(jax.random.key(0), inputs, grid_shape, num_class_tokens=cls))
-    run = jax.jit(lambda variables: layer.apply(variables, inputs, grid_shape, num_class_tokens=cls, **options))
+    run = jax.jit(
+        lambda variables: layer.apply(
+            variables, inputs, grid_shape, num_class_tokens=cls, return_intermediates=True, **options
+        )
+    )
     return variables, run(variables)
 
 
@@ -360,17 +364,20 @@ def test_class_tokens_are_not_turned():
     """A class token's query meets its own key as it is, and what it scores with others depends on their places."""
     term, rng = RotaryContent(), np.random.default_rng(0)
     query, key = (jnp.asarray(rng.normal(size=(1, 5, 2, 4)), jnp.float32) for _ in range(2))
-    made = term.apply({}, query, key, Tokens(jnp.zeros((1, 5, 8)), (2, 2), 2, 4, num_class_tokens=1))
-    for name, given in (("query", query), ("key", key)):
-        np.testing.assert_array_equal(made[name][:, 0], given[:, 0])
-        np.testing.assert_allclose(made[name][:, 1:], rotate(given[:, 1:], (2, 2)), rtol=1e-6)
+    scores = term.apply({}, query, key, Tokens(jnp.zeros((1, 5, 8)), (2, 2), 2, 4, num_class_tokens=1))
+    for turned, given in ((scores.query, query), (scores.key, key)):
+        np.testing.assert_array_equal(turned[:, 0], given[:, 0])
+        np.testing.assert_allclose(turned[:, 1:], rotate(given[:, 1:], (2, 2)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"terms": (RotaryContent(), Positional(SirenEncoding()))}, "terms has RotaryContent, .*relative_encoding"),
-        ({"terms": (RotaryContent(), ContentBias())}, "terms has RotaryContent, .*content_bias"),
+        (
+            {"terms": (RotaryContent(), Positional(SirenEncoding()))},
+            "a term gives query, as RotaryContent does, .*relative_encoding",
+        ),
+        ({"terms": (RotaryContent(), ContentBias())}, "a term gives query, as RotaryContent does, .*content_bias"),
         (
             {"terms": (RotaryContent(),), "head_dim": 3},
             "head_dim=3: rotary encodings of 2 dimensions need a multiple of 4",

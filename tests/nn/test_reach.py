@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, Positional
+from tests.support.made_tokens import made_tokens
 from tests.support.slow import slow
 
 GRID = (33, 9)
@@ -22,9 +25,10 @@ def extent(encoding):
 @pytest.mark.parametrize("encoding", [SirenEncoding(), SinusoidalEncoding()], ids=["siren", "sinusoidal"])
 def test_evaluated_only_within_reach(encoding):
     """As the whole encoding within the reach, 0 beyond the share of the grid that holds it; gradients alike."""
-    variables = encoding.init(jax.random.key(0), 2, 4, GRID)
-    whole = encoding.apply(variables, 2, 4, GRID)
-    at_run_time = jax.jit(lambda v, reach: encoding.apply(v, 2, 4, GRID, None, reach))
+    tokens = functools.partial(made_tokens, 2, 4, GRID)
+    variables = encoding.init(jax.random.key(0), tokens())
+    whole = encoding.apply(variables, tokens())
+    at_run_time = jax.jit(lambda v, reach: encoding.apply(v, tokens(reach=reach)))
     for reach, evaluated in (
         ((1, 0), (2, 1)),
         ((2, 1), (2, 1)),
@@ -34,7 +38,7 @@ def test_evaluated_only_within_reach(encoding):
     ):
         for within in (
             at_run_time(variables, jnp.array(reach)),
-            encoding.apply(variables, 2, 4, GRID, None, evaluated),
+            encoding.apply(variables, tokens(reach=evaluated)),
         ):
             assert extent(within) == evaluated
             box = tuple(slice(s - 1 - r, s + r) for s, r in zip(GRID, evaluated, strict=True))
@@ -58,7 +62,7 @@ def test_the_layer_is_the_same(covariance, span_bound):
         variables = jax.jit(lambda rng: layer.init(rng, inputs, (12, 11)))(jax.random.key(0))
 
         def loss(variables):
-            outputs, made = layer.apply(variables, inputs, (12, 11), span_bound=span_bound)
+            outputs, made = layer.apply(variables, inputs, (12, 11), span_bound=span_bound, return_intermediates=True)
             return jnp.sum(outputs**2), made["relative_encoding"]
 
         return jax.jit(jax.grad(loss, has_aux=True))(variables)

@@ -7,17 +7,19 @@ import pytest
 
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from tests import oracle
+from tests.support.made_tokens import made_tokens
 
 
 @pytest.mark.parametrize("grid_shape", [(1,), (4,), (3, 1), (2, 3, 2)], ids=str)
 def test_encoding_equals_the_oracle(float64, grid_shape):
     encoding = SirenEncoding(hidden_features=3)
-    variables = encoding.init(jax.random.key(0), 2, 2, grid_shape)
+    tokens = made_tokens(2, 2, grid_shape)
+    variables = encoding.init(jax.random.key(0), tokens)
     params = variables["params"]["siren"]
     expected, _ = oracle.value_and_gradients(
         lambda x: oracle.siren_encoding(x, grid_shape, 2, 2), {name: np.asarray(a) for name, a in params.items()}
     )
-    np.testing.assert_allclose(encoding.apply(variables, 2, 2, grid_shape), expected, atol=1e-10)
+    np.testing.assert_allclose(encoding.apply(variables, tokens), expected, atol=1e-10)
 
 
 def init(**fields):
@@ -64,6 +66,7 @@ def test_bad_fields(fields, message):
 
 def test_a_larger_grid_keeps_the_meaning_of_distance():
     encoding = SirenEncoding()
-    variables = encoding.init(jax.random.key(0), 2, 2, (4, 4))
-    small, large = encoding.apply(variables, 2, 2, (4, 4)), encoding.apply(variables, 2, 2, (6, 5), (4, 4))
+    trained, larger = made_tokens(2, 2, (4, 4)), made_tokens(2, 2, (6, 5), reference_shape=(4, 4))
+    variables = encoding.init(jax.random.key(0), trained)
+    small, large = encoding.apply(variables, trained), encoding.apply(variables, larger)
     np.testing.assert_allclose(large[2:-2, 1:-1], small, atol=1e-5)

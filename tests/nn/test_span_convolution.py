@@ -103,10 +103,10 @@ def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at):
 @pytest.mark.parametrize("kernel_at", ["query", "key"])
 def test_weights_of_a_span_convolution_are_dropped(kernel_at):
     """Dropped outputs differ from draw to draw, and their mean is what it is without."""
-    layer = PositionalSelfAttention(H, D, beside=SpanConvolution((3,), kernel_at, dropout_rate=0.5))
+    layer = PositionalSelfAttention(H, D, extra_heads=SpanConvolution((3,), kernel_at, dropout_rate=0.5))
     inputs, variables, (outputs, _) = apply(layer, (5,))
     run = jax.jit(
-        jax.vmap(lambda key: layer.apply(variables, inputs, (5,), deterministic=False, rngs={"dropout": key})[0])
+        jax.vmap(lambda key: layer.apply(variables, inputs, (5,), deterministic=False, rngs={"dropout": key}))
     )
     dropped = run(jax.random.split(jax.random.key(2), 2000))
     error = dropped.std(0) / math.sqrt(2000)
@@ -115,16 +115,16 @@ def test_weights_of_a_span_convolution_are_dropped(kernel_at):
 
 def test_heads_beside_those_that_attend(float64):
     """The heads that attend are as they are alone; those of the convolution are made of the same queries."""
-    beside = SpanConvolution((3,), "key", param_dtype=jnp.float64)
-    layer = PositionalSelfAttention(H, D, beside=beside, param_dtype=jnp.float64)
+    extra_heads = SpanConvolution((3,), "key", param_dtype=jnp.float64)
+    layer = PositionalSelfAttention(H, D, extra_heads=extra_heads, param_dtype=jnp.float64)
     mask = jnp.arange(5) < jnp.array([5, 4])[:, None]
     inputs, variables, (outputs, _) = apply(layer, (5,), key_mask=mask)
     params = variables["params"]
     projections = params["projections"]
     query = jnp.einsum("btc,chd->bthd", inputs, projections["kernel"][:, 0]) + projections["bias"][0]
-    own = beside.apply({"params": params["beside"]}, query, Tokens(inputs, (5,), H, D, key_mask=mask))
+    own = extra_heads.apply({"params": params["extra_heads"]}, query, Tokens(inputs, (5,), H, D, key_mask=mask))
     plain = PositionalSelfAttention(H, D, use_output=False, param_dtype=jnp.float64)
-    attended = plain.apply({"params": {"projections": projections}}, inputs, (5,), key_mask=mask)[0]
+    attended = plain.apply({"params": {"projections": projections}}, inputs, (5,), key_mask=mask)
     joined = jnp.concatenate([attended.reshape(B, 5, H, D), own], 2)
     expected = jnp.einsum("bthd,hdc->btc", joined, params["output"]["kernel"]) + params["output"]["bias"]
     np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-10)

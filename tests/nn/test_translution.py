@@ -43,7 +43,9 @@ def apply(layer, params, inputs, grid_shape, **options):
     """Compiled as a whole, which takes less time than one operation after the other."""
     arrays = {name: options.pop(name) for name in ("positions", "key_mask") if name in options}
     run = jax.jit(
-        lambda params, inputs, arrays: layer.apply({"params": params}, inputs, grid_shape, **arrays, **options)
+        lambda params, inputs, arrays: layer.apply(
+            {"params": params}, inputs, grid_shape, return_intermediates=True, **arrays, **options
+        )
     )
     return run(params, inputs, arrays)
 

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import posattn_jax
@@ -17,6 +19,11 @@ def test_examples_of_importing(unchecked):
         exec(example, names)
     assert names["denoised"].shape == names["images"].shape
     assert names["intermediates"]["intermediates"]["sigma"][0].shape == (2,)
+    assert names["contrasts"].shape == (1, 48, 16)
+    parts = {"terms_0", "terms_1", "projections", "gate", "output"}
+    assert names["own_variables"]["params"].keys() == parts
+    alike = jnp.ones((1, 48, 16))  # a neighbourhood has nothing more than its centre
+    np.testing.assert_allclose(names["own"].apply(names["own_variables"], alike, (6, 8)), 0, atol=1e-5)
     assert names["features"].shape == (2, 48, 16)
     assert names["gradient"]["block"]["attention"]["values"]["matrices"].shape == (3, 3, 16, 1, 16)
     assert names["outputs"].shape == (4, 48, 16)

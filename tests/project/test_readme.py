@@ -20,7 +20,7 @@ def test_example_of_a_layer(unchecked):
     names = {}
     exec(examples()[0], names)
     assert names["outputs"].shape == (2, 192, 64)
-    assert names["made"]["sigma"].shape == (2,)
+    assert names["intermediates"]["sigma"].shape == (2,)
 
 
 def test_example_of_translution(unchecked):
@@ -39,7 +39,7 @@ def test_example_of_convolutions(unchecked):
 def test_example_of_posnet(unchecked):
     names = {}
     exec(examples("docs/posnet.md")[0], names)
-    assert names["outputs"].shape == (2, 20, 64) and names["made"]["weights"].shape == (1, 8, 20, 20)
+    assert names["outputs"].shape == (2, 20, 64) and names["intermediates"]["weights"].shape == (1, 8, 20, 20)
 
 
 def test_every_example_is_run():

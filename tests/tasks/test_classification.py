@@ -39,7 +39,7 @@ def test_loss_and_totals():
     task = make_task()
     params = init(task)
     loss, totals = loss_of(task, params)
-    logits, _ = jax.jit(lambda p: task.model.apply({"params": p}, BATCH["inputs"], (2, 3)))(params)
+    logits = jax.jit(lambda p: task.model.apply({"params": p}, BATCH["inputs"], (2, 3)))(params)
     losses = -jax.nn.log_softmax(logits)[jnp.arange(5), BATCH["labels"]]
     np.testing.assert_allclose(loss, losses.mean(), rtol=1e-5)
     summary = task.summarise(totals)

@@ -159,7 +159,7 @@ def test_loss_is_that_of_the_hidden_tokens(task, params):
     """Against numpy, from the logits of every place of what the model was shown."""
     batch = make_batch()
     shown, places, told = map(np.asarray, draw(jax.random.key(0), batch["tokens"], batch["ids"]))
-    logits = jax.jit(lambda shown: task.model.apply({"params": params}, shown, key_mask=batch["tokens"] != 0)[0])(shown)
+    logits = jax.jit(lambda shown: task.model.apply({"params": params}, shown, key_mask=batch["tokens"] != 0))(shown)
     logits = np.asarray(logits, np.float64)
     losses, correct = [], []
     for row, places_of, told_of, tokens in zip(logits, places, told, np.asarray(batch["tokens"]), strict=True):

@@ -118,7 +118,9 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
     @jax.jit
     def differentiate(params):
         def loss(params):
-            outputs, made = layer.apply({"params": params}, inputs, grid_shape, span_bound=(1, 1))
+            outputs, made = layer.apply(
+                {"params": params}, inputs, grid_shape, span_bound=(1, 1), return_intermediates=True
+            )
             return (outputs**2).sum(), (outputs, made)
 
         return jax.grad(loss, has_aux=True)(params)

@@ -54,7 +54,7 @@ def pixels_and_logits(workdir, number):
     pixels = np.random.default_rng(number).random((number, 8, 8, 1), np.float32)
     inputs = (pixels.reshape(number, side, pool, side, pool, 1).mean((2, 4)) - 0.5) / 0.5
     grid = (side, side) if run.config.data.layout == "2d" else (side * side,)
-    apply = jax.jit(lambda params, x: run.task.model.apply({"params": params}, x, grid)[0])
+    apply = jax.jit(lambda params, x: run.task.model.apply({"params": params}, x, grid))
     return pixels, apply(run.params, jnp.asarray(inputs.reshape(number, -1, 1)))
 
 

@@ -1,6 +1,6 @@
 """The entry to attention with relative positions."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from posattn_jax.axes import (
     Array,
@@ -15,9 +15,9 @@ from posattn_jax.axes import (
     Value,
     Weights,
 )
-from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.factorised import factorised_attention
 from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.patch import patch_attention
 from posattn_jax.ops.attention.problem import Problem
@@ -26,7 +26,7 @@ from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.attention.window import window_attention
 from posattn_jax.ops.span import SpanMode
 
-Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "fused"]
+Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "fused", "factorised"]
 
 LAYOUTS = {
     "auto": auto_attention,
@@ -36,7 +36,18 @@ LAYOUTS = {
     "window": window_attention,
     "tiled": tiled_attention,
     "fused": fused_attention,
+    "factorised": factorised_attention,
 }
+
+
+def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
+    """Outputs, None without values, and weights, in the layout asked for; pair by pair where nothing else can do it."""
+    if implementation not in LAYOUTS:
+        raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
+    layout = LAYOUTS[implementation]
+    if problem.is_pairwise and layout is not factorised_attention:  # which says that it cannot
+        layout = reference_attention
+    return layout(problem.within_bound())
 
 
 def relative_attention(
@@ -96,9 +107,10 @@ def relative_attention(
         "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
         sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), "fused"
         (kernels with that loop inside, for GPUs and TPUs: `fused.py`), or "auto": the one that is expected to be the
-        fastest, "fused" not yet among them. Weights and dropout are for "reference", "dense" and "auto". The
-        outputs of "dense", "tiled" and "auto" have no derivatives in forward mode (`jax.jvp`); their gradients have
-        derivatives in both modes, tested to the second order. "fused" has first-order gradients, the others any.
+        fastest, "fused" not yet among them; "factorised" is a layer's alone, which knows what E is made of. Weights and
+        dropout are for "reference", "dense" and "auto". The outputs of "dense", "tiled" and "auto" have no derivatives
+        in forward mode (`jax.jvp`); their gradients have derivatives in both modes, tested to the second order. "fused"
+        has first-order gradients, the others any.
       return_weights: whether to return the weights too.
 
     Returns:
@@ -119,29 +131,6 @@ def relative_attention(
       >>> relative_attention(query, key, value, grid_shape=(3, 4), relative_encoding=encoding, sigma=sigma).shape
       (1, 12, 2, 8)
     """
-    if implementation not in LAYOUTS:
-        raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
-    shape = grid.check_grid(grid_shape)
-    problem = Problem(
-        query=query,
-        key=key,
-        value=value,
-        grid_shape=shape,
-        relative_encoding=relative_encoding,
-        content_bias=content_bias,
-        position_bias=position_bias,
-        relative_bias=relative_bias,
-        sigma=sigma,
-        threshold=threshold,
-        span_mode=span_mode,
-        reference_shape=grid.check_reference(shape, reference_shape),
-        span_bound=None if span_bound is None else tuple(int(bound) for bound in span_bound),
-        key_mask=key_mask,
-        is_causal=is_causal,
-        scale=scale,
-        dropout_rate=dropout_rate,
-        dropout_rng=dropout_rng,
-        return_weights=return_weights,
-    )
-    outputs, weights = LAYOUTS[implementation](problem.within_bound())
-    return outputs if weights is None else (outputs, weights)
+    arguments = {name: given for name, given in locals().items() if name != "implementation"}
+    outputs, weights = attend(Problem(**arguments), implementation)
+    return (outputs, weights) if return_weights else outputs

@@ -7,6 +7,7 @@ import math
 
 from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention import factorised
 from posattn_jax.ops.attention.dense import dense_attention, row_loop
 from posattn_jax.ops.attention.loop import attend
 from posattn_jax.ops.attention.problem import Problem
@@ -22,6 +23,8 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
 
     Where the span is known only at run time, so is the choice: one program holds "dense" and every tiling.
     """
+    if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
+        return factorised.factorised_attention(problem)
     n = grid.num_positions(problem.grid_shape)
     if problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or n < LEAST_POSITIONS:
         return dense_attention(problem)

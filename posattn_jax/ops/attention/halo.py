@@ -12,19 +12,19 @@ import dataclasses
 import functools
 import logging
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from posattn_jax.axes import Array, HeadVector, Key, KeyMask, Query, RelativeBias, RelativeEncoding, Shape, Sigma, Value
+from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.problem import Block, Problem
 from posattn_jax.ops.attention.tiled import tiled_attention
-from posattn_jax.ops.span import SpanMode
 
 # The layouts whose queries may be some rows of the keys' grid.
 CUT_LAYOUTS = {"auto": auto_attention, "dense": dense_attention, "tiled": tiled_attention}
@@ -122,19 +122,9 @@ def halo_attention(
     *,
     grid_shape: Shape,
     sigma: Sigma,
-    span_bound: Shape | None = None,
-    relative_encoding: RelativeEncoding | None = None,
-    content_bias: HeadVector | None = None,
-    position_bias: HeadVector | None = None,
-    relative_bias: RelativeBias | None = None,
-    threshold: float = 0.1,
-    span_mode: SpanMode = "multiply",
-    reference_shape: Shape | None = None,
-    key_mask: KeyMask | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
     implementation: str = "auto",
     axis_name: str = "grid",
+    **arguments: Any,
 ) -> Query:
     """`relative_attention` with the grid's first dimension cut over an axis of the mesh in scope (`jax.set_mesh`).
 
@@ -149,11 +139,11 @@ def halo_attention(
 
     Args:
       sigma: as there, and needed: without a span every query meets every key.
-      span_bound: half-spans that no span of `sigma` exceeds, see there; None: those of the whole grid.
-      relative_encoding, relative_bias: at the offsets within `span_bound`, [*(2 bound + 1), ...], bounds of more than
-        S - 1 being S - 1; or over more offsets, as [*R, ...], of which the others are left out.
       implementation: "auto", "tiled" or "dense".
       axis_name: of the axis.
+      **arguments: others as there, weights and dropout excepted. Without a `span_bound` it is that of the whole grid;
+        relative_encoding and relative_bias are at the offsets within it, [*(2 bound + 1), ...], bounds of more than
+        S - 1 being S - 1; or over more offsets, as [*R, ...], of which the others are left out.
 
     Returns:
       The outputs [b t h d], cut by rows.
@@ -185,31 +175,14 @@ def halo_attention(
         raise ValueError("sigma is None: expected a span, which says what devices need of each other")
     shape = grid.check_grid(grid_shape)
     far = tuple(size - 1 for size in shape)
-    bound = far if span_bound is None else tuple(int(b) for b in span_bound)
+    bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])
     if len(bound) == len(far):
         bound = tuple(map(min, bound, far))
-    problem = Problem(
-        query=query,
-        key=key,
-        value=value,
-        grid_shape=shape,
-        relative_encoding=_within(relative_encoding, bound),
-        content_bias=content_bias,
-        position_bias=position_bias,
-        relative_bias=_within(relative_bias, bound),
-        sigma=sigma,
-        threshold=threshold,
-        span_mode=span_mode,
-        reference_shape=grid.check_reference(shape, reference_shape),
-        span_bound=bound,
-        key_mask=key_mask,
-        is_causal=is_causal,
-        scale=scale,
-        dropout_rate=0.0,
-        dropout_rng=None,
-        return_weights=False,
-        block=Block(shape[0], shape, 0, 0),
-    )
+    tables = {name: _within(arguments.get(name), bound) for name in ("relative_encoding", "relative_bias")}
+    arguments |= tables | {"sigma": sigma, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
+    problem = Problem(query, key, value, shape, **arguments)
+    if problem.is_pairwise or problem.return_weights or problem.dropout_rate > 0:
+        raise ValueError("halo_attention has no weights, no dropout and no scores of pairs: relative_attention has")
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
     if exchange.gathers:
         _say_that_it_gathers(shape, bound[0], exchange)

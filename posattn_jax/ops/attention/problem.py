@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,12 @@ from posattn_jax.axes import (
     Query,
     RelativeBias,
     RelativeEncoding,
+    Shape,
     Sigma,
-    Value,
     Weights,
 )
 from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.encodings import Combine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,68 +46,108 @@ class Block:
     first: Any
 
 
+class Factors(NamedTuple):
+    """What a relative encoding is made of: E = `relative_sinusoids(..., combine)` times `kernel`, plus any bias.
+
+    Attributes:
+      kernel: W [c h d].
+      combine: how the sinusoids of several dimensions meet.
+    """
+
+    kernel: Float[Array, "c h d"]
+    combine: Combine
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """The arguments of `relative_attention`; ValueError where they do not fit together.
+    """The arguments of attention, as `relative_attention` explains them; ValueError where they do not fit together.
 
-    With a `block`, `grid_shape` is that of the keys, and E and beta have the offsets within `span_bound` alone.
+    Every layout is given one of these, and only here are they checked. The last ones are not of `relative_attention`:
+
+    Attributes:
+      value: None where only weights are asked for.
+      factors: what E is made of, or instead of E, for a layout that needs no more.
+      num_class_tokens: how many tokens stand before the grid. A pair with one of them has no offset: no term of
+        position, no G, and no span leaves it out.
+      pair_scores: A [b h t s] of all tokens, added to the scores of content and scaled as they are.
+      limit: half-spans: keys further away in any dimension are not attended.
+      block: of a grid that is cut; `grid_shape` is then that of the keys, and E and beta have the offsets within
+        `span_bound` alone.
     """
 
     query: Query
     key: Key | None
-    value: Value
-    grid_shape: tuple[int, ...]
-    relative_encoding: RelativeEncoding | None
-    content_bias: HeadVector | None
-    position_bias: HeadVector | None
-    relative_bias: RelativeBias | None
-    sigma: Sigma | None
-    threshold: float
-    span_mode: str
-    reference_shape: tuple[int, ...]
-    span_bound: tuple[int, ...] | None
-    key_mask: KeyMask | None
-    is_causal: bool
-    scale: float | None
-    dropout_rate: float
-    dropout_rng: Array | None
-    return_weights: bool
+    value: Any
+    grid_shape: Shape
+    relative_encoding: RelativeEncoding | None = None
+    content_bias: HeadVector | None = None
+    position_bias: HeadVector | None = None
+    relative_bias: RelativeBias | None = None
+    sigma: Sigma | None = None
+    threshold: float = 0.1
+    span_mode: str = "multiply"
+    reference_shape: Shape | None = None
+    span_bound: Shape | None = None
+    key_mask: KeyMask | None = None
+    is_causal: bool = False
+    scale: float | None = None
+    dropout_rate: float = 0.0
+    dropout_rng: Array | None = None
+    return_weights: bool = False
+    factors: Factors | None = None
+    num_class_tokens: int = 0
+    pair_scores: Weights | None = None
+    limit: Shape | None = None
     block: Block | None = None
 
     def __post_init__(self):
+        shape = grid.check_grid(self.grid_shape)
+        bound = None if self.span_bound is None else tuple(int(reach) for reach in self.span_bound)
+        for name, plain in (
+            ("grid_shape", shape),
+            ("reference_shape", grid.check_reference(shape, self.reference_shape)),
+            ("span_bound", bound),
+        ):
+            object.__setattr__(self, name, plain)
         b, _, h, d = self.query.shape
-        n = grid.num_positions(self.grid_shape)
         if self.sigma is not None:
-            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(self.grid_shape))
-        if self.span_bound is not None:
+            span.check_span(self.sigma, self.threshold, self.span_mode, h, len(shape))
+        if bound is not None:
             self._check_bound()
-        num_queries = grid.num_positions(self.query_shape)
-        for name, array, length in (("query", self.query, num_queries), ("value", self.value, n), ("key", self.key, n)):
-            shape = (b, length, h, d)
-            if array is not None and array.shape != shape:
-                raise ValueError(f"{name} has shape {array.shape}: expected {shape} for grid_shape={self.grid_shape}")
+        cls = self.num_class_tokens
+        n, num_queries = (cls + grid.num_positions(each) for each in (shape, self.query_shape))
         relative = (*(2 * half + 1 for half in self.encoded_half), h, d)
-        for name, array, shape in (
+        kernel = None if self.factors is None else self.factors.kernel
+        for name, array, expected in (
+            ("query", self.query, (b, num_queries, h, d)),
+            ("key", self.key, (b, n, h, d)),
+            ("value", self.value, (b, n, h, d)),
             ("relative_encoding", self.relative_encoding, relative),
             ("content_bias", self.content_bias, (h, d)),
             ("position_bias", self.position_bias, (h, d)),
             ("relative_bias", self.relative_bias, relative[:-1]),
             ("key_mask", self.key_mask, (b, n)),
+            ("kernel", kernel, (*(() if kernel is None else kernel.shape[:1]), h, d)),
+            ("pair_scores", self.pair_scores, (b, h, n, n)),
         ):
-            if array is not None and array.shape != shape:
-                raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
+            if array is not None and array.shape != expected:
+                tokens = f" and num_class_tokens={cls}" if cls else ""
+                raise ValueError(f"{name} has shape {array.shape}: expected {expected} for grid_shape={shape}{tokens}")
         scores.check_key_mask(self.key_mask)
-        for bias, side in (("content_bias", "key"), ("position_bias", "relative_encoding")):
-            if getattr(self, bias) is not None and getattr(self, side) is None:
-                raise ValueError(f"{bias} is given without {side}, which it is multiplied with")
-        if self.key is None and self.relative_encoding is None and self.relative_bias is None:
-            raise ValueError("key, relative_encoding and relative_bias are all None: there is nothing to attend by")
+        for bias, sides in (("content_bias", ("key",)), ("position_bias", ("relative_encoding", "factors"))):
+            if getattr(self, bias) is not None and all(getattr(self, side) is None for side in sides):
+                raise ValueError(f"{bias} is given without {sides[0]}, which it is multiplied with")
+        given = ("key", "relative_encoding", "relative_bias")
+        if all(getattr(self, name) is None for name in (*given, "factors", "pair_scores")):
+            raise ValueError(f"{', '.join(given[:2])} and {given[2]} are all None: there is nothing to attend by")
         if self.relative_bias is not None and not self.scaling:
             raise ValueError("scale=0 is given with relative_bias, which is not scaled")
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate={self.dropout_rate}: expected at least 0 and less than 1")
         if self.dropout_rate > 0 and self.dropout_rng is None:
             raise ValueError(f"dropout_rate={self.dropout_rate} needs dropout_rng")
+        if self.limit is not None and (len(self.limit) != len(shape) or min(self.limit) < 0):
+            raise ValueError(f"limit={tuple(self.limit)}: expected {len(shape)} half-spans of at least 0")
 
     def check_local(self, implementation: str):
         """ValueError where what is asked for needs a weight for every pair, which a local layout does not hold."""
@@ -127,14 +168,20 @@ class Problem:
             raise ValueError(f"span_bound={self.span_bound}: smaller than the half-span {half} of sigma and threshold")
 
     @property
+    def is_pairwise(self) -> bool:
+        """Whether every pair is laid out: for its weight or a score of its own, or for tokens that lie on no grid."""
+        asked = self.value is None or self.pair_scores is not None or self.limit is not None
+        return asked or self.num_class_tokens > 0
+
+    @property
     def query_shape(self) -> tuple[int, ...]:
         """The grid of the queries."""
-        return self.grid_shape if self.block is None else (self.block.rows, *self.grid_shape[1:])
+        return tuple(self.grid_shape) if self.block is None else (self.block.rows, *self.grid_shape[1:])
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
         """The grid that spans end with."""
-        return self.grid_shape if self.block is None else self.block.whole
+        return tuple(self.grid_shape) if self.block is None else self.block.whole
 
     @property
     def encoded_half(self) -> tuple[int, ...]:
@@ -142,7 +189,7 @@ class Problem:
         if self.block is None:
             return tuple(size - 1 for size in self.grid_shape)
         assert self.span_bound is not None, "a grid is cut within a bound"
-        return self.span_bound
+        return tuple(self.span_bound)
 
     @property
     def half(self) -> Float[Array, "... p"]:
@@ -169,7 +216,11 @@ class Problem:
     def static_half(self) -> tuple[int, ...] | None:
         """What no half-span exceeds, where that is known while tracing: the span itself, or else `span_bound`."""
         half = self.span_bound if self.concrete_half is None else self.concrete_half
-        return half and tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
+        return (
+            None
+            if half is None
+            else tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
+        )
 
     def local_half(self, implementation: str) -> tuple[int, ...]:
         """`static_half`, or ValueError where it is not known."""
@@ -187,7 +238,8 @@ class Problem:
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype of scores and softmax statistics: float32, or float64 where an input is."""
-        arrays = (self.query, self.key, self.value, self.relative_encoding, self.relative_bias, self.sigma)
+        scored = (self.query, self.key, self.value, self.pair_scores)
+        arrays = (*scored, self.relative_encoding, self.relative_bias, self.sigma)
         return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
 
     @property
@@ -238,27 +290,3 @@ class Problem:
         if log_gaussian is not None:
             logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
         return scores.masked_softmax(logits, masks)
-
-    def attend(
-        self,
-        terms: Weights,
-        query_indices: Int[Array, "t"],
-        log_gaussian: Float[Array, "..."] | None,
-        inside: Bool[Array, "..."] | None,
-    ) -> tuple[Query, Weights | None]:
-        """From the summed terms of some queries to their outputs [b t h d], and their weights where asked for.
-
-        `log_gaussian` and `inside` the span are [t s], or [h t s] with a span a head.
-        """
-        masks = [] if inside is None else [inside]
-        if self.is_causal:
-            masks.append(scores.causal_mask(query_indices, jnp.arange(self.value.shape[1])))
-        if self.key_mask is not None:
-            masks.append(self.key_mask[:, None, None, :])
-        weights = self.weigh(terms, log_gaussian, masks)
-        if self.dropout_rate > 0:
-            weights = scores.dropout(weights, query_indices, self.dropout_rate, self.dropout_rng)
-        outputs = jnp.einsum(
-            "bhts,bshd->bthd", weights.astype(self.value.dtype), self.value, preferred_element_type=self.dtype
-        )
-        return outputs.astype(self.value.dtype), weights if self.return_weights else None

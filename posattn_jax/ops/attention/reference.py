@@ -1,10 +1,15 @@
-"""Layout V1 (Alfons 2022, Appendix A.1): every tensor laid out [N, N]. Plain, large, and the oracle of the others."""
+"""Layout V1 (Alfons 2022, Appendix A.1): every tensor laid out [N, N]. Plain, large, and the oracle of the others.
+
+It alone has scores and values of single pairs, and tokens that lie on no grid.
+"""
+
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Bool, Float, Query, Shape, Sigma, Weights
-from posattn_jax.ops import grid, span
+from posattn_jax.axes import Array, Bool, Float, Query, Shape, Sigma, Value, Weights
+from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.patches import take_patches
 from posattn_jax.ops.attention.problem import Problem
 
@@ -33,15 +38,52 @@ def span_by_pair(
     return log_g_star, span.inside_span(jnp.asarray(positions) - positions[:, None], half)
 
 
-def reference_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """Outputs [b t h d], and the weights [b h t s] where asked for."""
-    shape = problem.grid_shape
-    terms = problem.content_scores(problem.query)
-    if problem.encoding is not None:
-        p = unfold(problem.encoding, shape)
-        queries = problem.position_queries(problem.query)
-        terms += jnp.einsum("bthd,tshd->bhts", queries, p, preferred_element_type=problem.dtype)
-    log_g_star = span_mask = None
+def reference_attention(problem: Problem) -> tuple[Any, Weights]:
+    """Outputs [b t h d], None without values, and weights [b h t s]."""
+    weights = attention_weights(problem)
+    return None if problem.value is None else average(weights, problem.value), weights
+
+
+def average(weights: Weights, value: Value) -> Query:
+    """sum_s alpha_ts value_s, [b t h d]."""
+    outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
+    return outputs.astype(value.dtype)
+
+
+def attention_weights(problem: Problem) -> Weights:
+    """alpha_ts = softmax_s(logits_ts), [b h t s] in float32 or better; rows that may attend to nothing are 0.
+
+    The logits are those of `relative_attention`, and scale * A_ts, `pair_scores`, added to them.
+    """
+    shape, cls, query, dtype = problem.grid_shape, problem.num_class_tokens, problem.query, problem.dtype
+    b, n, h, _ = query.shape
+
+    def of_all(pairs, fill):
+        """[... t s] of the grid with `fill` for pairs with class tokens."""
+        return jnp.pad(pairs, [(0, 0)] * (pairs.ndim - 2) + [(cls, 0)] * 2, constant_values=fill)
+
+    terms = jnp.zeros((b, h, n, n), dtype) if problem.pair_scores is None else problem.pair_scores.astype(dtype)
+    terms += problem.content_scores(query)
+    if problem.relative_encoding is not None:
+        positional = query[:, cls:] if problem.position_bias is None else query[:, cls:] + problem.position_bias
+        p = unfold(problem.relative_encoding, shape)
+        terms += of_all(jnp.einsum("bthd,tshd->bhts", positional, p, preferred_element_type=dtype), 0)
+    logits, masks = terms * problem.scaling, []
+    if problem.relative_bias is not None:
+        logits += of_all(jnp.moveaxis(unfold(problem.relative_bias, shape), -1, 0), 0)
     if problem.sigma is not None:
-        log_g_star, span_mask = span_by_pair(problem.sigma, problem.threshold, shape, problem.reference_shape)
-    return problem.attend(terms, jnp.arange(grid.num_positions(shape)), log_g_star, span_mask)
+        log_g, inside = span_by_pair(problem.sigma, problem.threshold, shape, problem.reference_shape)
+        logits = scores.modulate(logits, of_all(log_g, 0).astype(dtype), problem.span_mode)
+        masks.append(of_all(inside, True))
+    limit = problem.limit
+    if limit is not None and any(reach < size - 1 for reach, size in zip(limit, shape, strict=True)):
+        offsets = grid.positions(shape) - grid.positions(shape)[:, None]
+        masks.append(of_all(jnp.asarray((np.abs(offsets) <= np.array(limit)).all(-1)), True))
+    if problem.is_causal:
+        masks.append(scores.causal_mask(jnp.arange(n), jnp.arange(n)))
+    if problem.key_mask is not None:
+        masks.append(problem.key_mask[:, None, None, :])
+    weights = scores.masked_softmax(logits, masks)
+    if problem.dropout_rate > 0:
+        weights = scores.dropout(weights, jnp.arange(n), problem.dropout_rate, problem.dropout_rng)
+    return weights

@@ -27,7 +27,10 @@ from tests.ops.attention.attention_suite import B, D, H, make_inputs
         ({"span_bound": (0,)}, r"span_bound=\(0,\): smaller than the half-span"),
         ({"span_bound": (4, 4)}, "expected 1 half-spans"),
         ({"span_bound": (4,), "sigma": None}, "without sigma"),
-        ({"implementation": "fast"}, 'implementation="fast": expected one of auto, dense, fused, patch, reference'),
+        (
+            {"implementation": "fast"},
+            'implementation="fast": expected one of auto, dense, factorised, fused, patch, reference',
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

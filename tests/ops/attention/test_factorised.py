@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import factorised_pays, relative_attention, sinusoidal_attention
+from posattn_jax.ops.attention import Factors, Problem, attend, relative_attention
 from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
+from posattn_jax.ops.attention.factorised import factorised_pays
 from posattn_jax.ops.encodings import relative_sinusoids
 from tests.support.slow import slow
 
@@ -23,9 +24,10 @@ def make_inputs(grid_shape, num_features, dtype=np.float64):
     return {name: jnp.asarray(rng.normal(size=shape), dtype) for name, shape in shapes.items()}
 
 
-def factorised(inputs, grid_shape, **options):
+def factorised(inputs, grid_shape, combine="concat", **options):
     inputs = {"key": None} | {name: array for name, array in inputs.items() if name != "bias"}
-    return sinusoidal_attention(**inputs, grid_shape=grid_shape, **options)
+    factors = Factors(inputs.pop("kernel"), combine)
+    return attend(Problem(**inputs, grid_shape=grid_shape, factors=factors, **options), "factorised")[0]
 
 
 def reference(inputs, grid_shape, combine="concat", reference_shape=None, **options):
@@ -121,7 +123,8 @@ def test_bad_arguments_are_named(unchecked, change, message):
     inputs = {name: array for name, array in make_inputs((4,), 6, np.float32).items() if name != "bias"}
     change = {name: jnp.asarray(value) if isinstance(value, np.ndarray) else value for name, value in change.items()}
     with pytest.raises(ValueError, match=message):
-        sinusoidal_attention(**({"grid_shape": (4,)} | inputs | change))
+        options = {name: change.pop(name) for name in change.keys() - inputs.keys()}
+        factorised(inputs | change, **({"grid_shape": (4,)} | options))
 
 
 def test_pays_on_an_accelerator_that_holds_all_scores(monkeypatch):

@@ -1,4 +1,4 @@
-"""The attention weights against the layout that is the oracle of the others, and with class tokens against loops."""
+"""The attention weights against another layout's, and with class tokens against loops."""
 
 import math
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.ops.attention import attention_weights, relative_attention
+from posattn_jax.ops.attention import Problem, attention_weights, average, relative_attention
 from tests import oracle
 from tests.support.slow import slow
 
@@ -42,12 +42,12 @@ def test_are_those_of_relative_attention(float64, grid_shape, sigma, options):
     cotangent = jax.random.normal(jax.random.key(0), (2, H, math.prod(grid_shape), math.prod(grid_shape)))
 
     def one(x):
-        weights = attention_weights(**x, grid_shape=grid_shape, **options)
+        weights = attention_weights(Problem(**x, value=None, grid_shape=grid_shape, **options))
         return jnp.sum(cotangent * weights), weights
 
     def other(x):
         attended = relative_attention(
-            **x, value=x["key"], grid_shape=grid_shape, implementation="reference", return_weights=True, **options
+            **x, value=x["key"], grid_shape=grid_shape, implementation="dense", return_weights=True, **options
         )
         return jnp.sum(cotangent * attended[1]), attended[1]
 
@@ -111,10 +111,8 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
     )
 
     def loss(x):
-        weights = attention_weights(
-            **x, grid_shape=grid_shape, num_class_tokens=cls, half_span=half_span, span_mode=span_mode
-        )
-        outputs = jnp.einsum("bhts,bshd->bthd", weights, value)
+        fields = {"grid_shape": grid_shape, "num_class_tokens": cls, "limit": half_span, "span_mode": span_mode}
+        outputs = average(attention_weights(Problem(**x, value=None, **fields)), jnp.asarray(value))
         return outputs.sum(), outputs
 
     gradients, outputs = jax.jit(jax.grad(loss, has_aux=True))({name: jnp.asarray(a) for name, a in x.items()})
@@ -126,11 +124,14 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"grid_shape": (3,)}, "query has 4 tokens: expected 3 for grid_shape=.3,. and num_class_tokens=0"),
-        ({"num_class_tokens": 1}, "query has 4 tokens: expected 5"),
-        ({"half_span": (1, 1)}, r"half_span=\(1, 1\): expected 1 numbers of at least 0"),
+        ({"grid_shape": (3,)}, r"query has shape \(2, 4, 2, 3\): expected \(2, 3, 2, 3\) for grid_shape=\(3,\)$"),
+        ({"num_class_tokens": 1}, r"expected \(2, 5, 2, 3\) for grid_shape=\(4,\) and num_class_tokens=1"),
+        ({"limit": (1, 1)}, r"limit=\(1, 1\): expected 1 half-spans of at least 0"),
         ({"pair_scores": np.zeros((2, H, 4, 3))}, "pair_scores has shape"),
-        ({"key": None, "relative_encoding": None, "relative_bias": None}, "there is nothing to attend by"),
+        (
+            dict.fromkeys(("key", "content_bias", "position_bias", "relative_encoding", "relative_bias")),
+            "there is nothing to attend by",
+        ),
         ({"dropout_rate": 0.5}, "dropout_rate=0.5 needs dropout_rng"),
         ({"sigma": np.array([0.0])}, "sigma"),
         ({"key_mask": np.zeros((2, 4), np.float32)}, "key_mask has dtype float32: expected bool"),
@@ -139,4 +140,4 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
 def test_bad_arguments(unchecked, options, message):
     x = {name: jnp.asarray(array) for name, array in make_inputs((4,)).items()}
     with pytest.raises(ValueError, match=message):
-        attention_weights(**({"grid_shape": (4,)} | x | options))
+        attention_weights(Problem(**({"grid_shape": (4,), "value": None} | x | options)))

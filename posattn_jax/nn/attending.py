@@ -1,0 +1,112 @@
+"""The attention that a layer's values are called with."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array, Query, Shape, Value, Weights
+from posattn_jax.nn.scores import Extent, Scores
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.attention import CUT_LAYOUTS, Problem, attend, average, halo_attention
+
+
+@dataclasses.dataclass
+class Attention:
+    """Who attends to whom: `average(value)` goes the fastest way, `weights()` lays out every pair.
+
+    Attributes:
+      query: [b t h d]; None where no term needs it.
+      scores: the sum of what the terms gave.
+      span: how far queries see; None: everywhere.
+      tokens: of the layer.
+      scale, implementation, grid_axis, dropout_rate, return_weights: of the layer, see `PositionalSelfAttention`.
+      is_cut: whether the grid is cut over the devices of `grid_axis`.
+      dropout_rng: None where nothing is dropped.
+      intermediates: what was made on the way, by name; values may add to it.
+    """
+
+    query: Query | None
+    scores: Scores
+    span: Extent | None
+    tokens: Tokens
+    scale: float | None = None
+    implementation: str = "auto"
+    grid_axis: str | None = None
+    is_cut: bool = False
+    dropout_rate: float = 0.0
+    dropout_rng: Array | None = None
+    return_weights: bool = False
+    intermediates: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self._weights: Weights | None = None
+        names = ("relative_encoding", "relative_bias")
+        given = {name: getattr(self.scores, name) for name in names if getattr(self.scores, name) is not None}
+        if self.tokens.positions is not None and given:
+            raise ValueError(f"positions is given: points have no {next(iter(given))} of a grid")
+        self.intermediates |= given if self.span is None else given | {"sigma": self.span.sigma}
+
+    def average(self, value: Value) -> Query:
+        """sum_s alpha_ts value_s, [b t h d]."""
+        return self._attend(value) if self._weights is None else average(self._weights, value)
+
+    def weights(self, limit: Shape | None = None) -> Weights:
+        """alpha [b h t s], of every pair, after dropout.
+
+        Args:
+          limit: half-spans: keys further away are not attended.
+        """
+        if limit is not None:
+            self.scores, self._weights = self.scores + Scores(limit=limit), None
+        if self._weights is None:
+            self._attend(None)
+        assert self._weights is not None
+        return self._weights
+
+    def _attend(self, value: Value | None) -> Any:
+        """The outputs, where there are values; weights are kept, where the layout has them."""
+        scores, tokens, query = self.scores, self.tokens, self.query
+        if scores.query is not None:
+            query = scores.query
+        if query is None:  # nothing asks for it, but for its shape
+            query = jnp.zeros((*tokens.inputs.shape[:2], tokens.num_heads, tokens.head_dim), tokens.inputs.dtype)
+        rounded = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias")
+        arrays = {name: getattr(scores, name) for name in rounded}
+        arguments: dict[str, Any] = {
+            "query": query,
+            "value": value,
+            "grid_shape": tokens.grid_shape,
+            "reference_shape": tokens.reference_shape,
+            "span_bound": tokens.span_bound,
+            "key_mask": tokens.key_mask,
+            "is_causal": tokens.is_causal,
+            "scale": self.scale,
+            "return_weights": self.return_weights,
+            **{name: array if array is None else array.astype(query.dtype) for name, array in arrays.items()},
+        }
+        if self.span is not None:
+            arguments |= {"sigma": self.span.sigma, "threshold": self.span.threshold, "span_mode": self.span.mode}
+        if self.grid_axis is not None:
+            self._check_axis(is_pairwise=value is None or tokens.num_class_tokens > 0 or scores.is_pairwise)
+        if self.is_cut:
+            return halo_attention(**arguments, implementation=self.implementation, axis_name=self.grid_axis)
+        if self.dropout_rng is not None:
+            arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
+        pairs = {"num_class_tokens": tokens.num_class_tokens, "pair_scores": scores.pair_scores, "limit": scores.limit}
+        problem = Problem(**arguments, **pairs, factors=scores.factors)
+        outputs, self._weights = attend(problem, self.implementation)
+        return outputs
+
+    def _check_axis(self, is_pairwise: bool) -> None:
+        """ValueError where what is asked for could not be cut over devices, whether there are several or not."""
+        obstacles = {
+            "attention without a span": self.span is None,
+            f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,
+            "class tokens, or parts that are by pair": is_pairwise,
+            "return_weights": self.return_weights,
+            "attention dropout": self.dropout_rate > 0,
+        }
+        obstacle = next((name for name, found in obstacles.items() if found), None)
+        if obstacle is not None:
+            raise ValueError(f'grid_axis="{self.grid_axis}" does not support {obstacle}')
