@@ -33,10 +33,11 @@ from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.reconstruction import Reconstruction
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.schedule import learning_rate, to_steps
 from posattn_jax.train.settings import Settings
-from posattn_jax.train.step import Task, init_params
+from posattn_jax.train.step import init_params
 
 Labelled = GridImages | Points
 TEXT_TASKS = ("masked_lm", "glue", "translation")  # whose runs keep a tokenizer

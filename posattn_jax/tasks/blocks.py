@@ -11,16 +11,14 @@ from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.ops.attention import score_share
 from posattn_jax.ops.span import half_span, span_share, span_size
-
-Params = Any
-Totals = dict[str, Array]
+from posattn_jax.tasks.task import Params, Task
 
 
-class BlockTask:
+class BlockTask(Task):
     """A task, a dataclass, of a model with encoder blocks.
 
     Attributes:
-      span_penalty: the price of spans that cover everything, in the loss; the papers have none.
+      span_penalty: of spans that cover everything, in the loss; the papers have none.
       span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
         follows the span at run time.
     """
@@ -31,11 +29,6 @@ class BlockTask:
     @property
     def blocks(self) -> Sequence[EncoderBlock]:
         """The model's."""
-        raise NotImplementedError
-
-    @property
-    def grid_shape(self) -> Sizes:
-        """The grid that attention meets."""
         raise NotImplementedError
 
     @property

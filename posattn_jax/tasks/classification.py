@@ -12,7 +12,8 @@ from posattn_jax.axes import Array, Float, Shape, Sizes
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.tasks.blocks import BlockTask, Params, Totals
+from posattn_jax.tasks.blocks import BlockTask
+from posattn_jax.tasks.task import Params, Totals
 
 
 @dataclasses.dataclass(frozen=True)

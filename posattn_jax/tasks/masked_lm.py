@@ -11,9 +11,9 @@ import optax
 
 from posattn_jax.axes import Array
 from posattn_jax.models.bert import MaskedLanguageModel
-from posattn_jax.tasks.blocks import Params, Totals
 from posattn_jax.tasks.masking import Masking
 from posattn_jax.tasks.sequences import SequenceTask
+from posattn_jax.tasks.task import Params, Totals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

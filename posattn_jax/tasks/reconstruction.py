@@ -10,19 +10,15 @@ import numpy as np
 from posattn_jax.axes import Array, Shape
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops import grid
-
-Params = Any
-Totals = dict[str, Array]
+from posattn_jax.tasks.task import Params, Task, Totals
 
 
 @dataclasses.dataclass(frozen=True)
-class Reconstruction:
+class Reconstruction(Task):
     """A SIREN fitted to a given encoding E of a grid's offsets x (proposed in Alfons 2022, section 6).
 
       loss = mean over offsets and features of (SIREN(x) - E)^2
       explained = 1 - sum of (SIREN(x) - E)^2 / sum of (E - mean of E over the offsets)^2
-
-    It has no spans: what the loop asks about them is answered by nothing.
 
     Attributes:
       siren: as wide as E.
@@ -70,15 +66,3 @@ class Reconstruction:
         """The fitted encoding in the place of a block's: "relative_encoding" [*R, 1, c]."""
         encoding = self.siren.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
         return {"block_0": {"relative_encoding": encoding[..., None, :]}}
-
-    def within(self, span_bounds: tuple[Shape, ...]) -> "Reconstruction":
-        """The task itself."""
-        return self
-
-    def half_spans(self, params: Params) -> list[Array]:
-        """None."""
-        return []
-
-    def spans(self, intermediates: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """None."""
-        return {}

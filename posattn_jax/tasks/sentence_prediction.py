@@ -10,8 +10,8 @@ import optax
 
 from posattn_jax.axes import Array, Float
 from posattn_jax.models.bert import SequenceClassifier
-from posattn_jax.tasks.blocks import Params, Totals
 from posattn_jax.tasks.sequences import SequenceTask
+from posattn_jax.tasks.task import Params, Totals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Shape
 from posattn_jax.models.bert import MaskedLanguageModel, SequenceClassifier
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.tasks.blocks import BlockTask, Params
+from posattn_jax.tasks.blocks import BlockTask
+from posattn_jax.tasks.task import Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

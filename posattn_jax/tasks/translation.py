@@ -14,11 +14,11 @@ from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import between
-from posattn_jax.tasks.blocks import Params, Totals
+from posattn_jax.tasks.task import Params, Task, Totals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Translation:
+class Translation(Task):
     """Cross-entropy of the target's tokens, each told those before it, with smoothed labels (Vaswani 2017).
 
       loss = sum over tokens of  -(1 - e) log p(token) - e mean_v log p(v),  divided by `batch_tokens`
@@ -130,18 +130,6 @@ class Translation:
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
         """The energies of positions alone, [h t s], of every mixer that has such, by its name."""
         return energies_of_positions(self.model, params, self.length)
-
-    def spans(self, intermediates: Any, batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """There are none."""
-        return {}
-
-    def half_spans(self, params: Params) -> list[Array]:
-        """There are none."""
-        return []
-
-    def within(self, span_bounds: tuple) -> "Translation":
-        """Of no spans, the same task."""
-        return self
 
 
 def energies_of_positions(model: EncoderDecoder, params: Params, length: int) -> dict[str, dict[str, Array]]:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from posattn_jax.ops.span import bound_for
-from posattn_jax.train.step import Task
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.together import Together
 
 Bounds = tuple[tuple[int, ...], ...]

@@ -11,11 +11,12 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from posattn_jax.tasks.task import Batch, Task
 from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.held import Held
 from posattn_jax.train.sharding import put_batch
-from posattn_jax.train.step import Batch, Task, TrainState, make_train_step
+from posattn_jax.train.step import TrainState, make_train_step
 from posattn_jax.train.together import Together
 
 Figures = dict[str, jax.Array]

@@ -11,9 +11,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.examples import EXAMPLE_AXES
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.held import Held
 from posattn_jax.train.sharding import num_shards, own_share, put_batch
-from posattn_jax.train.step import Task, make_eval_step
+from posattn_jax.train.step import make_eval_step
 from posattn_jax.train.together import Together
 
 

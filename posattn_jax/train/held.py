@@ -6,7 +6,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Resident
-from posattn_jax.train.step import Batch
+from posattn_jax.tasks.task import Batch
 from posattn_jax.train.together import Together
 
 

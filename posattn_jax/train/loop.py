@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from posattn_jax.data.batches import Ordered, Resident, order_of
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_first
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.dispatch import Dispatcher, Figures
@@ -31,7 +32,7 @@ from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.member import Member
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import bytes_of, num_shards, own_share, state_sharding
-from posattn_jax.train.step import Task, TrainState, init_state, plan_micro_batches
+from posattn_jax.train.step import TrainState, init_state, plan_micro_batches
 from posattn_jax.train.together import Together
 from posattn_jax.train.writers import Progress
 

@@ -2,37 +2,16 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 
-from posattn_jax.axes import Array, Shape
+from posattn_jax.axes import Array
 from posattn_jax.system.errors import InputError
-
-Batch = dict[str, Array]
-
-
-@runtime_checkable
-class Task(Protocol):
-    """What the loop asks of a task: see `tasks.classification.Classification`."""
-
-    score: ClassVar[str]
-    unit: ClassVar[str]
-
-    @property
-    def grid_shape(self) -> Shape: ...
-
-    def init(self, rng: Array) -> Any: ...
-    def loss(self, params: Any, batch: Batch, rng: Array | None = None) -> tuple[Array, dict[str, Array]]: ...
-    def zero_totals(self) -> dict[str, Array]: ...
-    def summarise(self, totals: dict[str, Array]) -> dict[str, float]: ...
-    def describe(self, params: Any) -> Any: ...
-    def spans(self, intermediates: Any, batch_size: int = 1) -> dict[str, dict[str, list]]: ...
-    def half_spans(self, params: Any) -> list[Array]: ...
-    def within(self, span_bounds: tuple) -> "Task": ...
+from posattn_jax.tasks.task import Batch, Task
 
 
 class TrainState(flax.struct.PyTreeNode):

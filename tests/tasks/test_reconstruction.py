@@ -12,8 +12,9 @@ from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.siren import Siren
 from posattn_jax.ops.encodings import frequencies, relative_sinusoids
 from posattn_jax.tasks.reconstruction import Reconstruction
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.optimizer import adam
-from posattn_jax.train.step import Task, init_state, make_train_step
+from posattn_jax.train.step import init_state, make_train_step
 from tests import oracle
 
 

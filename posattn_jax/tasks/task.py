@@ -1,0 +1,56 @@
+"""What the training loop asks of a task."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from posattn_jax.axes import Array, Shape
+
+Params = Any
+Totals = dict[str, Array]
+Batch = dict[str, Array]
+
+
+class Task:
+    """What a run optimises and reports: a dataclass that the loop knows no more of than this.
+
+    Attributes:
+      score: of the validation metrics, the one by which the best epoch is chosen: the highest.
+      unit: what the examples are, for progress and speed.
+      grid_shape: the grid that attention meets.
+    """
+
+    score: ClassVar[str]
+    unit: ClassVar[str]
+    grid_shape: Shape
+
+    def init(self, rng: Array) -> Params:
+        """The parameters of a fresh model."""
+        raise NotImplementedError
+
+    def loss(self, params: Params, batch: Batch, rng: Array | None = None) -> tuple[Array, Totals]:
+        """The loss of a batch, and its totals, which add up over batches; without `rng` nothing is random."""
+        raise NotImplementedError
+
+    def zero_totals(self) -> Totals:
+        """The totals of no examples."""
+        raise NotImplementedError
+
+    def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
+        """The metrics of the examples in the totals, "loss" and `score` among them."""
+        raise NotImplementedError
+
+    def describe(self, params: Params) -> dict[str, dict[str, Array]]:
+        """What pictures are drawn of: arrays by name, of each block by name."""
+        raise NotImplementedError
+
+    def half_spans(self, params: Params) -> list[Array]:
+        """How far each block's queries see, [p] a block; of a task without spans none."""
+        return []
+
+    def spans(self, intermediates: Mapping[str, Mapping[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
+        """Of each block with a span its "sigma", "size" and "score_share", from what `describe` returns."""
+        return {}
+
+    def within(self, span_bounds: tuple[Shape, ...]) -> Self:
+        """The same task, its layouts made for spans that do not exceed the bounds."""
+        return self

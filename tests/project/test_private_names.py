@@ -1,0 +1,34 @@
+"""Private names of libraries stand in one file each; the bounds of setup.py are the versions that have them."""
+
+import importlib
+import inspect
+import pathlib
+import re
+
+import pytest
+from orbax.checkpoint.path import atomicity
+
+PACKAGE = pathlib.Path("posattn_jax")
+# What is looked for -> the one file that has it.
+PRIVATE = {
+    r"\bjax\._src\b": "ops/attention/fused/gpu/warpgroup.py",
+    r"\._(tmp_path|final_path)\b": "train/checkpoint.py",
+}
+
+
+@pytest.mark.parametrize("pattern, file", PRIVATE.items())
+def test_one_file_has_it(pattern, file):
+    users = [path for path in PACKAGE.rglob("*.py") if re.search(pattern, path.read_text(encoding="utf-8"))]
+    assert users == [PACKAGE / file]
+
+
+def test_jax_has_what_interprets_kernels_for_gpus():
+    """Of jax >= 0.10.2, < 0.13: tests of the kernels alone need it."""
+    module = importlib.import_module("jax._src.pallas.mosaic_gpu.interpret.params")
+    assert module.InterpretGPUParams()
+
+
+def test_orbax_has_the_paths_of_a_checkpoint_that_is_being_saved():
+    """Of orbax-checkpoint >= 0.12.8, < 0.13: `_WithSums` renames what it writes."""
+    source = inspect.getsource(atomicity.AtomicRenameTemporaryPath)
+    assert "self._tmp_path" in source and "self._final_path" in source
