@@ -77,7 +77,7 @@ def get_config() -> ConfigDict:
     config.data.normalization = "nfkc"  # of Unicode, before subwords are made; or none: "…" stays and is not "..."
     config.data.source_vocabulary_size = 0  # of a source with subwords, and embeddings, of its own; 0: joint
 
-    config.model = classifier()
+    config.model = classifier()  # a part: every field is one of its class, whose docstring explains it
 
     config.train = ConfigDict()
     config.train.total_epochs = 80.0

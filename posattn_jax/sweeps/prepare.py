@@ -35,9 +35,11 @@ def treat(config: ConfigDict, config_file: str, changed: Collection[str], name: 
     Raises:
       InputError: there is no such treatment, or the user has set what it sets.
     """
-    (treatment,) = load_plan(config_file).select([name], None).treatments
-    check_free(changed, treatment.fields)
-    change(config, treatment.fields)
+    treatments = {each.name: each.fields for each in load_plan(config_file).treatments}
+    if name not in treatments:
+        raise InputError(f"--treatment={name}: expected one of {', '.join(treatments)}")
+    check_free(changed, treatments[name])
+    change(config, treatments[name])
 
 
 def check_free(changed: Collection[str], reserved: Collection[str]) -> None:

@@ -175,3 +175,14 @@ def test_fewer_seeds_for_some_treatments(tmp_path):
     summary = {"best": figures | {"accuracy": 0.9}, "final": figures | {"accuracy": 0.8}}
     (jobs[0].workdir / "summary.json").write_text(json.dumps(summary))
     assert [job.score for job in jobs] == [0.8, None, None]
+
+
+def test_a_treatment_of_its_own():
+    """--treatment=NAME: a config with the fields of one treatment."""
+    config = digits.get_config("tiny")
+    prepare.treat(config, FILE, ["train.log_steps"], "gaussian_2d")
+    assert config == change(digits.get_config("tiny"), {f"{SPAN}.threshold": 0.0})
+    with pytest.raises(InputError, match="^--treatment=gausian: expected one of baseline_1d, siren_1d, gaussian_1d"):
+        prepare.treat(config, FILE, [], "gausian")
+    with pytest.raises(InputError, match=f"^--config.{SPAN}.mode: is what the runs of this sweep differ in"):
+        prepare.treat(config, FILE, [f"{SPAN}.mode"], "siren_2d")
