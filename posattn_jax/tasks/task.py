@@ -1,7 +1,7 @@
 """What the training loop asks of a task."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from posattn_jax.axes import Array, Shape
 
@@ -51,6 +51,6 @@ class Task:
         """Of each block with a span its "sigma", "size" and "score_share", from what `describe` returns."""
         return {}
 
-    def within(self, span_bounds: tuple[Shape, ...]) -> Self:
+    def within(self, span_bounds: tuple[Shape, ...]) -> "Task":
         """The same task, its layouts made for spans that do not exceed the bounds."""
         return self
