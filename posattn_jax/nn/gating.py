@@ -21,7 +21,7 @@ class NormalizedGelu(nn.Module):
     """LN(gelu(v)), over the features of all heads: the values of a gated average (equation 4).
 
     Attributes:
-      activation: in the place of gelu.
+      activation: instead of gelu.
       layer_norm_epsilon: of LN.
       dtype: of the computation; None follows the values.
       param_dtype: of the parameters.
@@ -68,7 +68,7 @@ class GeluGate(nn.Module):
     """c_t * gelu(W_g y_t): a `gate` slot (equation 4).
 
     Attributes:
-      activation: in the place of gelu.
+      activation: instead of gelu.
       kernel_init: of W_g, as a matrix [c, h d].
       bias_init: of its bias.
       dtype: of the computation; None follows the inputs.

@@ -41,14 +41,14 @@ class Memory:
     def keep(self, name: str, make: Callable[[Features], Array]) -> Array:
         """make(inputs), in its place among what was kept under this name before."""
         if self.inputs is None:
-            made = self.before[name]
+            kept = self.before[name]
         elif self.step is None:
-            made = make(self.inputs)
+            kept = make(self.inputs)
         else:
             new = make(self.inputs).astype(self.before[name].dtype)
-            made = jax.lax.dynamic_update_slice_in_dim(self.before[name], new, self.step, axis=1)
-        self.kept[name] = made
-        return made
+            kept = jax.lax.dynamic_update_slice_in_dim(self.before[name], new, self.step, axis=1)
+        self.kept[name] = kept
+        return kept
 
     @property
     def batch_size(self) -> int:

@@ -26,7 +26,7 @@ class TokenMixing(nn.Module):
 
     Where `PositionalSelfAttention` is for self-attention on large grids, this is for every pair of two sequences: self-
     or cross-attention, whole or a step of decoding at a time. Weights that know positions alone are made once a batch.
-    In the place of attention in a block it is self-attention on the grid.
+    Instead of attention in a block it is self-attention on the grid.
 
     Attributes:
       num_heads: h.

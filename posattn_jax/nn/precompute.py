@@ -32,12 +32,12 @@ def precompute(
       >>> from posattn_jax import DotProducts, SinusoidalPositions, TokenMixing, between, precompute
       >>> rposnet = TokenMixing(num_heads=2, energies=DotProducts("position", ("relative",), context=3))
       >>> words = jax.random.normal(jax.random.key(1), (1, 5, 8))
-      >>> (outputs, _), variables = rposnet.init_with_output(jax.random.key(0), words, (5,))
+      >>> outputs, variables = rposnet.init_with_output(jax.random.key(0), words, (5,))
       >>> places = SinusoidalPositions().apply({}, between(5, 5).query, 8)
       >>> fast, params = precompute(rposnet, variables["params"], places[None])
       >>> params["energies"]["table"].shape
       (2, 5, 7)
-      >>> bool(jnp.allclose(fast.apply({"params": params}, words, (5,))[0], outputs, atol=1e-5))
+      >>> bool(jnp.allclose(fast.apply({"params": params}, words, (5,)), outputs, atol=1e-5))
       True
     """
     energies: Any = mixing.energies
@@ -49,15 +49,15 @@ def precompute(
     scale = 1 / jnp.sqrt(query.shape[-1])
     if energies.keys == ("relative",):
         table = jnp.einsum("thd,rhd->htr", query, own["relative"]) * scale
-        made: Any = OffsetTable(energies.context, "clip", query_features.shape[1:2], param_dtype=energies.param_dtype)
+        tables: Any = OffsetTable(energies.context, "clip", query_features.shape[1:2], param_dtype=energies.param_dtype)
     elif energies.keys == ("position",):
         key = _project(query_features if key_features is None else key_features, own["key"])
         table = jnp.einsum("thd,shd->hts", query, key) * scale
         shapes = (len(query),), (len(key),)
-        made = PairTable(*shapes, normalize=True, param_dtype=energies.param_dtype)
+        tables = PairTable(*shapes, normalize=True, param_dtype=energies.param_dtype)
     else:
         raise ValueError(f"keys={energies.keys}: expected positions of one kind, to be precomputed")
-    return mixing.clone(energies=made), {**params, "energies": {"table": table.astype(energies.param_dtype)}}
+    return mixing.clone(energies=tables), {**params, "energies": {"table": table.astype(energies.param_dtype)}}
 
 
 def _project(features: Features, linear: Mapping[str, Array]) -> Array:

@@ -14,7 +14,7 @@ def rotate(x: Query, grid_shape: Shape, base: float = 10000.0) -> Query:
 
     Turning both sides of a product leaves what depends on the offset alone: R_t q . R_s k = q . R_{s-t} k (Su 2021,
     equations 14 to 16). In p dimensions each has d / p of the features, in order, turned by the coordinate along it
-    and with d / p in the place of d (axial: Heo 2024, equation 6, whose base is 100).
+    and with d / p instead of d (axial: Heo 2024, equation 6, whose base is 100).
 
     Args:
       x: [b t h d], the positions of the grid in row-major order.

@@ -18,7 +18,7 @@ class Masking:
 
     Attributes:
       vocabulary_size: how many token ids there are.
-      num_special: the ids below are special: they are neither drawn nor put in the place of others.
+      num_special: the ids below are special: they are neither drawn nor put where others stood.
       mask_id: of the special token that hides one.
       share: the probability of a token to be drawn.
     """

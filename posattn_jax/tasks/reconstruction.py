@@ -63,6 +63,6 @@ class Reconstruction(Task):
         return {"loss": error / (count * self.siren.features), "explained": 1 - error / variation}
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
-        """The fitted encoding in the place of a block's: "relative_encoding" [*R, 1, c]."""
+        """The fitted encoding instead of a block's: "relative_encoding" [*R, 1, c]."""
         encoding = self.siren.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
         return {"block_0": {"relative_encoding": encoding[..., None, :]}}

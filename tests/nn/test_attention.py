@@ -12,6 +12,7 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.fixed_terms import RotaryContent
 from posattn_jax.nn.precompute import precompute_encoding
+from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
@@ -330,3 +331,14 @@ def test_an_additive_mask_is_refused(unchecked, options):
     mask = jnp.where(jnp.arange(4 + len(options)) < 2, 0.0, -1e9)[None]
     with pytest.raises(ValueError, match="key_mask has dtype float32: expected bool, True = keep"):
         apply(PositionalSelfAttention(num_heads=2), key_mask=mask, **options)
+
+
+def test_scores_add():
+    one, other = (Scores(content_bias=jnp.full((2, 4), x), limit=limit) for x, limit in ((1.0, (3, 1)), (2.0, (2, 2))))
+    total = one + other + Scores(key=jnp.ones((1, 4, 2, 4)))
+    np.testing.assert_array_equal(total.content_bias, 3)
+    assert total.limit == (2, 1) and total.key is not None and total.is_pairwise and total.relative_bias is None
+    with pytest.raises(ValueError, match="two terms give key"):
+        total + Scores(key=jnp.ones((1, 4, 2, 4)))
+    with pytest.raises(ValueError, match="a term gives query, .*, which does not add to content_bias"):
+        total + Scores(query=jnp.ones((1, 4, 2, 4)))

@@ -42,7 +42,7 @@ def test_loss_and_totals(num_outputs):
     logits = np.asarray(
         jax.jit(task.model.apply)(
             {"params": params}, batch["tokens"], segments=batch["segments"], key_mask=batch["tokens"] != 0
-        )[0],
+        ),
         np.float64,
     )
     if num_outputs == 1:

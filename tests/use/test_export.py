@@ -111,7 +111,7 @@ def test_sentences(rte_run, tmp_path, name):
     batch = run.sentences(pairs).batch(np.arange(6))
     tokens, segments = batch["tokens"], batch["segments"]
     arrays = {"segments": jnp.asarray(segments), "key_mask": jnp.asarray(tokens != 0)}
-    expected, _ = jax.jit(run.task.model.apply)({"params": run.params}, jnp.asarray(tokens), **arrays)
+    expected = jax.jit(run.task.model.apply)({"params": run.params}, jnp.asarray(tokens), **arrays)
     for number in (1, 6):
         np.testing.assert_allclose(model(tokens[:number], segments[:number]), expected[:number], atol=1e-5)
     kept = (workdir / "exported" / model.about["tokenizer"]["file"]).read_bytes()

@@ -140,7 +140,7 @@ def test_sentences(rte_run, capsys):
     batch = run.sentences([tuple(lines[i].split("\t")) for i in (0, 2)]).batch(np.arange(2))
     tokens, segments = map(jnp.asarray, (batch["tokens"], batch["segments"]))
     apply = jax.jit(run.task.model.apply)
-    logits, _ = apply({"params": run.params}, tokens, segments=segments, key_mask=tokens != 0)
+    logits = apply({"params": run.params}, tokens, segments=segments, key_mask=tokens != 0)
     for answer, row in zip(answers, np.asarray(jax.nn.softmax(logits)), strict=True):
         names = np.array(["entailment", "not_entailment"])[np.argsort(-row)]
         assert [each["name"] for each in answer["top"]] == names.tolist()
