@@ -1,5 +1,6 @@
 """From a config's `model` to the model of a task."""
 
+import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -8,6 +9,12 @@ from posattn_jax.axes import Sizes
 from posattn_jax.build.names import name_of
 from posattn_jax.build.parts import build
 from posattn_jax.system.errors import InputError
+
+
+def check_version(config: Any, workdir: pathlib.Path) -> None:
+    """InputError for the config of a run that was written before models were parts."""
+    if "kind" not in config.get("model", {}):
+        raise InputError(f"--workdir={workdir}: its config.json is of an earlier version, whose models had no kind")
 
 
 def build_model(config: ConfigDict, kinds: tuple[type, ...], **known: Any) -> Any:

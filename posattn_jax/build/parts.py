@@ -4,7 +4,7 @@ A part is a ConfigDict of a class's name, "kind", and of all its fields. What a 
 
   number, text, tuple   itself
   another object        its part; None where there is none
-  several objects       a ConfigDict of parts by names of one's choice, in order
+  several objects       a ConfigDict of parts by names of one's choice, in the order of these
   equal objects         for the field `blocks` one part, `block`, and `num_blocks`: each is built anew
   a function            its name, see `names.FUNCTIONS`
   `dtype`, `param_dtype`   "float32" or "bfloat16"; None: as the part around it
@@ -64,6 +64,8 @@ def build(config: Any, path: str, **known: Any) -> Any:
 
 def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any] | None) -> Any:
     """As `build`, of a part within another, whose dtypes are `around` it."""
+    if "kind" not in config:
+        raise InputError(f"{path}: expected a part, with the name of a class as its kind")
     try:
         cls = class_of(config["kind"])
     except (ValueError, ImportError) as error:
@@ -80,7 +82,7 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
         if name in INHERITED:
             arguments |= {name: dtypes[name]} if name in dtypes else {}
         elif one in given:
-            count: Any = given[number]
+            count: Any = given.get(number, 1)
             if count < 1:
                 raise InputError(f"{path}.{number}={count}: expected at least 1")
             arguments[name] = tuple(_built(given[one], f"{path}.{one}", known, dtypes) for _ in range(count))

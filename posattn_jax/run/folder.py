@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from posattn_jax.build.model import check_version
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import flatten
 
@@ -70,8 +71,7 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
     """InputError where the config differs from the run folder's in a field that may not change."""
-    if "kind" not in saved.get("model", {}):
-        raise InputError(f"--workdir={workdir}: its config.json is of an earlier version, whose models had no kind")
+    check_version(saved, workdir)
     now, then = flatten(json.loads(json.dumps(config.to_dict()))), flatten(saved)
     differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
     if differing:

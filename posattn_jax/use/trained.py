@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
 from posattn_jax.build.language import check_length
+from posattn_jax.build.model import check_version
 from posattn_jax.build.parts import set_all
 from posattn_jax.data import glue, image_files, image_sets, tokenizer
 from posattn_jax.data.corpus import SentencePairs
@@ -138,6 +139,7 @@ def of_run(
     if config.get("task") not in tasks:
         expected = " or ".join(f'"{task}"' for task in tasks)
         raise InputError(f'--workdir={workdir}: a run of task="{config.get("task")}": expected {expected}')
+    check_version(config, workdir)
     try:
         config.mesh.grid = 1
         set_all(config.model, implementation=implementation)

@@ -202,6 +202,8 @@ def test_bad_calls_are_one_line():
         part(Siren, layers=3)
     with pytest.raises(ValueError, match="has no name in a config: expected one of relu, gelu"):
         part(RelativeBias, kernel_shape=(3,), bias_init=lambda key, shape: 0)
+    with pytest.raises(InputError, match="^span: expected a part, with the name of a class as its kind$"):
+        build({"threshold": 0.1}, "span")
     with pytest.raises(InputError, match="^span.half_span: WindowSpan needs it$"):
         build(part(WindowSpan), "span")
     with pytest.raises(InputError, match=r'^span.half_span="wide": expected a tuple of int$'):
