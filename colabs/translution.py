@@ -44,14 +44,14 @@ size = ["--grids=2x2", "--batch=2", "--width=4", "--seconds=.1"] if SMALL else [
 translution.run(["", *size])
 
 # %% [markdown]
-# A classifier of digits with Translution within one pixel, in the place of encodings and span:
+# A classifier of digits with Translution within one pixel, instead of encodings and span:
 
 # %%
 config = load_config("configs/digits.py:tiny" if SMALL else "configs/digits.py")
 attention = "model.block.attention"
 terms, values = {"content": part(Content)}, part(Translution, half_span=(1, 1))
 change(config, {f"{attention}.terms": terms, f"{attention}.values": values, f"{attention}.span": None})
-config.model.readout = "mean"
+config.model.pooling = "mean"
 workdir = pathlib.Path("runs/digits_translution")
 train(config, workdir)
 display(Image(workdir / "figures" / "learning_curves.png"))

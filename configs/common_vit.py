@@ -26,7 +26,7 @@ TRANSFORMER = {VALUES: None, "model.absolute_positions": True}
 def get_config(name: str, variant: str = "") -> ConfigDict:
     """Translution of depth 1 on a data set: 30 epochs; "quick": 10 epochs, "tiny": two steps, for tests.
 
-    The paper states no recipe. It classifies the class token, which hides from one layer what lies where: readout is
+    The paper states no recipe. It classifies the class token, which hides from one layer what lies where: pooling is
     the mean here. Judged by the test set after the last epoch, as the paper does.
     """
     config = common.get_config()
@@ -45,7 +45,7 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
         num_blocks=1,
         block=part(EncoderBlock, attention=attention, mlp_dim=128, norm="pre", activation="gelu"),
         patch_shape=(PATCH[name],) * 2,
-        readout="mean",
+        pooling="mean",
         absolute_positions=False,
         dtype="float32",
         param_dtype="float32",

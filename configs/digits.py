@@ -2,7 +2,7 @@
 
 python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits
 Hardware and time: 2 CPU cores, about 1.5 minutes. Expected best-epoch validation accuracy: .969 to .981 (five seeds).
-"", :composite (fixed and dynamic convolutions, of all offsets, in the place of SIREN and span: .877, one seed; with
+"", :composite (fixed and dynamic convolutions, of all offsets, instead of SIREN and span: .877, one seed; with
 kernels of 5 x 5 .560, for the last pixel, which is read, then knows others only by their direction), :tiny (tests).
 """
 

@@ -21,7 +21,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    read_class, deep = {"model.readout": "class"}, {"model.num_blocks": 3}
+    read_class, deep = {"model.pooling": "class"}, {"model.num_blocks": 3}
     near = {f"{VALUES}.half_span": (1, 1), common.SPAN: part(GaussianSpan)}
     return Plan(
         "What do a class token, more layers and a span change about Translution?",

@@ -29,7 +29,7 @@ if [ -n "${SLURM_ARRAY_JOB_ID-}" ]; then
     if [ -z "$is_sweep" ]; then complain "--array is for --mode=sweep: the jobs would all be the same run"; fi
 fi
 if [ -n "$is_sweep" ] && [ "${SLURM_NTASKS:-1}" != 1 ]; then
-    complain "a sweep's runs have one process each: give --array=0-$((SLURM_NTASKS - 1)) in the place of $SLURM_NTASKS tasks"
+    complain "a sweep's runs have one process each: give --array=0-$((SLURM_NTASKS - 1)) instead of $SLURM_NTASKS tasks"
 fi
 
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun no longer takes over sbatch's

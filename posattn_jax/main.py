@@ -54,7 +54,7 @@ flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
 flags.DEFINE_integer("seeds_together", 1, "So many seeds of a treatment are trained by one program.")
 SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds_together")
 _SEEDS = flags.DEFINE_list(
-    "seeds", None, "Of a sweep: in the place of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
+    "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
 )
 benchmark_flags.define(flags.FLAGS)
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")

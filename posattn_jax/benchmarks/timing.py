@@ -89,7 +89,7 @@ def prepare(function: Callable, arguments: tuple, memory_limit_gib: float) -> Pr
 
 @contextlib.contextmanager
 def failures_told() -> Iterator[None]:
-    """Skipped, with the reason, in the place of any failure: it leaves the others' figures."""
+    """Skipped, with the reason, instead of any failure: it leaves the others' figures."""
     try:
         yield
     except Exception as error:

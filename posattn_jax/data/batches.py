@@ -41,7 +41,7 @@ class Resident(Source, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class HeldExamples:
-    """In the place of a source that a device holds: of a batch the ids alone."""
+    """Instead of a source that a device holds: of a batch the ids alone."""
 
     num_examples: int
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, KeyMask, Shape, Sizes
-from posattn_jax.models.stack import Readout, add_positions, read_out, run_blocks
+from posattn_jax.models.stack import Pooling, add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -24,7 +24,7 @@ class Classifier(nn.Module):
       blocks: the encoder blocks, in order; each has its own parameters.
       head_dim: the hidden width of the head; None: `width`.
       dropout_rate: of the inputs and of the head.
-      readout: which feature vector is classified: of the "last" position (the paper), the "mean" or the "max".
+      pooling: which feature vector is classified: of the "last" position (the paper), the "mean" or the "max".
       positions: a module (places [n p], c) -> [n c], of vectors added to the features that the blocks are given:
         `LearnedPositions`, `SinusoidalPositions`, `FourierPositions`; None: no vectors.
       remat: whether the backward pass computes each block again instead of keeping its intermediates.
@@ -49,7 +49,7 @@ class Classifier(nn.Module):
     blocks: tuple[EncoderBlock, ...]
     head_dim: int | None = None
     dropout_rate: float = 0.0
-    readout: Readout = "last"
+    pooling: Pooling = "last"
     positions: nn.Module | None = None
     remat: bool = False
     scan_layers: bool = False
@@ -84,7 +84,7 @@ class Classifier(nn.Module):
         Args:
           inputs: [b t c], such as pixels; the positions of the grid in row-major order.
           grid_shape: S, one to three sizes whose product is t.
-          key_mask: [b t], True = keep; the readout ignores the rest ("last": the last position kept).
+          key_mask: [b t], True = keep; the pooling ignores the rest ("last": the last position kept).
           reference_shape: the grid the model was trained on, where `grid_shape` is another.
           span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; blocks of
             one loop are given the largest.
@@ -110,7 +110,7 @@ class Classifier(nn.Module):
             deterministic=deterministic,
             return_weights=return_weights,
         )
-        x = read_out(x, self.readout, key_mask)
+        x = pool(x, self.pooling, key_mask)
         x = linear(self.head_dim or self.width, self.width, name="head_hidden", **dtypes)(x)
         x = nn.relu(nn.LayerNorm(self.layer_norm_epsilon, name="head_norm", **dtypes)(x))
         x = Dropout(self.dropout_rate)(x, deterministic=deterministic)

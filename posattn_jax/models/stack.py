@@ -13,7 +13,7 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.precompute import precompute_encoding
 from posattn_jax.ops import grid
 
-Readout = Literal["last", "mean", "max"]
+Pooling = Literal["last", "mean", "max"]
 
 
 def run_blocks(
@@ -120,10 +120,10 @@ def add_positions(x: Features, positions: Callable | None, grid_shape: Shape, nu
     return x + jnp.pad(added, [(num_class_tokens, 0), (0, 0)])
 
 
-def read_out(x: Features, readout: Readout, key_mask: KeyMask | None = None) -> Float[Array, "b c"]:
+def pool(x: Features, pooling: Pooling, key_mask: KeyMask | None = None) -> Float[Array, "b c"]:
     """One feature vector: of the last token kept, or the mean or the largest of those kept."""
     where = None if key_mask is None else key_mask[..., None]
-    match readout:
+    match pooling:
         case "last":
             if key_mask is None:
                 return x[:, -1]
@@ -134,4 +134,4 @@ def read_out(x: Features, readout: Readout, key_mask: KeyMask | None = None) -> 
         case "max":
             return jnp.max(x, axis=1, where=where, initial=-jnp.inf)
         case _:
-            raise ValueError(f'readout="{readout}": expected "last", "mean" or "max"')
+            raise ValueError(f'pooling="{pooling}": expected "last", "mean" or "max"')

@@ -11,7 +11,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape, Sizes
-from posattn_jax.models.stack import add_positions, read_out, run_blocks
+from posattn_jax.models.stack import add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_sizes
 from posattn_jax.nn.linear import STANDARD_NORMAL, linear
@@ -31,7 +31,7 @@ class VisionTransformer(nn.Module):
       width: c, of the features.
       blocks: the encoder blocks, in order; each has its own parameters. The paper's have norm="pre" and GELU.
       patch_shape: the size of a patch in every dimension; it must divide the grid.
-      readout: what is classified: the "class" token, or the "mean" or the "max" of the other tokens, and then there is
+      pooling: what is classified: the "class" token, or the "mean" or the "max" of the other tokens, and then there is
         no class token.
       absolute_positions: whether a trained vector is added to every token. The grid is then that of the training.
       positions: a module (places [n p], c) -> [n c], of vectors added to the tokens of the grid; None: no vectors.
@@ -45,7 +45,7 @@ class VisionTransformer(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
       >>> block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=8, norm="pre")
-      >>> model = VisionTransformer(num_classes=3, width=8, blocks=(block,), patch_shape=(2, 2), readout="mean")
+      >>> model = VisionTransformer(num_classes=3, width=8, blocks=(block,), patch_shape=(2, 2), pooling="mean")
       >>> pixels = jnp.ones((1, 6 * 8, 1))
       >>> logits, variables = model.init_with_output(jax.random.key(0), pixels, (6, 8))
       >>> logits.shape, model.token_grid((6, 8))
@@ -56,7 +56,7 @@ class VisionTransformer(nn.Module):
     width: int
     blocks: tuple[EncoderBlock, ...]
     patch_shape: tuple[int, ...]
-    readout: Literal["class", "mean", "max"] = "class"
+    pooling: Literal["class", "mean", "max"] = "class"
     absolute_positions: bool = True
     positions: nn.Module | None = None
     embedding_init: Initializer = STANDARD_NORMAL
@@ -95,7 +95,7 @@ class VisionTransformer(nn.Module):
         Args:
           inputs: [b t c], such as pixels; the positions of the grid in row-major order.
           grid_shape: S, one to three sizes whose product is t; (n,) of n points.
-          key_mask: one a token [b t], True = keep; the readout ignores the rest. For patches of one position only.
+          key_mask: one a token [b t], True = keep; the pooling ignores the rest. For patches of one position only.
           reference_shape: the grid the model was trained on, where `grid_shape` is another.
           span_bounds: one a block, half-spans in patches that its span does not exceed, for layouts of a static size.
           positions: [b n p], of points, with patch_shape=(1,).
@@ -109,8 +109,8 @@ class VisionTransformer(nn.Module):
         Raises:
           ValueError: patches that do not fit the grid, or a field that has no such value.
         """
-        if self.readout not in ("class", "mean", "max"):
-            raise ValueError(f'readout="{self.readout}": expected "class", "mean" or "max"')
+        if self.pooling not in ("class", "mean", "max"):
+            raise ValueError(f'pooling="{self.pooling}": expected "class", "mean" or "max"')
         tokens = self.token_grid(grid_shape)
         if key_mask is not None and math.prod(self.patch_shape) != 1:
             raise ValueError(f"patch_shape={self.patch_shape}: a key_mask is for patches of one position")
@@ -122,7 +122,7 @@ class VisionTransformer(nn.Module):
         x = nn.LayerNorm(self.layer_norm_epsilon, name="patch_norm", **dtypes)(x)
         x = linear(self.width, x.shape[-1], name="embed", **dtypes)(x)
         x = nn.LayerNorm(self.layer_norm_epsilon, name="embed_norm", **dtypes)(x)
-        cls = int(self.readout == "class")
+        cls = int(self.pooling == "class")
         if cls:
             token = self.param("class_token", self.embedding_init, (1, self.width), self.param_dtype)
             x, token = promote_dtype(x, token, dtype=self.dtype)
@@ -149,7 +149,7 @@ class VisionTransformer(nn.Module):
             return_weights=return_weights,
         )
         x = nn.LayerNorm(self.layer_norm_epsilon, name="final_norm", **dtypes)(x)
-        x = x[:, 0] if self.readout == "class" else read_out(x, self.readout, key_mask)
+        x = x[:, 0] if self.pooling == "class" else pool(x, self.pooling, key_mask)
         logits = linear(self.num_classes, self.width, name="head", **dtypes)(x)
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits

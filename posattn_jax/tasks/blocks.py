@@ -47,14 +47,14 @@ class BlockTask(Task):
         """Bounds that no span exceeds."""
         return (tuple(size - 1 for size in grid_shape),) * len(self.blocks)
 
-    def span_price(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
+    def penalty_of(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
         """span_penalty * mean over layers of the span's share of the grid, from the blocks' intermediates."""
         if not self.span_penalty:
             return 0.0
         layers = zip(self.blocks, intermediates.values(), strict=True)
         shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
         if not shares:
-            raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to price")
+            raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to penalise")
         return self.span_penalty * jnp.mean(jnp.stack(shares))
 
     def within(self, span_bounds: tuple[Shape, ...]) -> Any:

@@ -18,7 +18,7 @@ from posattn_jax.tasks.task import Params, Totals
 
 @dataclasses.dataclass(frozen=True)
 class Classification(BlockTask):
-    """Cross-entropy of a classifier's logits, and a price on its learned spans.
+    """Cross-entropy of a classifier's logits, and a penalty on its learned spans.
 
       loss = mean cross-entropy + span_penalty * mean over layers of the span's share of the grid
 
@@ -101,7 +101,7 @@ class Classification(BlockTask):
         correct = jnp.argmax(logits, -1) == batch["labels"]
         count = jnp.sum(weights)
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": count}
-        return totals["loss"] / count + self.span_price(intermediates), totals
+        return totals["loss"] / count + self.penalty_of(intermediates), totals
 
     @staticmethod
     def zero_totals() -> Totals:

@@ -49,7 +49,7 @@ class MaskedLanguageModelling(SequenceTask):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         correct = jnp.argmax(logits, -1) == targets
         totals = {"loss": jnp.sum(weights * losses), "correct": jnp.sum(weights * correct), "count": jnp.sum(weights)}
-        return totals["loss"] / jnp.maximum(totals["count"], 1) + self.span_price(intermediates), totals
+        return totals["loss"] / jnp.maximum(totals["count"], 1) + self.penalty_of(intermediates), totals
 
     @staticmethod
     def zero_totals() -> Totals:

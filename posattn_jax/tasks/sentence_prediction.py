@@ -56,7 +56,7 @@ class SentencePrediction(SequenceTask):
         each = {"told": self._told(logits), "targets": targets, "groups": batch["groups"], "seen": weights}
         nothing = jnp.zeros(self.num_examples)
         totals |= {name: nothing.at[batch["ids"]].add(weights * value) for name, value in each.items()}
-        return totals["loss"] / totals["count"] + self.span_price(intermediates), totals
+        return totals["loss"] / totals["count"] + self.penalty_of(intermediates), totals
 
     def zero_totals(self) -> Totals:
         """The totals of no examples."""

@@ -24,7 +24,7 @@ from posattn_jax.system.errors import RunError
 from posattn_jax.train import retention
 
 _logger = logging.getLogger(__name__)
-_NONE, _ALL_DAMAGED = -1, -2  # in the place of a step
+_NONE, _ALL_DAMAGED = -1, -2  # instead of a step
 _NO_SUMS = f"it has no {checksums.FILE}, as those that earlier versions saved"
 
 

@@ -106,7 +106,7 @@ def _check_size(run: TrainedRun, num_inputs: int, num_layers: int, num_heads: in
 
 
 def _num_class_tokens(run: TrainedRun) -> int:
-    return int(getattr(run.task.model, "readout", "") == "class")
+    return int(getattr(run.task.model, "pooling", "") == "class")
 
 
 def _shown_grid(run: TrainedRun) -> tuple[int, int]:

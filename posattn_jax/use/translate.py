@@ -127,7 +127,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
 
     Args:
       workdir: the run folder.
-      changes: a config whose `decode` is taken in the place of the run's own.
+      changes: a config whose `decode` is taken instead of the run's own.
 
     Raises:
       InputError: no run of translation, or one without a checkpoint.

@@ -46,7 +46,7 @@ from tests.support.made_runs import patches
         ("model.width", 8.5, "model.width=8.5: expected int"),
         (f"{ATTENTION}.num_heads", 3, "model: num_heads=3 does not divide the width 8"),
         (f"{ATTENTION}.num_heads", 0, f"{ATTENTION}.num_heads=0: expected at least 1"),
-        ("model.readout", "first", 'model.readout="first": expected "last", "mean" or "max"'),
+        ("model.pooling", "first", 'model.pooling="first": expected "last", "mean" or "max"'),
         ("model.block.norm", "middle", 'model.block.norm="middle": expected "post" or "pre"'),
         (f"{ATTENTION}.implementation", "fast", f'{ATTENTION}.implementation="fast": expected "auto", "reference"'),
         (f"{ENCODING}.kind", "Rope", f"{ENCODING}.kind: Rope is no class"),
@@ -181,7 +181,7 @@ def test_fields_that_do_not_fit_together(unchecked, fields, message):
     [
         ("model.patch_shape", (3, 7), r"model.patch_shape=\(3, 7\) does not divide grid_shape=\(8, 8\)"),
         ("model.patch_shape", (), r"model.patch_shape=\(\): expected 2 sizes for grid_shape=\(8, 8\)"),
-        ("model.readout", "last", 'model.readout="last": expected "class", "mean" or "max"'),
+        ("model.pooling", "last", 'model.pooling="last": expected "class", "mean" or "max"'),
         (f"{ATTENTION}.values.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
         ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
         ("data.pool", 2, 'data.pool=2: expected 1 with data.layout="points"'),

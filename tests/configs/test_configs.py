@@ -141,7 +141,7 @@ SCHMIDT += [("iwslt14", "small", 16_384, 0.3, 23)]
 def test_recipes_of_schmidt(name, size, tokens, rate, every):
     """Those of the authors' YAML files and scripts: 16 x 1,700 and 8 x 2,048 target tokens, dropout, validation, K.
 
-    The rate is that of weights in every place, of FourierNet's sums in the place of its weights, and of positions.
+    The rate is that of weights in every place, of FourierNet's sums instead of its weights, and of positions.
     """
     module = importlib.import_module(f"configs.{name}")
     for mixer in common_nmt.MIXERS:
@@ -300,7 +300,7 @@ SINUSOIDAL = part(SinusoidalEncoding)
         {ATTENTION: mixing("lightconv", 2)},
         {VALUES: part(PlusRelative, encoding=part(KernelEncoding, **KERNEL))},
         {VALUES: part(PlusDepthwise, convolution=part(DepthwiseConvolution, **KERNEL))},
-        {"model.block.norm": "pre", "model.readout": "mean", "model.remat": True, "model.scan_layers": True},
+        {"model.block.norm": "pre", "model.pooling": "mean", "model.remat": True, "model.scan_layers": True},
         {"model.dtype": "bfloat16", f"{ATTENTION}.dropout_rate": 0.1},
     ],
     ids=lambda fields: ",".join(fields),

@@ -94,7 +94,7 @@ def test_slurm_queues_again_three_times_what_died(cluster):
     [
         ((), {"SLURM_JOB_ID": ""}, "is started by sbatch"),
         ((), {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "0"}, "--array is for --mode=sweep"),
-        (("--mode=sweep",), {"SLURM_NTASKS": "4"}, "give --array=0-3 in the place of 4 tasks"),
+        (("--mode=sweep",), {"SLURM_NTASKS": "4"}, "give --array=0-3 instead of 4 tasks"),
     ],
     ids=["no job", "array", "tasks"],
 )

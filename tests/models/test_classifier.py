@@ -70,10 +70,10 @@ def test_scanned_blocks_must_be_alike():
         init(model)
 
 
-@pytest.mark.parametrize("readout", ["last", "mean", "max"])
-def test_readout_ignores_padding(variables, readout):
+@pytest.mark.parametrize("pooling", ["last", "mean", "max"])
+def test_pooling_ignores_padding(variables, pooling):
     """What lies behind the mask is neither attended nor read."""
-    model = dataclasses.replace(MODEL, readout=readout)
+    model = dataclasses.replace(MODEL, pooling=pooling)
     mask = jnp.ones((3, 12), bool).at[:, 9:].set(False)
     run = jax.jit(lambda x: model.apply(variables, x, (4, 3), key_mask=mask))
     logits, changed = run(X), run(X.at[:, 9:].set(100.0))
@@ -82,9 +82,9 @@ def test_readout_ignores_padding(variables, readout):
     assert not np.allclose(moved, logits, atol=1e-3)
 
 
-def test_bad_readout():
-    with pytest.raises(Exception, match="readout"):
-        init(dataclasses.replace(MODEL, readout="first"))
+def test_bad_pooling():
+    with pytest.raises(Exception, match="pooling"):
+        init(dataclasses.replace(MODEL, pooling="first"))
 
 
 def test_made_on_the_way(variables):

@@ -72,7 +72,7 @@ def test_parameter_count_of_translution(name, depth, scan_layers):
     for changes, first, further in zip((common_vit.TRANSFORMER, {}), *counts, strict=True):
         config = common_vit.get_config(name)
         change(config, changes)
-        config.model.update(readout="class", num_blocks=depth, scan_layers=scan_layers)
+        config.model.update(pooling="class", num_blocks=depth, scan_layers=scan_layers)
         task = Classification(model_of(config, num_classes, shape), shape, channels)
         params = jax.eval_shape(task.init, jax.random.key(0))
         assert sum(math.prod(array.shape) for array in jax.tree.leaves(params)) == first + (depth - 1) * further
@@ -81,7 +81,7 @@ def test_parameter_count_of_translution(name, depth, scan_layers):
 def test_parameter_count_of_the_authors_low_rank():
     """LoR-Translution's code, lor_v_tiny: 224 x 224 pixels in patches of 56, three heads of 64, rank 8."""
     config = common_vit.get_config("cifar10")
-    config.model.update(readout="class", num_blocks=6, width=192, patch_shape=(56, 56))
+    config.model.update(pooling="class", num_blocks=6, width=192, patch_shape=(56, 56))
     config.model.block.mlp_dim = 768
     config.model.block.attention.update(num_heads=3, use_output=True)
     change(config, {common_vit.VALUES: part(LowRankTranslution, rank=8, down_dim=24, mix_heads=True)})

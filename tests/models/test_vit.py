@@ -53,26 +53,26 @@ def test_patches(sizes, patch):
         np.testing.assert_array_equal(patches[:, i], x[(slice(None), *box)].reshape(2, -1))
 
 
-@pytest.mark.parametrize("readout", ["class", "mean", "max"])
-def test_without_positions_patches_are_a_bag(readout):
+@pytest.mark.parametrize("pooling", ["class", "mean", "max"])
+def test_without_positions_patches_are_a_bag(pooling):
     """Their order is nothing to content alone; absolute positions tell it."""
     x = X.reshape(3, 2, 2, 2, 3, 2)
     moved = x[:, ::-1, :, ::-1].reshape(3, 24, 2)
     for absolute in (False, True):
-        model = make_model(readout=readout, absolute_positions=absolute)
+        model = make_model(pooling=pooling, absolute_positions=absolute)
         variables = init(model)
         same = np.allclose(apply(model, variables), apply(model, variables, moved), atol=1e-5)
         assert same == (not absolute)
-        assert ("class_token" in variables["params"]) == (readout == "class")
+        assert ("class_token" in variables["params"]) == (pooling == "class")
 
 
 def test_depth_one_read_from_a_class_token_hides_displacements_from_translution():
     """It meets every patch through one matrix: SPEC's discrepancy. The mean does not."""
     x = X.reshape(3, 2, 2, 2, 3, 2)
     moved = x[:, ::-1, :, ::-1].reshape(3, 24, 2)
-    for readout, hidden in (("class", True), ("mean", False)):
+    for pooling, hidden in (("class", True), ("mean", False)):
         block = make_block(values=Translution())
-        model = VisionTransformer(5, 8, (block,), PATCH, readout=readout, absolute_positions=False)
+        model = VisionTransformer(5, 8, (block,), PATCH, pooling=pooling, absolute_positions=False)
         variables = init(model)
         assert np.allclose(apply(model, variables), apply(model, variables, moved), atol=1e-5) == hidden
 
@@ -88,7 +88,7 @@ MIXERS = {
 
 
 @pytest.mark.parametrize(
-    "mixer, readout",
+    "mixer, pooling",
     [
         ("siren-span", "mean"),
         ("learned", "class"),
@@ -100,13 +100,13 @@ MIXERS = {
         slow("general-span", "class"),
     ],
 )
-def test_every_mixer_runs(mixer, readout):
+def test_every_mixer_runs(mixer, pooling):
     """Every parameter has a gradient; but where the class token is read, what the last block knows of positions."""
-    variables = init(model := make_model(MIXERS[mixer], readout=readout))
+    variables = init(model := make_model(MIXERS[mixer], pooling=pooling))
     gradients = jax.jit(jax.grad(lambda v: jnp.sum(apply(model, v) ** 2)))(variables)
     paths = [(jax.tree_util.keystr(path), g) for path, g in jax.tree_util.tree_leaves_with_path(gradients)]
     silent = [path for path, gradient in paths if not gradient.any()]
-    positional = ("terms", "values", "span") if readout == "class" else ()
+    positional = ("terms", "values", "span") if pooling == "class" else ()
     assert all("blocks_1" in path and any(part in path for part in positional) for path in silent), silent
 
 
@@ -125,8 +125,8 @@ def test_masked_points_are_ignored():
     points = jax.random.uniform(jax.random.key(1), (3, 24, 2))
     mask = jnp.arange(24) < jnp.array([[24], [7], [1]])
     variables = init(model, X, (24,), positions=points, key_mask=mask)
-    for readout in ("class", "mean", "max"):
-        model = dataclasses.replace(model, readout=readout)
+    for pooling in ("class", "mean", "max"):
+        model = dataclasses.replace(model, pooling=pooling)
         kept = apply(model, variables, X, (24,), positions=points, key_mask=mask)
         changed = jnp.where(mask[..., None], X, 5.0), jnp.where(mask[..., None], points, 0.1)
         again = apply(model, variables, changed[0], (24,), positions=changed[1], key_mask=mask)
@@ -147,6 +147,6 @@ def test_what_does_not_fit(fields, options, message):
         init(make_model(**fields), **options)
 
 
-def test_a_readout_that_there_is_not(unchecked):
-    with pytest.raises(ValueError, match='readout="last": expected "class", "mean" or "max"'):
-        init(make_model(readout="last"))
+def test_a_pooling_that_there_is_not(unchecked):
+    with pytest.raises(ValueError, match='pooling="last": expected "class", "mean" or "max"'):
+        init(make_model(pooling="last"))

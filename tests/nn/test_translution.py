@@ -111,7 +111,7 @@ def test_convolution_is_a_special_case(float64):
 
 
 class Table(nn.Module):
-    """A table of its own in the place of a network of displacements."""
+    """A table of its own instead of a network of displacements."""
 
     @nn.compact
     def __call__(self, x):

@@ -1,4 +1,4 @@
-"""Run folders with parameters drawn at random in the place of trained ones: of digits, of sentences."""
+"""Run folders with parameters drawn at random instead of trained ones: of digits, of sentences."""
 
 import pathlib
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ from posattn_jax.use.trained import of_config
 from tests.support.made_text import sentences
 
 
-def patches(readout: str, patch_shape: tuple[int, ...] = (2, 2)) -> ConfigDict:
+def patches(pooling: str, patch_shape: tuple[int, ...] = (2, 2)) -> ConfigDict:
     """A vision transformer as large as the tiny configs' models."""
     attention = part(PositionalSelfAttention, num_heads=2)
     block = part(EncoderBlock, attention=attention, mlp_dim=16, norm="pre")
     sizes = {"width": 8, "patch_shape": patch_shape, "absolute_positions": False}
-    return part(VisionTransformer, block=block, readout=readout, dtype="float32", param_dtype="float32", **sizes)
+    return part(VisionTransformer, block=block, pooling=pooling, dtype="float32", param_dtype="float32", **sizes)
 
 
 def make_digits(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None, variant: str = "tiny") -> pathlib.Path:

@@ -162,7 +162,7 @@ def test_slurm_lets_the_run_save_and_the_worker_is_queued_again(tmp_path, monkey
 
 
 def make_commands(folder, **texts):
-    """Shell scripts in the place of SLURM's commands."""
+    """Shell scripts instead of SLURM's commands."""
     for name, text in texts.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)

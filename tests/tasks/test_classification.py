@@ -68,7 +68,7 @@ def test_span_penalty_shrinks_spans():
     gradients = [jax.jit(jax.grad(lambda p, t=t: t.loss(p, BATCH)[0]))(params) for t in (task, priced)]
     free, bound = (g["blocks_0"]["attention"]["span"]["sigma"] for g in gradients)
     assert (bound > free).all()
-    with pytest.raises(ValueError, match="no span to price"):
+    with pytest.raises(ValueError, match="no span to penalise"):
         loss_of(make_task(span=False, span_penalty=1.0), init(make_task(span=False)))
 
 

@@ -235,8 +235,8 @@ def test_a_learned_span_in_bert(implementation):
     spans = task.spans(jax.jit(task.describe)(params))["block_0"]
     (size,) = spans["size"]
     loss, totals = jax.jit(bounded.loss)(params, batch)
-    price = loss - totals["loss"] / totals["count"]
-    assert 0 < price < 2 and size < 2 * LENGTH - 1
+    penalty = loss - totals["loss"] / totals["count"]
+    assert 0 < penalty < 2 and size < 2 * LENGTH - 1
     if implementation == "auto":
         assert float(jax.jit(task.loss)(params, batch)[0]) == pytest.approx(float(loss), rel=1e-5)
 
