@@ -159,7 +159,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
 
     monkeypatch.setattr("posattn_jax.run.train.train", train)
     monkeypatch.setattr(main, "parse_flags", lambda argv: ["main"])
-    monkeypatch.setattr(main, "_CONFIG", type("Flag", (), {"value": None}))
+    monkeypatch.setattr(main, "_config", lambda: None)
     monkeypatch.setattr(main, "_WORKDIR", type("Flag", (), {"value": str(tmp_path)}))
     monkeypatch.setattr(main, "_MODE", type("Flag", (), {"value": "train"}))
     monkeypatch.setattr(main, "_DISTRIBUTED", type("Flag", (), {"value": False}))

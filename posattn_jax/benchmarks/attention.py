@@ -22,7 +22,7 @@ from posattn_jax.benchmarks.programs import make_function
 from posattn_jax.benchmarks.roofline import Rates, limit_seconds, measure_rates
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, Point, make_inputs, parse_points
 from posattn_jax.benchmarks.timing import Skipped, interleave, prepare
-from posattn_jax.ops.attention.api import LAYOUTS
+from posattn_jax.ops.attention.api import GENERAL
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -35,7 +35,7 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list("shapes", ["1d1024", "2d32", "2d64", "3d16"], f"Grids: {SHAPE_HELP}.", **own)
     flags.DEFINE_list("spans", [".05", ".12", ".25", ".5", "1"], "Half-spans, as shares of each size - 1.", **own)
     flags.DEFINE_integer("window", None, "One more half-span, in positions, for every shape.", lower_bound=1, **own)
-    flags.DEFINE_list("layouts", list(LAYOUTS), f"Layouts out of {', '.join(LAYOUTS)}.", **own)
+    flags.DEFINE_list("layouts", list(GENERAL), f"Layouts out of {', '.join(GENERAL)}.", **own)
     for name, default in (("batch", 2), ("heads", 8), ("head_dim", 8)):
         flags.DEFINE_integer(name, default, "A size of the arrays.", lower_bound=1, **own)
     flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of all arrays but sigma.", **own)
@@ -53,8 +53,8 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
     """The flags and the points they ask for; InputError for anything wrong with them."""
     options = command_line.parse(define_flags(), argv)
     for layout in options.layouts:
-        if layout not in LAYOUTS:
-            raise InputError(f"--layouts={layout}: expected some of {', '.join(LAYOUTS)}")
+        if layout not in GENERAL:
+            raise InputError(f"--layouts={layout}: expected some of {', '.join(GENERAL)}")
     for name in ("shapes", "spans", "layouts"):
         if not options[name].value:
             raise InputError(f"--{name} is empty: expected at least one")

@@ -19,10 +19,15 @@ def check_version(config: Any, workdir: pathlib.Path) -> None:
 
 def build_model(config: ConfigDict, kinds: tuple[type, ...], **known: Any) -> Any:
     """The model, of one of the kinds that the task takes; for `known` see `build`."""
+    check_kind(config, kinds)
+    return build(config.model, "model", **known)
+
+
+def check_kind(config: ConfigDict, kinds: tuple[type, ...]) -> None:
+    """InputError where the model is of none of these kinds."""
     if config.model.kind not in [name_of(kind) for kind in kinds]:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise InputError(f'model.kind="{config.model.kind}": expected {expected} with task="{config.task}"')
-    return build(config.model, "model", **known)
 
 
 def table_shapes(grid_shape: Sizes) -> dict[str, Sizes]:

@@ -111,7 +111,8 @@ def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dic
     if isinstance(value, TREE) and "kind" in value:
         found = _built(value, path, known, dtypes)
     elif isinstance(value, TREE):
-        return tuple(_built(each, f"{path}.{name}", known, dtypes) for name, each in value.items() if each is not None)
+        given = {f"{path}.{name}": each for name, each in value.items() if each is not None}
+        found = tuple(_built(each, where, known, dtypes) for where, each in given.items())
     elif isinstance(value, str) and _takes_function(field.type):
         return _named(FUNCTIONS, value, path)
     elif isinstance(value, list | tuple):
@@ -256,7 +257,7 @@ def _fits(value: Any, hint: Any) -> bool:
         elif each is int:
             fits = isinstance(value, int) and not isinstance(value, bool)
         else:
-            fits = not isinstance(each, type) or getattr(each, "_is_protocol", False) or isinstance(value, each)
+            fits = not isinstance(each, type) or isinstance(value, each)
         if fits:
             return True
     return False

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from posattn_jax.build.model import build_model
+from posattn_jax.build.model import build_model, check_kind
 from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
 from posattn_jax.data.buckets import check_buckets
 from posattn_jax.data.parallel import ParallelText
@@ -24,6 +24,7 @@ def load_parallel(config: ConfigDict, test: bool, workdir: pathlib.Path | None =
     A run that is evaluated keeps its tokenizers, whatever the text; one that is trained refuses a text that makes
     others.
     """
+    check_kind(config, (EncoderDecoder,))
     data: Any = config.data
     buckets, prepared, every = tuple(data.buckets), _prepared(config), data.validation_every
     check_buckets(buckets)

@@ -40,7 +40,7 @@ RULES = (
     (r"position_embedding/embedding$|(vectors|positions)/table$", ("", "width")),
     (r"embedding/embedding$", ("vocabulary", "width")),
     (r"(embed|embedding_projection|transform|pooler|linear|head|head_\w+)/kernel$", ("", "width")),
-    (r"beside/(kernel|value|pointwise)/kernel$", ("width", "")),
+    (r"extra_heads/(kernel|value|pointwise)/kernel$", ("width", "")),
     (r"siren/kernel_\d+$", ("", "width")),
 )
 

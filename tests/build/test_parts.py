@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +146,8 @@ def test_what_json_gives_back_is_the_same():
 class OwnTerm(nn.Module):
     """A class that the package does not know."""
 
+    needs: ClassVar = ()
+
     strength: float = 2.0
 
     def __call__(self, query, key, tokens):
@@ -210,7 +213,7 @@ def test_bad_calls_are_one_line():
         build(part(WindowSpan, half_span="wide"), "span")
     with pytest.raises(InputError, match="^model.num_blocks=0: expected at least 1$"):
         build(classifier(num_blocks=0), "model", num_classes=5)
-    with pytest.raises(InputError, match="^model.block.attention.span=SirenEncoding: expected GaussianSpan"):
+    with pytest.raises(InputError, match="^model.block.attention.span=SirenEncoding: expected Span or None$"):
         config = classifier()
         build(change(config, {"block.attention.span": part(SirenEncoding)}), "model", num_classes=5)
     with pytest.raises(InputError, match="^config.block.attention.sapn=None: there is no such field$"):

@@ -47,8 +47,13 @@ def paths(tree):
 @pytest.fixture(scope="module")
 def parameters():
     """Of every model, a block of it."""
+
+    def one_block(name):
+        stacks = ("encoder_", "decoder_") if name.startswith("wmt") else ("",)
+        return {f"model.num_{stack}blocks": 1 for stack in stacks}
+
     return {
-        key: jax.eval_shape(made(name, variant, {"model.num_blocks": 1, **changes})[2].init, jax.random.key(0))
+        key: jax.eval_shape(made(name, variant, one_block(name) | changes)[2].init, jax.random.key(0))
         for key, (name, variant, changes) in MODELS.items()
     }
 

@@ -38,6 +38,7 @@ LAYOUTS = {
     "fused": fused_attention,
     "factorised": factorised_attention,
 }
+GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # for any encoding, not for sinusoids alone
 
 
 def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
