@@ -28,7 +28,7 @@ unset JAX_PLATFORMS # the float64 reference runs on the CPU beside the GPU
 # A program that hangs or crashes ends its process; the next one goes on without it.
 for ((attempt = 0; attempt < 8; attempt++)); do
     code=0
-    "$python" -m posattn_jax.benchmarks.gpu.check --started="$started" "$@" || code=$?
+    "$python" -m benchmarks.gpu.check --started="$started" "$@" || code=$?
     case $code in
         75 | 132 | 133 | 134 | 135 | 136 | 137 | 139) echo "gpu_check.sh: a process ended with exit code $code: going on" >&2 ;;
         *) break ;;

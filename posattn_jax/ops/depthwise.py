@@ -17,7 +17,7 @@ def depthwise_convolution(inputs: Float[Array, "b *s c"], kernel: Float[Array, "
     """outputs_t = sum_o kernel_o x_{t + o}, feature by feature, with o in -(K // 2) .. K // 2; 0 outside of the grid.
 
     On a CPU it is a sum over shifted grids: XLA's convolution, used elsewhere, has no fast form there inside of a loop,
-    such as that over an update's parts (`posattn_jax/benchmarks/depthwise.py` compares them).
+    such as that over an update's parts (`benchmarks/depthwise.py` compares them).
 
     Args:
       inputs: x [b *S c].

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from posattn_jax.benchmarks import depthwise
+from benchmarks import depthwise
 
 
 def test_both_forms_are_measured(tmp_path, capsys):

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.benchmarks.gpu import check, measure, parity
-from posattn_jax.benchmarks.gpu.cases import Parity, Timing, cases, quick_cases
-from posattn_jax.benchmarks.gpu.exact import attend_exactly
+from benchmarks.gpu import check, measure, parity
+from benchmarks.gpu.cases import Parity, Timing, cases, quick_cases
+from benchmarks.gpu.exact import attend_exactly
 from posattn_jax.benchmarks.programs import make_function, one_pass
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, work
 from posattn_jax.benchmarks.shapes import Point, make_inputs

@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks.gpu import flex, table
+from benchmarks.gpu.cases import Timing
+from benchmarks.gpu.record import AGAIN, Clock, Record
 from posattn_jax.benchmarks import machine
-from posattn_jax.benchmarks.gpu import flex, table
-from posattn_jax.benchmarks.gpu.cases import Timing
-from posattn_jax.benchmarks.gpu.record import AGAIN, Clock, Record
 from posattn_jax.benchmarks.shapes import Point
 from posattn_jax.ops import grid
 
@@ -176,7 +176,7 @@ def test_the_launcher_goes_on_after_what_ended_a_process(tmp_path):
     ]
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 3 and len(set(calls)) == 1
-    assert calls[0].startswith("false -m posattn_jax.benchmarks.gpu.check --started=")
+    assert calls[0].startswith("false -m benchmarks.gpu.check --started=")
     assert calls[0].endswith(" --minutes=3 --only=a b")
 
 

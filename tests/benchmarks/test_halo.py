@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from posattn_jax.benchmarks import halo
+from benchmarks import halo
 
 
 def test_every_program_is_measured(tmp_path, capsys):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from posattn_jax.benchmarks import mixing
+from benchmarks import mixing
 
 
 def test_every_mixer_is_measured(tmp_path, capsys):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from posattn_jax.benchmarks import turns
+from benchmarks import turns
 
 # Stands for a training: counts an update every so often.
 COUNTS = """

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.halo import collective_bytes
 from configs.common import SPAN
 from configs.common_vit import VALUES
 from posattn_jax import LowRankTranslution
-from posattn_jax.benchmarks.halo import collective_bytes
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.train.loop import abstract_state

@@ -1,6 +1,6 @@
 """The tables of what was measured on a GPU, as Markdown, from the results alone.
 
-  python -m posattn_jax.benchmarks.gpu.table benchmarks/results/DEVICE [--into=docs/gpu.md]
+  python -m benchmarks.gpu.table benchmarks/results/DEVICE [--into=docs/gpu.md]
 
 --into puts them between the lines "<!-- gpu -->" and "<!-- /gpu -->" of a file.
 """

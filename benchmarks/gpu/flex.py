@@ -1,6 +1,6 @@
 """PyTorch's FlexAttention on the same arrays: the rival that a compiler makes of a formula.
 
-  python -m posattn_jax.benchmarks.gpu.flex CASE OUT.json      (what `measure` starts; CASE is a `Timing` as JSON)
+  python -m benchmarks.gpu.flex CASE OUT.json      (what `measure` starts; CASE is a `Timing` as JSON)
 
 The window is its block mask; its `score_mod` adds scale (q_t + v) . E_{s-t} from a table [b h t w], made by one product
 for the w offsets inside the span, and multiplies by the Gaussian, another table [w]. The table's product is timed with
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu import measure
+from benchmarks.gpu.cases import Timing
+from benchmarks.gpu.exact import attend_exactly
 from posattn_jax.benchmarks import table
-from posattn_jax.benchmarks.gpu import measure
-from posattn_jax.benchmarks.gpu.cases import Timing
-from posattn_jax.benchmarks.gpu.exact import attend_exactly
 from posattn_jax.benchmarks.shapes import Point, make_inputs
 from posattn_jax.benchmarks.timing import Program, in_a_row, interleave, seconds
 from posattn_jax.ops import grid

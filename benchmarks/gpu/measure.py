@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from benchmarks.gpu.cases import Timing
+from benchmarks.gpu.exact import attend_exactly
+from benchmarks.gpu.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks import table
-from posattn_jax.benchmarks.gpu.cases import Timing
-from posattn_jax.benchmarks.gpu.exact import attend_exactly
-from posattn_jax.benchmarks.gpu.record import Clock, Record
 from posattn_jax.benchmarks.programs import make_cudnn_function, make_function
 from posattn_jax.benchmarks.roofline import Rates, work
 from posattn_jax.benchmarks.shapes import make_inputs
@@ -138,7 +138,7 @@ def run_flex(case: Timing, limit_seconds: float) -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "flex.json")
         asked = json.dumps(dataclasses.asdict(case))
-        command = [sys.executable, "-m", "posattn_jax.benchmarks.gpu.flex", asked, str(out)]
+        command = [sys.executable, "-m", "benchmarks.gpu.flex", asked, str(out)]
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}  # JAX draws the arrays alone
         try:
             done = subprocess.run(

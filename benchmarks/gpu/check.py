@@ -1,6 +1,6 @@
 """Checks and times attention on a GPU: what `launch/gpu_check.sh` runs.
 
-  python -m posattn_jax.benchmarks.gpu.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
+  python -m benchmarks.gpu.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
 
 First the shape that the layouts are judged by, then parity of every layout with the float64 reference, then further
 shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
@@ -22,18 +22,19 @@ from typing import Any
 import jax
 from absl import flags
 
-from posattn_jax.benchmarks.gpu import measure, parity
-from posattn_jax.benchmarks.gpu.cases import Case, Timing, cases, quick_cases
-from posattn_jax.benchmarks.gpu.record import Clock, Record
-from posattn_jax.benchmarks.gpu.table import format_results
+from benchmarks.gpu import measure, parity
+from benchmarks.gpu.cases import Case, Timing, cases, quick_cases
+from benchmarks.gpu.record import Clock, Record
+from benchmarks.gpu.table import format_results
 from posattn_jax.benchmarks.machine import describe_gpu, describe_machine
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
-PACKAGE = pathlib.Path(__file__).parents[2]
-MEASURING = ("programs.py", "shapes.py", "timing.py", "gpu/exact.py", "gpu/flex.py", "gpu/measure.py", "gpu/parity.py")
+ROOT = pathlib.Path(__file__).parents[2]
+MEASURING = [f"posattn_jax/benchmarks/{name}.py" for name in ("programs", "shapes", "timing")]
+MEASURING += [f"benchmarks/gpu/{name}.py" for name in ("exact", "flex", "measure", "parity")]
 
 
 def define_flags() -> flags.FlagValues:
@@ -68,8 +69,8 @@ def choose(options: flags.FlagValues) -> list[Case]:
 def source_digest() -> str:
     """SHA-256 of what is measured, and of what measures it."""
     digest = hashlib.sha256()
-    for path in sorted((PACKAGE / "ops").rglob("*.py")) + [PACKAGE / "benchmarks" / name for name in MEASURING]:
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
+    for path in (*sorted((ROOT / "posattn_jax" / "ops").rglob("*.py")), *(ROOT / name for name in MEASURING)):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
 

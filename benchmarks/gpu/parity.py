@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.gpu.cases import Parity
+from benchmarks.gpu.exact import relative_error
+from benchmarks.gpu.measure import judged
+from benchmarks.gpu.record import Clock, Record
 from posattn_jax.axes import Array
-from posattn_jax.benchmarks.gpu.cases import Parity
-from posattn_jax.benchmarks.gpu.exact import relative_error
-from posattn_jax.benchmarks.gpu.measure import judged
-from posattn_jax.benchmarks.gpu.record import Clock, Record
 from posattn_jax.benchmarks.programs import one_pass
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
 from posattn_jax.benchmarks.timing import Skipped, failures_told

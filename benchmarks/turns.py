@@ -1,13 +1,13 @@
 """Compares how fast trainings are on a machine whose speed wavers: they take turns, so that all meet the same.
 
-  python -m posattn_jax.benchmarks.turns [--rounds=20 --seconds=2] [--out=FOLDER] NAME=COMMAND NAME=COMMAND ...
+  python -m benchmarks.turns [--rounds=20 --seconds=2] [--out=FOLDER] NAME=COMMAND NAME=COMMAND ...
 
 A command is run by the shell, with ` --workdir=` and a folder added, and writes metrics.jsonl there as
 `posattn_jax.main` does; `--config.train.log_steps=5` makes the count of its updates fine enough, and it should have
 more updates to do than there is time for. Each is started alone and stopped (SIGSTOP) once it has counted updates;
 then every round lets each run for so many seconds, in an order drawn at random. For instance
 
-  python -m posattn_jax.benchmarks.turns \
+  python -m benchmarks.turns \
       "one=python -m posattn_jax.main --config=configs/digits.py --config.train.log_steps=5" \
       "two=JAX_NUM_CPU_DEVICES=2 python -m posattn_jax.main --config=configs/digits.py --config.train.log_steps=5"
 
