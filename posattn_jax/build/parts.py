@@ -32,7 +32,7 @@ def part(cls: type, **fields: Any) -> ConfigDict:
     """The call `cls(**fields)` as a config, with the defaults of all other fields.
 
     Raises:
-      InputError: a field that the class does not have.
+      InputError: a field that the class does not have, or `num_blocks` without `block`.
     """
     config = ConfigDict({"kind": name_of(cls)}, allow_dotted_keys=False)
     for name in set(fields) - _accepted(cls):
@@ -42,6 +42,8 @@ def part(cls: type, **fields: Any) -> ConfigDict:
         if one in fields:
             config[one], config[number] = _copy(fields[one]), fields.get(number, 1)
             continue
+        if number in fields and number not in config and one:
+            raise InputError(f"part({cls.__name__}).{number}={fields[number]}: expected {one} with it")
         value = fields.get(field.name, _default(field))
         config[field.name] = _none(field) if value is None else _written(value)
     return config
@@ -214,11 +216,12 @@ def _copy(tree: TREE) -> ConfigDict:
 
 
 def _written(value: Any) -> Any:
-    """A value as a config says it."""
+    """A value as a config says it; objects among the defaults have the dtypes of the part around them."""
     if isinstance(value, TREE | FieldReference):
         return _copy(value) if isinstance(value, TREE) else value
     if dataclasses.is_dataclass(value):
-        return part(type(value), **{field.name: getattr(value, field.name) for field in _fields(type(value))})
+        names = {field.name for field in _fields(type(value))} - set(INHERITED)
+        return part(type(value), **{name: getattr(value, name) for name in names})
     if isinstance(value, tuple) and value and all(map(dataclasses.is_dataclass, value)):
         return ConfigDict({type(each).__name__.lower(): _written(each) for each in value})
     return function_name(value) if callable(value) else value
@@ -281,13 +284,10 @@ def _one_of(names: Any, quote: str = '"') -> str:
 
 
 def _shown(value: Any) -> str:
-    return (
-        str(value.get("kind", tuple(value)))
-        if isinstance(value, TREE)
-        else f'"{value}"'
-        if isinstance(value, str)
-        else str(value)
-    )
+    """As a message says it: of a part its kind."""
+    if isinstance(value, TREE):
+        return str(value.get("kind", tuple(value)))
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _no_field(path: str, name: str, value: Any, cls: type) -> str:

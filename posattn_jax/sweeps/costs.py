@@ -23,7 +23,7 @@ from ml_collections import ConfigDict, config_flags
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.machine import describe_machine
 from posattn_jax.build import experiment
-from posattn_jax.build.parts import change, set_all
+from posattn_jax.build.parts import change, set_all, without_none
 from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     for treatment in plan.treatments:
         if treatment.name in found["treatments"]:
             continue
-        config = options.config.copy_and_resolve_references()
+        config = without_none(options.config.copy_and_resolve_references())
         change(config, treatment.fields)
         costs = measure(config, options.updates)
         found = found | describe_machine()

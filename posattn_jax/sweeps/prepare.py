@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, without_none
 from posattn_jax.run.folder import check_config
 from posattn_jax.run.train import check_together
 from posattn_jax.sweeps.jobs import Job
@@ -74,7 +74,7 @@ def make_jobs(
         another config, or treatments whose seeds cannot be trained together.
     """
     check_free(changed, {"seed", *plan.evaluate, *reserved})
-    jobs = []
+    config, jobs = without_none(config.copy_and_resolve_references()), []
     for seed in plan.seeds:
         for treatment in (each for each in plan.treatments if seed in plan.seeds_of(each)):
             own = config.copy_and_resolve_references().lock()

@@ -62,7 +62,7 @@ def test_a_default_that_is_a_part_is_one():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_part_of_every_config_has_the_fields_of_its_class_and_no_others(name):
-    """So whatever a model's config says is what a class was given: no field is there that nothing reads."""
+    """Whatever a model's config says, a class is given."""
 
     def check(config, path):
         if "kind" in config:
@@ -75,10 +75,7 @@ def test_every_part_of_every_config_has_the_fields_of_its_class_and_no_others(na
             if isinstance(value, ConfigDict):
                 check(value, f"{path}.{each}")
 
-    class Recorder(dict):
-        pass
-
-    build_of = Recorder()
+    build_of = {}
     config = importlib.import_module(f"configs.{name}").get_config("tiny").model
     known = dict.fromkeys(("num_classes", "vocabulary_size", "max_length"), 9) | {"length_ratio": 1.0}
     known |= dict.fromkeys(("grid_shape", "query_shape", "key_shape"), (4, 4))
@@ -200,7 +197,21 @@ def test_bad_parts_are_one_line(changes, message):
         build(part(GaussianSpan).to_dict() | changes, "span")
 
 
+class Composed(nn.Module):
+    """A class with an object among its defaults."""
+
+    span: GaussianSpan = GaussianSpan(threshold=0.3)
+
+
+def test_an_object_among_the_defaults_has_the_dtypes_around_it():
+    config = part(Composed)
+    assert config.span.threshold == 0.3 and config.span.param_dtype is None
+    assert build(config, "x").span == GaussianSpan(threshold=0.3)
+
+
 def test_bad_calls_are_one_line():
+    with pytest.raises(InputError, match=r"^part\(Classifier\).num_blocks=3: expected block with it$"):
+        part(Classifier, width=8, num_blocks=3)
     with pytest.raises(InputError, match=r"^part\(Siren\).layers=3: did you mean num_layers\? Siren has bias_init"):
         part(Siren, layers=3)
     with pytest.raises(ValueError, match="has no name in a config: expected one of relu, gelu"):

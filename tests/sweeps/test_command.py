@@ -7,8 +7,9 @@ import pytest
 
 from configs import common, digits, question_grid
 from configs.common import SPAN
+from posattn_jax import GeluGate
 from posattn_jax.analysis.plan import Plan, Treatment, read_plan, write_plan
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, part
 from posattn_jax.sweeps import command, prepare
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -175,6 +176,19 @@ def test_fewer_seeds_for_some_treatments(tmp_path):
     summary = {"best": figures | {"accuracy": 0.9}, "final": figures | {"accuracy": 0.8}}
     (jobs[0].workdir / "summary.json").write_text(json.dumps(summary))
     assert [job.score for job in jobs] == [0.8, None, None]
+
+
+def test_a_sweep_without_a_part_goes_on(tmp_path):
+    """--config....kind=none of a sweep: its run folders have None there, and belong to it."""
+    path = "model.block.attention.gate"
+    config = change(digits.get_config("tiny"), {path: part(GeluGate)})
+    config.model.block.attention.gate.kind = "none"
+    plan = Plan("?", (Treatment("one", "one"),), seeds=(1,))
+    folder = tmp_path / "one" / "1"
+    folder.mkdir(parents=True)
+    saved = change(digits.get_config("tiny"), {path: None, "seed": 1})
+    (folder / "config.json").write_text(json.dumps(saved.to_dict()))
+    assert [job.name for job in make_jobs(tmp_path, plan, config=config)] == ["one/1"]
 
 
 def test_a_treatment_of_its_own():
