@@ -19,7 +19,8 @@ def get_config(variant: str = "") -> ConfigDict:
     if variant != "tiny":
         config.data.update(vocabulary_size=4096, length=40)
         config.train.update(total_steps=2000, batch_size=64)
-        config.optimizer.update(learning_rate=1e-3, warmup_steps=200)
+        config.optimizer.learning_rate = 1e-3
+        config.optimizer.schedule.warmup_steps = 200
     return config
 
 

@@ -1,7 +1,4 @@
-"""What the configs share: Table 4 of Alfons 2022 as the default, and the variants that make it small.
-
-Durations carry their unit; where steps and epochs are both there, steps win if they are not 0.
-"""
+"""What the configs share: Table 4 of Alfons 2022 as the default, and the variants that make it small."""
 
 from typing import Any
 
@@ -22,6 +19,11 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment
 from posattn_jax.build.parts import part
+from posattn_jax.data.image_sets import Images
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.settings import Settings
+from posattn_jax.train.sharding import MeshAxes
 
 ATTENTION = "model.block.attention"
 SPAN, TERMS = f"{ATTENTION}.span", f"{ATTENTION}.terms"
@@ -33,92 +35,14 @@ def get_config() -> ConfigDict:
     """CIFAR-10 in two dimensions with SIREN encoding and a learned span: the paper's model and training."""
     config = ConfigDict()
     config.seed = 9188  # of the split, the initialisation, dropout and the order; the paper's: 9188 2755 361 1321 833
-
-    # of images; reconstruction: a SIREN of the model's width fits sinusoids' E; masked_lm: of text; glue: of sentences;
-    # translation
-    config.task = "classification"
-
-    config.data = ConfigDict()
-    # digits, mnist, cifar10, cifar100 (its fine labels), moving_mnist (a digit an image), moving_mnist_clips (a moving
-    # digit, whose direction is asked for), or tfds/NAME for a set that tensorflow-datasets has prepared
-    config.data.name = "cifar10"
-    config.data.dir = "data"
-    config.data.download = False
-    config.data.layout = "2d"  # or 1d: the row-major sequence of pixels; clips: 3d or 1d; points: the brightest pixels
-    config.data.num_points = 128  # points: of an image, at most
-    config.data.validation = "split"  # a fifth of the train part, drawn by the seed; or test: train on it all
-    config.data.validation_limit = 0  # judge by the first so many of the validation part; 0: all
-    config.data.pool = 1  # mean-pool height and width by this factor
-    config.data.canvas = 64  # moving_mnist: height and width in pixels
-    config.data.shift = "none"  # moving_mnist; or halves: training digits in the left half, test digits in the right
-    config.data.seed = 0  # moving_mnist: of places and movements; the same for runs of all seeds
-    config.data.frames = 8  # moving_mnist_clips
-    config.data.grid_shape = (1024,)  # reconstruction, which reads no images: one to three sizes
-    config.data.combine = "concat"  # reconstruction: of several dimensions; or sum
-
-    # Of text, data.dir is a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
-    config.data.validation_dir = ""  # likewise; "": a twentieth of the pairs of lines, drawn by the seed
-    config.data.cache_dir = "data/cache"  # of tokenizers, of texts as token ids, and of compiled programs
-    config.data.vocabulary_size = 30004  # masked_lm: 4 special tokens included; glue: that of the pretrained run
-    config.data.length = 128  # of a sequence, in tokens
-    config.data.mask_share = 0.15  # masked_lm: the probability of a token to be hidden
-    # glue: data.name is cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli, data.dir has the folders of its files
-    config.data.malformed = "refuse"  # glue: lines of its files; translation: lines empty on one side; or skip
-    # translation: data.dir has the files PART.LANGUAGE, plain or .gz, each line the translation of the other's; or
-    # data.name = "tfds/NAME" is a set that tensorflow-datasets has prepared
-    config.data.source = "en"
-    config.data.target = "de"
-    config.data.train_part = "train"
-    config.data.validation_part = "val"
-    config.data.validation_every = 0  # every so-manyth line of the train part, instead; 0: validation_part
-    config.data.test_part = "test"
-    config.data.buckets = (16, 24, 32, 48, 64, 128)  # lengths that batches are padded to; the last limits training
-    config.data.fold_case = False  # whether upper case is read, and written, as lower case
-    config.data.normalization = "nfkc"  # of Unicode, before subwords are made; or none: "…" stays and is not "..."
-    config.data.source_vocabulary_size = 0  # of a source with subwords, and embeddings, of its own; 0: joint
-
-    config.model = classifier()  # a part: every field is one of its class, whose docstring explains it
-
-    config.train = ConfigDict()
-    config.train.total_epochs = 80.0
-    config.train.total_steps = 0
-    config.train.batch_size = 20  # translation: of so many tokens
-    config.train.batch_unit = "target_tokens"  # translation: tokens of the target, without padding; or places, with
-    config.train.accumulation_steps = 2  # gradients are summed
-    config.train.eval_batch_size = 200
-    config.train.log_steps = 50
-    # updates a dispatch; 0: 16 on accelerators, 1 on CPUs; 1 where spans are bounded, and for text in buckets
-    config.train.dispatch_steps = 0
-    config.train.held_mib = -1  # images that take no more are held on the devices; -1: 2048 on accelerators, 0 on CPUs
-    config.train.eval_steps = 0  # between evaluations; 0: an epoch
-    config.train.checkpoint_steps = 0  # besides the checkpoint of every evaluation
-    config.train.keep_checkpoints = 1  # of so many evaluations; translation averages them: the best and following
-    config.train.label_smoothing = 0.1  # translation
-    config.train.pretrained = ""  # glue: the run folder to start from; {seed} in it is this run's
-    config.train.bounded_spans = "auto"  # static bounds of the spans, recompiled as they change: on GPUs; or yes, no
-    config.train.span_penalty = 0.0  # added to the loss, times the span's share of the grid
-
-    config.decode = ConfigDict()  # translation
-    config.decode.beam_size = 12  # 1: greedy
-    config.decode.batch_size = 32  # sentences
-    config.decode.extra_length = 50  # how much longer than the source a translation may be
-
-    config.optimizer = ConfigDict()
-    config.optimizer.learning_rate = 1e-3
-    config.optimizer.b1 = 0.9
-    config.optimizer.b2 = 0.999
-    config.optimizer.eps = 1e-8
-    config.optimizer.weight_decay = 0.0
-    config.optimizer.clip_norm = 0.0  # 0: no clipping
-    config.optimizer.schedule = "constant"  # or cosine, linear, inverse_sqrt
-    config.optimizer.warmup_steps = 0
-    config.optimizer.warmup_epochs = 0.0
-
-    config.mesh = ConfigDict()
-    config.mesh.data = -1  # -1: what the other axes leave
-    config.mesh.fsdp = 1
-    config.mesh.model = 1
-    config.mesh.grid = 1  # classification with a span: cuts the first dimension of the grid that attention meets
+    config.cache_dir = "data/cache"  # of compiled programs, of tokenizers, and of texts as token ids
+    # Parts: every field is one of its class, whose docstring explains it.
+    config.data = part(Images, name="cifar10")
+    config.task = part(Classification)
+    config.model = classifier()
+    config.train = part(Settings, total_epochs=80.0, batch_size=20, accumulation_steps=2)
+    config.optimizer = part(Adam, learning_rate=1e-3)
+    config.mesh = part(MeshAxes)
     return config
 
 

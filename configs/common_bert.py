@@ -23,6 +23,10 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part, value_at
+from posattn_jax.data.corpus import Text
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.schedule import Linear
 
 # What the rows of the paper's tables change in a BERT that knows no positions: terms, parts that are convolved, or ...
 COMPOSITE = ("fixed_convolution", "dynamic_convolution")
@@ -73,10 +77,11 @@ SIZES: dict[str, dict[str, int]] = {
 def get_config(size: str, variant: str = "") -> ConfigDict:
     """A BERT of a size, with one of `CONVOLUTIONS`; "": absolute; "tiny": composite, two steps, for tests."""
     config = common.get_config()
-    config.task = "masked_lm"
-    config.data.dir = "data/text"
+    config.data = part(Text, dir="data/text")
+    config.task = part(MaskedLanguageModelling)
     config.train.update(total_epochs=0.0, accumulation_steps=1)
-    config.optimizer.update(eps=1e-6, weight_decay=0.01, clip_norm=1.0, schedule="linear", warmup_steps=10_000)
+    schedule = part(Linear, warmup_steps=10_000)
+    config.optimizer = part(Adam, eps=1e-6, weight_decay=0.01, clip_norm=1.0, schedule=schedule)
     if variant == "tiny":
         config.model = bert(embedding_dim=6, width=8, num_heads=2, mlp_dim=16, num_blocks=1)
         config.data.update(vocabulary_size=50, length=12)

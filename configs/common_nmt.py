@@ -9,6 +9,10 @@ from configs import common
 from configs.common_mixers import mixing
 from posattn_jax import EncoderDecoder, SequenceBlock, StackPositions, TokenMixing
 from posattn_jax.build.parts import change, part
+from posattn_jax.data.translations import Translations
+from posattn_jax.tasks.translation import Translation
+from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.schedule import InverseSqrt
 
 # The rows of the paper's tables: what mixes tokens in both stacks; across, attention does.
 MIXERS: dict[str, dict[str, Any]] = {
@@ -87,10 +91,10 @@ def get_config(variant: str = "", size: str = "base") -> ConfigDict:
         known = ", ".join((*MIXERS, *SIZES))
         raise ValueError(f'config variant "{variant}": expected a mixer and a size of {known}; or tiny')
     config = common.get_config()
-    config.task = "translation"
-    config.data.update(name="", dir="data/nmt", normalization="none")
+    config.data = part(Translations)
+    config.task = part(Translation)
     config.train.eval_batch_size = 64
-    config.optimizer.update(b2=0.98, eps=1e-9, schedule="inverse_sqrt")
+    config.optimizer = part(Adam, b2=0.98, eps=1e-9, schedule=part(InverseSqrt))
     recipe = SIZES[sizes[0]]
     (keep, every), (accumulate, batch_size) = recipe["average"], recipe["batch"]
     config.train.update(keep_checkpoints=keep, eval_steps=every, accumulation_steps=accumulate, batch_size=batch_size)
@@ -99,7 +103,7 @@ def get_config(variant: str = "", size: str = "base") -> ConfigDict:
         set_model(config, "rposnet_edc", 8, 16, 2, 0.1, num_blocks=1, max_length=72)
         set_schedule(config, steps=2, warmup=2)
         config.train.update(batch_size=576, eval_batch_size=8, accumulation_steps=2, keep_checkpoints=2, eval_steps=1)
-        config.decode.update(beam_size=2, batch_size=8)
+        config.task.decoding.update(beam_size=2, batch_size=8)
         return config
     is_big_shaw = sizes[0] == "big" and mixers[0].startswith("shaw")
     # 8 as the authors' code has it; the paper's 8 for others does not fit Table 3
@@ -186,4 +190,5 @@ def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, m
 def set_schedule(config: ConfigDict, steps: int, warmup: int, scale: float = 1.0) -> None:
     """So many updates, and a rate that follows the width (Vaswani 2017): its peak is scale / sqrt(c warmup)."""
     config.train.update(total_steps=steps)
-    config.optimizer.update(learning_rate=scale / math.sqrt(config.model.width * warmup), warmup_steps=warmup)
+    config.optimizer.learning_rate = scale / math.sqrt(config.model.width * warmup)
+    config.optimizer.schedule.warmup_steps = warmup

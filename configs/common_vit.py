@@ -16,9 +16,14 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import part
+from posattn_jax.data.image_sets import Images
+from posattn_jax.data.moving_mnist import Stills
+from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.schedule import Cosine
 
 # Height and width of a patch, of each of the paper's data sets.
-PATCH = {"mnist": 7, "cifar10": 8, "cifar100": 8, "moving_mnist": 8}
+PATCH = {"mnist": 7, "cifar10": 8, "cifar100": 8}
+MOVING = {"data.name": "mnist", "data.scene": part(Stills), "model.patch_shape": (8, 8)}  # Moving MNIST
 VALUES = f"{common.ATTENTION}.values"
 TRANSFORMER = {VALUES: None, "model.absolute_positions": True}
 
@@ -30,8 +35,7 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
     the mean here. Judged by the test set after the last epoch, as the paper does.
     """
     config = common.get_config()
-    config.data.name = name
-    config.data.validation = "test"
+    config.data = part(Images, name=name, validation="test")
     attention = part(
         PositionalSelfAttention,
         num_heads=1,
@@ -51,7 +55,7 @@ def get_config(name: str, variant: str = "") -> ConfigDict:
         param_dtype="float32",
     )
     config.train.update(total_epochs=30.0, batch_size=128, accumulation_steps=1, eval_batch_size=500)
-    config.optimizer.update(learning_rate=3e-4, weight_decay=0.05, schedule="cosine", warmup_epochs=3.0)
+    config.optimizer = part(Adam, learning_rate=3e-4, weight_decay=0.05, schedule=part(Cosine, warmup_epochs=3.0))
     match variant:
         case "":
             pass

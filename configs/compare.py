@@ -65,7 +65,8 @@ def get_config(variant: str = "") -> ConfigDict:
         config.model.update(embedding_dim=64, width=64, num_blocks=2)
         config.model.block.mlp_dim = 256
         config.train.update(total_steps=1000, batch_size=32, checkpoint_steps=0)
-        config.optimizer.update(learning_rate=2e-3, warmup_steps=200)
+        config.optimizer.learning_rate = 2e-3
+        config.optimizer.schedule.warmup_steps = 200
     else:
         config = common.apply_variant(common.get_config(), "quick" if variant == "cifar" else "digits")
         if variant == "tiny":

@@ -1,7 +1,7 @@
 """GLUE's tasks (Chang 2021, Table 5), from a run of masked language modelling, or from one of MNLI.
 
 python -m posattn_jax.main --config=configs/glue.py:cola,bert_tiny,composite --workdir=runs/NAME \
-    --config.data.dir=GLUE --config.train.pretrained=runs/PRETRAINED
+    --config.data.dir=GLUE --config.task.pretrained=runs/PRETRAINED
 ... --mode=evaluate: answers/CoLA.tsv in the form of GLUE's site
 python -m posattn_jax.main --config=configs/glue.py:bert_tiny --mode=sweep --workdir=runs/glue \
     --config.data.dir=GLUE
@@ -20,8 +20,11 @@ from ml_collections import ConfigDict
 
 from configs import common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, part
+from posattn_jax.data.glue import Glue
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.train.schedule import Linear
 
 TEN_SEEDS = (*PAPER_SEEDS, 1, 2, 3, 4, 5)
 TASKS = {
@@ -50,8 +53,9 @@ def get_config(variant: str = "") -> ConfigDict:
         common_bert.with_convolution(config, name, size)
     if words - {"tiny"}:
         raise ValueError(f'config variant "{variant}": expected a task, a size and a convolution, or tiny')
-    config.task = "glue"
-    config.optimizer.update(weight_decay=0.0, warmup_steps=0)
+    config.data = part(Glue, length=config.data.length)
+    config.task = part(SentencePrediction)
+    config.optimizer.update(weight_decay=0.0, schedule=part(Linear))
     change(config, recipe(task, size))
     if is_tiny:
         config.train.update(total_steps=2, batch_size=4)
@@ -69,7 +73,7 @@ def recipe(task: str, size: str) -> dict[str, Any]:
     if size == "bert_tiny":
         fields |= {"data.length": {"cola": 24, "sst2": 32}.get(task, 40), "model.max_length": 40}
         epochs = 1.0 if task == "sst2" else epochs
-    return fields | {"train.total_epochs": epochs, "optimizer.warmup_epochs": epochs / 10}
+    return fields | {"train.total_epochs": epochs, "optimizer.schedule.warmup_epochs": epochs / 10}
 
 
 def _take(words: set[str], known: tuple[str, ...], default: str) -> str:
@@ -104,7 +108,7 @@ def sweep(variant: str = "") -> Plan:
             start = f"runs/{size}/{each.name}/{first}"
             if task in FROM_MNLI and size != "bert_tiny":
                 start = f"runs/glue/mnli_{each.name}/{{seed}}"
-            fields = {"train.pretrained": start} | recipe(task, size) | each.fields
+            fields = {"task.pretrained": start} | recipe(task, size) | each.fields
             treatments.append(Treatment(f"{task}_{each.name}", f"{each.label}, {TASKS[task]}", fields))
         for name, control in (("absolute", "none"), ("composite", "absolute")):
             claim = f"{TASKS[task]}: {common_bert.LABELS[name]} is above {common_bert.LABELS[control]}"

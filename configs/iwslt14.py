@@ -15,5 +15,5 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant, "small")
     config.data.update(source="de", target="en", fold_case=True, normalization="nfkc")
     if "tiny" not in variant.split(","):
-        config.data.update(dir="data/iwslt14", validation_every=23, vocabulary_size=10_147)
+        config.data.update(dir="data/iwslt14", validation_part="train/23", vocabulary_size=10_147)
     return config

@@ -9,7 +9,8 @@ Hardware and time: :quick not run as a whole. Expected best-epoch validation acc
 from ml_collections import ConfigDict
 
 from configs import common, common_vit
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, part
+from posattn_jax.data.moving_mnist import Clips
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -21,17 +22,15 @@ def get_config(variant: str = "") -> ConfigDict:
                 config.model.num_blocks = 2
                 config.train.total_epochs = 2.0
         case "translution" | "translution_quick":
-            config = common_vit.get_config("moving_mnist", "quick" if variant == "translution_quick" else "")
+            config = common_vit.get_config("mnist", "quick" if variant == "translution_quick" else "")
             config.model.patch_shape = (2, 8, 8)
             change(config, {f"{common_vit.VALUES}.half_span": (3, 2, 2)})
             if variant == "translution_quick":
                 config.train.total_epochs = 2.0
-                config.optimizer.warmup_epochs = 0.5
+                config.optimizer.schedule.warmup_epochs = 0.5
         case _:
             raise ValueError(
                 f'moving_clips variant "{variant}": expected none, "quick", "translution", "translution_quick" or '
                 '"tiny"'
             )
-    config.data.name = "moving_mnist_clips"
-    config.data.layout = "3d"
-    return config
+    return change(config, {"data.name": "mnist", "data.scene": part(Clips), "data.layout": "3d"})

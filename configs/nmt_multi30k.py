@@ -23,7 +23,8 @@ def get_config(variant: str = "") -> ConfigDict:
         mixers = next((word for word in variant.split(",") if word in common_nmt.MIXERS), "transformer")
         common_nmt.set_model(config, mixers, 128, 512, 4, 0.1, weight_dropout_rate=0.0, num_blocks=3)
         common_nmt.set_schedule(config, steps=0, warmup=1000)
-        config.train.update(batch_size=2048, batch_unit="places", accumulation_steps=1)
+        config.data.batch_unit = "places"
+        config.train.update(batch_size=2048, accumulation_steps=1)
         config.train.update(total_epochs=10.0, eval_steps=0, keep_checkpoints=4)
     return config
 
@@ -48,7 +49,7 @@ def sweep(variant: str = "") -> Plan:
         treatments,
         (Hypothesis("rPosNet and the Transformer differ", "rposnet", "transformer"),),
         seeds=PAPER_SEEDS[:3],
-        evaluate={"decode.beam_size": 12},
+        evaluate={"task.decoding.beam_size": 12},
         part="test",
         response="bleu",
         source="Schmidt 2023",

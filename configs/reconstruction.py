@@ -11,18 +11,17 @@ from configs import common
 from posattn_jax import Siren
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import part
+from posattn_jax.tasks.reconstruction import EncodingOffsets, Reconstruction
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common.get_config()
-    config.task = "reconstruction"
-    config.model = part(Siren, features=64, param_dtype="float32")
-    config.train.total_epochs = 1000.0
-    config.train.batch_size = 64
-    config.train.accumulation_steps = 1
-    config.train.eval_batch_size = 2048
+    config.data = part(EncodingOffsets, grid_shape=(1024,), features=64)
+    config.task = part(Reconstruction)
+    config.model = part(Siren, param_dtype="float32")
+    config.train.update(total_epochs=1000.0, batch_size=64, accumulation_steps=1, eval_batch_size=2048)
     if variant == "tiny":
-        config.model.features = 8
+        config.data.features = 8
         config.train.update(total_epochs=0.0, total_steps=2)
         config.data.grid_shape = (4, 4)
         config.train.batch_size = 16

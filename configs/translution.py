@@ -19,9 +19,11 @@ def get_config(variant: str = "") -> ConfigDict:
 def sweep(variant: str = "") -> Plan:
     treatments, hypotheses = [], []
     for data, label, seeds in (("mnist", "MNIST", 5), ("cifar10", "CIFAR-10", 5), ("moving_mnist", "Moving MNIST", 3)):
-        fields = {"data.name": data, "model.patch_shape": (common_vit.PATCH[data],) * 2}
-        if variant == "quick" and data == "moving_mnist":
-            fields |= {"train.total_epochs": 4.0, "optimizer.warmup_epochs": 1.0}
+        fields = dict(common_vit.MOVING)
+        if data != "moving_mnist":
+            fields = {"data.name": data, "model.patch_shape": (common_vit.PATCH[data],) * 2}
+        elif variant == "quick":
+            fields |= {"train.total_epochs": 4.0, "optimizer.schedule.warmup_epochs": 1.0}
         treatments += [
             Treatment(f"{data}_transformer", f"{label}: Transformer", fields | common_vit.TRANSFORMER, num_seeds=seeds),
             Treatment(f"{data}_translution", f"{label}: Translution", fields, num_seeds=seeds),

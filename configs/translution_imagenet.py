@@ -22,7 +22,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model.block.attention.update(num_heads=6, use_output=True)
     change(config, {common_vit.VALUES: part(LowRankTranslution, down_dim=64, rank=8)})
     config.train.update(batch_size=1024, total_epochs=300.0)
-    config.optimizer.update(learning_rate=1e-3, warmup_epochs=10.0, clip_norm=1.0)
+    config.optimizer.update(learning_rate=1e-3, clip_norm=1.0)
+    config.optimizer.schedule.warmup_epochs = 10.0
     match variant:
         case "":
             pass

@@ -10,10 +10,11 @@ from ml_collections import ConfigDict
 
 from configs import common_vit
 from posattn_jax.analysis.plan import Plan
+from posattn_jax.build.parts import change
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return common_vit.get_config("moving_mnist", variant)
+    return change(common_vit.get_config("mnist", variant), common_vit.MOVING)
 
 
 def sweep(variant: str = "") -> Plan:

@@ -8,15 +8,16 @@ Hardware and time: :quick not run as a whole. Expected test accuracy after the l
 from ml_collections import ConfigDict
 
 from configs import common_vit
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, part
+from posattn_jax.data.image_sets import PointClouds
 
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common_vit.get_config("mnist", variant)
-    config.data.layout = "points"
+    config.data = part(PointClouds, name="mnist", validation="test")
     config.model.patch_shape = (1,)
     change(config, {common_vit.VALUES: common_vit.general(hidden_features=32)})
     if variant == "quick":
         config.train.total_epochs = 2.0
-        config.optimizer.warmup_epochs = 0.5
+        config.optimizer.schedule.warmup_epochs = 0.5
     return config

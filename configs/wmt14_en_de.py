@@ -20,5 +20,5 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant)
     config.data.test_part = "newstest2014"
     if "tiny" not in variant.split(","):
-        config.data.update(dir="data/wmt14_en_de", validation_every=100, vocabulary_size=43_640)
+        config.data.update(dir="data/wmt14_en_de", validation_part="train/100", vocabulary_size=43_640)
     return config

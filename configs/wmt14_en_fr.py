@@ -15,5 +15,5 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant)
     config.data.update(target="fr", test_part="newstest2014")
     if "tiny" not in variant.split(","):
-        config.data.update(dir="data/wmt14_en_fr", validation_every=1333, vocabulary_size=46_000)
+        config.data.update(dir="data/wmt14_en_fr", validation_part="train/1333", vocabulary_size=46_000)
     return config

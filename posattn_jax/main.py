@@ -9,7 +9,7 @@
                              [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
-                             [--config=configs/nmt_multi30k.py --config.decode.beam_size=1]
+                             [--config=configs/nmt_multi30k.py --config.task.decoding.beam_size=1]
   python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
   python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
   python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]

@@ -215,10 +215,10 @@ def test_cifar10_from_files_to_pictures(tmp_path):
 def test_clips_from_files_to_pictures(tmp_path):
     """A digit that moves, in three dimensions, on made files in MNIST's layout."""
     made_data.write_mnist(tmp_path / "data" / "mnist")
-    fields = {"name": "moving_mnist_clips", "dir": tmp_path / "data", "layout": "3d", "canvas": 32, "frames": 2}
+    fields = {"dir": tmp_path / "data", "pool": 8, "scene.canvas": 32, "scene.frames": 2}
     arguments = [f"--workdir={tmp_path / 'run'}", *(f"--config.data.{name}={value}" for name, value in fields.items())]
     for mode in ("train", "evaluate"):
-        code, out, err = run(*arguments, f"--mode={mode}", config="configs/cifar2d_span.py:tiny")
+        code, out, err = run(*arguments, f"--mode={mode}", config="configs/moving_clips.py:tiny")
         assert code == 0, err
     assert "test: loss" in out and "(50 examples, grid (2, 4, 4))" in out
     with np.load(tmp_path / "run" / "positions.npz") as positions:

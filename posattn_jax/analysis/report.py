@@ -205,10 +205,16 @@ def _how(runs: Runs) -> str:
 
 
 def _data(config: dict[str, Any]) -> str:
-    task = config.get("task", "classification")
-    if task == "translation":
-        return f"translation, {config['data']['source']} to {config['data']['target']}"
-    return config["data"]["name"] if task in ("classification", "glue") else task
+    data = config["data"]
+    if "target" in data:
+        return f"translation, {data['source']} to {data['target']}"
+    name = data.get("name") or _class_of(data)
+    return f"{name} ({_class_of(data['scene'])})" if data.get("scene") else name
+
+
+def _class_of(part: dict[str, Any]) -> str:
+    """The name of the class alone."""
+    return part["kind"].rpartition(":")[2]
 
 
 def _duration(train: dict[str, Any]) -> str:

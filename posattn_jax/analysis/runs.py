@@ -9,7 +9,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import flatten
 
 # Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
-MAY_DIFFER = ("seed", "data.dir", "data.cache_dir", "data.download")
+MAY_DIFFER = ("seed", "data.dir", "cache_dir", "data.download")
 MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 
 
@@ -75,7 +75,7 @@ class Runs:
         if not self.plan.evaluate:
             return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
         changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
-        of_average = self.all[0].config.get("task") == "translation"
+        of_average = "decoding" in self.all[0].config["task"]
         which = "of averaged checkpoints" if of_average else "after the best epoch"
         return f"{self.plan.part} {self.plan.response} under {changes}, {which}"
 

@@ -32,7 +32,7 @@ def read_run(workdir: pathlib.Path) -> tuple[str, dict[str, tuple[list[int], lis
             values["scores computed (share of N x N)"][row["step"]].append(row["value"])
         elif row["split"] == "speed" and name == "images_per_second" and row["value"] > 0:
             values["seconds an update"][row["step"]].append(images / row["value"])
-    label = f"penalty {config['model']['span']['penalty']:g}: accuracy {summary['final']['accuracy']:.3f}"
+    label = f"penalty {config['task']['span_penalty']:g}: accuracy {summary['final']['accuracy']:.3f}"
     return label, {
         name: (sorted(series), [float(np.mean(series[step])) for step in sorted(series)])
         for name, series in values.items()

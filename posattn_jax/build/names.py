@@ -35,6 +35,11 @@ def name_of(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def short(name: str) -> str:
+    """A class's name as a config has it, without its module."""
+    return name.rpartition(":")[2]
+
+
 def class_of(name: str) -> Any:
     """The class of a name; ValueError where there is none."""
     module, colon, attribute = name.rpartition(":")

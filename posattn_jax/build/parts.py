@@ -9,7 +9,8 @@ A part is a ConfigDict of a class's name, "kind", and of all its fields. What a 
   a function            its name, see `names.FUNCTIONS`
   `dtype`, `param_dtype`   "float32" or "bfloat16"; None: as the part around it
 
-A field that the config leaves None may be what the data says, such as `num_classes`: see `build`.
+A field that the config leaves None may be what the data says, such as `num_classes`: see `build`. One that the data
+alone can say has `FROM_DATA` as its metadata and stands in no config.
 """
 
 import dataclasses
@@ -19,10 +20,12 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 from ml_collections import ConfigDict, FieldReference, config_dict
 
 from posattn_jax.build.names import DTYPES, FUNCTIONS, class_of, function_name, name_of
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.task import FROM_DATA
 
 INHERITED = ("dtype", "param_dtype")
 TREE = ConfigDict | dict
@@ -78,10 +81,12 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
     own = {name: given[name] for name in INHERITED if given.get(name) is not None}
     dtypes = (around or {}) | {name: _named(DTYPES, value, f"{path}.{name}") for name, value in own.items()}
     arguments = {}
-    for field in _fields(cls):
+    for field in _fields(cls, of_data=True):
         name, (one, number) = field.name, _singular(field.name)
         value = given.get(name, _default(field))
-        if name in INHERITED:
+        if field.metadata == FROM_DATA:
+            arguments |= {name: known[name]} if name in known else {}
+        elif name in INHERITED:
             arguments |= {name: dtypes[name]} if name in dtypes else {}
         elif one in given:
             count: Any = given.get(number, 1)
@@ -96,6 +101,8 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
             arguments[name] = _value(value, field, f"{path}.{name}", known, dtypes)
     try:
         return cls(**arguments)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{path}.{error}") from error
 
@@ -181,8 +188,11 @@ def leaves(config: ConfigDict, name: str) -> list[Any]:
     return [config[name], *below] if name in config and not isinstance(config[name], ConfigDict) else below
 
 
-def _fields(cls: type) -> list[Any]:
-    return [field for field in dataclasses.fields(cls) if field.init and field.name not in ("parent", "name")]
+def _fields(cls: type, of_data: bool = False) -> list[Any]:
+    """Those that a config has; and those `of_data`."""
+    unasked = ("parent", "name") if issubclass(cls, nn.Module) else ()
+    fields = [field for field in dataclasses.fields(cls) if field.init and field.name not in unasked]
+    return [field for field in fields if of_data or field.metadata != FROM_DATA]
 
 
 def _singular(name: str) -> tuple[str, str]:

@@ -15,8 +15,10 @@ Batch = dict[str, np.ndarray]
 
 @runtime_checkable
 class Source(Protocol):
-    """Examples by number, in batches."""
+    """Examples by number, in batches; and by name the fields of models and tasks that they know."""
 
+    @property
+    def knows(self) -> dict[str, Any]: ...
     def __len__(self) -> int: ...
 
     def batch(self, ids: np.ndarray) -> Batch: ...
@@ -44,6 +46,7 @@ class HeldExamples:
     """Instead of a source that a device holds: of a batch the ids alone."""
 
     num_examples: int
+    knows: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.num_examples
@@ -71,6 +74,7 @@ class Ordered(Source, Protocol):
     @property
     def row_multiple(self) -> int: ...
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> Order: ...
+    def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str: ...  # for people
 
 
 class EpochOrder:

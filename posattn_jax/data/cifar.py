@@ -46,7 +46,7 @@ class Version:
 
 @dataclasses.dataclass(frozen=True)
 class Cifar:
-    """What tells the sets apart.
+    """One of the sets, as an `image_sets.ImageRecord`.
 
     Attributes:
       title: the name of the set.
@@ -62,6 +62,8 @@ class Cifar:
     label_key: bytes
     binary: Version
     python: Version
+    sides: tuple[int, ...] = (32, 32)
+    channels: int = 3
 
     def load(self, folder: pathlib.Path, split: Literal["train", "test"], download: bool = False) -> ImageSet:
         """Reads one split, "train" (50,000 images) or "test" (10,000).
@@ -200,6 +202,7 @@ CIFAR100 = Cifar(  # its labels are the fine ones; a binary record has a coarse 
         },
     ),
 )
+SETS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
 def _read_members(archive: pathlib.Path, members: Collection[str]) -> list[bytes]:

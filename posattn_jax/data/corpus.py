@@ -1,16 +1,21 @@
 """A text as token ids on disk, made once as a stream: pairs of its consecutive lines, drawn in any order."""
 
 import array
+import contextlib
 import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from posattn_jax.data import cache as kept
 from posattn_jax.data import sequences, text_files
-from posattn_jax.data.tokenizer import Tokenizer, keep
+from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.remembered import Files, below
+from posattn_jax.data.tokenizer import MASK, Tokenizer, check, keep, of_run
+from posattn_jax.data.tokenizer import of_text as tokenizer_of_text
 from posattn_jax.system.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
@@ -47,6 +52,11 @@ class SentencePairs:
         return self.select(np.arange(min(number, len(self))))
 
     @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        return sequences.known(self.tokenizer, self.length)
+
+    @property
     def num_cut(self) -> int:
         """How many pairs are longer than a sequence, and are cut."""
         first, num = self.pairs.T
@@ -63,6 +73,76 @@ class SentencePairs:
 
     def _line(self, number: int) -> np.ndarray:
         return self.ids[self.starts[number] : self.starts[number + 1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(DataSet):
+    """Text as pairs of its consecutive lines, cut into subwords of its own.
+
+    Attributes:
+      dir: a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
+      validation_dir: likewise; "": a twentieth of the pairs, drawn by the run's seed.
+      validation_limit: judge by the first so many pairs of the validation part; 0: all.
+      vocabulary_size: 4 special tokens included.
+      length: of a sequence, in tokens.
+    """
+
+    dir: str = "data/text"
+    validation_dir: str = ""
+    validation_limit: int = 0
+    vocabulary_size: int = 30_004
+    length: int = 128
+
+    def __post_init__(self):
+        sequences.check_length(self.length)
+        if self.vocabulary_size <= MASK + 1:
+            raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
+
+    @property
+    def name(self) -> str:
+        """Of the set, for people."""
+        return "text"
+
+    def load(self, reading: Reading) -> dict[str, SentencePairs]:
+        """See `DataSet`; there is no test part.
+
+        A run that is evaluated keeps its tokenizer, whatever the text; one that is trained refuses a text that makes
+        another.
+        """
+        files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
+        if reading.evaluates and reading.workdir is not None:
+            subwords = of_run(reading.workdir)
+        else:
+            subwords = tokenizer_of_text(files, self.vocabulary_size, cache)
+            if reading.workdir is not None:
+                check(subwords, reading.workdir)
+        train = of_text(files, subwords, self.length, cache)
+        if self.validation_dir:
+            held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
+            validation = of_text(held_out, subwords, self.length, cache)
+        else:
+            train, validation = split(train, reading.seed)
+        if not len(train):
+            raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
+        if self.validation_limit:
+            validation = validation.first(self.validation_limit)
+        parts = {"train": train, "validation": validation}
+        sequences.tell_what_is_cut(parts, "pairs of lines")
+        return parts
+
+    def files(self) -> Files:
+        """See `DataSet`."""
+        fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
+        found = {}
+        for field, path in fields.items():
+            with contextlib.suppress(InputError):  # told when it is read
+                found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
+        return found
+
+    def empty(self, workdir: pathlib.Path) -> SentencePairs:
+        """See `DataSet`."""
+        nothing = np.zeros(0, np.int32)
+        return SentencePairs(nothing, np.zeros(1, np.int64), np.zeros((0, 2), np.int64), self.length, of_run(workdir))
 
 
 def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[SentencePairs, SentencePairs]:

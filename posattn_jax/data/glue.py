@@ -2,17 +2,19 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 
 from posattn_jax.data import sequences, tfds_sentences
-from posattn_jax.data.tokenizer import Tokenizer, keep
+from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.remembered import Files, below
+from posattn_jax.data.sentences import Metric, Sentences
+from posattn_jax.data.tokenizer import HASH_FILE, Tokenizer, of_run
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically
 
-Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
 Part = Literal["train", "dev", "test"]
 Malformed = Literal["refuse", "skip"]
 
@@ -78,51 +80,70 @@ TASKS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
-    """Sentences, or pairs of them, as token ids, and what is to be told of each.
+class Glue(DataSet):
+    """A task of GLUE. Its tokenizer is that of the run, which has it from the one that it starts from.
 
     Attributes:
-      examples: [n] one or two arrays of ids.
-      targets: [n] the numbers of labels, or scores; 0 where they are not known.
-      groups: [n] from which of a task's files, by number.
-      length: t, of a sequence.
-      tokenizer: that made the ids.
-      num_skipped: the malformed lines that were left out.
-      num_ids: as many as the largest labelled part of the task has examples; 0: not known.
+      name: of the task: see `TASKS`.
+      dir: the folder that has those of its official files, or of sets that tensorflow-datasets has prepared.
+      length: of a sequence, in tokens.
+      malformed: whether lines that have not the columns, or not the labels, that they should have are refused, or
+        skipped (some lines of QQP's training file are broken); those of a test set are refused.
+      validation_limit: judge by the first so many of the validation part; 0: all.
     """
 
-    examples: Sequence[Sequence[np.ndarray]]
-    targets: np.ndarray
-    groups: np.ndarray
-    length: int
-    tokenizer: Tokenizer
-    num_skipped: int = 0
-    num_ids: int = 0
+    name: str = "cola"
+    dir: str = "data/glue"
+    length: int = 128
+    malformed: Literal["refuse", "skip"] = "refuse"
+    validation_limit: int = 0
 
-    def __len__(self) -> int:
-        return len(self.examples)
+    def __post_init__(self):
+        check_name(self.name)
+        sequences.check_length(self.length)
 
     @property
-    def num_cut(self) -> int:
-        """How many are longer than a sequence, and are cut."""
-        return sum(bool(sum(map(len, parts)) > sequences.room(self.length, len(parts))) for parts in self.examples)
+    def task(self) -> GlueTask:
+        """What is asked."""
+        return TASKS[self.name]
 
-    def first(self, number: int) -> "Sentences":
-        """The first so many."""
-        kept = slice(number)
-        return dataclasses.replace(
-            self, examples=self.examples[kept], targets=self.targets[kept], groups=self.groups[kept]
-        )
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels, by number; (): a number is told."""
+        return self.task.labels
 
-    def keep(self, workdir: pathlib.Path) -> None:
-        """Saves the tokenizer in the run folder."""
-        keep(self.tokenizer, workdir)
+    def load(self, reading: Reading) -> dict[str, Sentences]:
+        """See `DataSet`; "validation" is the development set, and a test set is "unlabelled"."""
+        workdir, folder = reading.workdir, pathlib.Path(self.dir)
+        has_begun = workdir is not None and (workdir / HASH_FILE).exists()
+        kept_in = workdir if has_begun else reading.pretrained
+        if kept_in is None:
+            raise InputError("task.pretrained is empty: expected the folder of a run that this one starts from")
+        subwords = of_run(kept_in)
+        names: dict[str, Part] = {"train": "train", "validation": "dev"}
+        if reading.evaluates and has_test(self.name, folder):
+            names["unlabelled"] = "test"
+        parts = {
+            name: load(self.name, folder, part, subwords, self.length, self.malformed) for name, part in names.items()
+        }
+        if self.validation_limit:
+            parts["validation"] = parts["validation"].first(self.validation_limit)
+        sequences.tell_what_is_cut(parts, "examples")
+        for name, part in parts.items():
+            if part.num_skipped:
+                print(f"{name}: {part.num_skipped:,} malformed lines are skipped, beside {len(part):,} examples")
+        most = max(len(parts[name]) for name in ("train", "validation"))
+        return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
 
-    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
-        laid_out = sequences.lay_out([self.examples[each] for each in ids], self.length)
-        own = {"targets": self.targets[ids], "groups": self.groups[ids], "ids": np.asarray(ids, np.int32)}
-        return laid_out | own
+    def files(self) -> Files:
+        """See `DataSet`."""
+        return below(pathlib.Path(self.dir), files(self.name, pathlib.Path(self.dir)))
+
+    def empty(self, workdir: pathlib.Path) -> Sentences:
+        """See `DataSet`."""
+        nothing, task = np.zeros(0, np.int32), self.task
+        told = {"num_labels": len(task.labels), "metric": task.metric}
+        return Sentences([], nothing, nothing, self.length, of_run(workdir), **told)
 
 
 def check_name(name: str) -> GlueTask:
@@ -162,14 +183,11 @@ def load(
       part: which.
       tokenizer: makes ids of sentences.
       length: of a sequence.
-      malformed: whether lines that have not the columns, or not the labels, that they should have are refused, or
-        skipped (some lines of QQP's training file are broken); those of a test set are refused.
+      malformed: see `Glue`.
 
     Raises:
       InputError: no such task, or its files are missing or malformed.
     """
-    if malformed not in get_args(Malformed):
-        raise InputError(f'data.malformed="{malformed}": expected "refuse" or "skip"')
     task = check_name(name)
     texts: list[tuple[str, ...]] = []
     targets: list[float] = []
@@ -190,7 +208,9 @@ def load(
     ids = [tokenizer.encode(column) for column in zip(*texts, strict=True)]
     dtype = np.int32 if task.labels else np.float32
     examples = list(zip(*ids, strict=True))
-    return Sentences(examples, np.array(targets, dtype), np.array(groups, np.int32), length, tokenizer, num_skipped)
+    arrays = np.array(targets, dtype), np.array(groups, np.int32)
+    told = {"num_labels": len(task.labels), "metric": task.metric}
+    return Sentences(examples, *arrays, length, tokenizer, num_skipped, **told)
 
 
 def _groups(name: str, folder: pathlib.Path, part: Part) -> Iterator[Iterator[Any]]:

@@ -1,92 +1,176 @@
-"""Every set of labelled images by its name."""
+"""Sets of labelled images by their names, as what a config's `data` can be: on a grid, or as points."""
 
 import dataclasses
 import pathlib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from posattn_jax.data import digits, mnist, tfds_images
-from posattn_jax.data.cifar import CIFAR10, CIFAR100
-from posattn_jax.data.images import ImageSet
-from posattn_jax.data.moving_mnist import DIRECTION_NAMES, Scene
+import numpy as np
+
+from posattn_jax.data import cifar, digits, mnist, tfds_images
+from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.data.moving_mnist import Clips, Stills
+from posattn_jax.data.points import Points
+from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
 
-OFFICIAL = {"mnist": mnist, "cifar10": CIFAR10, "cifar100": CIFAR100}  # from their own files
-NAMES = ("digits", *OFFICIAL, "moving_mnist", "moving_mnist_clips")
-FIGURES = tuple("0123456789")
+Split = Literal["train", "test"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """What the images of a set are like, known without reading them.
+@runtime_checkable
+class ImageRecord(Protocol):
+    """All there is to know of a set of images.
 
     Attributes:
-      sides: height and width, before them frames in clips.
+      sides: height and width of an image, before them frames in clips.
       channels: of a pixel.
       names: of the labels, by number.
     """
 
-    sides: tuple[int, ...]
-    channels: int
-    names: tuple[str, ...]
+    @property
+    def sides(self) -> tuple[int, ...]: ...
+    @property
+    def channels(self) -> int: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def load(self, folder: pathlib.Path, split: Split, download: bool) -> ImageSet | None:
+        """One split, as the set's authors divide it; None where they do not."""
+
+    def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
+        """What `load` reads of a folder, as far as it is there."""
+        ...
 
 
-def kind(name: str, folder: pathlib.Path, scene: Scene) -> Kind:
-    """The kind of a set; of one that tensorflow-datasets has prepared it is read in `folder`. Arguments as `load`."""
-    known = {
-        "digits": Kind((8, 8), 1, FIGURES),
-        "mnist": Kind((mnist.SIDE, mnist.SIDE), 1, FIGURES),
-        "moving_mnist": Kind((scene.canvas, scene.canvas), 1, FIGURES),
-        "moving_mnist_clips": Kind((scene.frames, scene.canvas, scene.canvas), 1, DIRECTION_NAMES),
-        "cifar10": Kind((32, 32), 3, CIFAR10.names),
-        "cifar100": Kind((32, 32), 3, CIFAR100.names),
-    }
-    if name in known:
-        return known[name]
-    if not name.startswith("tfds/"):
-        raise InputError(f'data.name="{name}": expected {", ".join(NAMES)} or tfds/NAME')
-    (*sides, channels), names = tfds_images.describe(name.removeprefix("tfds/"), folder)
-    return Kind(tuple(sides), channels, names)
+SETS: Mapping[str, ImageRecord] = digits.SETS | mnist.SETS | cifar.SETS
 
 
-def load(
-    name: str,
-    folder: pathlib.Path,
-    split: Literal["train", "test"],
-    download: bool,
-    scene: Scene,
-) -> ImageSet | None:
-    """Reads one split, as the set's authors divide it; None where they do not.
+@dataclasses.dataclass(frozen=True)
+class LabelledImages(DataSet):
+    """Images, or clips that are made of them.
 
-    Args:
-      name: one of `NAMES`, or tfds/NAME for a set that tensorflow-datasets has prepared.
-      folder: where the files are.
-      split: "train" or "test".
-      download: whether to fetch official files that are not found.
-      scene: where moving digits may be.
-
-    Raises:
-      InputError: no such name, or its files are missing or damaged.
+    Attributes:
+      name: digits, mnist, cifar10, cifar100 (its fine labels), ...: see `SETS`; or tfds/NAME for a set that
+        tensorflow-datasets has prepared.
+      dir: the folder of the set's official files, or of sets that are prepared.
+      download: whether official files that are not there are fetched.
+      scene: where each image is on a larger canvas, or how it moves there; None: the images themselves.
+      validation: a fifth of the train part, drawn by the run's seed; or the test part: then all of the train part is
+        trained on.
+      validation_limit: judge by the first so many of the validation part; 0: all.
     """
-    if name == "digits":
-        return digits.load() if split == "train" else None
-    if name in ("moving_mnist", "moving_mnist_clips"):
-        make = scene.stills if name == "moving_mnist" else scene.clips
-        return make(load("mnist", folder, split, download, scene), split)
-    if name.startswith("tfds/"):
-        return tfds_images.load(name.removeprefix("tfds/"), folder, split)
-    if name not in OFFICIAL:
-        raise InputError(f'data.name="{name}": expected {", ".join(NAMES)} or tfds/NAME')
-    if tfds_images.is_prepared(name, folder):
-        return tfds_images.load(name, folder, split)
-    return OFFICIAL[name].load(folder, split, download)
+
+    name: str = "cifar10"
+    dir: str = "data"
+    download: bool = False
+    scene: Stills | Clips | None = None
+    validation: Literal["split", "test"] = "split"
+    validation_limit: int = 0
+
+    @property
+    def record(self) -> ImageRecord:
+        """Of the set; InputError where there is none of this name, or it is not prepared."""
+        name, folder = self.name, pathlib.Path(self.dir)
+        if name.startswith("tfds/"):
+            return tfds_images.record(name.removeprefix("tfds/"), folder)
+        if name not in SETS:
+            raise InputError(f'data.name="{name}": expected {", ".join(SETS)} or tfds/NAME')
+        return tfds_images.record(name, folder) if tfds_images.is_prepared(name, folder) else SETS[name]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the labels, by number."""
+        return getattr(self.scene, "names", self.record.names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[*sides, channels] of an image; InputError where that is not known without reading them."""
+        record = self.record
+        sides = record.sides if self.scene is None else self.scene.sides
+        if None in sides:
+            raise InputError(f'data.name="{self.name}": its images differ in size')
+        return (*sides, record.channels)
+
+    def read(self, part: Split) -> ImageSet | None:
+        """The images of a part, as the set's authors divide it; None where they do not."""
+        images = self.record.load(pathlib.Path(self.dir), part, self.download)
+        return images if self.scene is None or images is None else self.scene.of(images, part)
+
+    def load(self, reading: Reading) -> dict[str, Any]:
+        """See `DataSet`."""
+        train, test = self.read("train"), None
+        assert train is not None, "every set has a train part"
+        if self.validation == "test" or reading.evaluates:
+            test = self.read("test")
+        if self.validation == "split":
+            train, validation = split(train, reading.seed)
+        elif test is None:
+            raise InputError(f'data.validation="test": {self.name} has no test part')
+        else:
+            validation = test
+        if self.validation_limit:
+            validation = validation.select(np.arange(min(self.validation_limit, len(validation))))
+        parts = {"train": train, "validation": validation, "test": test if reading.evaluates else None}
+        return {name: self.lay_out(part) for name, part in parts.items() if part is not None}
+
+    def lay_out(self, images: ImageSet) -> Any:
+        """The source of images."""
+        raise NotImplementedError
+
+    def again(self, source: Any) -> Any:
+        """See `DataSet`."""
+        return self.lay_out(source.images)
+
+    def files(self) -> Files:
+        """See `DataSet`."""
+        folder = pathlib.Path(self.dir)
+        try:
+            record = self.record
+        except InputError:  # told when it is read
+            return {}
+        return below(folder, sorted({path for part in ("train", "test") for path in record.files(folder, part)}))
+
+    def empty(self, workdir: pathlib.Path) -> Any:
+        """See `DataSet`."""
+        return self.made(0)
+
+    def made(self, number: int) -> Any:
+        """A source of so many images of random pixels, with random labels."""
+        rng, classes = np.random.default_rng(0), len(self.classes)
+        images = rng.integers(0, 256, (number, *self.shape), np.uint8)
+        return self.lay_out(ImageSet(images, rng.integers(0, classes, number), classes))
 
 
-def files(name: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """What `load` reads, of both splits, as far as it is there."""
-    name = {"moving_mnist": "mnist", "moving_mnist_clips": "mnist"}.get(name, name)
-    prepared = name.removeprefix("tfds/")
-    if name != "digits" and tfds_images.is_prepared(prepared, folder):
-        return sorted(path for path in (folder / prepared).rglob("*") if path.is_file())
-    if name not in OFFICIAL:
-        return []
-    return sorted({path for split in ("train", "test") for path in OFFICIAL[name].files(folder, split)})
+@dataclasses.dataclass(frozen=True)
+class Images(LabelledImages):
+    """Images on a grid.
+
+    Attributes:
+      layout: "2d"; "1d": the row-major sequence of pixels; of clips "3d" or "1d".
+      pool: height and width are mean-pooled by this factor.
+      name, dir, download, scene, validation, validation_limit: see `LabelledImages`.
+    """
+
+    layout: Literal["1d", "2d", "3d"] = "2d"
+    pool: int = 1
+
+    def lay_out(self, images: ImageSet) -> GridImages:
+        """The source of images."""
+        return GridImages(images, self.layout, self.pool)
+
+
+@dataclasses.dataclass(frozen=True)
+class PointClouds(LabelledImages):
+    """Images as clouds of their brightest pixels.
+
+    Attributes:
+      num_points: of an image, at most.
+      name, dir, download, scene, validation, validation_limit: see `LabelledImages`.
+    """
+
+    num_points: int = 128
+
+    def lay_out(self, images: ImageSet) -> Points:
+        """The source of images."""
+        return Points(images, self.num_points)

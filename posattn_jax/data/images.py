@@ -10,13 +10,13 @@ from posattn_jax.system.errors import InputError
 
 
 @runtime_checkable
-class Images(Protocol):
+class Pixels(Protocol):
     """A numpy array of unsigned integers, or what becomes one when it is asked for: see `MovingDigits`."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def __getitem__(self, ids, /) -> "Images": ...
+    def __getitem__(self, ids, /) -> "Pixels": ...
 
     def __array__(self, dtype=None, copy=None, /) -> np.ndarray: ...
 
@@ -32,7 +32,7 @@ class ImageSet:
       max_value: white.
     """
 
-    images: Images
+    images: Pixels
     labels: np.ndarray
     num_classes: int
     max_value: int = 255
@@ -70,7 +70,7 @@ class GridImages:
         sides = self.images.images.shape[1:-1]
         whole = f"{len(sides)}d"
         if self.layout not in ("1d", whole):
-            raise InputError(f'data.layout="{self.layout}": expected "1d", "{whole}" or "points" for images of {sides}')
+            raise InputError(f'data.layout="{self.layout}": expected "1d" or "{whole}" for images of {sides}')
         if self.pool < 1 or any(side % self.pool for side in sides[-2:]):
             raise InputError(f"data.pool={self.pool}: does not divide the image size {sides[-2:]}")
 
@@ -92,6 +92,12 @@ class GridImages:
     def num_channels(self) -> int:
         """The features of a position."""
         return self.images.images.shape[-1]
+
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        shape, channels = self.grid_shape, self.num_channels
+        return {"input_shape": shape, "num_channels": channels, "num_classes": self.images.num_classes}
 
     def _rows(self, ids: Any) -> dict[str, np.ndarray]:
         return {"images": np.asarray(self.images.images[ids]), "labels": self.images.labels[ids].astype(np.int32)}

@@ -4,7 +4,7 @@ The setting of Fan 2025 with still images; clips after Srivastava, Mansimov and 
 """
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -54,45 +54,93 @@ class MovingDigits:
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """Where digits may be.
+    """Where images of a digit may be on a canvas.
 
     Attributes:
       canvas: height and width in pixels.
       shift: "none": anywhere on the canvas; "halves": training and validation digits lie wholly in its left half, test
         digits in its right half.
-      seed: of the places and movements. Those of an image are drawn from the seed, its split and its number alone.
-      frames: how many frames a clip has.
+      seed: of the places and movements, the same for runs of all seeds. Those of an image are drawn from it, the split
+        and the image's number alone.
     """
 
     canvas: int = 64
     shift: Literal["none", "halves"] = "none"
     seed: int = 0
-    frames: int = 8
 
     def __post_init__(self):
-        if self.shift not in ("none", "halves"):
-            raise InputError(f'data.shift="{self.shift}": expected "none" or "halves"')
         if self.seed < 0:
-            raise InputError(f"data.seed={self.seed}: expected 0 or more")
+            raise ValueError(f"seed={self.seed}: expected 0 or more")
 
-    def stills(self, digits: ImageSet, split: Literal["train", "test"]) -> ImageSet:
-        """Each digit at a place drawn uniformly, with its own label; InputError where the canvas is too small."""
+    def _region(self, split: str, room: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first corner of a split's part of the canvas, and how far a digit can be moved from there: both [2].
+
+        InputError where that is less than `room`.
+        """
+        left, width = 0, self.canvas
+        if self.shift == "halves":
+            left, width = (0 if split == "train" else self.canvas - self.canvas // 2), self.canvas // 2
+        if width - SIDE < room:
+            least = (SIDE + room) * (1 if self.shift == "none" else 2)
+            moving = f" and frames={self.frames}" if isinstance(self, Clips) else ""
+            expected = f'expected at least {least} with shift="{self.shift}"{moving}'
+            raise InputError(f"data.scene.canvas={self.canvas}: {expected}")
+        return np.array([0, left]), np.array([self.canvas - SIDE, width - SIDE])
+
+    def _chances(self, split: str, num_images: int, num_draws: int) -> np.ndarray:
+        """[n, draws] in [0, 1): the first rows are the same whatever the number of images."""
+        return np.random.default_rng([self.seed, ("train", "test").index(split)]).random((num_images, num_draws))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stills(Scene):
+    """Each digit at a place drawn uniformly, with its own label; canvas, shift, seed: see `Scene`."""
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Of an image."""
+        return self.canvas, self.canvas
+
+    def of(self, digits: ImageSet, split: Literal["train", "test"]) -> ImageSet:
+        """The stills of some digits; InputError where the canvas is too small."""
         first, room = self._region(split, 0)
         places = first + _uniform(self._chances(split, len(digits), 2), room + 1)
         return dataclasses.replace(digits, images=MovingDigits(digits.images, places, self.canvas))
 
-    def clips(self, digits: ImageSet, split: Literal["train", "test"]) -> ImageSet:
-        """Each digit moving steadily within the canvas; the label is the number of its direction in `DIRECTIONS`.
+
+@dataclasses.dataclass(frozen=True)
+class Clips(Scene):
+    """Each digit moving steadily within the canvas; the label is the number of its direction in `DIRECTIONS`.
+
+    Attributes:
+      frames: of a clip.
+      canvas, shift, seed: see `Scene`.
+    """
+
+    frames: int = 8
+
+    names: ClassVar[tuple[str, ...]] = DIRECTION_NAMES
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.frames < 2:
+            raise ValueError(f"frames={self.frames}: expected at least 2")
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Of a clip."""
+        return self.frames, self.canvas, self.canvas
+
+    def of(self, digits: ImageSet, split: Literal["train", "test"]) -> ImageSet:
+        """The clips of some digits.
 
         Directions, speeds and then paths are drawn uniformly. Speeds are whole numbers of pixels a frame and row or
         column, up to the one that crosses half of the room. A path backwards is as likely as forwards, so only the
         order of the frames tells the two directions apart.
 
         Raises:
-          InputError: fewer than two frames, or a canvas too small for a digit that moves.
+          InputError: a canvas too small for a digit that moves.
         """
-        if self.frames < 2:
-            raise InputError(f"data.frames={self.frames}: expected at least 2")
         steps = self.frames - 1
         first, room = self._region(split, 2 * steps)
         chances = self._chances(split, len(digits), 4)
@@ -108,26 +156,6 @@ class Scene:
             labels=labels,
             num_classes=len(DIRECTIONS),
         )
-
-    def _region(self, split: str, room: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first corner of a split's part of the canvas, and how far a digit can be moved from there: both [2].
-
-        InputError where that is less than `room`.
-        """
-        left, width = 0, self.canvas
-        if self.shift == "halves":
-            left, width = (0 if split == "train" else self.canvas - self.canvas // 2), self.canvas // 2
-        if width - SIDE < room:
-            least = (SIDE + room) * (1 if self.shift == "none" else 2)
-            moving = f" and data.frames={self.frames}" if room else ""
-            raise InputError(
-                f'data.canvas={self.canvas}: expected at least {least} with data.shift="{self.shift}"{moving}'
-            )
-        return np.array([0, left]), np.array([self.canvas - SIDE, width - SIDE])
-
-    def _chances(self, split: str, num_images: int, num_draws: int) -> np.ndarray:
-        """[n, draws] in [0, 1): the first rows are the same whatever the number of images."""
-        return np.random.default_rng([self.seed, ("train", "test").index(split)]).random((num_images, num_draws))
 
 
 def _uniform(chances: np.ndarray, counts: np.ndarray | int) -> np.ndarray:

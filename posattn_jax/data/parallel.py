@@ -5,14 +5,14 @@ import functools
 import itertools
 import json
 import pathlib
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from posattn_jax.data import text_files, tfds_translation
 from posattn_jax.data.buckets import BatchUnit, BucketOrder, check_buckets, padded_length
 from posattn_jax.data.lines import VERSION, Lines, tokenised
-from posattn_jax.data.tokenizer import PAD, Tokenizer, check, keep, of_run
+from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer, check, keep, of_run
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
@@ -109,10 +109,23 @@ class ParallelText:
         """The lines of the files that were left out because one side alone is empty."""
         return int(np.sum(np.logical_xor(np.diff(self.source_starts), np.diff(self.target_starts))))
 
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        joint = self.source_tokenizer is self.tokenizer
+        return known(self.source_tokenizer, self.tokenizer, joint, self.length_ratio, self.buckets)
+
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
         """The order of training, in batches of so many tokens: see `BucketOrder`."""
         lengths, sizes = (self.lengths, self.target_lengths), (batch_size, accumulation_steps, self.row_multiple)
         return BucketOrder(*lengths, self.buckets, *sizes, seed, self.batch_unit)
+
+    def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str:
+        """What an epoch is, for people."""
+        order = self.order(batch_size, accumulation_steps, seed)
+        padding = order.padding_share(self.source_lengths, self.target_lengths)
+        tokens = f"{order.examples_per_step:,.0f} target tokens each"
+        return f"{len(self):,} pairs, {order.steps_per_epoch:,} updates an epoch, {tokens}, {padding:.1%} padding"
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves in the run folder what translating needs of this text: its tokenizers and gamma."""
@@ -141,6 +154,15 @@ class ParallelText:
                 start, end = starts[self.numbers[i] : self.numbers[i] + 2]
                 row[: end - start] = tokens[start:end]
         return laid_out
+
+
+def known(
+    source: Tokenizer, target: Tokenizer, joint: bool, length_ratio: float, buckets: tuple[int, ...]
+) -> dict[str, Any]:
+    """What a source `knows`, and what is known of a run without its text."""
+    sizes = {"vocabulary_size": target.vocabulary_size, "length_ratio": length_ratio, "length": min(buckets[-1], 32)}
+    sizes |= {"source_vocabulary_size": None if joint else source.vocabulary_size}
+    return sizes | {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
 
 
 def tokenizers_of_run(workdir: pathlib.Path, joint: bool = True) -> tuple[Tokenizer, Tokenizer]:
@@ -208,7 +230,7 @@ def of_text(
     Raises:
       InputError: the files have not as many lines, or no text, or a line that is damaged or refused.
     """
-    _check(buckets, malformed)
+    check_buckets(buckets)
     sides = []
     for path, tokenizer in zip((source_file, target_file), tokenizers, strict=True):
         lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is no line of it
@@ -228,20 +250,13 @@ def of_prepared(
     malformed: Malformed = "refuse",
 ) -> ParallelText:
     """The pairs of a set that tensorflow-datasets has prepared in this folder: see `of_text`."""
-    _check(buckets, malformed)
+    check_buckets(buckets)
     sides, files = [], tfds_translation.files(folder)
     for language, tokenizer in zip((source_language, target_language), tokenizers, strict=True):
         lines = tfds_translation.lines(folder, split, language)
         key = text_files.fingerprint(files, "lines", VERSION, tokenizer.sha256, split, language)
         sides.append(tokenised(f"{folder}: {split}.{language}", lines, key, tokenizer, cache))
     return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
-
-
-def _check(buckets: tuple[int, ...], malformed: Malformed) -> None:
-    """InputError where the options are wrong; before minutes go into tokenising."""
-    check_buckets(buckets)
-    if malformed not in get_args(Malformed):
-        raise InputError(f'data.malformed="{malformed}": expected "refuse" or "skip"')
 
 
 def _aligned(

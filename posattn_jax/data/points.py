@@ -1,6 +1,7 @@
 """Images as point clouds: where their ink is, and how bright, as batches of numpy arrays."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Points:
     def __post_init__(self):
         *sides, channels = self.images.images.shape[1:]
         if channels != 1:
-            raise InputError(f'data.layout="points": expected images of 1 channel, not {channels}')
+            raise InputError(f"data.kind=PointClouds: expected images of 1 channel, not {channels}")
         if not 1 <= self.num_points <= np.prod(sides):
             raise InputError(
                 f"data.num_points={self.num_points}: expected 1 to {np.prod(sides)}, the pixels of an image"
@@ -46,6 +47,12 @@ class Points:
     def num_dims(self) -> int:
         """p."""
         return len(self.images.images.shape) - 2
+
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        known = {"input_shape": self.grid_shape, "num_channels": self.num_channels, "num_dims": self.num_dims}
+        return known | {"num_classes": self.images.num_classes}
 
     @property
     def positions(self) -> np.ndarray:

@@ -1,12 +1,32 @@
 """Sequences of token ids as BERT meets them: [CLS] first [SEP] second [SEP], then padding."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from posattn_jax.data.tokenizer import CLS, PAD, SEP
+from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, Tokenizer
 
 Ids = np.ndarray
+
+
+def check_length(length: int) -> None:
+    """ValueError where a sequence of this length has no room for two sentences."""
+    if length < 5:
+        raise ValueError(f"length={length}: expected at least 5, for [CLS] first [SEP] second [SEP]")
+
+
+def known(tokenizer: Tokenizer, length: int) -> dict[str, Any]:
+    """What sources of sequences know: see `batches.Source`."""
+    sizes = {"input_shape": (length,), "max_length": length, "vocabulary_size": tokenizer.vocabulary_size}
+    return sizes | {"num_special": len(SPECIALS), "mask_id": MASK, "pad_id": PAD}
+
+
+def tell_what_is_cut(parts: Mapping[str, Any], what: str) -> None:
+    """Prints of sources with `num_cut` how many examples are too long."""
+    for name, part in parts.items():
+        if num_cut := part.num_cut:
+            print(f"{name}: {num_cut:,} of {len(part):,} {what} are cut to data.length={part.length} tokens")
 
 
 def room(length: int, num_parts: int | np.ndarray) -> int | np.ndarray:

@@ -1,5 +1,6 @@
 """Image sets that tensorflow-datasets has prepared before. Reading them needs no TensorFlow; preparing them does."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -36,34 +37,51 @@ def _builder(name: str, folder: pathlib.Path) -> tuple[Any, Any]:
     return builder, features
 
 
-def describe(name: str, folder: pathlib.Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Of a prepared set, what its images have, (*sides, channels), and its labels' names; raises as `load`."""
-    _, features = _builder(name, folder)
-    if None in features["image"].shape:
-        raise InputError(f'tfds set "{name}": its images differ in size')
-    return tuple(features["image"].shape), tuple(features["label"].names)
+@dataclasses.dataclass(frozen=True)
+class PreparedImages:
+    """A set with features "image" and "label", as an `image_sets.ImageRecord`.
+
+    Attributes:
+      name: of the set.
+      sides, channels: of its images; a side None: not known without reading them.
+      names: of its labels.
+    """
+
+    name: str
+    sides: tuple[Any, ...]
+    channels: int
+    names: tuple[str, ...]
+
+    def load(self, folder: pathlib.Path, split: str, download: bool = False) -> ImageSet:
+        """Reads a split; InputError where there is none, or it cannot be read."""
+        builder, features = _builder(self.name, folder)
+        if split not in builder.info.splits:
+            raise InputError(f'tfds set "{self.name}" has no split "{split}": it has {", ".join(builder.info.splits)}')
+        try:
+            source = builder.as_data_source(split)
+            examples = [source[i] for i in range(len(source))]
+        except Exception as error:  # whatever array_record and tfds raise for another format or a damaged file
+            again = "prepare it again with --file_format=array_record"
+            raise InputError(f'tfds set "{self.name}" in {folder} cannot be read ({error}): {again}') from error
+        if len({example["image"].shape for example in examples}) != 1:
+            raise InputError(f'tfds set "{self.name}": its images differ in size')
+        return ImageSet(
+            np.stack([example["image"] for example in examples]),
+            np.array([example["label"] for example in examples], np.int64),
+            features["label"].num_classes,
+        )
+
+    def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
+        """All that the set consists of."""
+        return sorted(path for path in (folder / self.name).rglob("*") if path.is_file())
 
 
-def load(name: str, folder: pathlib.Path, split: str) -> ImageSet:
-    """Reads a split of a prepared set with features "image" and "label".
+def record(name: str, folder: pathlib.Path) -> PreparedImages:
+    """What a prepared set is like, known without reading its images.
 
     Raises:
-      InputError: the set is not prepared in `folder`, or is no set of labelled images of one size.
+      InputError: the set is not prepared in `folder`, or is no set of labelled images.
     """
-    builder, features = _builder(name, folder)
-    if split not in builder.info.splits:
-        raise InputError(f'tfds set "{name}" has no split "{split}": it has {", ".join(builder.info.splits)}')
-    try:
-        source = builder.as_data_source(split)
-        examples = [source[i] for i in range(len(source))]
-    except Exception as error:  # whatever array_record and tfds raise for another format or a damaged file
-        raise InputError(
-            f'tfds set "{name}" in {folder} cannot be read ({error}): prepare it again with --file_format=array_record'
-        ) from error
-    if len({example["image"].shape for example in examples}) != 1:
-        raise InputError(f'tfds set "{name}": its images differ in size')
-    return ImageSet(
-        np.stack([example["image"] for example in examples]),
-        np.array([example["label"] for example in examples], np.int64),
-        features["label"].num_classes,
-    )
+    _, features = _builder(name, folder)
+    *sides, channels = features["image"].shape
+    return PreparedImages(name, tuple(sides), channels, tuple(features["label"].names))

@@ -34,9 +34,10 @@ from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
 from posattn_jax.benchmarks.table import measurement, number
 from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, interleave
 from posattn_jax.build import experiment
+from posattn_jax.build.names import short
 from posattn_jax.build.parts import leaves, set_all
 from posattn_jax.data.batches import Ordered, Source
-from posattn_jax.data.images import ImageSet
+from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -44,11 +45,8 @@ from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member
-from posattn_jax.train.sharding import make_mesh
 from posattn_jax.train.step import init_state
 
-# Height, width and channels of the sets whose images can be made of random pixels.
-IMAGE_SHAPES = {"cifar10": (32, 32, 3), "digits": (8, 8, 1)}
 # Of random pixels, updates that an epoch has.
 MADE_UPDATES = 16
 
@@ -119,14 +117,10 @@ def make_source(config: ConfigDict, data: str, most_examples: int, workdir: path
     """The config's training examples, or images of the same shape, made of random pixels."""
     if data == "read":
         return experiment.load_sources(config, workdir=workdir)["train"]
-    if config.task != "classification" or config.data.name not in IMAGE_SHAPES:
-        raise InputError(
-            f'data.name="{config.data.name}": --data=made knows {", ".join(IMAGE_SHAPES)}; use --data=read'
-        )
-    rng = np.random.default_rng(0)
-    num_images = max(1, MADE_UPDATES * most_examples)
-    images = rng.integers(0, 256, (num_images, *IMAGE_SHAPES[config.data.name]), np.uint8)
-    return experiment.lay_out(config, ImageSet(images, rng.integers(0, 10, num_images), num_classes=10))
+    images = experiment.data_set(config)
+    if not isinstance(images, LabelledImages):
+        raise InputError(f"data {short(config.data.kind)}: --data=made knows images; use --data=read")
+    return images.made(max(1, MADE_UPDATES * most_examples))
 
 
 class Updates:
@@ -141,17 +135,17 @@ class Updates:
 
     def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, made: dict[Any, Compiled]):
         per_epoch = experiment.steps_per_epoch(config, source)
-        settings = experiment.make_settings(config, per_epoch)
-        optimizer = experiment.make_optimizer(config, settings, per_epoch)
         self.task = experiment.make_task(config, source)
+        settings = experiment.make_settings(config, per_epoch, self.task)
+        optimizer = experiment.make_optimizer(config, settings, per_epoch)
         self.trainer = Trainer(
-            self.task, optimizer, [Member(config.seed, source, source)], make_mesh(**config.mesh), settings
+            self.task, optimizer, [Member(config.seed, source, source)], experiment.make_mesh(config), settings
         )
         self.waited: list[float] = []
         self._steps, self._clock, self._dispatcher = steps, Clock(0), self.trainer.dispatcher
         shardings = jax.tree.map(lambda array: array.sharding, self.trainer.abstract)
         self._state = jax.jit(lambda: init_state(self.task, optimizer, config.seed), out_shardings=shardings)()
-        bounds = SpanBounds(self.task, self._state.params).value if settings.bounded_spans else None
+        bounds = SpanBounds(self.task, self._state.params).value if settings.bounds_spans else None
 
         # A program reads sigma from its state: one serves all that start from others, unless its bounds are static.
         key = *leaves(config.model, "implementation"), config.model.dtype, config.train.batch_size, bounds
@@ -200,7 +194,7 @@ def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path
     per_update = config.train.accumulation_steps * max(kind.batch_size for kind in kinds)
     source = make_source(config, options.data, per_update, workdir)
     if isinstance(source, Ordered):
-        raise InputError(f'task="{config.task}": its batches have several shapes, and a benchmark times one')
+        raise InputError(f"task {short(config.task.kind)}: its batches have several shapes, and a benchmark times one")
     compiled: dict[Any, Compiled] = {}
     rows: list[dict[str, Any]] = []
     timed: list[tuple[dict[str, Any], Updates]] = []

@@ -7,7 +7,6 @@ import jax
 from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
-from posattn_jax.build.data_files import data_files
 from posattn_jax.data import glue, remembered
 from posattn_jax.run.folder import check_evaluation
 from posattn_jax.system.errors import InputError
@@ -19,34 +18,35 @@ from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator, predictions
 from posattn_jax.train.loop import abstract_state
-from posattn_jax.train.sharding import make_mesh
 from posattn_jax.use import translate
 
 
 def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Evaluates a run's best epoch, or what translates; its data may lie on another grid than it was trained on."""
     saved = check_evaluation(config, workdir)
-    if config.task == "translation" and jax.process_count() > 1:
+    if experiment.task_class(config) is Translation and jax.process_count() > 1:
         raise InputError(
             f"--mode=evaluate: a translation is evaluated by one process, and here are {jax.process_count()}"
         )
-    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
-    remembered.check(data_files(config), workdir, evaluates=True)
+    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
+    data = experiment.data_set(config)
+    remembered.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)
     task = experiment.make_task(config, sources["train"], ConfigDict(saved))
     per_epoch = experiment.steps_per_epoch(config, sources["train"])
-    optimizer = experiment.make_optimizer(config, experiment.make_settings(config, per_epoch), per_epoch)
-    mesh = make_mesh(**config.mesh)
+    settings = experiment.make_settings(config, per_epoch, task)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    mesh = experiment.make_mesh(config)
     checkpoints = Checkpoints(workdir, read_only=True)
     restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
     checkpoints.close()
     if restored is None:
         raise InputError(f"--workdir={workdir}: the run has no checkpoint yet")
     state, _ = restored
-    if experiment.bounded_spans(config):
+    if settings.bounds_spans:
         task = task.within(SpanBounds(task, state.params).value)
-    evaluator = Evaluator(task, mesh, config.train.eval_batch_size)
+    evaluator = Evaluator(task, mesh, settings.eval_batch_size)
     results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape), "config": config.to_dict()}
     translator = translate.of_run(workdir, config)[0] if isinstance(task, Translation) else None
     params = state.params if translator is None else translator.params  # the average of several
@@ -56,13 +56,13 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
             figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
             print(f"{name}: {figures_of}  ({len(sources[name])} examples, grid {task.grid_shape})")
     if translator is not None:
-        for name, scores in translate.evaluate(translator, config, workdir, sources).items():
+        for name, scores in translate.evaluate(translator, data, workdir, sources).items():
             results[name] |= scores
     if "unlabelled" in sources:
-        told = predictions(task, mesh, config.train.eval_batch_size, state.params, sources["unlabelled"])
+        told = predictions(task, mesh, settings.eval_batch_size, state.params, sources["unlabelled"])
         groups = sources["unlabelled"].groups
         if is_first():
-            written = glue.write_answers(config.data.name, told, groups, workdir / "answers")
+            written = glue.write_answers(data.name, told, groups, workdir / "answers")
             print(f"answers to the test set: {', '.join(map(str, written))}")
     if is_first():
         write_json(workdir / "evaluation.json", results)

@@ -10,25 +10,27 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from posattn_jax.build.model import check_version
+from posattn_jax.build.names import name_of
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import flatten
+from posattn_jax.train.schedule import ENDLESS
 
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
-MAY_CHANGE = ("data.dir", "data.cache_dir", "data.download", "train.pretrained")
+MAY_CHANGE = ("data.dir", "data.download", "cache_dir", "task.pretrained")
 MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
-ENDLESS = ("constant", "inverse_sqrt")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
 MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size")
-MAY_DIFFER += ("decode.beam_size", "decode.batch_size", "decode.extra_length")
+MAY_DIFFER += ("task.decoding.beam_size", "task.decoding.batch_size", "task.decoding.extra_length")
 
 
 def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
     """InputError where the folder holds something else than a run that this config continues."""
     saved = _read_config(workdir)
     if saved is not None:
-        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if config.optimizer.schedule in ENDLESS else ()))
+        endless = config.optimizer.schedule.kind in map(name_of, ENDLESS)
+        _compare(config, saved, workdir, MAY_CHANGE + (MAY_GROW if endless else ()))
 
 
 def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import jax
 from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
-from posattn_jax.build.data_files import data_files
+from posattn_jax.build.names import short
 from posattn_jax.build.parts import leaves
 from posattn_jax.data import remembered
-from posattn_jax.data.batches import Kept
+from posattn_jax.data.batches import Kept, Ordered
 from posattn_jax.run import summary
 from posattn_jax.run.folder import alone_in, check_config
 from posattn_jax.system.errors import InputError
@@ -20,7 +20,6 @@ from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member
-from posattn_jax.train.sharding import make_mesh
 from posattn_jax.train.wandb_writer import WandbWriter
 
 
@@ -44,8 +43,8 @@ def train_together(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int
 def check_together(config: ConfigDict) -> None:
     """InputError for a config of which seeds cannot be trained together."""
     only = "runs of several seeds are trained together only with"
-    if config.task != "classification":
-        raise InputError(f'task="{config.task}": {only} task="classification"')
+    if not experiment.task_class(config).maps_seeds:
+        raise InputError(f"task {short(config.task.kind)}: {only} Classification")
     if config.mesh.grid != 1:
         raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
     if "fused" in leaves(config.model, "implementation"):
@@ -59,17 +58,20 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
     config = configs[0]
-    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
+    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
+    files = experiment.data_set(config).files()
     for workdir in workdirs:
-        remembered.check(data_files(config), workdir)
+        remembered.check(files, workdir)
     with first_goes_ahead("data"):
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
     per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
     task = experiment.make_task(config, sources[0]["train"])
-    settings = experiment.make_settings(config, per_epoch, task.grid_shape if len(configs) > 1 else None)
+    settings = experiment.make_settings(config, per_epoch, task, maps_seeds=len(configs) > 1)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
-    mesh = make_mesh(**config.mesh)
+    mesh = experiment.make_mesh(config)
+    if isinstance(sources[0]["train"], Ordered):
+        print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
     members = [Member(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]
     stages = _stages(steps, settings.total_steps)
@@ -79,7 +81,7 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
             write_json(workdir / "config.json", each.to_dict())
-            remembered.keep(data_files(each), workdir)
+            remembered.keep(files, workdir)
             if isinstance(own["train"], Kept):
                 own["train"].keep(workdir)
         if wandb_project is not None and is_first():

@@ -74,7 +74,7 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     """Of one update of a config: "operations", "temp_bytes", "cpu_seconds" (of all cores) and "seconds"."""
     source = experiment.load_sources(config)["train"]
     per_epoch = experiment.steps_per_epoch(config, source)
-    settings = experiment.make_settings(config, per_epoch)
+    settings = experiment.make_settings(config, per_epoch, experiment.make_task(config, source))
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
     laid_out = config.copy_and_resolve_references()
     set_all(laid_out.model, implementation="reference")

@@ -13,7 +13,7 @@ from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.tasks.blocks import BlockTask
-from posattn_jax.tasks.task import Params, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +33,16 @@ class Classification(BlockTask):
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
     unit: ClassVar[str] = "images"  # of examples
+    models: ClassVar[tuple[type, ...]] = (Classifier, VisionTransformer)
+    maps_seeds: ClassVar[bool] = True
 
-    model: Classifier | VisionTransformer
-    input_shape: Shape
-    num_channels: int
-    reference_shape: Shape | None = None
-    num_dims: int = 0
+    model: Classifier | VisionTransformer = dataclasses.field(metadata=FROM_DATA)
+    input_shape: Shape = dataclasses.field(metadata=FROM_DATA)
+    num_channels: int = dataclasses.field(metadata=FROM_DATA)
+    reference_shape: Shape | None = dataclasses.field(default=None, metadata=FROM_DATA)
+    num_dims: int = dataclasses.field(default=0, metadata=FROM_DATA)
     span_penalty: float = 0.0
-    span_bounds: tuple[Shape, ...] | None = None
+    span_bounds: tuple[Shape, ...] | None = dataclasses.field(default=None, metadata=FROM_DATA)
 
     @property
     def grid_shape(self) -> Sizes:

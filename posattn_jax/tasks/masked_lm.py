@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from posattn_jax.axes import Array
-from posattn_jax.models.bert import MaskedLanguageModel
+from posattn_jax.models.bert import Bert, MaskedLanguageModel
 from posattn_jax.tasks.masking import Masking
 from posattn_jax.tasks.sequences import SequenceTask
-from posattn_jax.tasks.task import Params, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,14 +25,34 @@ class MaskedLanguageModelling(SequenceTask):
     What is hidden is drawn anew in each update of training, and is the same in every evaluation.
 
     Attributes:
-      masking: what is hidden.
-      model, length, pad_id, span_penalty, span_bounds: see `SequenceTask`.
+      vocabulary_size, num_special, mask_id: see `Masking`.
+      mask_share: the probability of a token to be hidden.
+      model, input_shape, pad_id, span_penalty, span_bounds: see `SequenceTask`.
     """
 
     score: ClassVar[str] = "accuracy"
 
-    model: MaskedLanguageModel
-    masking: Masking
+    model: MaskedLanguageModel = dataclasses.field(metadata=FROM_DATA)
+    vocabulary_size: int = dataclasses.field(metadata=FROM_DATA)
+    num_special: int = dataclasses.field(metadata=FROM_DATA)
+    mask_id: int = dataclasses.field(metadata=FROM_DATA)
+    mask_share: float = 0.15
+
+    def __post_init__(self):
+        try:
+            _ = self.masking
+        except ValueError as error:
+            raise ValueError(f"mask_{error}") from error
+
+    @classmethod
+    def around(cls, model: Bert, knows: Mapping[str, Any]) -> MaskedLanguageModel:
+        """See `Task`."""
+        return MaskedLanguageModel(model)
+
+    @property
+    def masking(self) -> Masking:
+        """What is hidden."""
+        return Masking(self.vocabulary_size, self.num_special, self.mask_id, self.mask_share)
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"tokens", "segments" [b t], "ids" [b], optional "weights" [b]} and its totals.

@@ -1,16 +1,80 @@
-"""Can a SIREN fit the sinusoidal baseline's E? What a run that asks so optimises and reports."""
+"""Can a SIREN fit the sinusoidal baseline's E? What a run that asks so reads, optimises and reports."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Shape
+from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
+from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
-from posattn_jax.tasks.task import Params, Task, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
+
+
+@dataclasses.dataclass(frozen=True)
+class Offsets:
+    """A relative encoding as examples, one an offset.
+
+    Attributes:
+      coordinates: the normalised offsets, row-major, [n, p] float32, n = prod(2 S - 1).
+      targets: the rows of the encoding, [n, c] float32.
+      grid_shape: S.
+    """
+
+    coordinates: np.ndarray
+    targets: np.ndarray
+    grid_shape: Sizes
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        return {"grid_shape": self.grid_shape, "features": self.targets.shape[-1]}
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """{"inputs": [b, p], "targets": [b, c]} of the offsets with these ids."""
+        return {"inputs": self.coordinates[ids], "targets": self.targets[ids]}
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodingOffsets(DataSet):
+    """Every offset of a grid, and its row of the baseline's E, whose W and b are drawn from the run's seed.
+
+    They are all trained on and all judged by: the question is what can be fitted, not what generalises. Nothing is left
+    for a test.
+
+    Attributes:
+      grid_shape: S, one to three sizes.
+      combine: of several dimensions, see `SinusoidalEncoding`.
+      features: of a row of E.
+    """
+
+    grid_shape: Sizes = (1024,)
+    combine: Literal["concat", "sum"] = "concat"
+    features: int = 64
+
+    name: ClassVar[str] = "offsets"
+
+    def __post_init__(self):
+        if grid.num_positions(grid.check_grid(self.grid_shape)) == 1:
+            raise ValueError(f"grid_shape={self.grid_shape}: expected more than one position")
+
+    def load(self, reading: Reading) -> dict[str, Offsets]:
+        """See `DataSet`."""
+        encoding, num = SinusoidalEncoding(self.combine), grid.num_positions(self.grid_shape)
+        tokens = Tokens(jnp.zeros((1, num, self.features)), self.grid_shape, num_heads=1)
+        targets, _ = jax.jit(lambda rng: encoding.init_with_output(rng, tokens))(jax.random.key(reading.seed))
+        coordinates = np.asarray(grid.relative_coordinates(self.grid_shape)).reshape(-1, len(self.grid_shape))
+        offsets = Offsets(coordinates, np.asarray(targets).reshape(-1, self.features), self.grid_shape)
+        return {"train": offsets, "validation": offsets}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,19 +85,20 @@ class Reconstruction(Task):
       explained = 1 - sum of (SIREN(x) - E)^2 / sum of (E - mean of E over the offsets)^2
 
     Attributes:
-      siren: as wide as E.
+      model: a SIREN as wide as E.
       grid_shape: the grid.
     """
 
     score: ClassVar[str] = "explained"  # 1: E itself, 0: no better than the mean of each feature
     unit: ClassVar[str] = "offsets"  # of examples
+    models: ClassVar[tuple[type, ...]] = (Siren,)
 
-    siren: Siren
-    grid_shape: Shape
+    model: Siren = dataclasses.field(metadata=FROM_DATA)
+    grid_shape: Shape = dataclasses.field(metadata=FROM_DATA)
 
     def init(self, rng: Array) -> Params:
         """The parameters of a fresh SIREN."""
-        return self.siren.init(rng, jnp.zeros((1, len(self.grid_shape))))["params"]
+        return self.model.init(rng, jnp.zeros((1, len(self.grid_shape))))["params"]
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b p], "targets" [b c], optional "weights" [b]} and its totals.
@@ -42,27 +107,27 @@ class Reconstruction(Task):
         """
         targets = batch["targets"]
         weights = batch.get("weights", jnp.ones(len(targets)))
-        errors = jnp.subtract(self.siren.apply({"params": params}, batch["inputs"]), targets)
+        errors = jnp.subtract(self.model.apply({"params": params}, batch["inputs"]), targets)
         totals = {
             "error": weights @ jnp.sum(errors**2, -1),
             "sum": weights @ targets,
             "squares": weights @ jnp.sum(targets**2, -1),
             "count": jnp.sum(weights),
         }
-        return totals["error"] / (totals["count"] * self.siren.features), totals
+        return totals["error"] / (totals["count"] * self.model.features), totals
 
     def zero_totals(self) -> Totals:
         """The totals of no offsets."""
         zero = jnp.zeros(())
-        return {"error": zero, "sum": jnp.zeros(self.siren.features), "squares": zero, "count": zero}
+        return {"error": zero, "sum": jnp.zeros(self.model.features), "squares": zero, "count": zero}
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean squared error, and the share of the variation of E that is explained, over the offsets in the totals."""
         error, squares, count = (float(totals[name]) for name in ("error", "squares", "count"))
         variation = squares - float(np.sum(np.square(totals["sum"], dtype=np.float64))) / count
-        return {"loss": error / (count * self.siren.features), "explained": 1 - error / variation}
+        return {"loss": error / (count * self.model.features), "explained": 1 - error / variation}
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
         """The fitted encoding instead of a block's: "relative_encoding" [*R, 1, c]."""
-        encoding = self.siren.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
+        encoding = self.model.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
         return {"block_0": {"relative_encoding": encoding[..., None, :]}}

@@ -2,16 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from posattn_jax.axes import Array, Float
-from posattn_jax.models.bert import SequenceClassifier
+from posattn_jax.data.sentences import Metric
+from posattn_jax.models.bert import Bert, SequenceClassifier
 from posattn_jax.tasks.sequences import SequenceTask
-from posattn_jax.tasks.task import Params, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,14 +23,21 @@ class SentencePrediction(SequenceTask):
       num_examples: more than any example's id, in training and validation.
       metric: what the validation is judged by: Matthews' correlation, accuracy, the mean of accuracy and F1 of label
         1, or the mean of Pearson's and Spearman's correlation.
-      model, length, pad_id, span_penalty, span_bounds: see `SequenceTask`.
+      pretrained: the run folder whose encoder the run starts from; {seed} in it is the run's own.
+      model, input_shape, pad_id, span_penalty, span_bounds: see `SequenceTask`.
     """
 
     score: ClassVar[str] = "score"
 
-    model: SequenceClassifier
-    num_examples: int
-    metric: Literal["matthews", "accuracy", "accuracy_f1", "correlation"] = "accuracy"
+    model: SequenceClassifier = dataclasses.field(metadata=FROM_DATA)
+    num_examples: int = dataclasses.field(metadata=FROM_DATA)
+    metric: Metric = dataclasses.field(default="accuracy", metadata=FROM_DATA)
+    pretrained: str = ""
+
+    @classmethod
+    def around(cls, model: Bert, knows: Mapping[str, Any]) -> SequenceClassifier:
+        """See `Task`."""
+        return SequenceClassifier(model, knows["num_outputs"])
 
     def _told(self, logits: Float[Array, "b k"]) -> Float[Array, " b"]:
         labels = jnp.argmax(logits, -1).astype(jnp.float32)

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array, Shape
-from posattn_jax.models.bert import MaskedLanguageModel, SequenceClassifier
+from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.tasks.blocks import BlockTask
-from posattn_jax.tasks.task import Params
+from posattn_jax.tasks.task import FROM_DATA, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,23 +19,29 @@ class SequenceTask(BlockTask):
 
     Attributes:
       model: the model.
-      length: t, of the sequences.
+      input_shape: (t,), of the sequences.
       pad_id: of the token that fills sequences up: nothing attends to it.
       span_penalty, span_bounds: see `BlockTask`.
     """
 
     unit: ClassVar[str] = "sequences"
+    models: ClassVar[tuple[type, ...]] = (Bert,)
 
-    model: MaskedLanguageModel | SequenceClassifier
-    length: int
-    pad_id: int = 0
+    model: MaskedLanguageModel | SequenceClassifier = dataclasses.field(metadata=FROM_DATA)
+    input_shape: Shape = dataclasses.field(metadata=FROM_DATA)
+    pad_id: int = dataclasses.field(default=0, metadata=FROM_DATA)
     span_penalty: float = 0.0
-    span_bounds: tuple[Shape, ...] | None = None
+    span_bounds: tuple[Shape, ...] | None = dataclasses.field(default=None, metadata=FROM_DATA)
 
     @property
-    def grid_shape(self) -> Shape:
+    def grid_shape(self) -> Sizes:
         """The sequence."""
-        return (self.length,)
+        return tuple(self.input_shape)
+
+    @property
+    def length(self) -> int:
+        """t, of the sequences."""
+        return self.input_shape[0]
 
     @property
     def blocks(self) -> Sequence[EncoderBlock]:

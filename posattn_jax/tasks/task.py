@@ -8,20 +8,33 @@ from posattn_jax.axes import Array, Shape
 Params = Any
 Totals = dict[str, Array]
 Batch = dict[str, Array]
+FROM_DATA = {"from": "data"}  # the metadata of fields that no config has
 
 
 class Task:
     """What a run optimises and reports: a dataclass that the loop knows no more of than this.
 
+    Its fields are what a config says; those with the metadata `FROM_DATA` are the model, and what the source of its
+    examples `knows`.
+
     Attributes:
       score: of the validation metrics, the one by which the best epoch is chosen: the highest.
       unit: what the examples are, for progress and speed.
+      models: of which class the config's model is one.
+      maps_seeds: whether runs of several seeds can be one program.
       grid_shape: the grid that attention meets.
     """
 
     score: ClassVar[str]
     unit: ClassVar[str]
+    models: ClassVar[tuple[type, ...]]
+    maps_seeds: ClassVar[bool] = False
     grid_shape: Shape
+
+    @classmethod
+    def around(cls, model: Any, knows: Mapping[str, Any]) -> Any:
+        """The task's model, made with the config's and with what the source of the examples knows."""
+        return model
 
     def init(self, rng: Array) -> Params:
         """The parameters of a fresh model."""

@@ -12,9 +12,28 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Float, Int, Shape
 from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.seq2seq import EncoderDecoder
+from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import between
-from posattn_jax.tasks.task import Params, Task, Totals
+from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How translations are searched for: see `beam_search`.
+
+    Attributes:
+      beam_size: 1: greedy.
+      batch_size: in sentences.
+      extra_length: how much longer than its source, in tokens, a translation may be.
+    """
+
+    beam_size: int = 12
+    batch_size: int = 32
+    extra_length: int = 50
+
+    def __post_init__(self):
+        check_sizes(self, "beam_size", "batch_size", "extra_length")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,20 +49,26 @@ class Translation(Task):
       model: the encoder-decoder.
       begin_id, end_id, pad_id: of special tokens.
       batch_tokens: of a micro-batch.
-      label_smoothing: e.
       length: of the sequences that figures of positions are drawn for.
+      label_smoothing: e.
+      decoding: how translations are searched for.
     """
 
     score: ClassVar[str] = "log_likelihood"
     unit: ClassVar[str] = "tokens"
+    models: ClassVar[tuple[type, ...]] = (EncoderDecoder,)
 
-    model: EncoderDecoder
-    begin_id: int
-    end_id: int
-    pad_id: int = 0
-    batch_tokens: int = 1
+    model: EncoderDecoder = dataclasses.field(metadata=FROM_DATA)
+    begin_id: int = dataclasses.field(metadata=FROM_DATA)
+    end_id: int = dataclasses.field(metadata=FROM_DATA)
+    pad_id: int = dataclasses.field(default=0, metadata=FROM_DATA)
+    batch_tokens: int = dataclasses.field(default=1, metadata=FROM_DATA)
+    length: int = dataclasses.field(default=32, metadata=FROM_DATA)
     label_smoothing: float = 0.1
-    length: int = 32
+    decoding: Decoding = Decoding()
+
+    def __post_init__(self):
+        check_rates(self, "label_smoothing")
 
     @property
     def grid_shape(self) -> Shape:

@@ -69,7 +69,7 @@ class Trainer:
         ]
         self.steps_per_epoch, self.examples_per_step = orders[0].steps_per_epoch, orders[0].examples_per_step
         self.eval_steps = settings.eval_steps or self.steps_per_epoch
-        train_source, most = members[0].train_source, 1 if settings.bounded_spans else settings.dispatch_steps
+        train_source, most = members[0].train_source, 1 if settings.bounds_spans else settings.dispatch_steps
         if isinstance(train_source, Ordered):
             most = 1
             if train_source.row_multiple % num_shards(mesh):
@@ -124,7 +124,7 @@ class Trainer:
         """The sources on the devices, if these may hold them all."""
         if not all(isinstance(source, Resident) for source in sources):
             return None
-        fits = sum(source.num_bytes for source in sources) <= self.settings.held_mib * 2**20
+        fits = sum(source.num_bytes for source in sources) <= self.settings.resident_mib * 2**20
         return Held(sources, self.mesh) if fits else None
 
     def open(self, workdirs: Sequence[pathlib.Path], pretrained: Callable[[Any], Any] | None = None) -> None:
@@ -148,7 +148,7 @@ class Trainer:
             raise RunError(f"the runs are at different steps, {steps}: the same command brings them together")
         self.step = steps[0]
         self.state = states[0] if len(states) == 1 else self._stack(*states)
-        self._bounds = SpanBounds(self.task, self.state.params, self._together) if self.settings.bounded_spans else None
+        self._bounds = SpanBounds(self.task, self.state.params, self._together) if self.settings.bounds_spans else None
 
     @property
     def _span_bounds(self) -> Bounds | None:

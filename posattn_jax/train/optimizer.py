@@ -1,30 +1,46 @@
 """The optimiser of a run."""
 
+import dataclasses
 import functools
 
 import jax
 import optax
 
+from posattn_jax.train.schedule import Constant, Schedule
 
-def adam(
-    learning_rate: optax.ScalarOrSchedule,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    clip_norm: float = 0.0,
-) -> optax.GradientTransformation:
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
     """Adam as Alfons 2022 uses it; with decoupled weight decay and clipping by the global norm where they are not 0.
 
     Weight decay leaves out biases, u and v among them, and norms, whatever has fewer than two axes, and spans.
+
+    Attributes:
+      learning_rate: the highest.
+      b1, b2, eps: of `optax.adam`.
+      weight_decay: times the learning rate, a step.
+      clip_norm: of the gradients of all parameters together; 0: no clipping.
+      schedule: of the learning rate.
     """
-    steps = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    if weight_decay:
-        mask = functools.partial(jax.tree_util.tree_map_with_path, _decays)
-        steps.append(optax.adamw(learning_rate, b1, b2, eps, weight_decay=weight_decay, mask=mask))
-    else:
-        steps.append(optax.adam(learning_rate, b1, b2, eps))
-    return optax.chain(*steps)
+
+    learning_rate: float = 1e-3
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    schedule: Schedule = Constant()
+
+    def make(self, total_steps: int, steps_per_epoch: int) -> optax.GradientTransformation:
+        """For a run of so many updates, of which an epoch has `steps_per_epoch`."""
+        rate = self.schedule(self.learning_rate, total_steps, steps_per_epoch)
+        steps = [optax.clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
+        if self.weight_decay:
+            mask = functools.partial(jax.tree_util.tree_map_with_path, _decays)
+            steps.append(optax.adamw(rate, self.b1, self.b2, self.eps, weight_decay=self.weight_decay, mask=mask))
+        else:
+            steps.append(optax.adam(rate, self.b1, self.b2, self.eps))
+        return optax.chain(*steps)
 
 
 def _decays(path: tuple, array: jax.Array) -> bool:

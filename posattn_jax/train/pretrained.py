@@ -47,10 +47,10 @@ def start_from(params: Any, trained: Any, workdir: pathlib.Path) -> Any:
         if path not in found or found[path].shape != array.shape:
             its = found[path].shape if path in found else "not there"
             raise InputError(
-                f"train.pretrained={workdir}: {'/'.join(path)} is {its}, and has the shape {array.shape} in this model"
+                f"task.pretrained={workdir}: {'/'.join(path)} is {its}, and has the shape {array.shape} in this model"
             )
         taken[path] = np.asarray(found[path], array.dtype)
     more = [path for path in found if path[0] == "encoder" and path not in fresh]
     if more:
-        raise InputError(f"train.pretrained={workdir}: has {'/'.join(more[0])}, and this model has not")
+        raise InputError(f"task.pretrained={workdir}: has {'/'.join(more[0])}, and this model has not")
     return flax.traverse_util.unflatten_dict(fresh | taken)

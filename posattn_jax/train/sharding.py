@@ -5,6 +5,7 @@ hidden features; `grid` cuts the positions of an example, by the first dimension
 special case 1 x 1 x 1 x 1.
 """
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -43,6 +44,25 @@ RULES = (
     (r"extra_heads/(kernel|value|pointwise)/kernel$", ("width", "")),
     (r"siren/kernel_\d+$", ("", "width")),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshAxes:
+    """How many devices each axis of the mesh has: see `make_mesh`.
+
+    Attributes:
+      data, fsdp, model: of these axes.
+      grid: of classification with a span: cuts the first dimension of the grid that attention meets.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    model: int = 1
+    grid: int = 1
+
+    def make(self) -> Mesh:
+        """The mesh over all devices."""
+        return make_mesh(self.data, self.fsdp, self.model, self.grid)
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, grid: int = 1) -> Mesh:

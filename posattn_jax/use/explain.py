@@ -19,6 +19,9 @@ from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.use import trained
 from posattn_jax.use.trained import TrainedRun
 
@@ -45,7 +48,7 @@ def explain(
     Raises:
       InputError: no such run, no input, no such layer or head, or a page of more than 24 MiB.
     """
-    run = trained.of_run(workdir, ("classification", "glue", "masked_lm"))
+    run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
     num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
     chosen = _chosen("layers", layers, num_layers), _chosen("heads", heads, num_heads)
     if run.is_of_sentences():
@@ -68,7 +71,7 @@ def explain(
     _check_size(run, len(good), *map(len, chosen))
     look = jax.jit(lambda params, batch: run.task.apply(params, batch, return_weights=True))
     examples = [_example(run, look, title, given, *chosen) for title, given in good]
-    what = "masked tokens" if run.config.task == "masked_lm" else run.config.data.name
+    what = "masked tokens" if isinstance(run.task, MaskedLanguageModelling) else run.data.name
     page = Page(
         title=f"What attention attends to: {what}",
         about=f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
@@ -147,7 +150,7 @@ def _example(
     batch = {name: jnp.asarray(array) for name, array in source.batch(np.arange(1)).items()}
     logits, intermediates = look(run.params, batch)
     weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
-    told = "" if run.config.task == "masked_lm" else _sentence(run.told(np.asarray(logits[0], float)))
+    told = "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.told(np.asarray(logits[0], float)))
     if not run.is_of_sentences():
         return Example(title, told, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])

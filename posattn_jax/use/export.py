@@ -47,7 +47,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         raise InputError('--mode=export needs the extra "export": pip install posattn_jax[export]') from error
     run = trained.of_run(workdir, implementation="dense")
     if not (run.is_of_sentences() or isinstance(run.source, GridImages)):
-        raise InputError(f'--workdir={workdir}: data.layout="points" is not exported: expected a grid')
+        raise InputError(f"--workdir={workdir}: data.kind=PointClouds is not exported: expected a grid")
     inputs = _inputs(run)
     whole = _exported(run, inputs)
     data, folder = bytes(whole.serialize()), workdir / "exported"
@@ -60,8 +60,8 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         "inputs": inputs,
         "outputs": [{"name": "logits", "shape": ["b", *whole.out_avals[0].shape[1:]], "dtype": "float32"}],
         "classes": list(run.names),  # none: the one output is a number
-        "task": run.config.task,
-        "data": run.config.data.name,
+        "task": type(run.task).__name__,
+        "data": run.data.name,
         "step": run.step,
     }
     about |= _tokens(run, folder) if run.is_of_sentences() else {"images": IMAGES}

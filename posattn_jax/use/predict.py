@@ -63,7 +63,7 @@ def predict(
         most = min(most, len(found))
     else:
         raise InputError(f"--workdir={workdir}: a run of clips: expected one of images or of sentences")
-    compiled.keep(pathlib.Path(run.config.data.cache_dir) / "compiled")
+    compiled.keep(pathlib.Path(run.config.cache_dir) / "compiled")
     return _answer(run, asked, make, most, output, top)
 
 

@@ -15,15 +15,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
-from posattn_jax.build.language import check_length
 from posattn_jax.build.model import check_version
+from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
-from posattn_jax.data import glue, image_files, image_sets, tokenizer
+from posattn_jax.data import image_files
 from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.glue import Sentences
+from posattn_jax.data.data_set import DataSet
+from posattn_jax.data.glue import Glue
 from posattn_jax.data.images import GridImages, ImageSet
-from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.data.points import Points
+from posattn_jax.data.sentences import Sentences
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
@@ -43,8 +44,8 @@ class TrainedRun:
       task: with its model.
       params: of the best epoch.
       step: of the best epoch.
+      data: what it was trained on.
       source: like those it was trained on, without an example.
-      names: of the classes, by number; (): it tells a number, or tokens.
     """
 
     workdir: pathlib.Path
@@ -52,8 +53,13 @@ class TrainedRun:
     task: Classification | SentencePrediction | MaskedLanguageModelling
     params: Any
     step: int
+    data: DataSet
     source: Source
-    names: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes, by number; (): it tells a number, or tokens."""
+        return self.data.classes
 
     def images(self, images: np.ndarray) -> GridImages | Points:
         """A source of images [n *sides c], uint8."""
@@ -85,8 +91,8 @@ class TrainedRun:
     def read_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[str, ...] | InputError]:
         """Of each line its one or two sentences, which a tab divides, or what is wrong with it."""
         numbers = (1, 2)
-        if self.config.task == "glue":
-            numbers = (len(glue.check_name(self.config.data.name).sentences),)
+        if isinstance(self.data, Glue):
+            numbers = (len(self.data.task.sentences),)
         what = "sentence" if numbers == (1,) else "sentences, a tab between them"
         expected = f"{' or '.join(map(str, numbers))} {what}"
         for number, line in enumerate(lines, start=1):
@@ -123,7 +129,9 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
 
 
 def of_run(
-    workdir: pathlib.Path, tasks: Sequence[str] = ("classification", "glue"), implementation: str = "auto"
+    workdir: pathlib.Path,
+    tasks: Sequence[type] = (Classification, SentencePrediction),
+    implementation: str = "auto",
 ) -> TrainedRun:
     """The best epoch of a run.
 
@@ -136,35 +144,14 @@ def of_run(
       InputError: no run of these tasks, one without a checkpoint, or one of an earlier version.
     """
     config = read_config(workdir)
-    if config.get("task") not in tasks:
-        expected = " or ".join(f'"{task}"' for task in tasks)
-        raise InputError(f'--workdir={workdir}: a run of task="{config.get("task")}": expected {expected}')
     check_version(config, workdir)
-    try:
-        config.mesh.grid = 1
-        set_all(config.model, implementation=implementation)
-        task, source, names = of_config(config, workdir)
-    except (AttributeError, KeyError) as error:
-        field = repr(str(error.args[0]).split()[0].strip("\"'"))
-        raise InputError(f"--workdir={workdir}: its config, of another version, has no {field}") from error
+    if not issubclass(experiment.task_class(config), tuple(tasks)):
+        expected = " or ".join(task.__name__ for task in tasks)
+        raise InputError(f"--workdir={workdir}: a run of task {short(config.task.kind)}: expected {expected}")
+    config.mesh.grid = 1
+    set_all(config.model, implementation=implementation)
+    data = experiment.data_set(config)
+    source = data.empty(workdir)
+    task = experiment.make_task(config, source)
     params, step = pretrained.read(workdir)
-    return TrainedRun(workdir, config, task, jax.tree.map(jnp.asarray, params), step, source, names)
-
-
-def of_config(config: ConfigDict, workdir: pathlib.Path) -> tuple[Any, Source, tuple[str, ...]]:
-    """The task of a run, its source without an example, and the names of its classes; `workdir` has its tokenizer."""
-    data: Any = config.data
-    if config.task == "classification":
-        scene = Scene(data.canvas, data.shift, data.seed, data.frames)
-        kind = image_sets.kind(data.name, pathlib.Path(data.dir), scene)
-        images = np.zeros((0, *kind.sides, kind.channels), np.uint8)
-        names = kind.names
-        source: Any = experiment.lay_out(config, ImageSet(images, np.zeros(0, np.int32), len(names)))
-    else:
-        subwords, length, nothing = tokenizer.of_run(workdir), check_length(config), np.zeros(0, np.int32)
-        if config.task == "glue":
-            names, source = glue.check_name(data.name).labels, Sentences([], nothing, nothing, length, subwords)
-        else:
-            pairs = np.zeros((0, 2), np.int64)
-            names, source = (), SentencePairs(nothing, np.zeros(1, np.int64), pairs, length, subwords)
-    return experiment.make_task(config, source), source, names
+    return TrainedRun(workdir, config, task, jax.tree.map(jnp.asarray, params), step, data, source)

@@ -14,11 +14,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
-from posattn_jax.build.translation import max_length, sentences, translation
+from posattn_jax.build import experiment
+from posattn_jax.build.model import check_version
+from posattn_jax.build.names import short
+from posattn_jax.build.parts import change
 from posattn_jax.data import parallel
 from posattn_jax.data.buckets import padded_length
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
@@ -41,10 +45,6 @@ class Translator:
       params: of the model.
       source, target: what makes ids of sentences, and sentences of ids.
       buckets: the lengths that sources are padded to.
-      max_length: the places that the model's tables have.
-      beam_size: 1: greedy.
-      batch_size: in sentences.
-      extra_length: how much longer than its source, in tokens, a translation may be.
     """
 
     def __init__(
@@ -55,18 +55,14 @@ class Translator:
         target: Tokenizer,
         *,
         buckets: Sequence[int],
-        max_length: int,
-        beam_size: int = 12,
-        batch_size: int = 32,
-        extra_length: int = 50,
     ):
-        for name, value in (("beam_size", beam_size), ("batch_size", batch_size), ("extra_length", extra_length)):
-            if value < 1:
-                raise InputError(f"decode.{name}={value}: expected at least 1")
+        decoding, model = task.decoding, task.model
         self.task, self.params, self.source, self.target = task, jax.device_put(params), source, target
-        self.buckets, self.max_length, self.extra_length = tuple(buckets), max_length, extra_length
-        self.beam_size, self.batch_size = beam_size, batch_size
-        model, tables = precomputed(task.model, self.params, max_length)
+        self.buckets, self.extra_length = tuple(buckets), decoding.extra_length
+        self.beam_size, self.batch_size = decoding.beam_size, decoding.batch_size
+        # the places that the model's tables have
+        self.max_length = min(model.encoder_positions.max_length, model.decoder_positions.max_length)
+        model, tables = precomputed(task.model, self.params, self.max_length)
         self._within = dataclasses.replace(task, model=model), tables  # for what is not longer than its tables
         self._has_tables = any(
             isinstance(mixing.energies, PairTable | OffsetTable) and getattr(mixing.energies, "query_shape", None)
@@ -127,16 +123,21 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
 
     Args:
       workdir: the run folder.
-      changes: a config whose `decode` is taken instead of the run's own.
+      changes: a config whose `task.decoding` is taken instead of the run's own.
 
     Raises:
       InputError: no run of translation, or one without a checkpoint.
     """
     config = read_config(workdir)
-    if config.task != "translation":
-        raise InputError(f'--workdir={workdir}: a run of task="{config.task}": expected "translation"')
-    source, target = parallel.tokenizers_of_run(workdir, joint=not config.data.source_vocabulary_size)
-    task = translation(config, source, target, parallel.ratio_of_run(workdir))
+    check_version(config, workdir)
+    if experiment.task_class(config) is not Translation:
+        raise InputError(f"--workdir={workdir}: a run of task {short(config.task.kind)}: expected Translation")
+    if changes is not None:
+        change(config, {"task.decoding": changes.task.decoding})
+    data: Any = experiment.data_set(config)
+    source, target = data.tokenizers(workdir)
+    ratio = parallel.ratio_of_run(workdir)
+    task = experiment.task_of(config, parallel.known(source, target, source is target, ratio, data.buckets))
     checkpoints = Checkpoints(workdir, read_only=True)
     steps = checkpoints.steps_to_average(config.train.keep_checkpoints)
     if not steps:
@@ -144,18 +145,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     params = average(checkpoints, steps)
     checkpoints.close()
     check_vocabulary(params, source, target, workdir)
-    decode: Any = (changes or config).decode
-    translator = Translator(
-        task,
-        params,
-        source,
-        target,
-        buckets=tuple(config.data.buckets),
-        max_length=max_length(config),
-        beam_size=decode.beam_size,
-        batch_size=decode.batch_size,
-        extra_length=decode.extra_length,
-    )
+    translator = Translator(task, params, source, target, buckets=data.buckets)
     print(f"average of the checkpoints {', '.join(map(str, steps))}", file=sys.stderr)
     return translator, config
 
@@ -177,7 +167,7 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
       InputError: a line is no UTF-8, or too long for a model with tables.
     """
     translator, config = of_run(workdir, changes)
-    compiled.keep(pathlib.Path(config.data.cache_dir) / "compiled")
+    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
     number = 0
     for chunk in _chunks(_decoded(lines), translator.batch_size * CHUNK_BATCHES):
         for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):
@@ -206,17 +196,17 @@ def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 
 def evaluate(
-    translator: Translator, config: ConfigDict, workdir: pathlib.Path, sources: dict[str, ParallelText]
+    translator: Translator, data: Translations, workdir: pathlib.Path, sources: dict[str, ParallelText]
 ) -> dict[str, dict[str, Any]]:
     """BLEU and chrF of "validation" and "test", whose translations are kept in `WORKDIR/translations`.
 
     With them are the files that COMET and BLEURT ask for, and their commands are told.
     """
     folder, results = workdir / "translations", {}
-    tokenize = "zh" if config.data.target == "zh" else "13a"
+    tokenize = "zh" if data.target == "zh" else "13a"
     for name in ("validation", "test"):
         if name in sources:
-            originals, references = sentences(config, sources[name], name)
+            originals, references = data.sentences(sources[name], name)
             translations = translator(originals, [int(number) + 1 for number in sources[name].numbers])
             _tell_beyond(translator, len(originals))
             translation_scores.write_for_outside_metrics(folder / name, originals, translations, references)
@@ -224,7 +214,7 @@ def evaluate(
             print(f"{name}: BLEU {results[name]['bleu']:.2f}  chrF {results[name]['chrf']:.2f}")
             print(f"  {results[name]['bleu_signature']}, {results[name]['chrf_signature']}")
     middle = sources["validation"].select(np.array([len(sources["validation"]) // 2]))  # they are ordered by length
-    draw_attention(translator, sentences(config, middle, "validation")[0][0], workdir / "figures")
+    draw_attention(translator, data.sentences(middle, "validation")[0][0], workdir / "figures")
     if "test" in sources:
         print("COMET and BLEURT, where they are installed:")
         for command in translation_scores.outside_commands(folder / "test"):

@@ -17,7 +17,8 @@ SUMMARY = {
 
 def config(seed, **model):
     train = {"total_steps": 0, "total_epochs": 3.0, "batch_size": 20, "accumulation_steps": 2}
-    return {"seed": seed, "data": {"name": "digits", "dir": "data"}, "model": {"width": 64} | model, "train": train}
+    parts = {"data": {"kind": "Images", "name": "digits", "dir": "data"}, "task": {"kind": "Classification"}}
+    return parts | {"seed": seed, "model": {"width": 64} | model, "train": train}
 
 
 def write_run(workdir, response, seed=None, grid=(4, 6), sigma=None, finished=True, **model):

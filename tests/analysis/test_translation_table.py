@@ -23,11 +23,10 @@ def write_run(workdir, model, hypotheses, seed):
     scores = translation_scores.corpus_scores(hypotheses, REFERENCES)
     config = {
         "seed": seed,
-        "task": "translation",
+        "task": {"kind": "Translation", "decoding": {"beam_size": 12}},
         "data": {"source": "en", "target": "de", "fold_case": False},
         "model": model,
         "train": {"total_steps": 5, "total_epochs": 0.0, "accumulation_steps": 1, "batch_size": 9},
-        "decode": {"beam_size": 12},
     }
     best = {"step": 5, "epoch": 1.0, "log_likelihood": -1.0, "loss": 1.0}
     summary = {"best": best, "final": best, "num_parameters": 12_345, "grid_shape": [32], "seconds": 7200.0}
@@ -52,7 +51,7 @@ def test_scores_tests_and_gates(tmp_path):
         treatments.append(Treatment(name, name.capitalize(), fields, num_seeds=len(translations)))
         for seed, hypotheses in enumerate(translations, start=1):
             scores[name, seed] = write_run(tmp_path / name / str(seed), model, hypotheses, seed)
-    evaluate = {"decode.beam_size": 12}
+    evaluate = {"task.decoding.beam_size": 12}
     plan = Plan("Which?", tuple(treatments), seeds=(1, 2), evaluate=evaluate, part="test", response="bleu")
     write_plan(tmp_path / "sweep.json", plan, {"commands": []})
     report.write(tmp_path)

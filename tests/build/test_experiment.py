@@ -4,14 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from configs import digits, reconstruction, translution, translution_points
+from configs import digits, reconstruction, translution
 from configs.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.common_mixers import mixing
 from posattn_jax import FourierPositions, RotaryContent, SinusoidalPositions, WindowSpan
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
+from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.data.images import ImageSet
+from posattn_jax.data.moving_mnist import Clips, Stills
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.reconstruction import Reconstruction
 from tests.support import made_data
 from tests.support.made_runs import patches
 
@@ -19,29 +22,25 @@ from tests.support.made_runs import patches
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        (
-            "task",
-            "regression",
-            'task="regression": expected classification, reconstruction, masked_lm, glue or translation',
-        ),
+        ("task.kind", "Regression", "task.kind: Regression is no class of posattn_jax, and no MODULE:NAME"),
+        ("task.kind", "posattn_jax.nothing:Task", "task.kind: No module named 'posattn_jax.nothing'"),
         ("seed", -1, "seed=-1: expected 0 or more"),
-        ("task", "reconstruction", 'model.kind="Classifier": expected Siren with task="reconstruction"'),
+        ("task", part(Reconstruction), 'model.kind="Classifier": expected Siren with task Reconstruction'),
+        ("data.lay_out", "2d", 'config.data.lay_out="2d": there is no such field'),
+        ("data.kind", "posattn_jax.data.corpus:Text", "data.download=False: Text has dir, length"),
+        ("data.scene", part(Stills, canvas=20), "data.scene.canvas=20: expected at least 28"),
         ("data.pool", 3, r"data.pool=3: does not divide the image size \(8, 8\)"),
-        ("data.layout", "3d", 'data.layout="3d": expected "1d", "2d" or "points"'),
+        ("data.layout", "3d", 'data.layout="3d": expected "1d" or "2d" for images of'),
         ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
         ("data.validation", "test", 'data.validation="test": digits has no test part'),
-        ("model.kind", "Mlp", 'model.kind="Mlp": expected Classifier or VisionTransformer with task="classification"'),
+        ("model.kind", "Mlp", 'model.kind="Mlp": expected Classifier or VisionTransformer with task Classification'),
         ("model.kind", "VisionTransformer", "model.dropout_rate=0.1: VisionTransformer has absolute_positions, block"),
         ("model.block.kind", "Mlp", "model.block.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
         ("model.block.activation", "tanh", 'model.block.activation="tanh": expected "relu", "gelu"'),
         (f"{ATTENTION}.projections.kernel_init", "ones_", 'attention.projections.kernel_init="ones_": expected "relu"'),
-        (
-            "data.name",
-            "digit",
-            'data.name="digit": expected digits, mnist, .*moving_mnist, moving_mnist_clips or tfds/NAME',
-        ),
-        ("data.shift", "left", 'data.shift="left": expected "none" or "halves"'),
-        ("data.seed", -1, "data.seed=-1: expected 0 or more"),
+        ("data.name", "digit", 'data.name="digit": expected digits, mnist, .*cifar100 or tfds/NAME'),
+        ("data.scene", part(Stills, shift="left"), 'data.scene.shift="left": expected "none" or "halves"'),
+        ("data.scene", part(Clips, seed=-1), "data.scene.seed=-1: expected 0 or more"),
         ("model.num_blocks", 0, "model.num_blocks=0: expected at least 1"),
         ("model.width", 8.5, "model.width=8.5: expected int"),
         (f"{ATTENTION}.num_heads", 3, "model: num_heads=3 does not divide the width 8"),
@@ -63,7 +62,8 @@ from tests.support.made_runs import patches
         ("model.dtype", "int8", 'model.dtype="int8": expected "float32" or "bfloat16"'),
         ("train.total_steps", -1, "train.total_steps=-1"),
         ("train.accumulation_steps", 0, "train.accumulation_steps=0: expected at least 1"),
-        ("optimizer.schedule", "step", 'optimizer.schedule="step": expected "constant", "cosine", "linear"'),
+        ("optimizer.schedule.kind", "Step", "optimizer.schedule.kind: Step is no class"),
+        ("mesh.data", 0.5, "mesh.data=0.5: expected int"),
     ],
 )
 def test_bad_field(unchecked, field, value, message):
@@ -71,9 +71,10 @@ def test_bad_field(unchecked, field, value, message):
     with pytest.raises(InputError, match=message), config.ignore_type():
         change(config, {field: value})
         sources = experiment.load_sources(config)
-        experiment.make_task(config, sources["train"])
+        task = experiment.make_task(config, sources["train"])
         per_epoch = experiment.steps_per_epoch(config, sources["train"])
-        experiment.make_optimizer(config, experiment.make_settings(config, per_epoch), per_epoch)
+        experiment.make_optimizer(config, experiment.make_settings(config, per_epoch, task), per_epoch)
+        experiment.make_mesh(config)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +84,9 @@ def test_bad_field(unchecked, field, value, message):
         ("data.grid_shape", (), r"data.grid_shape=\(\): expected one to 3 sizes, each at least 1"),
         ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\): expected one to 3 sizes, each at least 1"),
         ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\): expected more than one position"),
-        ("model.features", 7, 'num_features=7: combine="concat" needs a multiple of 2 dimensions'),
+        ("data.features", 7, 'data: num_features=7: combine="concat" needs a multiple of 2 dimensions'),
         ("model.param_dtype", "int8", 'model.param_dtype="int8": expected "float32" or "bfloat16"'),
-        ("data.combine", "mean", 'combine="mean": expected "sum" or "concat"'),
+        ("data.combine", "mean", 'data.combine="mean": expected "concat" or "sum"'),
         ("model.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
         ("model.num_layers", 1, "model: num_layers=1: a SIREN has at least 2"),
         ("model.omega_initial", 0.0, "model: omega=10.0, omega_initial=0.0: expected other values than 0"),
@@ -110,14 +111,17 @@ def test_bad_field_of_a_reconstruction(unchecked, field, value, message):
 def test_a_grid_that_cannot_be_cut(field, value, message):
     config = digits.get_config("tiny")
     config.mesh.grid = 2
-    assert experiment.bounded_spans(config)
     change(config, {field: value})
     with pytest.raises(InputError, match=f"^{message}$"):
         experiment.make_task(config, experiment.load_sources(config)["train"])
     config = reconstruction.get_config("tiny")
     config.mesh.grid = 2
-    with pytest.raises(InputError, match='^mesh.grid=2: expected 1 with task="reconstruction"$'):
+    with pytest.raises(InputError, match="^mesh.grid=2: expected 1 with task Reconstruction$"):
         experiment.make_task(config, experiment.load_sources(config)["train"])
+
+
+def task_of(config, grid_shape):
+    return experiment.task_of(config, {"input_shape": grid_shape, "num_channels": 1, "num_classes": 10}, grid_shape)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +129,11 @@ def test_a_grid_that_cannot_be_cut(field, value, message):
     [("gpu", "auto", True), ("gpu", "tiled", True), ("gpu", "fused", False), ("cpu", "auto", False)],
 )
 def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, bounded):
-    monkeypatch.setattr(jax, "default_backend", lambda: platform)
     config = digits.get_config("tiny")
     config.model.block.attention.implementation = implementation
-    assert experiment.bounded_spans(config) == bounded
+    task = task_of(config, (8, 8))
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    assert experiment.make_settings(config, 10, task).bounds_spans == bounded
 
 
 @pytest.mark.parametrize(
@@ -136,24 +141,25 @@ def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, 
     [
         ((16, 16), {}, True),
         ((8, 8), {}, False),  # "dense" in any case
-        (None, {}, False),  # alone
         ((16, 16), {f"{ATTENTION}.implementation": "tiled"}, False),
         ((16, 16), {"train.bounded_spans": "no"}, False),
-        ((16, 16), {SPAN: None}, False),
+        ((16, 16), {SPAN: None, "train.bounded_spans": "yes"}, False),
     ],
     ids=str,
 )
 def test_where_spans_of_seeds_together_are_bounded(grid_shape, changes, bounded):
     config = digits.get_config("tiny")
     change(config, changes)
-    assert experiment.make_settings(config, 10, grid_shape).bounded_spans == bounded
+    task = task_of(config, grid_shape)
+    assert experiment.make_settings(config, 10, task, maps_seeds=True).bounds_spans == bounded
+    assert not experiment.make_settings(config, 10, task).bounds_spans
 
 
 @pytest.mark.parametrize("span", [None, part(WindowSpan, half_span=(1, 1))], ids=["none", "window"])
 def test_a_penalty_needs_a_learned_span(span):
-    config = change(digits.get_config("tiny"), {SPAN: span, "train.span_penalty": 0.1})
+    config = change(digits.get_config("tiny"), {SPAN: span, "task.span_penalty": 0.1})
     sources = experiment.load_sources(config)
-    with pytest.raises(InputError, match=r"train.span_penalty=0.1: expected 0 without a GaussianSpan"):
+    with pytest.raises(InputError, match=r"task.span_penalty=0.1: expected 0 without a GaussianSpan"):
         experiment.make_task(config, sources["train"])
 
 
@@ -184,7 +190,6 @@ def test_fields_that_do_not_fit_together(unchecked, fields, message):
         ("model.pooling", "last", 'model.pooling="last": expected "class", "mean" or "max"'),
         (f"{ATTENTION}.values.half_span", (1,), r"model: half_span=\(1,\): expected 2 numbers of at least 0"),
         ("data.num_points", 0, "data.num_points=0: expected 1 to 64"),
-        ("data.pool", 2, 'data.pool=2: expected 1 with data.layout="points"'),
         ("data.num_points", 65, "data.num_points=65: expected 1 to 64, the pixels of an image"),
         ("data.num_points", 9, r"model.patch_shape=\(2, 4\): expected 1 sizes for grid_shape=\(9,\)"),
     ],
@@ -192,7 +197,8 @@ def test_fields_that_do_not_fit_together(unchecked, fields, message):
 def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
     config = translution.get_config("tiny")
     config.data.name, config.data.validation, config.model.patch_shape = "digits", "split", (2, 4)
-    config.data.layout = "points" if field in ("data.num_points", "data.pool") else config.data.layout
+    if field == "data.num_points":
+        config.data = part(PointClouds, name="digits")
     change(config, {field: value})
     with pytest.raises(InputError, match=message):
         experiment.make_task(config, experiment.load_sources(config)["train"])
@@ -200,8 +206,8 @@ def test_bad_field_of_a_vision_transformer(unchecked, field, value, message):
 
 def test_points_are_made_of_one_channel():
     coloured = ImageSet(np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, int), 10)
-    with pytest.raises(InputError, match='data.layout="points": expected images of 1 channel, not 3'):
-        experiment.lay_out(translution_points.get_config("tiny"), coloured)
+    with pytest.raises(InputError, match="data.kind=PointClouds: expected images of 1 channel, not 3"):
+        PointClouds().lay_out(coloured)
 
 
 def test_judged_by_the_test_part_and_trained_on_all_others(tmp_path):

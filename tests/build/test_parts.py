@@ -1,7 +1,5 @@
 """Parts of configs, and the objects that they describe."""
 
-import dataclasses
-import importlib
 import json
 from typing import ClassVar
 
@@ -27,7 +25,6 @@ from posattn_jax import (
 from posattn_jax.build.names import FUNCTIONS
 from posattn_jax.build.parts import build, change, leaves, part, set_all, value_at, without_none
 from posattn_jax.system.errors import InputError
-from tests.configs.test_configs import NAMES
 
 
 def attention(**fields):
@@ -58,39 +55,6 @@ def test_a_default_that_is_a_part_is_one():
     assert config.terms.to_dict() == {"content": {"kind": "Content"}}
     assert config.kernel_init == "xavier" and config.span is None
     assert build(config, "attention").terms == (Content(),)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_part_of_every_config_has_the_fields_of_its_class_and_no_others(name):
-    """Whatever a model's config says, a class is given."""
-
-    def check(config, path):
-        if "kind" in config:
-            own, cls = set(config) - {"kind"}, type(build_of[path])
-            fields = {field.name for field in dataclasses.fields(cls) if field.name not in ("parent", "name")}
-            for several in [field for field in fields if field.endswith("blocks") and field not in own]:
-                fields = fields - {several} | {several.removesuffix("s"), f"num_{several}"}
-            assert own == fields, path
-        for each, value in config.items():
-            if isinstance(value, ConfigDict):
-                check(value, f"{path}.{each}")
-
-    build_of = {}
-    config = importlib.import_module(f"configs.{name}").get_config("tiny").model
-    known = dict.fromkeys(("num_classes", "vocabulary_size", "max_length"), 9) | {"length_ratio": 1.0}
-    known |= dict.fromkeys(("grid_shape", "query_shape", "key_shape"), (4, 4))
-
-    def record(config, path):
-        build_of[path] = build(config, path, **known)
-        for each, value in config.items():
-            if isinstance(value, ConfigDict) and "kind" in value:
-                record(value, f"{path}.{each}")
-            elif isinstance(value, ConfigDict):
-                for one in value:
-                    record(value[one], f"{path}.{each}.{one}")
-
-    record(config, "model")
-    check(config, "model")
 
 
 def test_blocks_are_made_afresh():

@@ -39,15 +39,18 @@ from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build import experiment
 from posattn_jax.build.model import build_model
 from posattn_jax.build.parts import change, leaves, part
-from posattn_jax.data import glue
 from posattn_jax.data.corpus import SentencePairs
-from posattn_jax.data.glue import Sentences
+from posattn_jax.data.glue import Glue
+from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.parallel import ParallelText
+from posattn_jax.data.sentences import Sentences
 from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.system.files import flatten
+from posattn_jax.tasks.reconstruction import EncodingOffsets
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.slow import slow
 
@@ -63,28 +66,24 @@ ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh"
 NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "translution_moving_mnist", "translution_imagenet")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
-# Of each data set: the sides of an image, its channels, and how many labels there are.
-MADE = {
-    "digits": ((8, 8), 1, 10),
-    "mnist": ((28, 28), 1, 10),
-    "cifar10": ((32, 32), 3, 10),
-    "cifar100": ((32, 32), 3, 100),
-    "moving_mnist": ((64, 64), 1, 10),
-    "moving_mnist_clips": ((8, 64, 64), 1, 8),
-    "tfds/imagenet_resized/64x64": ((64, 64), 3, 1000),
-}
+# What no record says: the sides of an image, its channels, and how many labels there are.
+NOT_PREPARED = {"tfds/imagenet_resized/64x64": ((64, 64), 3, 1000)}
 
 
 def made_source(config):
     """Made images, or text, of the config's size; a task that reads neither has its own source."""
-    if config.task == "reconstruction":
+    data = experiment.data_set(config)
+    if isinstance(data, EncodingOffsets):
         return experiment.load_sources(config)["train"]
-    if config.task in ("masked_lm", "glue", "translation"):
-        return made_text(config)
-    sides, channels, classes = MADE[config.data.name]
+    if not isinstance(data, LabelledImages):
+        return made_text(data)
+    if data.name in NOT_PREPARED:
+        sides, channels, classes = NOT_PREPARED[data.name]
+    else:
+        (*sides, channels), classes = data.shape, len(data.classes)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (80, *sides, channels)).astype(np.uint8)
-    return experiment.lay_out(config, ImageSet(images, rng.integers(0, classes, 80), classes, max_value=16))
+    return data.lay_out(ImageSet(images, rng.integers(0, classes, 80), classes, max_value=16))
 
 
 class MadeTokenizer(Tokenizer):
@@ -96,20 +95,24 @@ class MadeTokenizer(Tokenizer):
         self.vocabulary_size = vocabulary_size
 
 
-def made_text(config):
+def made_text(data):
     """Pairs of lines, or of sentences, of random tokens, as many as images."""
-    ids = np.random.default_rng(0).integers(4, config.data.vocabulary_size, 1600).astype(np.uint16)
+    # a task of GLUE has the tokenizer of another run
+    vocabulary_size = (50 if data.length < 20 else 30_004) if isinstance(data, Glue) else data.vocabulary_size
+    ids = np.random.default_rng(0).integers(4, vocabulary_size, 1600).astype(np.uint16)
     pairs = np.array([(line, 2) for line in range(0, 160, 2)])
-    tokenizer = MadeTokenizer(config.data.vocabulary_size)
-    if config.task == "glue":
-        targets = np.arange(80, dtype=np.int32 if glue.TASKS[config.data.name].labels else np.float32) % 2
+    tokenizer = MadeTokenizer(vocabulary_size)
+    if isinstance(data, Glue):
+        task = data.task
+        targets = np.arange(80, dtype=np.int32 if task.labels else np.float32) % 2
         groups, examples = np.zeros(80, np.int32), list(zip(*ids.reshape(2, 80, 10).astype(np.int32), strict=True))
-        return Sentences(examples, targets, groups, config.data.length, tokenizer, num_ids=80)
-    if config.task == "translation":
-        starts, source = np.arange(0, 1601, 10), MadeTokenizer(config.data.source_vocabulary_size or 60)
-        source = source if config.data.source_vocabulary_size else tokenizer
-        return ParallelText(ids, starts, ids, starts, np.arange(160), tuple(config.data.buckets), tokenizer, source)
-    return SentencePairs(ids, np.arange(0, 1601, 10), pairs, config.data.length, tokenizer)
+        told = {"num_ids": 80, "num_labels": len(task.labels), "metric": task.metric}
+        return Sentences(examples, targets, groups, data.length, tokenizer, **told)
+    if isinstance(data, Translations):
+        starts = np.arange(0, 1601, 10)
+        source = MadeTokenizer(data.source_vocabulary_size) if data.source_vocabulary_size else tokenizer
+        return ParallelText(ids, starts, ids, starts, np.arange(160), data.buckets, tokenizer, source)
+    return SentencePairs(ids, np.arange(0, 1601, 10), pairs, data.length, tokenizer)
 
 
 # Parameters of BERT-small beyond those without convolutions, a block: kernels of 17 by 4 heads, by 64 features, ...
@@ -147,8 +150,8 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
     for mixer in common_nmt.MIXERS:
         config = module.get_config(f"{mixer},{size}")
         train = config.train
-        assert (train.batch_size * train.accumulation_steps, train.batch_unit) == (tokens, "target_tokens")
-        assert config.data.validation_every == every
+        assert (train.batch_size * train.accumulation_steps, config.data.batch_unit) == (tokens, "target_tokens")
+        assert config.data.validation_part == f"train/{every}"
         contexts = {8 if mixer.startswith("shaw") and size == "big" else 16}
         assert set(leaves(config.model, "context")) <= contexts
         model = build_model(config, (EncoderDecoder,), vocabulary_size=60, length_ratio=1.0)
@@ -164,7 +167,7 @@ def test_the_recipe_of_the_runs_on_multi30k():
     run = read_runs(pathlib.Path("docs/results/multi30k")).runs["transformer"][0]
     made, now = flatten(run.config), flatten(nmt_multi30k.get_config("transformer").to_dict())
     later = set(now) - set(made)  # fields that came later
-    assert now["train.batch_unit"] == "places" and now["data.validation_every"] == 0
+    assert now["data.batch_unit"] == "places"
     differing = {name for name in set(now) - later if json.loads(json.dumps(now[name])) != made.get(name)}
     assert differing <= {"seed"}
 
@@ -172,9 +175,9 @@ def test_the_recipe_of_the_runs_on_multi30k():
 @pytest.mark.parametrize("name", TRAINED)
 def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
-    if config.task == "translation":  # one layer is traced for all
+    if config.model.kind == "EncoderDecoder":  # one layer is traced for all
         config.model.update(num_encoder_blocks=1, num_decoder_blocks=1)
-    elif config.task != "reconstruction":
+    elif config.model.kind != "Siren":
         config.model.scan_layers = True
     source = made_source(config)
     task = experiment.make_task(config, source)
@@ -191,9 +194,9 @@ def test_two_steps_of_the_tiny_variant(name):
     config = importlib.import_module(f"configs.{name}").get_config("tiny")
     source = made_source(config)
     per_epoch = experiment.steps_per_epoch(config, source)
-    settings = experiment.make_settings(config, per_epoch)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     task = experiment.make_task(config, source)
+    settings = experiment.make_settings(config, per_epoch, task)
+    optimizer = experiment.make_optimizer(config, settings, per_epoch)
     assert settings.total_steps == 2
     state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
     train_step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
@@ -239,7 +242,7 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
     for treatment in plan.treatments[: 5 if plan.axis or name == "bert_small" else None]:
         config = module.get_config("tiny").lock()
         change(config, treatment.fields)
-        made.append((config.data.name, repr(experiment.make_task(config, made_source(config)))))  # which traces it
+        made.append((repr(config.data), repr(experiment.make_task(config, made_source(config)))))  # which traces it
     assert len(set(made)) == len(made) > 1
     assert plan.hypotheses
     for field in plan.evaluate:
@@ -279,7 +282,7 @@ SINUSOIDAL = part(SinusoidalEncoding)
         {TERMS: CONTENT},
         {f"{ENCODING}.hidden_features": 3},
         {f"{ENCODING}.bias_init": "ckconv", f"{ENCODING}.learn_omega": True},
-        {f"{SPAN}.per_head": True, f"{SPAN}.mode": "log_add", "train.span_penalty": 0.1},
+        {f"{SPAN}.per_head": True, f"{SPAN}.mode": "log_add", "task.span_penalty": 0.1},
         {f"{SPAN}.covariance": "full"},
         {f"{TERMS}.positional_bias": None, f"{TERMS}.content_bias": None},
         {TERMS: CONTENT | {"fixed": FIXED, "dynamic": DYNAMIC}},

@@ -159,8 +159,6 @@ def test_what_is_not_there(tmp_path, subwords, unchecked):
         glue.load("rte", tmp_path, "train", subwords, 40)
     with pytest.raises(InputError, match='data.name="sst": expected one of GLUE\'s tasks: cola, sst2'):
         glue.load("sst", tmp_path, "train", subwords, 40)
-    with pytest.raises(InputError, match='data.malformed="drop": expected "refuse" or "skip"'):
-        glue.load("rte", tmp_path, "train", subwords, 40, "drop")
 
 
 def test_answers_are_in_the_form_of_the_site(tmp_path):

@@ -1,10 +1,13 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
-from posattn_jax.data import mnist
+from posattn_jax.data.mnist import SETS
 from posattn_jax.system.errors import InputError
 from tests.support import made_data
 
+MNIST = SETS["mnist"]
 IMAGES, LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 
 
@@ -18,7 +21,7 @@ def folder(tmp_path):
 def test_reads_both_splits(tmp_path, place, suffix):
     made_data.write_mnist(tmp_path / place, suffix=suffix)
     for seed, (split, num_images) in enumerate({"train": 100, "test": 50}.items()):
-        loaded, (images, labels) = mnist.load(tmp_path, split), made_data.strokes(seed, num_images)
+        loaded, (images, labels) = MNIST.load(tmp_path, split), made_data.strokes(seed, num_images)
         assert loaded.images.dtype == np.uint8 and loaded.num_classes == 10
         np.testing.assert_array_equal(loaded.images, images[..., None])
         np.testing.assert_array_equal(loaded.labels, labels)
@@ -30,9 +33,9 @@ def test_missing_files_are_named(folder):
         f"MNIST not found in data.dir={folder}: expected {LABELS} or .* get it from https.*{LABELS}, or with --con"
     )
     with pytest.raises(InputError, match=message):
-        mnist.load(folder, "test")
+        MNIST.load(folder, "test")
     with pytest.raises(InputError, match="MNIST not found in data.dir=.*train-images"):
-        mnist.load(folder / "elsewhere", "train")
+        MNIST.load(folder / "elsewhere", "train")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_missing_files_are_named(folder):
 def test_another_file_in_its_place(folder, name, array, message):
     made_data.write_idx(folder / name, array)
     with pytest.raises(InputError, match=f"^{folder}/.*{message}") as caught:
-        mnist.load(folder, "test")
+        MNIST.load(folder, "test")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -57,20 +60,20 @@ def test_another_file_in_its_place(folder, name, array, message):
 def test_truncated_archive(folder, name):
     (folder / name).write_bytes((folder / name).read_bytes()[:-10])
     with pytest.raises(InputError, match=f"{folder / name} cannot be read .*: get it again from https.*{name}$"):
-        mnist.load(folder, "test")
+        MNIST.load(folder, "test")
 
 
 def test_truncated_file(tmp_path):
     path = made_data.write_mnist(tmp_path, suffix="") / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(InputError, match=f"{path} has 78411 bytes, expected 78416 for 100 items"):
-        mnist.load(tmp_path, "train")
+        MNIST.load(tmp_path, "train")
     path.write_bytes(path.read_bytes()[:9])
     with pytest.raises(InputError, match=f"{path} starts with 00000803, expected 00000803 and 3 sizes"):
-        mnist.load(tmp_path, "train")
+        MNIST.load(tmp_path, "train")
 
 
-def test_download_that_fails_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(mnist, "URL", f"file://{tmp_path}/nowhere/")
+def test_download_that_fails_is_one_line(tmp_path):
+    elsewhere = dataclasses.replace(MNIST, url=f"file://{tmp_path}/nowhere/")
     with pytest.raises(InputError, match="train-images-idx3-ubyte.gz cannot be downloaded into"):
-        mnist.load(tmp_path, "train", download=True)
+        elsewhere.load(tmp_path, "train", download=True)

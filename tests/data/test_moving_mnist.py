@@ -3,23 +3,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from posattn_jax.data import image_sets
+from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import GridImages, ImageSet, split
-from posattn_jax.data.moving_mnist import DIRECTIONS, Scene
+from posattn_jax.data.moving_mnist import DIRECTIONS, Clips, Stills
 from posattn_jax.system.errors import InputError
 from tests.support import made_data
 
 DIGITS = ImageSet(made_data.strokes(0, 300)[0][..., None], made_data.strokes(0, 300)[1], 10)
-SCENES = [("stills", Scene()), ("clips", Scene()), ("stills", Scene(shift="halves")), ("clips", Scene(96, "halves"))]
+SCENES = [Stills(), Clips(), Stills(shift="halves"), Clips(96, "halves")]
 
 
-def made(kind, scene, part="train", digits=DIGITS):
-    return getattr(scene, kind)(digits, part)
-
-
-@pytest.mark.parametrize("kind, scene", SCENES, ids=str)
-def test_a_digit_is_whole_and_where_it_should_be(kind, scene):
-    images = made(kind, scene).images
+@pytest.mark.parametrize("scene", SCENES, ids=str)
+def test_a_digit_is_whole_and_where_it_should_be(scene):
+    images = scene.of(DIGITS, "train").images
     drawn = np.asarray(images)
     assert drawn.shape == images.shape and drawn.dtype == np.uint8
     canvases = drawn.reshape(300, -1, scene.canvas, scene.canvas)
@@ -29,19 +25,19 @@ def test_a_digit_is_whole_and_where_it_should_be(kind, scene):
             assert frame.sum() == digit.sum(dtype=np.int64)
 
 
-@pytest.mark.parametrize("kind", ["stills", "clips"])
-def test_the_seed_the_split_and_the_number_tell_the_place(kind):
-    images = made(kind, Scene(seed=3)).images
-    np.testing.assert_array_equal(np.asarray(images), np.asarray(made(kind, Scene(seed=3)).images))
-    for other in (made(kind, Scene(seed=4)), made(kind, Scene(seed=3), "test")):
+@pytest.mark.parametrize("scene", [Stills, Clips])
+def test_the_seed_the_split_and_the_number_tell_the_place(scene):
+    images = scene(seed=3).of(DIGITS, "train").images
+    np.testing.assert_array_equal(np.asarray(images), np.asarray(scene(seed=3).of(DIGITS, "train").images))
+    for other in (scene(seed=4).of(DIGITS, "train"), scene(seed=3).of(DIGITS, "test")):
         assert (images.places != other.images.places).any(-1).mean() > 0.9
-    few = made(kind, Scene(seed=3), digits=DIGITS.select(np.arange(7)))
+    few = scene(seed=3).of(DIGITS.select(np.arange(7)), "train")
     np.testing.assert_array_equal(np.asarray(few.images), np.asarray(images)[:7])
 
 
-@pytest.mark.parametrize("kind, layout", [("stills", "2d"), ("clips", "3d")])
-def test_batches_do_not_depend_on_the_order_of_ids(kind, layout):
-    images = made(kind, Scene())
+@pytest.mark.parametrize("scene, layout", [(Stills(), "2d"), (Clips(), "3d")])
+def test_batches_do_not_depend_on_the_order_of_ids(scene, layout):
+    images = scene.of(DIGITS, "train")
     whole = np.asarray(images.images)
     train, validation = split(images, seed=1)
     order = np.random.default_rng(1).permutation(300)
@@ -54,16 +50,16 @@ def test_batches_do_not_depend_on_the_order_of_ids(kind, layout):
 
 
 def test_stills_keep_their_labels_and_are_everywhere():
-    stills = made("stills", Scene(canvas=32))
+    stills = Stills(canvas=32).of(DIGITS, "train")
     np.testing.assert_array_equal(stills.labels, DIGITS.labels)
     assert {tuple(place) for place in stills.images.places} == {
         (row, column) for row in range(5) for column in range(5)
     }
 
 
-@pytest.mark.parametrize("scene", [Scene(), Scene(seed=1, frames=2), Scene(42)], ids=str)
+@pytest.mark.parametrize("scene", [Clips(), Clips(seed=1, frames=2), Clips(42)], ids=str)
 def test_clips_move_in_the_labelled_direction_in_every_frame(scene):
-    clips = made("clips", scene)
+    clips = scene.of(DIGITS, "train")
     assert clips.num_classes == 8 and set(clips.labels) == set(range(8))
     drawn = np.asarray(clips.images, np.float64)[..., 0]
     assert drawn.shape == (300, scene.frames, scene.canvas, scene.canvas)
@@ -78,10 +74,10 @@ def test_clips_move_in_the_labelled_direction_in_every_frame(scene):
 
 def test_a_shift_keeps_training_and_test_apart():
     """No column has ink of both splits, though nearly all have some of one."""
-    for kind, scene in SCENES[2:]:
+    for scene in SCENES[2:]:
         inked = []
         for part in ("train", "test"):
-            drawn = np.asarray(made(kind, scene, part).images)
+            drawn = np.asarray(scene.of(DIGITS, part).images)
             inked.append(drawn.reshape(-1, scene.canvas, scene.canvas).any((0, 1)))
         half = scene.canvas // 2
         assert inked[0][:half].sum() > half - 12 and inked[1][half:].sum() > half - 12
@@ -89,31 +85,32 @@ def test_a_shift_keeps_training_and_test_apart():
 
 
 @pytest.mark.parametrize(
-    "kind, scene, message",
+    "scene, message",
     [
-        ("stills", Scene(27), 'data.canvas=27: expected at least 28 with data.shift="none"$'),
-        ("stills", Scene(55, "halves"), 'data.canvas=55: expected at least 56 with data.shift="halves"$'),
-        ("clips", Scene(41), 'data.canvas=41: expected at least 42 with data.shift="none" and data.frames=8'),
-        (
-            "clips",
-            Scene(64, "halves"),
-            'data.canvas=64: expected at least 84 with data.shift="halves" and data.frames=8',
-        ),
-        ("clips", Scene(frames=1), "data.frames=1: expected at least 2"),
+        (Stills(27), 'data.scene.canvas=27: expected at least 28 with shift="none"$'),
+        (Stills(55, "halves"), 'data.scene.canvas=55: expected at least 56 with shift="halves"$'),
+        (Clips(41), 'data.scene.canvas=41: expected at least 42 with shift="none" and frames=8$'),
+        (Clips(64, "halves"), 'data.scene.canvas=64: expected at least 84 with shift="halves" and frames=8$'),
     ],
     ids=str,
 )
-def test_too_small(kind, scene, message):
+def test_too_small(scene, message):
     with pytest.raises(InputError, match=message):
-        made(kind, scene)
+        scene.of(DIGITS, "train")
 
 
-@pytest.mark.parametrize("name, kind", [("moving_mnist", "stills"), ("moving_mnist_clips", "clips")])
-def test_by_name(tmp_path, name, kind):
+def test_a_clip_has_two_frames():
+    with pytest.raises(ValueError, match="frames=1: expected at least 2"):
+        Clips(frames=1)
+
+
+@pytest.mark.parametrize("scene", [Stills(canvas=48, seed=7), Clips(canvas=60, seed=7, frames=3)])
+def test_a_scene_of_a_set(tmp_path, scene):
+    """What is known without reading it is what is read."""
     made_data.write_mnist(tmp_path / "mnist")
-    scene = Scene(canvas=48, seed=7)
+    moving, fixed = (Images("mnist", str(tmp_path), scene=each) for each in (scene, None))
     for part in ("train", "test"):
-        loaded = image_sets.load(name, tmp_path, part, False, scene)
-        expected = made(kind, scene, part, image_sets.load("mnist", tmp_path, part, False, scene))
+        loaded, expected = moving.read(part), scene.of(fixed.read(part), part)
         np.testing.assert_array_equal(np.asarray(loaded.images), np.asarray(expected.images))
         np.testing.assert_array_equal(loaded.labels, expected.labels)
+        assert moving.shape == loaded.images.shape[1:] and len(moving.classes) == loaded.num_classes

@@ -222,8 +222,6 @@ def test_malformed_files(subwords, tmp_path, unchecked):
             of_lines(tmp_path, subwords, *sides)
     with pytest.raises(InputError, match=r"a.qa, .*a.qb: no line has text on both sides$"):
         of_lines(tmp_path, subwords, ["", "The cat."], ["tac.", ""], "skip")
-    with pytest.raises(InputError, match='^data.malformed="drop": expected "refuse" or "skip"$'):
-        of_lines(tmp_path, subwords, ["The cat."], ["tac."], "drop")
     (tmp_path / "a.qb").write_bytes(b"fine\nnot \xff\n")
     for _ in range(2):  # nothing is kept of it
         with pytest.raises(InputError, match=r"a.qb: line 2 is no UTF-8$"):

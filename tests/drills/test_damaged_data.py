@@ -7,7 +7,6 @@ import pytest
 
 from configs import bert_tiny, digits, glue, nmt_multi30k
 from posattn_jax.build import experiment
-from posattn_jax.build.data_files import data_files
 from posattn_jax.data import remembered, tokenizer
 from posattn_jax.system.errors import InputError
 from tests.drills.damages import DAMAGES
@@ -26,14 +25,15 @@ def images(folder, name, write, **fields):
 def text(folder):
     write_text(folder / "text")
     config = bert_tiny.get_config("tiny")
-    config.data.update(dir=str(folder / "text"), cache_dir=str(folder / "cache"))
+    config.data.dir, config.cache_dir = str(folder / "text"), str(folder / "cache")
     return config
 
 
 def parallel(folder):
     write_parallel(folder / "text")
     config = nmt_multi30k.get_config("tiny")
-    config.data.update(dir=str(folder / "text"), cache_dir=str(folder / "cache"), test_part="test")
+    config.data.update(dir=str(folder / "text"), test_part="test")
+    config.cache_dir = str(folder / "cache")
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1], buckets=(72,))
     return config
 
@@ -65,7 +65,7 @@ def outcome(config, run, caplog, path: pathlib.Path) -> str:
     """How a start is met: "refused" in one line that names the file or what it misses, "told" in one, or "nothing"."""
     caplog.clear()
     try:
-        remembered.check(data_files(config), run)
+        remembered.check(experiment.data_set(config).files(), run)
         experiment.load_sources(config, workdir=run)
     except InputError as error:
         said = str(error)
@@ -81,7 +81,7 @@ def outcome(config, run, caplog, path: pathlib.Path) -> str:
 def test_every_file_in_every_way(tmp_path, caplog, name):
     """A run that goes on never does so with a file that has changed; one that begins knows what it can."""
     config, run = SETS[name](tmp_path), tmp_path / "run"
-    files = data_files(config)
+    files = experiment.data_set(config).files()
     chosen = list(files.values())[:: 3 if name.startswith("cifar10") else 1]  # of 31 megabytes each
     assert outcome(config, run, caplog, tmp_path) in ("nothing", "told")
     counts = collections.defaultdict(collections.Counter)

@@ -38,7 +38,7 @@ def last_saved(workdir):
 def test_a_killed_run_ends_as_if_never_stopped(tmp_path, arguments, num_kills):
     if arguments is BERT:
         text = write_text(tmp_path / "text", 4000)
-        arguments = (*BERT, f"--config.data.dir={text}", f"--config.data.cache_dir={tmp_path / 'cache'}")
+        arguments = (*BERT, f"--config.data.dir={text}", f"--config.cache_dir={tmp_path / 'cache'}")
     started = time.perf_counter()
     whole = start(tmp_path / "whole", arguments)
     while not any((tmp_path / "whole" / "checkpoints").glob("[0-9]*")):

@@ -30,11 +30,6 @@ def test_examples_of_importing(unchecked):
     assert (names["of_layer"].log_sigma != 0).all()
 
 
-def test_api_has_every_public_name():
-    named = re.findall(r"^\.\. auto(?:class|function):: (\w+)$", (ROOT / "docs" / "api.rst").read_text(), re.MULTILINE)
-    assert sorted(named) == sorted(posattn_jax.__all__)
-
-
 def test_every_page_is_in_the_index():
     docs = ROOT / "docs"
     trees = re.findall(r"```{toctree}\n(.*?)```", (docs / "index.md").read_text(), re.DOTALL)

@@ -93,7 +93,7 @@ def test_what_needs_too_much_is_skipped_and_told():
         (["--sigmas=.1", NO_SPAN], "--sigmas=.1: the model has no span to learn"),
         (["--batch_sizes=1.5"], "--batch_sizes=1.5: expected numbers"),
         (["--batch_sizes=0"], "train.batch_size=0"),
-        (["--config.data.name=tfds/x"], 'data.name="tfds/x": --data=made knows cifar10, digits; use --data=read'),
+        (["--config.data.name=tfds/x"], 'tfds set "x" is not prepared in data.dir=data'),
         (["--steps=0"], "--steps=0"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

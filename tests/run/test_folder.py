@@ -22,5 +22,5 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 def test_a_run_of_an_earlier_version_is_refused(tmp_path):
     config = digits.get_config("tiny")
     write_json(tmp_path / "config.json", config.to_dict() | {"model": {"num_blocks": 3, "span": {"enabled": True}}})
-    with pytest.raises(InputError, match="its config.json is of an earlier version, whose models had no kind$"):
+    with pytest.raises(InputError, match="its config.json is of an earlier version: model has no kind$"):
         check_config(config, tmp_path)

@@ -11,9 +11,8 @@ import pytest
 
 from configs import common, common_nmt, nmt_multi30k
 from configs.common_mixers import mixing
+from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
-from posattn_jax.build.translation import load_parallel
-from posattn_jax.build.translation import sentences as texts
 from posattn_jax.data import parallel, tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.train import train
@@ -34,7 +33,8 @@ class Killed(Exception):
 
 def config_of(files, variant="tiny", **data):
     config = nmt_multi30k.get_config(variant)
-    config.data.update(dir=str(files), cache_dir=str(files / "cache"), test_part="test", **data)
+    config.cache_dir = str(files / "cache")
+    config.data.update(dir=str(files), test_part="test", **data)
     config.data.update(source=LANGUAGES[0], target=LANGUAGES[1])
     config.train.update(total_steps=4)
     config.data.buckets = (72,)  # one shape, which is compiled once
@@ -213,19 +213,19 @@ def files(tmp_path_factory):
 
 def test_every_so_manyth_pair_is_the_validation(files):
     """Lines 7, 14, ..., as the authors' scripts split; byte pairs are learned from the others."""
-    config = config_of(files, validation_every=7, validation_part="there is none")
-    parts = load_parallel(config, test=True)
+    config = config_of(files, validation_part="train/7")
+    parts = experiment.load_sources(config, test=True)
     sides = [(files / f"train.{language}").read_text().splitlines() for language in LANGUAGES]
     held_out = range(6, 120, 7)
     assert sorted(parts["validation"].numbers) == list(held_out)
     assert parts["train"].numbers.tolist() == [i for i in range(120) if i not in held_out]
     assert len(parts["test"]) == 120
-    source, target = texts(config, parts["validation"], "validation")
+    source, target = experiment.data_set(config).sentences(parts["validation"], "validation")
     for number, *pair in zip(parts["validation"].numbers, source, target, strict=True):
         assert pair == [side[number] for side in sides]
     rest = [line for side in sides for i, line in enumerate(side) if i not in held_out]
     assert parts["train"].tokenizer.sha256 == tokenizer.train(rest, 60, "bpe", False, "nfkc").sha256
-    whole = load_parallel(config_of(files), test=False)
+    whole = experiment.load_sources(config_of(files))
     assert whole["train"].tokenizer.sha256 != parts["train"].tokenizer.sha256
 
 
@@ -235,20 +235,24 @@ def test_every_so_manyth_pair_is_the_validation(files):
         ({"model.decoder_block.mixing": mixing("fourier", 2)}, "model.decoder_blocks has FourierWeights"),
         ({"model.decoder_block.cross": mixing("fourier", 2)}, "model.decoder_blocks has FourierWeights"),
         ({"model.decoder_block.cross": None}, "model.decoder_blocks has one without cross-attention"),
-        ({"model": common.classifier()}, 'model.kind="Classifier": expected EncoderDecoder with task="translation"'),
+        ({"model": common.classifier()}, 'model.kind="Classifier": expected EncoderDecoder with task Translation'),
         ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
         ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
         ({"train.batch_size": 570}, "train.batch_size=570: expected at least 8 times the longest of data.buckets, 72"),
-        ({"train.label_smoothing": 1.0}, "train.label_smoothing=1.0: expected at least 0 and less than 1"),
+        ({"task.label_smoothing": 1.0}, "task.label_smoothing=1.0: expected at least 0 and less than 1"),
         ({"train.keep_checkpoints": 0}, "train.keep_checkpoints=0: expected at least 1"),
         ({"data.source": "xx"}, "no train.xx or train.xx.gz there"),
-        ({"optimizer.warmup_steps": 0}, 'optimizer.schedule="inverse_sqrt": expected a warm-up'),
-        ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc", or "none"'),
+        ({"optimizer.schedule.warmup_steps": 0}, "optimizer.schedule: InverseSqrt needs a warm-up"),
+        ({"data.normalization": "nfd"}, 'data.normalization="nfd": expected "nfkc" or "none"'),
         ({"data.source_vocabulary_size": 5000}, "data.source_vocabulary_size=5000: the text allows at most"),
-        ({"train.batch_unit": "words"}, 'train.batch_unit="words": expected "target_tokens" or "places"'),
-        ({"data.validation_every": 1}, "data.validation_every=1: expected 0, or at least 2"),
-        ({"data.validation_every": 121}, "data.validation_every=121: it leaves no pair for validation"),
+        ({"data.batch_unit": "words"}, 'data.batch_unit="words": expected "target_tokens" or "places"'),
+        (
+            {"data.validation_part": "train/1"},
+            'data.validation_part="train/1": expected the name of a part, or "train/N"',
+        ),
+        ({"data.validation_part": "val/9"}, 'data.validation_part="val/9": expected the name of a part, or "train/N"'),
+        ({"data.validation_part": "train/121"}, 'data.validation_part="train/121": it leaves no pair for validation'),
         ({"model.encoder_block.mixing.energies.context": -1}, "context=-1: expected 0 or more"),
     ],
 )

@@ -10,15 +10,15 @@ from ml_collections import ConfigDict
 
 from configs import bert_tiny, digits, glue
 from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
+from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part, set_all
 from posattn_jax.data import tokenizer
-from posattn_jax.data.digits import load as load_digits
+from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import split
 from posattn_jax.system.files import write_json
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.optimizer import adam
+from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.step import init_state
-from posattn_jax.use.trained import of_config
 from tests.support.made_text import sentences
 
 
@@ -43,7 +43,7 @@ def make_digits(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None, 
 
 def validation_digits(seed: int):
     """What a run of digits with this seed is judged by."""
-    return split(load_digits(), seed)[1]
+    return split(Images("digits").read("train"), seed)[1]
 
 
 def make_rte(workdir: pathlib.Path, name="rte") -> pathlib.Path:
@@ -59,13 +59,14 @@ def make_masked_lm(workdir: pathlib.Path) -> pathlib.Path:
 
 def _save(workdir, config):
     workdir.mkdir(parents=True)
-    config.data.cache_dir = str(workdir.parent / "cache")
+    config.cache_dir = str(workdir.parent / "cache")
     write_json(workdir / "config.json", config.to_dict())
-    if config.task != "classification":
-        tokenizer.keep(tokenizer.train(sentences(0, 300), config.data.vocabulary_size), workdir)
+    data = experiment.data_set(config)
+    if not isinstance(data, Images):
+        tokenizer.keep(tokenizer.train(sentences(0, 300), 50), workdir)
     set_all(config.model, implementation="auto")  # what a run on another device may have had, this one has perhaps not
-    task = of_config(config, workdir)[0]
-    state = init_state(task, adam(1e-3), 0)
+    task = experiment.make_task(config, data.empty(workdir))
+    state = init_state(task, Adam(1e-3).make(100, 10), 0)
     # Far enough from 0 that attention and logits differ from input to input.
     leaves, tree = jax.tree.flatten(state.params)
     rng = np.random.default_rng(0)

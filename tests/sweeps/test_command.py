@@ -117,8 +117,8 @@ def test_lists_that_mean_nothing(function, values, message):
         (["--mode=evaluate", "--seeds=1"], "--seeds is for --mode=train and sweep, and --mode is evaluate"),
         (["--seeds=1,2", "--config.seed=3"], "--config.seed: is what the runs of --seeds differ in"),
         (
-            ["--seeds=1,2", "--config.task=masked_lm"],
-            'task="masked_lm": runs of several seeds are trained together only',
+            ["--seeds=1,2", "--config.task.kind=posattn_jax.tasks.masked_lm:MaskedLanguageModelling"],
+            "task MaskedLanguageModelling: runs of several seeds are trained together only",
         ),
         (["--mode=sweep", "--seeds_together=2", "--config.mesh.grid=2"], "mesh.grid=2: runs of several seeds are"),
         (["--mode=report"], "--config: a report is made of finished runs alone"),

@@ -11,7 +11,7 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops.span import span_share
 from posattn_jax.tasks.classification import Classification
-from posattn_jax.train.optimizer import adam
+from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.made_params import made_params
 from tests.support.slow import slow
@@ -76,7 +76,7 @@ def test_span_penalty_shrinks_spans():
 def test_a_step_turns_a_full_covariance(per_head):
     """Off the diagonal a step changes what lies below alone; the span's figures are those of its box."""
     task = make_task(covariance="full", per_head=per_head, span_penalty=1.0)
-    optimizer = adam(1e-2)
+    optimizer = Adam(1e-2).make(100, 10)
     state = jax.jit(lambda: init_state(task, optimizer, 1))()
     batch = jax.tree.map(lambda x: x[None], BATCH)
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)

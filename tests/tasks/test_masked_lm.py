@@ -15,7 +15,8 @@ from posattn_jax.tasks.masking import Masking
 from tests.support.made_params import made_params
 
 SIZE, LENGTH = 30, 12
-MASKING = Masking(vocabulary_size=SIZE, num_special=4, mask_id=3)
+MASKED = {"vocabulary_size": SIZE, "num_special": 4, "mask_id": 3}
+MASKING = Masking(**MASKED)
 draw = jax.jit(MASKING)
 
 
@@ -142,7 +143,7 @@ def test_share_is_a_share(unchecked):
 def task():
     blocks = (bert_block(2, 12, dropout_rate=0.3),)
     encoder = Bert(SIZE, 8, blocks, embedding_dim=6, max_length=LENGTH, dropout_rate=0.3)
-    return MaskedLanguageModelling(model=MaskedLanguageModel(encoder), length=LENGTH, masking=MASKING)
+    return MaskedLanguageModelling(model=MaskedLanguageModel(encoder), input_shape=(LENGTH,), **MASKED)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +229,7 @@ def test_segments_are_seen(task, params):
 def test_a_learned_span_in_bert(implementation):
     """It is priced, told of, and bounded for layouts of a static size."""
     block = bert_block(2, 12, span=GaussianSpan(initial_sigma=0.1), implementation=implementation, dropout_rate=0.0)
-    fields = {"length": LENGTH, "masking": MASKING, "span_penalty": 2.0}
+    fields = {"input_shape": (LENGTH,), "span_penalty": 2.0} | MASKED
     task = MaskedLanguageModelling(model=MaskedLanguageModel(Bert(SIZE, 8, (block,), max_length=LENGTH)), **fields)
     params, batch = jax.jit(task.init)(jax.random.key(0)), make_batch()
     bounded = task.within(((4,),))

@@ -13,7 +13,7 @@ from posattn_jax.nn.siren import Siren
 from posattn_jax.ops.encodings import frequencies, relative_sinusoids
 from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.tasks.task import Task
-from posattn_jax.train.optimizer import adam
+from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.step import init_state, make_train_step
 from tests import oracle
 
@@ -76,7 +76,7 @@ def test_totals_add_up_over_unequal_batches():
     totals = task.zero_totals()
     for batch in evaluation_batches(source, 10):
         totals = jax.tree.map(jnp.add, totals, jax.jit(task.loss)(params, batch)[1])
-    errors = np.asarray(task.siren.apply({"params": params}, jnp.asarray(source.coordinates)), float) - source.targets
+    errors = np.asarray(task.model.apply({"params": params}, jnp.asarray(source.coordinates)), float) - source.targets
     variation = np.sum((source.targets - source.targets.mean(0, dtype=float)) ** 2)
     summary = task.summarise(jax.device_get(totals))
     assert summary["loss"] == pytest.approx(np.mean(errors**2), rel=1e-5)
@@ -97,8 +97,8 @@ def test_a_siren_can_be_the_baseline():
     """
     _, source = load((6,))
     task = Reconstruction(Siren(8, num_layers=2), (6,))
-    angles = np.repeat(np.asarray(frequencies(8)), 2) * 5 / task.siren.omega_initial
-    shifts = np.tile([0, math.pi / 2], 4) / task.siren.omega_initial
+    angles = np.repeat(np.asarray(frequencies(8)), 2) * 5 / task.model.omega_initial
+    shifts = np.tile([0, math.pi / 2], 4) / task.model.omega_initial
     inputs = np.concatenate([np.asarray(relative_sinusoids((6,), 8)), np.ones((11, 1))], axis=1)
     projection = np.linalg.lstsq(inputs, source.targets, rcond=None)[0]
     params = {
@@ -114,7 +114,7 @@ def test_a_siren_can_be_the_baseline():
 @pytest.mark.parametrize("grid_shape", [(8,), (3, 4)], ids=str)
 def test_training_fits_a_small_grid(grid_shape):
     task, source = load(grid_shape, **{"model.hidden_features": 32})
-    optimizer = adam(1e-2)
+    optimizer = Adam(1e-2).make(100, 10)
     train_step = jax.jit(make_train_step(task, optimizer, 1))
     state = jax.jit(lambda: init_state(task, optimizer, 0))()
     batch = {name: array[None] for name, array in whole(source).items()}
@@ -129,7 +129,7 @@ def test_describes_the_fit_where_pictures_look_for_it():
     made = task.describe(params)
     encoding = made["block_0"]["relative_encoding"]
     assert encoding.shape == (5, 7, 1, 8)
-    fitted = task.siren.apply({"params": params}, whole(source)["inputs"])  # row-major, as the source is
+    fitted = task.model.apply({"params": params}, whole(source)["inputs"])  # row-major, as the source is
     np.testing.assert_allclose(encoding.reshape(35, 8), fitted, atol=1e-6)
     assert task.spans(made) == {} and task.half_spans(params) == [] and task.within(()) is task
 
@@ -145,4 +145,4 @@ def test_settings_of_the_siren_are_read():
             "model.learn_omega": True,
         }
     )
-    assert task.siren == Siren(8, 5, 4, 3.0, 7.0, "ckconv", True)
+    assert task.model == Siren(8, 5, 4, 3.0, 7.0, "ckconv", True)

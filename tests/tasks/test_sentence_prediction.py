@@ -16,7 +16,7 @@ N = 7
 def make_task(num_outputs, metric="accuracy"):
     encoder = Bert(SIZE, 8, (bert_block(2, 12),), max_length=LENGTH)
     model = SequenceClassifier(encoder, num_outputs)
-    return SentencePrediction(model=model, length=LENGTH, num_examples=N, metric=metric)
+    return SentencePrediction(model=model, input_shape=(LENGTH,), num_examples=N, metric=metric)
 
 
 def make_batch(targets, groups=None):

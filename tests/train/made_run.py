@@ -13,7 +13,7 @@ from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBia
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member
-from posattn_jax.train.optimizer import adam
+from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import AXES
 
@@ -45,7 +45,7 @@ def make_trainer(
     """Of a run in the folder; or of members, each in a folder of its own there."""
     trainer = Trainer(
         task or make_task(),
-        optimizer or adam(1e-2),
+        optimizer or Adam(1e-2).make(100, 10),
         members or [Member(1, make_images(), make_images(20))],
         mesh or one_device(),
         Settings(
@@ -59,7 +59,7 @@ def make_trainer(
                 }
                 | settings
             )
-        ),
+        ).decided(1),
     )
     trainer.open([workdir / str(member.seed) for member in members] if members else [workdir])
     return trainer

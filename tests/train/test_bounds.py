@@ -42,7 +42,7 @@ def test_a_bounded_run_is_the_same_run(tmp_path, implementation):
     losses = {}
     for name, bounded in (("free", False), ("bounded", True)):
         task = make_task(implementation=implementation if bounded else "dense", span_penalty=-5.0)
-        trainer = make_trainer(tmp_path / name, total_steps=8, task=task, bounded_spans=bounded)
+        trainer = make_trainer(tmp_path / name, total_steps=8, task=task, bounded_spans="yes" if bounded else "no")
         if bounded:
             first = trainer._span_bounds
         trainer.run()

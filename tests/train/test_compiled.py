@@ -15,7 +15,7 @@ def train(workdir, cache, **variables):
     """The command, as a user calls it who has told jax nothing of a cache."""
     of_tests = {name: value for name, value in environment().items() if "COMPILATION_CACHE" not in name}
     of_tests.pop("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-    arguments = ("--config=configs/digits.py:tiny", f"--workdir={workdir}", f"--config.data.cache_dir={cache}")
+    arguments = ("--config=configs/digits.py:tiny", f"--workdir={workdir}", f"--config.cache_dir={cache}")
     subprocess.run(
         [sys.executable, "-m", "posattn_jax.main", *arguments],
         cwd=ROOT,

@@ -20,7 +20,7 @@ from posattn_jax.system.files import read_metrics
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member
-from posattn_jax.train.optimizer import adam
+from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh, put_batch
 from tests.train.made_run import make_images, one_device
@@ -43,9 +43,9 @@ def train(workdir, mesh, num_blocks, **fields):
         accumulation_steps=2,
         eval_batch_size=8,
         log_steps=1,
-        bounded_spans=True,
-    )
-    trainer = Trainer(task, adam(1e-2), [Member(1, train_images, validation)], mesh, settings)
+        bounded_spans="yes",
+    ).decided(1)
+    trainer = Trainer(task, Adam(1e-2).make(100, 10), [Member(1, train_images, validation)], mesh, settings)
     trainer.open([workdir])
     try:
         trainer.run()

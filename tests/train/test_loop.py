@@ -232,8 +232,8 @@ def test_bad_settings(name):
         "eval_batch_size": 1,
         "log_steps": 1,
     }
-    with pytest.raises(InputError, match=f"train.{name}=0: expected at least 1"):
-        Settings(**fields | {name: 0})
+    with pytest.raises(ValueError, match=f"{name}=0: expected at least 1"):
+        Settings(**fields | {name: 0}).decided(10)
 
 
 def test_steps_per_epoch():

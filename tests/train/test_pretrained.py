@@ -38,5 +38,5 @@ def test_encoder_and_pooler_are_taken_and_heads_are_not():
     ids=["shape", "missing", "more"],
 )
 def test_another_encoder_is_refused(encoder, message):
-    with pytest.raises(InputError, match=f"train.pretrained=runs/x: {message}"):
+    with pytest.raises(InputError, match=f"task.pretrained=runs/x: {message}"):
         pretrained.start_from(tree(0.0), {"encoder": encoder}, RUN)

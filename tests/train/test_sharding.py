@@ -14,7 +14,7 @@ from posattn_jax import LowRankTranslution
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.train.loop import abstract_state
-from posattn_jax.train.optimizer import adam
+from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.sharding import RULES, bytes_of, make_mesh, put_batch, state_sharding
 from posattn_jax.train.step import init_state, make_train_step
 from tests.configs.test_configs import made_source
@@ -88,7 +88,7 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
     config, source, task = made(name, variant)
     config.train.accumulation_steps = 1
     rows = source.batch(np.arange(8))
-    optimizer = adam(1e-2, eps=1.0)  # of which an update is about proportional to the gradient
+    optimizer = Adam(1e-2, eps=1.0).make(100, 10)  # of which an update is about proportional to the gradient
     states = []
     for mesh in (make_mesh(2, 2, 2), one_device()):
         abstract = abstract_state(task, optimizer, 0, mesh)
@@ -103,7 +103,7 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
 
 def compiled(task, rows, mesh):
     """An update of this batch, compiled for a mesh; and the state that it takes, abstract."""
-    optimizer = adam(1e-3)
+    optimizer = Adam(1e-3).make(100, 10)
     abstract = abstract_state(task, optimizer, 0, mesh)
     placed = put_batch(rows, mesh, axis=1)
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), placed)

@@ -5,8 +5,8 @@ import optax
 import pytest
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.train.optimizer import adam
-from posattn_jax.train.schedule import learning_rate, to_steps
+from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.schedule import Constant, Cosine, InverseSqrt, Linear, to_steps
 from posattn_jax.train.sharding import make_mesh, num_shards
 from posattn_jax.train.step import init_state, make_train_step, plan_micro_batches
 from tests.train.made_run import make_images, make_task
@@ -86,22 +86,22 @@ def test_durations():
 
 
 def test_learning_rates(unchecked):
-    constant, cosine, linear = (learning_rate(kind, 1.0, 110, 10) for kind in ("constant", "cosine", "linear"))
+    constant, cosine, linear = (kind(warmup_steps=10)(1.0, 110, 1) for kind in (Constant, Cosine, Linear))
     for rate in (constant, cosine, linear):
         assert rate(0) == 0 and rate(5) == pytest.approx(0.5) and rate(10) == pytest.approx(1)
     assert constant(110) == 1 and cosine(60) == pytest.approx(0.5) and linear(110) == pytest.approx(0)
-    assert learning_rate("constant", 0.3, 10)(0) == pytest.approx(0.3)
-    noam = learning_rate("inverse_sqrt", 2.0 / np.sqrt(512 * 10), 110, 10)
+    assert Constant()(0.3, 10, 1)(0) == pytest.approx(0.3)
+    noam = InverseSqrt(warmup_epochs=2.0)(2.0 / np.sqrt(512 * 10), 110, 5)
     for step in (1, 5, 10, 11, 40, 500):  # Vaswani 2017, section 5.3
         assert noam(step) == pytest.approx(2.0 * 512**-0.5 * min(step**-0.5, step * 10**-1.5))
-    with pytest.raises(InputError, match='schedule="step"'):
-        learning_rate("step", 1.0, 10)
+    with pytest.raises(InputError, match="InverseSqrt needs a warm-up"):
+        InverseSqrt()(1.0, 10, 1)
 
 
 def test_optimizer_is_the_papers_adam():
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     grads = {"kernel": jnp.array([[1.0, -3.0], [0.5, 2.0]]), "bias": jnp.array([4.0, -4.0])}
-    updates, _ = adam(1e-3).update(grads, adam(1e-3).init(params), params)
+    updates, _ = (adam := Adam(1e-3).make(100, 10)).update(grads, adam.init(params), params)
     for name, update in updates.items():  # the first step of Adam is the sign of the gradient
         np.testing.assert_allclose(update, -1e-3 * np.sign(grads[name]), rtol=1e-4)
 
@@ -112,10 +112,10 @@ def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     spared |= {name: {last: jnp.ones((3, 2))} for name, last in enumerate(("bias", "bias_0", "scale", "u", "v"))}
     params = {"kernel": jnp.ones((2, 2)), **{str(name): each for name, each in spared.items()}}
     zeros = jax.tree.map(jnp.zeros_like, params)
-    decayed, _ = adam(1e-1, weight_decay=0.5).update(zeros, adam(1e-1, weight_decay=0.5).init(params), params)
+    decayed, _ = (decay := Adam(1e-1, weight_decay=0.5).make(100, 10)).update(zeros, decay.init(params), params)
     np.testing.assert_allclose(decayed["kernel"], -0.05, rtol=1e-5)
     for array in jax.tree.leaves({name: each for name, each in decayed.items() if name != "kernel"}):
         np.testing.assert_array_equal(array, 0)
-    clipped = adam(1.0, eps=1e6, clip_norm=1.0)  # with a huge eps Adam divides by it alone
+    clipped = Adam(1.0, eps=1e6, clip_norm=1.0).make(100, 10)  # with a huge eps Adam divides by it alone
     updates, _ = clipped.update(jax.tree.map(lambda a: 100 * a, params), clipped.init(params), params)
     np.testing.assert_allclose(optax.global_norm(updates), 1e-6, rtol=1e-3)

@@ -78,8 +78,8 @@ def test_they_begin_bit_for_bit_as_alone(tmp_path):
     "fields",
     [
         slow({}),
-        slow({"dispatch_steps": 4, "held_mib": 1}),
-        slow({"bounded_spans": True}),
+        slow({"dispatch_steps": 4, "resident_mib": 1}),
+        slow({"bounded_spans": "yes"}),
         slow({"mesh": make_mesh()}),
     ],
     ids=lambda fields: ",".join(fields),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
+from configs import bert_tiny
 from configs.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.common_vit import VALUES, general
 from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
@@ -144,8 +145,8 @@ def test_other_models(tmp_path, fields):
 
 @pytest.mark.slow
 def test_runs_that_are_not_exported(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text('{"task": "masked_lm"}')
-    with pytest.raises(InputError, match='a run of task="masked_lm": expected "classification" or "glue"'):
+    (tmp_path / "config.json").write_text(json.dumps(bert_tiny.get_config("tiny").to_dict()))
+    with pytest.raises(InputError, match="a run of task MaskedLanguageModelling: expected Classification or Sentence"):
         export.export(tmp_path)
     code, out, err = run_forked("--mode=export", f"--workdir={tmp_path / 'none'}", config=None)
     assert (code, out) == (2, "") and "no run there" in err and len(err.splitlines()) == 1

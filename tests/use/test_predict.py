@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from posattn_jax.data import image_sets
+from posattn_jax.build.parts import part
+from posattn_jax.data.image_sets import Images
 from posattn_jax.data.images import GridImages
-from posattn_jax.data.moving_mnist import Scene
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.use import predict, trained
+from tests.support import made_data
 from tests.support.command import run_forked
 from tests.support.made_runs import make_rte, validation_digits
 from tests.train.made_run import one_device
@@ -119,11 +121,11 @@ def test_folders_that_are_no_such_run(digits_run, tmp_path):
     write(config)
     with pytest.raises(InputError, match="the run has no checkpoint of a finished epoch"):
         told(tmp_path, inputs=["a.png"])
-    write(config | {"task": "reconstruction"})
-    with pytest.raises(InputError, match='a run of task="reconstruction": expected "classification" or "glue"'):
+    write(config | {"task": part(Reconstruction).to_dict()})
+    with pytest.raises(InputError, match="a run of task Reconstruction: expected Classification or SentencePrediction"):
         told(tmp_path, inputs=["a.png"])
     write(config | {"model": {}})
-    with pytest.raises(InputError, match="its config.json is of an earlier version, whose models had no kind$"):
+    with pytest.raises(InputError, match="its config.json is of an earlier version: model has no kind$"):
         told(tmp_path, inputs=["a.png"])
 
 
@@ -160,19 +162,15 @@ def test_a_number(tmp_path):
         told(workdir, lines=[], top=2)
 
 
-def test_kinds_are_those_of_the_sets(tmp_path):
+def test_records_are_those_of_the_sets(tmp_path):
     """What is known without reading a set is what is read."""
-    from tests.support import made_data
-
     made_data.write_mnist(tmp_path)
-    scene = Scene(canvas=60, frames=3)
-    for name in ("digits", "mnist", "moving_mnist", "moving_mnist_clips"):
-        images, kind = image_sets.load(name, tmp_path, "train", False, scene), image_sets.kind(name, tmp_path, scene)
-        assert images is not None
-        assert (*kind.sides, kind.channels) == images.images.shape[1:]
-        assert len(kind.names) == images.num_classes
-    assert [len(set(image_sets.kind(name, tmp_path, scene).names)) for name in ("cifar10", "cifar100")] == [10, 100]
+    for name in ("digits", "mnist"):
+        data = Images(name, str(tmp_path))
+        images = data.read("train")
+        assert data.shape == images.images.shape[1:] and len(data.classes) == images.num_classes
+    assert [len(set(Images(name, str(tmp_path)).classes)) for name in ("cifar10", "cifar100")] == [10, 100]
     with pytest.raises(InputError, match='data.name="none": expected digits, '):
-        image_sets.kind("none", tmp_path, scene)
+        _ = Images("none").classes
     with pytest.raises(InputError, match='tfds set "none" is not prepared'):
-        image_sets.kind("tfds/none", tmp_path, scene)
+        _ = Images("tfds/none", str(tmp_path)).classes

@@ -1,0 +1,206 @@
+"""Sentences in one language, and their translations in another, as what a config's `data` can be."""
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
+from posattn_jax.data.buckets import BatchUnit, check_buckets
+from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.parallel import ParallelText
+from posattn_jax.data.remembered import Files, below
+from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.system.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Translations(DataSet):
+    """Files PART.LANGUAGE, plain or .gz, of which each line translates the other's; or a set that tfds has prepared.
+
+    Attributes:
+      name: "tfds/NAME" of such a set; "": there are files.
+      dir: the folder of the files, or of prepared sets.
+      source, target: the languages.
+      train_part, validation_part, test_part: the names of the parts. "train/N" as validation_part: every Nth pair of
+        the train part, which is then not trained on.
+      validation_limit: judge by the first so many of the validation part; 0: all.
+      vocabulary_size: of subwords and embeddings, 4 special tokens included.
+      source_vocabulary_size: of a source with subwords, and embeddings, of its own; 0: joint.
+      fold_case: whether upper case is read, and written, as lower case.
+      normalization: of Unicode, before subwords are made; "none": "…" stays and is not "...".
+      malformed: whether lines that are empty on one side are refused, or skipped.
+      buckets: the lengths that batches are padded to; the last limits training.
+      batch_unit: what `train.batch_size` counts: tokens of the target, without padding; or places, with.
+    """
+
+    name: str = ""
+    dir: str = "data/nmt"
+    source: str = "en"
+    target: str = "de"
+    train_part: str = "train"
+    validation_part: str = "val"
+    test_part: str = "test"
+    validation_limit: int = 0
+    vocabulary_size: int = 30_004
+    source_vocabulary_size: int = 0
+    fold_case: bool = False
+    normalization: Literal["nfkc", "none"] = "none"
+    malformed: Literal["refuse", "skip"] = "refuse"
+    buckets: tuple[int, ...] = (16, 24, 32, 48, 64, 128)
+    batch_unit: BatchUnit = "target_tokens"
+
+    def __post_init__(self):
+        check_buckets(self.buckets)
+        part, divided, every = self.validation_part.partition("/")
+        if divided and not (part == self.train_part and every.isdecimal() and int(every) >= 2):
+            expected = f'the name of a part, or "{self.train_part}/N" of at least 2'
+            raise ValueError(f'validation_part="{self.validation_part}": expected {expected}')
+        for name in ("vocabulary_size", "source_vocabulary_size"):
+            size = getattr(self, name)
+            if size <= tokenizer.MASK + 1 and (size or name == "vocabulary_size"):
+                raise ValueError(f"{name}={size}: expected more than the special tokens")
+
+    @property
+    def every(self) -> int:
+        """Which pairs of the train part are for the validation; 0: none."""
+        return int(self.validation_part.partition("/")[2] or 0)
+
+    @property
+    def _folder(self) -> pathlib.Path:
+        """Of the files, or of the prepared set."""
+        folder = pathlib.Path(self.dir)
+        if not self.name:
+            return folder
+        found = tfds_translation.find(self.name.removeprefix("tfds/"), folder)
+        if found is None or not self.name.startswith("tfds/"):
+            raise InputError(
+                f"data.name={self.name}: tensorflow-datasets has prepared no such set in data.dir={folder}"
+            )
+        return found
+
+    def _part(self, name: str) -> str:
+        """Where the examples of "train", "validation" or "test" are."""
+        return self.train_part if name == "validation" and self.every else getattr(self, f"{name}_part")
+
+    def _lines(self, part: str, language: str) -> Iterable[str]:
+        """One side of a part."""
+        if self.name:
+            return tfds_translation.lines(self._folder, part, language)
+        return text_files.lines([parallel.find(self._folder, part, language, "data.dir")])
+
+    def load(self, reading: Reading) -> dict[str, ParallelText]:
+        """See `DataSet`; of "train" what is within the limit of length.
+
+        A run that is evaluated keeps its tokenizers, whatever the text; one that is trained refuses a text that makes
+        others.
+        """
+        subwords, workdir = self._tokenizers(reading), reading.workdir
+        parts = {}
+        for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
+            parts[name] = self._read(self._part(name), subwords, reading.cache)
+            if parts[name].num_skipped:
+                print(f"{name}: {parts[name].num_skipped:,} lines are left out, one side of them is empty")
+            if self.every and name != "test":
+                held_out = (parts[name].numbers + 1) % self.every == 0
+                parts[name] = parts[name].select(np.flatnonzero(held_out == (name == "validation")))
+                if not len(parts[name]):
+                    raise InputError(f'data.validation_part="{self.validation_part}": it leaves no pair for {name}')
+        longest = self.buckets[-1]
+        if parts["train"].num_too_long:
+            left_out = f"{parts['train'].num_too_long:,} of {len(parts['train']):,}"
+            print(f"train: {left_out} pairs are left out, longer than {longest} tokens")
+        parts["train"] = dataclasses.replace(parts["train"].within_limit(), batch_unit=self.batch_unit)
+        if not len(parts["train"]):
+            raise InputError(f"data.buckets={self.buckets}: no pair of the train part is as short as {longest} tokens")
+        for name in set(parts) - {"train"}:
+            if parts[name].num_too_long:
+                print(f"{name}: {parts[name].num_too_long:,} pairs are longer than {longest} tokens, and kept")
+        if workdir is not None and (workdir / parallel.RATIO_FILE).exists():
+            parts["train"] = dataclasses.replace(parts["train"], known_ratio=parallel.ratio_of_run(workdir))
+        if reading.places is not None:
+            parts = {name: _fitting(part, name, reading.places) for name, part in parts.items()}
+        if self.validation_limit:
+            parts["validation"] = parts["validation"].first(self.validation_limit)
+        parts["validation"] = parts["validation"].by_length()
+        return parts
+
+    def _read(self, part: str, subwords: tuple[Tokenizer, Tokenizer], cache: pathlib.Path) -> ParallelText:
+        arguments = subwords, self.buckets, cache, self.malformed
+        if self.name:
+            return parallel.of_prepared(self._folder, part, self.source, self.target, *arguments)
+        sides = (parallel.find(self._folder, part, each, "data.dir") for each in (self.source, self.target))
+        return parallel.of_text(*sides, *arguments)
+
+    def sentences(self, source: ParallelText, name: str) -> tuple[list[str], list[str]]:
+        """The text of the examples of "validation" or "test", and their translations.
+
+        They are as in the files, in lower case where the model reads and writes that.
+        """
+        sides = []
+        for language in (self.source, self.target):
+            lines = list(self._lines(self._part(name), language))
+            side = [lines[number] for number in source.numbers]
+            sides.append([line.lower() for line in side] if self.fold_case else side)
+        return sides[0], sides[1]
+
+    def _tokenizers(self, reading: Reading) -> tuple[Tokenizer, Tokenizer]:
+        """Of the source and of the target; the same where the vocabulary is joint."""
+        if reading.evaluates and reading.workdir is not None:
+            return self.tokenizers(reading.workdir)
+        own = {(self.target,): "vocabulary_size"}
+        joint = {(self.source, self.target): "vocabulary_size"}
+        groups = {(self.source,): "source_vocabulary_size"} | own if self.source_vocabulary_size else joint
+        found = [self._tokenizer(languages, field, reading.cache) for languages, field in groups.items()]
+        if reading.workdir is not None:
+            parallel.check_tokenizers(found[0], found[-1], reading.workdir)
+        return found[0], found[-1]
+
+    def tokenizers(self, workdir: pathlib.Path) -> tuple[Tokenizer, Tokenizer]:
+        """Those that a run was trained with: of the source, and of the target."""
+        return parallel.tokenizers_of_run(workdir, joint=not self.source_vocabulary_size)
+
+    def _tokenizer(self, languages: tuple[str, ...], field: str, cache: pathlib.Path) -> Tokenizer:
+        """Byte pairs of what is trained on, in some languages together."""
+        part, sides = "", [self._lines(self.train_part, language) for language in languages]
+        if self.name:
+            part, files = "/".join((self.train_part, *languages)), tfds_translation.files(self._folder)
+        else:
+            files = [parallel.find(self._folder, self.train_part, language, "data.dir") for language in languages]
+        if every := self.every:
+            part += f"/{every}"
+            sides = [(line for number, line in enumerate(side, 1) if number % every) for side in sides]
+        options = {"kind": "bpe", "fold_case": self.fold_case, "normalization": self.normalization}
+        options |= {"field": f"data.{field}", "part": part}
+        return tokenizer.of_lines(itertools.chain.from_iterable(sides), files, getattr(self, field), cache, **options)
+
+    def files(self) -> Files:
+        """See `DataSet`."""
+        paths: list[pathlib.Path] = []
+        with contextlib.suppress(InputError):  # told when it is read
+            paths += tfds_translation.files(self._folder) if self.name else []
+        for part in dict.fromkeys(map(self._part, ("train", "validation", "test"))) if not self.name else ():
+            for language in (self.source, self.target):
+                with contextlib.suppress(InputError):
+                    paths.append(parallel.find(self._folder, part, language, "data.dir"))
+        return below(pathlib.Path(self.dir), paths)
+
+
+def _fitting(part: ParallelText, name: str, places: int) -> ParallelText:
+    """Leaves out of the validation what a mixer with a weight for every pair of places has no place for.
+
+    Raises:
+      InputError: such pairs in another part.
+    """
+    fitting = np.flatnonzero(part.lengths <= places)
+    if len(fitting) == len(part):
+        return part
+    too_long = f"{len(part) - len(fitting):,} pairs of {name} are longer than the {places} places of a PairTable"
+    if name != "validation":
+        raise InputError(f"energies.key_shape=({places},): {too_long}")
+    print(f"{too_long}, and left out")
+    return part.select(fitting)

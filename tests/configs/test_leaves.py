@@ -1,0 +1,172 @@
+"""Every field of every config is one of its part's class, and the run reads it."""
+
+import dataclasses
+import importlib
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+import posattn_jax
+from configs import bert_tiny, digits, glue, nmt_multi30k, reconstruction, translution_moving_mnist, translution_points
+from posattn_jax.build import experiment
+from posattn_jax.build.names import class_of
+from posattn_jax.data import tokenizer
+from posattn_jax.data.batches import order_of
+from posattn_jax.data.data_set import Reading
+from posattn_jax.run.train import train
+from posattn_jax.tasks.task import FROM_DATA
+from tests.configs.test_configs import NAMES, made_source
+from tests.support import made_data
+from tests.support.made_text import LANGUAGES, sentences, write_parallel, write_rte, write_text
+
+# What another field of the same part leaves nothing to say.
+OFF = {
+    ("Bert", "max_length"): lambda part: not part.absolute_positions,
+    ("LinearProjections", "bias_init"): lambda part: not part.use_bias,
+    ("VisionTransformer", "embedding_init"): lambda part: not part.absolute_positions and part.pooling != "class",
+}
+OFF |= dict.fromkeys(
+    [("PositionalSelfAttention", name) for name in ("kernel_init", "bias_init", "param_dtype")],
+    lambda part: not part.use_output,
+)
+PACKAGE = str(pathlib.Path(posattn_jax.__file__).parent)
+
+
+def parts_of(config, path):
+    """(path, part) of a part and of all parts within it."""
+    if "kind" in config:
+        yield path, config
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from parts_of(value, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_part_has_the_fields_of_its_class_and_no_others(name):
+    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    assert set(config) == {"seed", "cache_dir", "data", "task", "model", "train", "optimizer", "mesh"}
+    for group in ("data", "task", "model", "train", "optimizer", "mesh"):
+        for path, part in parts_of(config[group], group):
+            fields = {field.name for field in dataclasses.fields(class_of(part.kind)) if field.metadata != FROM_DATA}
+            fields -= {"parent", "name"} - set(part)  # Flax's own
+            for several in [field for field in fields if field.endswith("blocks") and field not in part]:
+                fields = fields - {several} | {several.removesuffix("s"), f"num_{several}"}
+            assert set(part) - {"kind"} == fields, path
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """What the package's code reads of objects of the classes that a config names, but to check it: (class, field)."""
+    found, watched = set(), set()
+
+    def watch(config):
+        for _, part in parts_of(config, ""):
+            cls = class_of(part.kind)
+            if cls in watched:
+                continue
+            watched.add(cls)
+
+            def spy(self, name, original=cls.__getattribute__):
+                code = sys._getframe(1).f_code
+                checks = code.co_name == "__post_init__" or code.co_filename.endswith("nn/checks.py")
+                if code.co_filename.startswith(PACKAGE) and not checks:
+                    found.add((type(self).__name__, name))
+                return original(self, name)
+
+            monkeypatch.setattr(cls, "__getattribute__", spy)
+        return found
+
+    return watch
+
+
+def unread(config, found):
+    """The leaves of a part, and of those within it, that are not among what was read."""
+    leaves = set()
+    for path, part in parts_of(config, ""):
+        cls = class_of(part.kind).__name__
+        for name in set(part) - {"kind"}:
+            asked = f"{name}s" if name.endswith("block") else name
+            asked = name.removeprefix("num_") if name.endswith("blocks") else asked
+            is_off = OFF.get((cls, name), lambda _: False)(part)
+            if (cls, asked) not in found and not is_off:
+                leaves.add(f"{path}.{name}")
+    return leaves
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads, name):
+    config = importlib.import_module(f"configs.{name}").get_config("tiny")
+    for group in ("model", "task", "optimizer"):
+        found = reads(config[group])
+    source = made_source(config)
+    task = experiment.make_task(config, source)
+    settings = experiment.make_settings(config, 10, task)
+    experiment.make_optimizer(config, settings, 10)
+    batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
+    jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    jax.eval_shape(task.describe, params)
+    # read by what comes before and after: see run/test_language.py and run/test_translation.py
+    found |= {("SentencePrediction", "pretrained"), ("Translation", "decoding")}
+    found |= {("Decoding", each) for each in ("beam_size", "batch_size", "extra_length")}
+    assert not {leaf for group in ("model", "task", "optimizer") for leaf in unread(config[group], found)}
+
+
+def test_training_reads_every_leaf_of_train_and_mesh(reads, tmp_path):
+    config = digits.get_config("tiny")
+    config.cache_dir = str(tmp_path / "cache")
+    found = reads(config.train) | reads(config.mesh)
+    found = reads(config.data)
+    train(config, tmp_path / "run")
+    assert not unread(config.train, found) | unread(config.mesh, found)
+
+
+def moving(folder):
+    made_data.write_mnist(folder)
+    return translution_moving_mnist.get_config("tiny")
+
+
+def points(folder):
+    made_data.write_mnist(folder)
+    return translution_points.get_config("tiny")
+
+
+def text(folder):
+    write_text(folder)
+    return bert_tiny.get_config("tiny")
+
+
+def rte(folder):
+    write_rte(folder)
+    config = glue.get_config("tiny")
+    config.data.name = "rte"
+    return config
+
+
+def parallel(folder):
+    write_parallel(folder)
+    config = nmt_multi30k.get_config("tiny")
+    config.data.update(source=LANGUAGES[0], target=LANGUAGES[1], test_part="test")
+    return config
+
+
+@pytest.mark.parametrize("make", [moving, points, text, rte, parallel, lambda _: reconstruction.get_config("tiny")])
+def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
+    config = make(tmp_path)
+    if "dir" in config.data:
+        config.data.dir = str(tmp_path)
+    found = reads(config.data)
+    kept = tmp_path / "pretrained"
+    tokenizer.keep(tokenizer.train(sentences(0, 300), 50), kept)
+    data = experiment.data_set(config)
+    sources = data.load(Reading(1, tmp_path / "cache", evaluates=True, pretrained=kept))
+    data.files()
+    train_part, settings = sources["train"], config.train
+    order_of(train_part, settings.batch_size, settings.accumulation_steps, 1)
+    train_part.batch(np.arange(2))
+    assert not unread(config.data, found)
