@@ -9,7 +9,7 @@ from posattn_jax.analysis import span_cost
 def write_run(workdir, penalty, images_per_second):
     workdir.mkdir()
     train = {"batch_size": 20, "accumulation_steps": 2}
-    (workdir / "config.json").write_text(json.dumps({"train": train, "model": {"span": {"penalty": penalty}}}))
+    (workdir / "config.json").write_text(json.dumps({"train": train, "task": {"span_penalty": penalty}}))
     (workdir / "summary.json").write_text(json.dumps({"grid_shape": [8, 4], "final": {"accuracy": 0.5}}))
     figures = {"block_0/size_0": 15, "block_0/size_1": 7, "block_1/size_0": 9, "block_1/size_1": 1}
     figures |= {"block_0/score_share_0": 1.0, "block_1/score_share_0": 0.5}

@@ -226,7 +226,7 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
     config = importlib.import_module(f"configs.{name}").get_config(variant)
     for run in read_runs(pathlib.Path("docs/results", folder)).all:
         for group in ("train", "optimizer"):
-            assert {field: config[group][field] for field in run.config[group]} == run.config[group]
+            assert config[group].to_dict() == run.config[group]
 
 
 @pytest.mark.parametrize(

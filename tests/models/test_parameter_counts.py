@@ -35,7 +35,8 @@ COUNTS = {
 
 
 def model_of(config, num_classes, grid_shape):
-    return build_model(config, (Classifier, VisionTransformer), num_classes=num_classes, **table_shapes(grid_shape))
+    known = {"num_classes": num_classes} | table_shapes(config, grid_shape)
+    return build_model(config, (Classifier, VisionTransformer), **known)
 
 
 CASES = [(module, True) for module in COUNTS] + [(cifar1d_siren, False), (cifar2d_span, False)]
@@ -70,8 +71,8 @@ CASES += [slow(*case) for case in FURTHER if case not in CASES]
 def test_parameter_count_of_translution(name, depth, scan_layers):
     shape, channels, num_classes, *counts = TRANSLUTION[name]
     for changes, first, further in zip((common_vit.TRANSFORMER, {}), *counts, strict=True):
-        config = common_vit.get_config(name)
-        change(config, changes)
+        config = common_vit.get_config(name.removeprefix("moving_"))
+        change(config, changes | (common_vit.MOVING if name == "moving_mnist" else {}))
         config.model.update(pooling="class", num_blocks=depth, scan_layers=scan_layers)
         task = Classification(model_of(config, num_classes, shape), shape, channels)
         params = jax.eval_shape(task.init, jax.random.key(0))

@@ -1,5 +1,6 @@
 """The pages under docs/: their examples run, the API has every public name, and they build without a warning."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import posattn_jax
+from posattn_jax.run.train import train
 from tests.project.test_readme import examples
 from tests.support.command import ROOT, environment
 
@@ -28,6 +30,24 @@ def test_examples_of_importing(unchecked):
     assert names["gradient"]["block"]["attention"]["values"]["matrices"].shape == (3, 3, 16, 1, 16)
     assert names["outputs"].shape == (4, 48, 16)
     assert (names["of_layer"].log_sigma != 0).all()
+
+
+def test_a_data_set_and_a_task_of_your_own(tmp_path, monkeypatch):
+    module, config_file = examples("docs/training.md")
+    (tmp_path / "bars.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {}
+    exec(config_file, names)
+    config = names["get_config"]()
+    config.model.update(num_blocks=1, width=16, dropout_rate=0.0)
+    config.model.block.dropout_rate, config.cache_dir = 0.0, str(tmp_path / "cache")
+    config.train.update(total_epochs=40.0, eval_steps=1000)
+    config.optimizer.learning_rate, config.task.smoothing = 3e-3, 0.2
+    train(config, tmp_path / "run")
+    final = json.loads((tmp_path / "run" / "summary.json").read_text())["final"]
+    assert final["accuracy"] > 0.9
+    least = -0.9 * np.log(0.9) - 0.1 * np.log(0.1)  # of labels that are smoothed
+    assert least - 1e-6 < final["loss"] < least + 0.1
 
 
 def test_every_page_is_in_the_index():

@@ -21,6 +21,8 @@ from configs.common_vit import VALUES
 from posattn_jax import Translution
 from posattn_jax.build.parts import part
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.use import explain, trained
 from tests.support.command import run_forked
 from tests.support.made_runs import make_digits, make_masked_lm, make_rte, patches
@@ -179,7 +181,7 @@ def test_sentences(tmp_path, make):
     workdir = make(tmp_path / "run")
     lines = LINES if make is make_masked_lm else LINES[1:]
     page, code = page_of(workdir, lines=lines)
-    run = trained.of_run(workdir, ("masked_lm", "glue"))
+    run = trained.of_run(workdir, (MaskedLanguageModelling, SentencePrediction))
     assert code == 0 and page["kind"] == "text" and len(page["examples"]) == len(lines)
     for i, line in enumerate(lines):
         sentences = tuple(line.decode().strip().split("\t"))
