@@ -89,7 +89,7 @@ def get_config() -> ConfigDict:
     config.train.log_steps = 50
     # updates a dispatch; 0: 16 on accelerators, 1 on CPUs; 1 where spans are bounded, and for text in buckets
     config.train.dispatch_steps = 0
-    config.train.held_mib = -1  # images that take no more are held on the devices; -1: 2048 on accelerators, 0 on CPUs
+    config.train.resident_mib = -1  # images that take no more are device-resident; -1: 2048 on accelerators, 0 on CPUs
     config.train.eval_steps = 0  # between evaluations; 0: an epoch
     config.train.checkpoint_steps = 0  # besides the checkpoint of every evaluation
     config.train.keep_checkpoints = 1  # of so many evaluations; translation averages them: the best and following

@@ -213,8 +213,8 @@ def steps_per_epoch(config: ConfigDict, source: Source) -> int:
     return order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
 
 
-def make_settings(config: ConfigDict, per_epoch: int, grid_together: Sizes | None = None) -> Settings:
-    """How long a run trains, in steps, of which an epoch has `per_epoch`; for `grid_together` see `bounded_spans`."""
+def make_settings(config: ConfigDict, per_epoch: int, vmapped_grid: Sizes | None = None) -> Settings:
+    """How long a run trains, in steps, of which an epoch has `per_epoch`; for `vmapped_grid` see `bounded_spans`."""
     train: Any = config.train
     on_cpu = jax.default_backend() == "cpu"
     return Settings(
@@ -226,16 +226,16 @@ def make_settings(config: ConfigDict, per_epoch: int, grid_together: Sizes | Non
         checkpoint_steps=train.checkpoint_steps,
         eval_steps=train.eval_steps,
         keep_checkpoints=train.keep_checkpoints,
-        bounded_spans=bounded_spans(config, grid_together),
+        bounded_spans=bounded_spans(config, vmapped_grid),
         dispatch_steps=train.dispatch_steps or (1 if on_cpu else 16),
-        held_mib=(0 if on_cpu else 2048) if train.held_mib == -1 else train.held_mib,
+        resident_mib=(0 if on_cpu else 2048) if train.resident_mib == -1 else train.resident_mib,
     )
 
 
-def bounded_spans(config: ConfigDict, grid_together: Sizes | None = None) -> bool:
+def bounded_spans(config: ConfigDict, vmapped_grid: Sizes | None = None) -> bool:
     """Whether training compiles its layouts for static bounds of the spans.
 
-    `grid_together` is the grid that attention meets where seeds are trained together: one program cannot choose between
+    `vmapped_grid` is the grid that attention meets where seeds are vmapped: one program cannot choose between
     layouts for each of them at run time, and would compute them all.
     """
     bounded = config.train.bounded_spans
@@ -248,7 +248,7 @@ def bounded_spans(config: ConfigDict, grid_together: Sizes | None = None) -> boo
     needed = bounded == "yes" or implementation in ("patch", "window") or config.mesh.grid != 1
     # XLA's loops of run-time length are slow on a GPU; those of "fused" are inside its kernel
     pays = bounded == "auto" and jax.default_backend() == "gpu" and implementation != "fused"
-    chooses = implementation == "auto" and grid.num_positions(grid_together or (1,)) >= LEAST_POSITIONS
+    chooses = implementation == "auto" and grid.num_positions(vmapped_grid or (1,)) >= LEAST_POSITIONS
     return needed or pays or (bounded == "auto" and chooses)
 
 

@@ -239,14 +239,14 @@ class EncoderDecoder(nn.Module):
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
-        together = len(target) // len(source)  # hypotheses of a sentence, which meet its tokens as so many queries
-        queries = jnp.tile(places.query, (together, 1))
+        hypotheses = len(target) // len(source)  # of a sentence, which meet its tokens as so many queries
+        queries = jnp.tile(places.query, (hypotheses, 1))
         across = Places(
             queries,
             jnp.arange(source.shape[1], dtype=jnp.int32)[:, None],
             key_mask=source != self.pad_id,
             length_ratio=self.length_ratio,
-            query_features=None if of_query is None else jnp.tile(of_query, (1, together, 1)),
+            query_features=None if of_query is None else jnp.tile(of_query, (1, hypotheses, 1)),
             key_features=source_positions,
             query_shape=places.query_shape,
             key_shape=source.shape[1:],

@@ -95,7 +95,7 @@ def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[st
         if not isinstance(block.attention, PositionalSelfAttention):
             blocks.append(block)
             continue
-        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # blocks of one loop have their parameters together
+        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # blocks of one loop have their parameters stacked
         attention, own = precompute_encoding(
             block.attention, params[name]["attention"], stacked if model.scan_layers else encodings[i]
         )

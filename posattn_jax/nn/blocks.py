@@ -212,8 +212,8 @@ class SequenceBlock(nn.Module):
             return self.mixing.mix(x, own, places, deterministic=deterministic)[0]
 
         def cross(x):
-            together = x.reshape(memory.batch_size, -1, x.shape[-1])
-            return self.cross.mix(together, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
+            joined = x.reshape(memory.batch_size, -1, x.shape[-1])
+            return self.cross.mix(joined, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
 
         def feed_forward(x):
             module = FeedForward(

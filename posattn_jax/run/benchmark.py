@@ -186,7 +186,7 @@ def flops_of(config: ConfigDict, source: Source) -> int:
 
 
 def peak_of(dtype: str) -> tuple[float, str]:
-    """FLOPs a second that all devices reach together, and how that is known."""
+    """FLOPs a second that all devices reach in sum, and how that is known."""
     kind = jax.devices()[0].device_kind
     if kind in PEAKS:
         return jax.device_count() * PEAKS[kind].flops_per_second[dtype], "data sheet"

@@ -32,18 +32,18 @@ def train(config: ConfigDict, workdir: pathlib.Path, wandb_project: str | None =
     _train([config], [workdir], wandb_project)
 
 
-def train_together(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
-    """As `train`, a run of every seed in FOLDER/SEED, all of them in one program: see `train.together`."""
-    check_together(config)
+def train_vmapped(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
+    """As `train`, a run of every seed in FOLDER/SEED, all of them vmapped in one program: see `train.seed_map`."""
+    check_vmapped(config)
     configs = [config.copy_and_resolve_references() for _ in seeds]
     for each, seed in zip(configs, seeds, strict=True):
         each.seed = seed
     _train(configs, [folder / str(seed) for seed in seeds])
 
 
-def check_together(config: ConfigDict) -> None:
-    """InputError for a config of which seeds cannot be trained together."""
-    only = "runs of several seeds are trained together only with"
+def check_vmapped(config: ConfigDict) -> None:
+    """InputError for a config whose seeds cannot be vmapped."""
+    only = "seeds are vmapped only with"
     if config.task != "classification":
         raise InputError(f'task="{config.task}": {only} task="classification"')
     if config.mesh.grid != 1:
@@ -105,7 +105,7 @@ def _saved_step(workdir: pathlib.Path) -> int:
 
 
 def _stages(steps: Sequence[int], total_steps: int) -> list[tuple[list[int], int | None]]:
-    """Which runs are trained together one after the other, and up to which step; at the end all, to their end."""
+    """Which runs are vmapped one after the other, and up to which step; at the end all, to their end."""
     levels = sorted(set(steps))
     ends = [*(min(level, total_steps) for level in levels[1:]), None]
     return [

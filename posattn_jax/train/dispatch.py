@@ -14,16 +14,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from posattn_jax.tasks.task import Batch, Task
 from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
-from posattn_jax.train.held import Held
+from posattn_jax.train.resident import ResidentData
+from posattn_jax.train.seed_map import SeedMap
 from posattn_jax.train.sharding import put_batch
 from posattn_jax.train.step import TrainState, make_train_step
-from posattn_jax.train.together import Together
 
 Figures = dict[str, jax.Array]
 
 
 class Dispatcher:
-    """The updates of a run, or of several together, in blocks of `most` or fewer.
+    """The updates of one seed, or of several vmapped, in blocks of `most` or fewer.
 
     One `program` of given bounds of the spans serves blocks of every size, so that what is computed does not depend on
     where a run was stopped.
@@ -36,7 +36,7 @@ class Dispatcher:
       num_micro_batches: how many an update has.
       accumulation_steps: see `make_train_step`.
       most: the updates of a block.
-      held: the examples on the devices; None: they are read ahead, and sent.
+      resident: the examples on the devices; None: they are read ahead, and sent.
       shardings: of the state.
     """
 
@@ -49,16 +49,16 @@ class Dispatcher:
         num_micro_batches: int,
         accumulation_steps: int,
         most: int,
-        held: Held | None,
+        resident: ResidentData | None,
         shardings: Any,
     ):
         self.most = most
         self._batches, self._mesh, self._num_micro_batches = batches, mesh, num_micro_batches
-        self._held, self._together = held, Together(len(batches))
+        self._resident, self._seeds = resident, SeedMap(len(batches))
 
         def updates(task: Task, state: TrainState, batches: Batch, count: Any, arrays: Any):
             def update(state: TrainState, batch: Batch) -> tuple[TrainState, Figures]:
-                read = None if held is None else functools.partial(held.read, arrays)
+                read = None if resident is None else functools.partial(resident.read, arrays)
                 return make_train_step(task, optimizer, accumulation_steps, read)(state, batch)
 
             first = jax.tree.map(lambda array: array[0], batches)
@@ -78,7 +78,7 @@ class Dispatcher:
         everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
         self.program = functools.cache(
             lambda bounds: jax.jit(
-                self._together.map(
+                self._seeds.map(
                     functools.partial(updates, task if bounds is None else task.within(bounds)), (0, 0, None, 0)
                 ),
                 out_shardings=(shardings, everywhere),
@@ -90,9 +90,9 @@ class Dispatcher:
         """Those of `program`, for the next `count` updates, whose examples are read and placed on the devices."""
         with clock.waiting():
             read = [[next(batches) for _ in range(count)] for batches in self._batches]
-        stacked = self._together.stack([self._block(each) for each in read])
-        placed = put_batch(stacked, self._mesh, axis=2 if self._together.size == 1 else 3)
-        return state, placed, count, None if self._held is None else self._held.arrays
+        stacked = self._seeds.stack([self._block(each) for each in read])
+        placed = put_batch(stacked, self._mesh, axis=2 if self._seeds.size == 1 else 3)
+        return state, placed, count, None if self._resident is None else self._resident.arrays
 
     def __call__(
         self, state: TrainState, count: int, bounds: Bounds | None, clock: Clock

@@ -4,7 +4,7 @@ A run resumes in this order: the newest readable checkpoint gives the state (par
 of the epoch) and the position in the data; metrics written after that step are dropped. What follows is then, on one
 machine, bit for bit what it would have been without the interruption.
 
-Runs that are trained together are one program, in which all of theirs has a leading axis (see `train.together`); each
+Vmapped seeds are one program, in which all arrays of theirs have a leading axis (see `train.seed_map`); each
 has its folder, in which nothing tells that it was not alone but the speed.
 """
 
@@ -27,22 +27,22 @@ from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.dispatch import Dispatcher, Figures
 from posattn_jax.train.evaluator import Evaluator
-from posattn_jax.train.held import Held
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.member import Member
+from posattn_jax.train.resident import ResidentData
+from posattn_jax.train.seed_map import SeedMap
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import bytes_of, num_shards, own_share, state_sharding
 from posattn_jax.train.step import TrainState, init_state, plan_micro_batches
-from posattn_jax.train.together import Together
 from posattn_jax.train.writers import Progress
 
 
 def abstract_state(
-    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, together: Together | None = None
+    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap | None = None
 ) -> TrainState:
-    """The shapes, dtypes and shardings of a run's state, or of several runs' together."""
-    together = together or Together()
-    state = jax.eval_shape(lambda: together.stack([init_state(task, optimizer, seed)] * together.size))
+    """The shapes, dtypes and shardings of a run's state, or of several vmapped seeds."""
+    seeds = seeds or SeedMap()
+    state = jax.eval_shape(lambda: seeds.stack([init_state(task, optimizer, seed)] * seeds.size))
     return jax.tree.map(
         lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
         state,
@@ -51,7 +51,7 @@ def abstract_state(
 
 
 class Trainer:
-    """One run, or several together: their compiled functions, their state, and their folders."""
+    """One run, or several vmapped seeds: their compiled functions, their state, and their folders."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Trainer:
         settings: Settings,
     ):
         self.task, self.mesh, self.settings, self.members = task, mesh, settings, members
-        self._together = together = Together(len(members))
+        self._seeds = seeds = SeedMap(len(members))
         orders = [
             order_of(member.train_source, settings.batch_size, settings.accumulation_steps, member.seed)
             for member in members
@@ -83,14 +83,14 @@ class Trainer:
         self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
         self._abstract_all = self.abstract
         if len(members) > 1:
-            self._abstract_all = abstract_state(task, optimizer, members[0].seed, mesh, together)
+            self._abstract_all = abstract_state(task, optimizer, members[0].seed, mesh, seeds)
         of_one, of_all = (_shardings(abstract) for abstract in (self.abstract, self._abstract_all))
         self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
-        held = self._held([member.train_source for member in members])
-        self._held_validation = self._held([member.validation_source for member in members])
+        resident = self._resident([member.train_source for member in members])
+        self._resident_validation = self._resident([member.validation_source for member in members])
         for member, order in zip(members, orders, strict=True):
             member.name = f"seed {member.seed}: " if len(members) > 1 else ""
-            member.read(order, self.micro_batches[0], own_share(mesh), held is not None)
+            member.read(order, self.micro_batches[0], own_share(mesh), resident is not None)
         self.dispatcher = Dispatcher(
             task,
             optimizer,
@@ -99,14 +99,14 @@ class Trainer:
             self.micro_batches[0],
             settings.accumulation_steps,
             most,
-            held,
+            resident,
             of_all,
         )
         self._evaluator_within = functools.cache(
-            lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size, together)
+            lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size, seeds)
         )
         self._sigmas = jax.jit(  # of what `describe` makes the rest is not computed
-            together.map(
+            seeds.map(
                 lambda params: {
                     block: {name: array for name, array in out.items() if name == "sigma"}
                     for block, out in task.describe(params).items()
@@ -116,16 +116,16 @@ class Trainer:
         )
         # Each as it is made for a run alone.
         self._init = lambda seed: jax.jit(lambda: init_state(task, optimizer, seed), out_shardings=of_one)()
-        self._stack = jax.jit(lambda *states: together.stack(states), out_shardings=of_all)
-        self._split = jax.jit(together.split, out_shardings=[of_one] * len(members))
+        self._stack = jax.jit(lambda *states: seeds.stack(states), out_shardings=of_all)
+        self._split = jax.jit(seeds.split, out_shardings=[of_one] * len(members))
         self._pending: list[tuple[int, int, Figures]] = []
 
-    def _held(self, sources: Sequence[Any]) -> Held | None:
+    def _resident(self, sources: Sequence[Any]) -> ResidentData | None:
         """The sources on the devices, if these may hold them all."""
         if not all(isinstance(source, Resident) for source in sources):
             return None
-        fits = sum(source.num_bytes for source in sources) <= self.settings.held_mib * 2**20
-        return Held(sources, self.mesh) if fits else None
+        fits = sum(source.num_bytes for source in sources) <= self.settings.resident_mib * 2**20
+        return ResidentData(sources, self.mesh) if fits else None
 
     def open(self, workdirs: Sequence[pathlib.Path], pretrained: Callable[[Any], Any] | None = None) -> None:
         """Takes up every run where its folder left it, or begins it, with what `pretrained` makes of fresh parameters.
@@ -145,10 +145,10 @@ class Trainer:
             states.append(state)
         steps = [int(state.step) for state in states]
         if len(set(steps)) > 1:
-            raise RunError(f"the runs are at different steps, {steps}: the same command brings them together")
+            raise RunError(f"the runs are at different steps, {steps}: the same command lets those behind catch up")
         self.step = steps[0]
         self.state = states[0] if len(states) == 1 else self._stack(*states)
-        self._bounds = SpanBounds(self.task, self.state.params, self._together) if self.settings.bounded_spans else None
+        self._bounds = SpanBounds(self.task, self.state.params, self._seeds) if self.settings.bounded_spans else None
 
     @property
     def _span_bounds(self) -> Bounds | None:
@@ -232,7 +232,7 @@ class Trainer:
     def _check(self) -> None:
         """Waits for the pending updates, and makes sure that all were finite."""
         for first, count, figures in jax.device_get(self._pending):
-            for member, own in zip(self.members, self._together.split(figures), strict=True):
+            for member, own in zip(self.members, self._seeds.split(figures), strict=True):
                 member.check(first, {name: values[:count] for name, values in own.items()})
         self._pending.clear()
 
@@ -242,7 +242,7 @@ class Trainer:
         rate = clock.steps_per_second(self.step) * self.examples_per_step * len(self.members)
         clock.start_rate(self.step)
         task = self._task_within(self._span_bounds)
-        sigmas = self._together.split(jax.device_get(self._sigmas(self.state.params)))
+        sigmas = self._seeds.split(jax.device_get(self._sigmas(self.state.params)))
         for member, of_blocks in zip(self.members, sigmas, strict=True):
             speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": member.seconds + seconds}
             member.write(self.step, self.epoch, "speed", speed)
@@ -259,12 +259,12 @@ class Trainer:
 
     def _evaluate(self, clock: Clock) -> list[str]:
         """Evaluates, writes what the updates since the last time brought, and saves; returns a line about each run."""
-        totals = self._together.split(jax.device_get(self.state.totals))
+        totals = self._seeds.split(jax.device_get(self.state.totals))
         if self.step % self.eval_steps == 0:  # not where the run ends in between: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         evaluator = self._evaluator_within(self._span_bounds)
         sources = [member.validation_source for member in self.members]
-        validations = evaluator.of_each(self.state.params, sources, self._held_validation)
+        validations = evaluator.of_each(self.state.params, sources, self._resident_validation)
         score, lines = self.task.score, []
         for member, validation in zip(self.members, validations, strict=True):
             member.check_validation(self.step, validation)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posattn_jax.data.batches import HeldExamples, Order, Share, Source, training_batches
+from posattn_jax.data.batches import Order, ResidentIds, Share, Source, training_batches
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_first
 from posattn_jax.train.checkpoint import Checkpoints
@@ -23,8 +23,8 @@ class Member:
       batches: of training, in its order, from `read` on.
       writers: that its metrics go to beside its folder, before `open`.
       checkpoints: of its folder, from `open` on.
-      seconds: that it has been trained: when it was opened, and again at the end. Of what it is trained together with
-        others it counts its share.
+      seconds: that it has been trained: when it was opened, and again at the end. Of vmapped seeds each
+        counts its share.
       shown: its latest figures, for the terminal.
     """
 
@@ -33,9 +33,9 @@ class Member:
         self.name = ""
         self.writers: list[Writer] = []
 
-    def read(self, order: Order, num_micro_batches: int, share: Share, held: bool) -> None:
-        """Begins to read its examples in an order; of those that devices hold the ids alone."""
-        source = HeldExamples(len(self.train_source)) if held else self.train_source
+    def read(self, order: Order, num_micro_batches: int, share: Share, resident: bool) -> None:
+        """Begins to read its examples in an order; of those that are device-resident the ids alone."""
+        source = ResidentIds(len(self.train_source)) if resident else self.train_source
         self.batches = training_batches(source, order.dataset(), num_micro_batches, share)
 
     def open(self, workdir: pathlib.Path, abstract: TrainState, keep: int, total_steps: int) -> TrainState | None:

@@ -22,7 +22,7 @@ class Settings:
         cost follows the spans at run time.
       dispatch_steps: the updates that the devices are given at once; one where spans are bounded, which are looked at
         after each, and where batches have several shapes.
-      held_mib: the MiB of examples, of sources that are `Resident`, that each device holds at most.
+      resident_mib: the MiB of examples, of sources that are `Resident`, that are device-resident at most, on each.
     """
 
     total_steps: int
@@ -35,13 +35,13 @@ class Settings:
     keep_checkpoints: int = 1
     bounded_spans: bool = False
     dispatch_steps: int = 1
-    held_mib: int = 0
+    resident_mib: int = 0
 
     def __post_init__(self):
         for name in ("total_steps", "eval_batch_size", "log_steps", "keep_checkpoints", "dispatch_steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"train.{name}={getattr(self, name)}: expected at least 1")
-        for name in ("checkpoint_steps", "eval_steps", "held_mib"):
+        for name in ("checkpoint_steps", "eval_steps", "resident_mib"):
             if getattr(self, name) < 0:
                 raise InputError(f"train.{name}={getattr(self, name)}: expected 0 or more")
 

@@ -94,7 +94,7 @@ def state_sharding(state: Any, mesh: Mesh) -> Any:
 
 
 def bytes_of(state: Any) -> tuple[int, int]:
-    """The memory of an abstract state with shardings: on all devices together without copies, and on each of them."""
+    """The memory of an abstract state with shardings: on all devices, without copies, and on each of them."""
     whole = on_each = 0
     for array in jax.tree.leaves(state):
         whole += array.size * array.dtype.itemsize

@@ -143,7 +143,7 @@ def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, 
     ],
     ids=str,
 )
-def test_where_spans_of_seeds_together_are_bounded(grid_shape, changes, bounded):
+def test_where_spans_of_vmap_seeds_are_bounded(grid_shape, changes, bounded):
     config = digits.get_config("tiny")
     change(config, changes)
     assert experiment.make_settings(config, 10, grid_shape).bounded_spans == bounded

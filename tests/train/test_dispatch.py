@@ -1,4 +1,4 @@
-"""Several updates in a dispatch, and examples that the devices hold."""
+"""Several updates in a dispatch, and device-resident examples."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ def one_by_one(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"dispatch_steps": 4, "held_mib": 1}, slow({"dispatch_steps": 4}), slow({"held_mib": 1})],
+    [{"dispatch_steps": 4, "resident_mib": 1}, slow({"dispatch_steps": 4}), slow({"resident_mib": 1})],
     ids=str,
 )
 def test_neither_changes_what_is_computed(tmp_path, one_by_one, fields):
@@ -40,12 +40,12 @@ def test_a_run_that_was_stopped_inside_a_block_ends_bit_for_bit(tmp_path):
     """Blocks are 4 updates from the 6th on, and 4 from the 2nd."""
     for name, stops in (("whole", ()), ("stopped", (6,))):
         for total_steps in (*stops, 17):
-            train(tmp_path / name, total_steps=total_steps, log_steps=100, dispatch_steps=4, held_mib=1)
+            train(tmp_path / name, total_steps=total_steps, log_steps=100, dispatch_steps=4, resident_mib=1)
     state = [make_trainer(tmp_path / name, total_steps=17).state for name in ("whole", "stopped")]
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, state))
 
 
-def test_the_updates_are_dispatched_together(tmp_path, monkeypatch):
+def test_several_updates_are_one_dispatch(tmp_path, monkeypatch):
     """The first alone, after which the clock starts; then up to where something is due."""
     counts, dispatch = [], Trainer._update
 
@@ -60,8 +60,8 @@ def test_the_updates_are_dispatched_together(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_examples_are_held_on_every_device(tmp_path, one_by_one):
-    train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=5, held_mib=1, dispatch_steps=3, mesh=make_mesh())
+def test_examples_are_resident_on_every_device(tmp_path, one_by_one):
+    train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=5, resident_mib=1, dispatch_steps=3, mesh=make_mesh())
     expected = values(one_by_one)
     assert values(tmp_path) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""Examples that devices hold."""
+"""The examples of a source, device-resident."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Resident
 from posattn_jax.tasks.task import Batch
-from posattn_jax.train.together import Together
+from posattn_jax.train.seed_map import SeedMap
 
 
-class Held:
+class ResidentData:
     """All examples of a source, or of one a run, whole on every device.
 
     Attributes:
@@ -20,7 +20,7 @@ class Held:
     def __init__(self, sources: Sequence[Resident], mesh: Mesh):
         self._read = sources[0].read
         everywhere = NamedSharding(mesh, PartitionSpec())
-        table = Together(len(sources)).stack([source.table() for source in sources])
+        table = SeedMap(len(sources)).stack([source.table() for source in sources])
         self.arrays = {name: jax.device_put(array, everywhere) for name, array in table.items()}
 
     def read(self, arrays: dict[str, jax.Array], ids: jax.Array) -> Batch:

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, as one program: all arrays of theirs get a leading axis, an entry a run."""
+"""Runs that differ in their seed alone, vmapped into one program: their arrays get a leading axis, an entry a seed."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Together:
-    """What takes several runs' arrays together and apart; a run alone has no such axis, and the program of its own.
+class SeedMap:
+    """What stacks several runs' arrays and splits them again; a run alone has no such axis, and the program of its own.
 
     Attributes:
       size: how many runs there are.

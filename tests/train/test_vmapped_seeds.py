@@ -1,4 +1,4 @@
-"""Seeds that are trained together: each as if it were alone."""
+"""Vmapped seeds: each as if it were alone."""
 
 import dataclasses
 import os
@@ -65,12 +65,12 @@ def alone(tmp_path_factory):
 
 
 def test_they_begin_bit_for_bit_as_alone(tmp_path):
-    together, fresh = begin(tmp_path / "together"), [begin(tmp_path / "alone", (seed,)) for seed in SEEDS]
-    chex.assert_trees_all_equal(jax.device_get(together.states), [jax.device_get(each.state) for each in fresh])
-    for member, each in zip(together.members, fresh, strict=True):
+    vmapped, fresh = begin(tmp_path / "vmapped"), [begin(tmp_path / "alone", (seed,)) for seed in SEEDS]
+    chex.assert_trees_all_equal(jax.device_get(vmapped.states), [jax.device_get(each.state) for each in fresh])
+    for member, each in zip(vmapped.members, fresh, strict=True):
         for _ in range(7):
             chex.assert_trees_all_equal(next(member.batches), next(each.members[0].batches))
-    for trainer in (together, *fresh):
+    for trainer in (vmapped, *fresh):
         trainer.close()
 
 
@@ -78,7 +78,7 @@ def test_they_begin_bit_for_bit_as_alone(tmp_path):
     "fields",
     [
         slow({}),
-        slow({"dispatch_steps": 4, "held_mib": 1}),
+        slow({"dispatch_steps": 4, "resident_mib": 1}),
         slow({"bounded_spans": True}),
         slow({"mesh": make_mesh()}),
     ],
@@ -105,7 +105,7 @@ def test_what_some_began_others_end(tmp_path, alone, before, after):
 
 
 @pytest.mark.slow
-def test_interrupted_together_they_end_bit_for_bit(tmp_path):
+def test_interrupted_they_end_bit_for_bit(tmp_path):
     whole = finish(tmp_path / "whole", total_steps=9)
     trainer = begin(tmp_path / "stopped", total_steps=9)
     update = trainer._update
