@@ -10,6 +10,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -147,7 +148,7 @@ class EncoderDecoder(nn.Module):
 
     def setup(self):
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        embed = {"embedding_init": self.embedding_init, **fields}
+        embed = {"embedding_init": named(self.embedding_init, "vocabulary", "width"), **fields}
         self.embedding = nn.Embed(self.vocabulary_size, self.width, **embed)
         if self.source_vocabulary_size is not None:
             self.source_embedding = nn.Embed(self.source_vocabulary_size, self.width, **embed)

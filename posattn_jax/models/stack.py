@@ -65,6 +65,7 @@ def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, l
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         length=len(blocks),
+        metadata_params={nn.meta.PARTITION_NAME: None},  # the axis of the blocks is not cut
     )
     x, stacked = scanned(blocks[0], x)
     return x, [{name: array[i] for name, array in stacked.items()} for i in range(len(blocks))]

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attending import Attention
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
@@ -188,7 +189,7 @@ class PositionalSelfAttention(nn.Module):
             outputs = nn.DenseGeneral(
                 width,
                 axis=(-2, -1),
-                kernel_init=self.kernel_init,
+                kernel_init=named(self.kernel_init, "heads", None, "width"),
                 bias_init=self.bias_init,
                 dtype=self.dtype,
                 param_dtype=self.param_dtype,

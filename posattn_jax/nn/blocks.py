@@ -51,9 +51,9 @@ class FeedForward(nn.Module):
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         if self.kernel_init is not None:
             fields |= {"kernel_init": self.kernel_init, "bias_init": nn.initializers.zeros}
-        hidden = linear(self.mlp_dim, width, name="hidden", **fields)(inputs)
+        hidden = linear(self.mlp_dim, width, ("width", "hidden"), name="hidden", **fields)(inputs)
         hidden = self.activation(Dropout(self.dropout_rate)(hidden, deterministic=deterministic))
-        return linear(width, self.mlp_dim, name="output", **fields)(hidden)
+        return linear(width, self.mlp_dim, ("hidden", "width"), name="output", **fields)(hidden)
 
 
 class EncoderBlock(nn.Module):

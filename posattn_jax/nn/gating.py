@@ -9,6 +9,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.linear import XAVIER
 
 
@@ -93,8 +94,8 @@ class GeluGate(nn.Module):
     def __call__(self, inputs: Features, outputs: Query) -> Query:
         gate = nn.DenseGeneral(
             outputs.shape[2:],
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
+            kernel_init=named(self.kernel_init, "width", "heads", None),
+            bias_init=named(self.bias_init, "heads", None),
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             name="linear",

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn import places as at
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import DotProducts
@@ -130,8 +131,6 @@ class TokenMixing(nn.Module):
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
         heads = self.num_heads, self.head_dim or width // self.num_heads
         fields: dict[str, Any] = {
-            "kernel_init": self.kernel_init,
-            "bias_init": self.bias_init,
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,
         }
@@ -151,11 +150,16 @@ class TokenMixing(nn.Module):
 
         def make_value(x: Features):
             factor = getattr(self.values, "width_factor", 1)
-            value = nn.DenseGeneral((heads[0], factor * heads[1]), name="value", **fields)(x)
+            inits = {
+                "kernel_init": named(self.kernel_init, "width", "heads", None),
+                "bias_init": named(self.bias_init, "heads", None),
+            }
+            value = nn.DenseGeneral((heads[0], factor * heads[1]), name="value", **inits, **fields)(x)
             return value if self.values is None else self.values(value)
 
         sums = mixing.mix(dropped, memory.keep("value", make_value))
         outputs = Dropout(self.sum_dropout_rate)(sums, deterministic=deterministic)
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
-        return nn.DenseGeneral(width, axis=(-2, -1), name="output", **fields)(outputs), weights
+        inits = {"kernel_init": named(self.kernel_init, "heads", None, "width"), "bias_init": self.bias_init}
+        return nn.DenseGeneral(width, axis=(-2, -1), name="output", **inits, **fields)(outputs), weights

@@ -32,22 +32,9 @@ from posattn_jax.train.member import Member
 from posattn_jax.train.resident import ResidentData
 from posattn_jax.train.seed_map import SeedMap
 from posattn_jax.train.settings import Settings
-from posattn_jax.train.sharding import bytes_of, num_shards, own_share, state_sharding
-from posattn_jax.train.step import TrainState, init_state, plan_micro_batches
+from posattn_jax.train.sharding import bytes_of, num_shards, own_share
+from posattn_jax.train.step import TrainState, abstract_state, init_state, plan_micro_batches
 from posattn_jax.train.writers import Progress
-
-
-def abstract_state(
-    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap | None = None
-) -> TrainState:
-    """The shapes, dtypes and shardings of a run's state, or of several vmapped seeds."""
-    seeds = seeds or SeedMap()
-    state = jax.eval_shape(lambda: seeds.stack([init_state(task, optimizer, seed)] * seeds.size))
-    return jax.tree.map(
-        lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
-        state,
-        state_sharding(state, mesh),
-    )
 
 
 class Trainer:

@@ -6,9 +6,9 @@ special case 1 x 1 x 1 x 1.
 """
 
 import math
-import re
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -19,30 +19,8 @@ from posattn_jax.system.errors import InputError
 
 AXES = ("data", "fsdp", "model", "grid")
 
-# What a dimension of a parameter is -> the axis of the mesh that cuts it.
-CUT_BY = {"width": "fsdp", "heads": "model", "hidden": "model", "vocabulary": "model", "": None}
-
-# Path of a parameter -> what its last dimensions are; "" is not cut. An optimiser's moments have the same paths.
-RULES = (
-    (r"convolution/kernel$", ("", "", "width")),
-    (r"projections/(\w+/)?kernel$", ("width", "", "heads", "")),
-    (r"projections/(\w+/)?bias$", ("", "heads", "")),
-    (r"(attention|mixing|cross)/output/kernel$", ("heads", "", "width")),
-    (r"(attention|mixing|cross)/(energies/\w+|value|gate/linear)/kernel$", ("width", "heads", "")),
-    (r"(attention|mixing|cross)/(energies/\w+|value|gate/linear)/bias$", ("heads", "")),
-    (r"energies/relative$", ("heads", "")),
-    (r"(values|terms_\d+)/(\w*matrices|matrix|relative|bases)$", ("width", "heads", "")),
-    (r"values/up$", ("heads", "", "")),
-    (r"values/down$", ("width", "")),
-    (r"feed_forward/hidden/kernel$", ("width", "hidden")),
-    (r"feed_forward/hidden/bias$", ("hidden",)),
-    (r"feed_forward/output/kernel$", ("hidden", "width")),
-    (r"position_embedding/embedding$|(vectors|positions)/table$", ("", "width")),
-    (r"embedding/embedding$", ("vocabulary", "width")),
-    (r"(embed|embedding_projection|transform|pooler|linear|head|head_\w+)/kernel$", ("", "width")),
-    (r"extra_heads/(kernel|value|pointwise)/kernel$", ("width", "")),
-    (r"siren/kernel_\d+$", ("", "width")),
-)
+# Name of a parameter's axis (`nn.axis_names`) -> the axis of the mesh that cuts it.
+RULES = (("width", "fsdp"), ("heads", "model"), ("hidden", "model"), ("vocabulary", "model"))
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, grid: int = 1) -> Mesh:
@@ -77,20 +55,22 @@ def own_share(mesh: Mesh) -> Share:
     return Share(tuple(own), num_shards(mesh))
 
 
-def state_sharding(state: Any, mesh: Mesh) -> Any:
-    """The sharding of every array of a (possibly abstract) state, by the rules above; replicated where none applies."""
+def state_sharding(boxed: Any, mesh: Mesh) -> Any:
+    """The sharding of every array of an abstract state whose parameters have the names of their axes.
 
-    def sharding(path, array) -> NamedSharding:
-        name = "/".join(str(getattr(key, "key", getattr(key, "name", ""))) for key in path)
-        dimensions = next((dimensions for pattern, dimensions in RULES if re.search(pattern, name)), ())
-        axes = [CUT_BY[dimension] for dimension in ("",) * (array.ndim - len(dimensions)) + dimensions[-array.ndim :]]
-        fits = [
-            axis if axis and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip(axes, array.shape, strict=True)
-        ]
-        return NamedSharding(mesh, PartitionSpec(*fits))
+    An axis that the mesh does not divide is not cut, nor is what has no names.
+    """
 
-    return jax.tree_util.tree_map_with_path(sharding, state)
+    def sharding(box: Any) -> NamedSharding:
+        cut = nn.logical_to_mesh_axes(box.names, RULES) if isinstance(box, nn.meta.AxisMetadata) else ()
+        shape = nn.unbox(box).shape
+        spec = (None,) * (len(shape) - len(cut)) + tuple(cut)  # vmapped seeds have an axis before
+        fits = [axis and size % mesh.shape[axis] == 0 for axis, size in zip(spec, shape, strict=True)]
+        return NamedSharding(
+            mesh, PartitionSpec(*(axis if fit else None for axis, fit in zip(spec, fits, strict=True)))
+        )
+
+    return jax.tree.map(sharding, boxed, is_leaf=lambda each: isinstance(each, nn.meta.AxisMetadata))
 
 
 def bytes_of(state: Any) -> tuple[int, int]:

@@ -4,14 +4,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from posattn_jax.axes import Array
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
+from posattn_jax.train.seed_map import SeedMap
+from posattn_jax.train.sharding import RULES, state_sharding
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -33,15 +37,39 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _boxed_params(task: Task, rng: Array) -> Any:
+    """`task.init`, traced once for whatever asks for its shapes or its values, with the names of axes."""
+    with nn.logical_axis_rules(RULES):
+        return task.init(rng)
+
+
 def init_params(task: Task, rng: Array) -> Any:
-    """`task.init`, traced once for whatever asks for its shapes or its values."""
-    return task.init(rng)
+    """`task.init`."""
+    return nn.unbox(_boxed_params(task, rng))
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """A fresh state; everything random in it is drawn from the seed."""
+    return nn.unbox(_boxed_state(task, optimizer, seed))
+
+
+def abstract_state(
+    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap | None = None
+) -> TrainState:
+    """The shapes, dtypes and shardings of a run's state, or of that of vmapped seeds."""
+    seeds = seeds or SeedMap()
+    boxed = jax.eval_shape(lambda: seeds.stack([_boxed_state(task, optimizer, seed)] * seeds.size))
+    return jax.tree.map(
+        lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
+        nn.unbox(boxed),
+        state_sharding(boxed, mesh),
+    )
+
+
+def _boxed_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """Parameters, and what the optimiser keeps of each, in boxes with the names of their axes."""
     init_rng, rng = jax.random.split(jax.random.key(seed))
-    params = init_params(task, init_rng)
+    params = _boxed_params(task, init_rng)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
