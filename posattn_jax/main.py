@@ -86,18 +86,14 @@ def main(argv: list[str]) -> int:
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
     match _MODE.value:
         case "train":
-            from posattn_jax.run.evaluate import evaluate
-            from posattn_jax.run.train import train, train_vmapped
+            from posattn_jax.run.train import train
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            if _SEEDS.value is None:
-                train(_config(), workdir, _WANDB.value)
-            else:
-                train_vmapped(_config(), workdir, command_line.numbers("--seeds", _SEEDS.value))
+            seeds = None if _SEEDS.value is None else command_line.numbers("--seeds", _SEEDS.value)
+            train(_config(), workdir, _WANDB.value, seeds)
         case "evaluate":
             from posattn_jax.run.evaluate import evaluate
-            from posattn_jax.run.train import train, train_vmapped
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)

@@ -19,26 +19,10 @@ from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import Member
+from posattn_jax.train.member import SeedData
+from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import make_mesh
 from posattn_jax.train.wandb_writer import WandbWriter
-
-
-def train(config: ConfigDict, workdir: pathlib.Path, wandb_project: str | None = None) -> None:
-    """Trains, or continues; at the end writes the summary and draws the pictures.
-
-    With a `wandb_project` the metrics are logged there too.
-    """
-    _train([config], [workdir], wandb_project)
-
-
-def train_vmapped(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
-    """As `train`, a run of every seed in FOLDER/SEED, all of them vmapped in one program: see `train.seed_map`."""
-    check_vmapped(config)
-    configs = [config.copy_and_resolve_references() for _ in seeds]
-    for each, seed in zip(configs, seeds, strict=True):
-        each.seed = seed
-    _train(configs, [folder / str(seed) for seed in seeds])
 
 
 def check_vmapped(config: ConfigDict) -> None:
@@ -54,8 +38,19 @@ def check_vmapped(config: ConfigDict) -> None:
         raise InputError(f"{only} one process, and here are {jax.process_count()}")
 
 
-def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wandb_project: str | None = None) -> None:
-    """Trains the runs of configs that differ in the seed alone. Those behind catch up with the others first."""
+def train(
+    config: ConfigDict, folder: pathlib.Path, wandb_project: str | None = None, seeds: Sequence[int] | None = None
+) -> None:
+    """Trains, or continues; at the end writes the summary and draws the pictures.
+
+    Args:
+      config: of the run.
+      folder: of the run.
+      wandb_project: where the metrics are logged too.
+      seeds: instead of the config's: a run of each in FOLDER/SEED, vmapped, see `train.seed_map`. Those behind catch up
+        with the others first.
+    """
+    configs, workdirs = ([config], [folder]) if seeds is None else _of_seeds(config, folder, seeds)
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
     config = configs[0]
@@ -70,10 +65,10 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
     settings = experiment.make_settings(config, per_epoch, task.grid_shape if len(configs) > 1 else None)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
     mesh = make_mesh(**config.mesh)
-    members = [Member(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
+    data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]
     stages = _stages(steps, settings.total_steps)
-    trainer = Trainer(task, optimizer, [members[i] for i in stages[0][0]], mesh, settings)
+    program = Program(task, optimizer, [data[i] for i in stages[0][0]], mesh, settings)
     pretrained = None if any(steps) else experiment.pretrained(config, task)
     with contextlib.ExitStack() as stack:
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
@@ -82,13 +77,13 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
             remembered.keep(data_files(each), workdir)
             if isinstance(own["train"], Kept):
                 own["train"].keep(workdir)
+        writers = []
         if wandb_project is not None and is_first():
-            (member,), (workdir,) = members, workdirs
-            member.writers.append(WandbWriter(workdir, wandb_project, config.to_dict()))
+            writers.append(WandbWriter(folder, wandb_project, config.to_dict()))
         for stage, (chosen, until) in enumerate(stages):
             if stage > 0:
-                trainer = Trainer(task, optimizer, [members[i] for i in chosen], mesh, settings)
-            trainer.open([workdirs[i] for i in chosen], pretrained)
+                program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
+            trainer = Trainer(program, [workdirs[i] for i in chosen], pretrained, writers)
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
             try:
@@ -97,6 +92,17 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
                     summary.write(trainer, configs, workdirs)
             finally:
                 trainer.close()
+
+
+def _of_seeds(
+    config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]
+) -> tuple[list[ConfigDict], list[pathlib.Path]]:
+    """The config and the folder of each seed."""
+    check_vmapped(config)
+    configs = [config.copy_and_resolve_references() for _ in seeds]
+    for each, seed in zip(configs, seeds, strict=True):
+        each.seed = seed
+    return configs, [folder / str(seed) for seed in seeds]
 
 
 def _saved_step(workdir: pathlib.Path) -> int:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.batches import Resident
-from posattn_jax.train.loop import Trainer
+from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import make_mesh
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
@@ -47,14 +47,13 @@ def test_a_run_that_was_stopped_inside_a_block_ends_bit_for_bit(tmp_path):
 
 def test_several_updates_are_one_dispatch(tmp_path, monkeypatch):
     """The first alone, after which the clock starts; then up to where something is due."""
-    counts, dispatch = [], Trainer._update
+    counts, dispatch = [], Program.update
 
-    def counting(self, clock):
-        before = self.step
-        dispatch(self, clock)
-        counts.append(self.step - before)
+    def counting(self, state, batches, count, *arguments):
+        counts.append(count)
+        return dispatch(self, state, batches, count, *arguments)
 
-    monkeypatch.setattr(Trainer, "_update", counting)
+    monkeypatch.setattr(Program, "update", counting)
     train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=10, eval_steps=12, dispatch_steps=4)
     assert counts == [1, 4, 2, 3, 2, 2, 3]
 
