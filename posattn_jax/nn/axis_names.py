@@ -5,6 +5,8 @@ from typing import Any
 import flax.linen as nn
 from jax.nn.initializers import Initializer
 
+MATRIX = "width", "heads", None  # of matrices [c h d]
+
 
 class Named(nn.LogicallyPartitioned):
     """An array and the names of its axes, which constrain nothing: `DenseGeneral` unboxes kernels in another shape."""

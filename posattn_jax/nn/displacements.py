@@ -14,7 +14,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Shape, Sizes
-from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.reach import SHARES
 from posattn_jax.nn.tokens import Tokens
@@ -29,9 +29,6 @@ def kaiming_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any
 def fan_in_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any = None) -> Array:
     """U(+-1 / sqrt(c)) of matrices [... c h d]: each as a linear map of its own."""
     return uniform(1 / math.sqrt(shape[-3]))(key, shape, dtype, out_sharding)
-
-
-MATRIX = "width", "heads", None  # names of the axes c h d, see `named`
 
 
 class OverDisplacements(nn.Module):

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
 from posattn_jax.nn.axis_names import named
-from posattn_jax.nn.linear import XAVIER
+from posattn_jax.nn.linear import XAVIER, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing
@@ -98,14 +98,8 @@ class DotProducts(nn.Module):
         positions = self.positions or SinusoidalPositions()
 
         def project(name: str):
-            return nn.DenseGeneral(
-                heads,
-                kernel_init=named(self.kernel_init, "width", "heads", None),
-                bias_init=named(self.bias_init, "heads", None),
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name=name,
-            )
+            dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+            return to_heads(heads, self.kernel_init, self.bias_init, name=name, **dtypes)
 
         def features(given: Array | None, at: Int[Array, "n p"]) -> Features:
             found = positions(at, width)[None] if given is None else given

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from posattn_jax.nn.axis_names import named
+from posattn_jax.axes import Shape
+from posattn_jax.nn.axis_names import MATRIX, named
 
 XAVIER = nn.initializers.xavier_uniform()
 NORMAL = nn.initializers.normal(0.02)
@@ -22,6 +23,17 @@ def uniform(bound: float) -> Initializer:
         return jax.random.uniform(key, shape, dtype or jnp.float32, -bound, bound, out_sharding=out_sharding)
 
     return init
+
+
+def to_heads(heads: Shape, kernel_init: Initializer, bias_init: Initializer, **fields: Any) -> nn.DenseGeneral:
+    """[... c] -> [... h d]; weights are initialised as a matrix [c, h d]."""
+    inits = {"kernel_init": named(kernel_init, *MATRIX), "bias_init": named(bias_init, "heads", None)}
+    return nn.DenseGeneral(heads, **inits, **fields)
+
+
+def from_heads(width: int, kernel_init: Initializer, **fields: Any) -> nn.DenseGeneral:
+    """[... h d] -> [... c]; weights are initialised as a matrix [h d, c]."""
+    return nn.DenseGeneral(width, axis=(-2, -1), kernel_init=named(kernel_init, "heads", None, "width"), **fields)
 
 
 def linear(features: int, fan_in: int, names: tuple[str | None, ...] = (), **fields: Any) -> nn.Dense:

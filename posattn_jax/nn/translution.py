@@ -11,16 +11,8 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Query, Sizes, Weights
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.axis_names import named
-from posattn_jax.nn.displacements import (
-    MATRIX,
-    OverDisplacements,
-    as_inputs,
-    centre,
-    fan_in_table,
-    kaiming_table,
-    over_reach,
-)
+from posattn_jax.nn.axis_names import MATRIX, named
+from posattn_jax.nn.displacements import OverDisplacements, as_inputs, centre, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.siren import Siren

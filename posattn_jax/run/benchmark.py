@@ -42,8 +42,8 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.clock import Clock
-from posattn_jax.train.member import SeedData
 from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.sharding import make_mesh
 
 # Height, width and channels of the sets whose images can be made of random pixels.

@@ -19,8 +19,8 @@ from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import SeedData
 from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.sharding import make_mesh
 from posattn_jax.train.wandb_writer import WandbWriter
 

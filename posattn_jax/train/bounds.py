@@ -13,7 +13,7 @@ import numpy as np
 
 from posattn_jax.ops.span import bound_for
 from posattn_jax.tasks.task import Task
-from posattn_jax.train.seed_map import SeedMap
+from posattn_jax.train.seed_map import ALONE, SeedMap
 
 Bounds = tuple[tuple[int, ...], ...]
 
@@ -24,8 +24,8 @@ class SpanBounds:
     Vmapped seeds share them: they are those of the largest spans.
     """
 
-    def __init__(self, task: Task, params: Any, seeds: SeedMap | None = None):
-        self._half_spans = jax.jit((seeds or SeedMap()).map(task.half_spans))
+    def __init__(self, task: Task, params: Any, seeds: SeedMap = ALONE):
+        self._half_spans = jax.jit(seeds.map(task.half_spans))
         self._seen = self._half_spans(params)
         self.value: Bounds = ()
         self.follow(params)

@@ -11,21 +11,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.examples import EXAMPLE_AXES
-from posattn_jax.tasks.task import Task
+from posattn_jax.tasks.task import Batch, Task, Totals
 from posattn_jax.train.resident import ResidentData
-from posattn_jax.train.seed_map import SeedMap
+from posattn_jax.train.seed_map import ALONE, SeedMap
 from posattn_jax.train.sharding import num_shards, own_share, put_batch
-from posattn_jax.train.step import make_eval_step
 
 
 class Evaluator:
     """Means over a whole source, without dropout."""
 
-    def __init__(self, task: Task, mesh: Mesh, batch_size: int, seeds: SeedMap | None = None):
-        self.task, self.mesh, self._seeds = task, mesh, seeds or SeedMap()
+    def __init__(self, task: Task, mesh: Mesh, batch_size: int, seeds: SeedMap = ALONE):
+        self.task, self.mesh, self._seeds = task, mesh, seeds
         self.batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
         self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._step = jax.jit(self._seeds.map(make_eval_step(task)), out_shardings=self._replicated)
+        self._step = jax.jit(self._seeds.map(self._add), out_shardings=self._replicated)
         self._steps = jax.jit(self._of_resident, static_argnums=(1, 2), out_shardings=self._replicated)
 
     def __call__(self, params: Any, source: Source, resident: ResidentData | None = None) -> dict[str, float]:
@@ -51,6 +50,10 @@ class Evaluator:
                     totals = self._step(params, batch, totals)
         return [self.task.summarise(each) for each in self._seeds.split(jax.device_get(totals))]
 
+    def _add(self, params: Any, batch: Batch, totals: Totals) -> Totals:
+        """A batch's totals added to those so far, traced."""
+        return jax.tree.map(jnp.add, totals, self.task.loss(params, batch)[1])
+
     def _of_resident(self, params, resident, num_examples, arrays):
         """As `evaluation_batches` divides them."""
 
@@ -60,7 +63,7 @@ class Evaluator:
                 ids = lax.with_sharding_constraint(ids, NamedSharding(self.mesh, PartitionSpec(EXAMPLE_AXES)))
                 batch = resident.read(arrays, jnp.minimum(ids, num_examples - 1))
                 weights = (ids < num_examples).astype(jnp.float32)
-                return make_eval_step(self.task)(params, batch | {"weights": weights}, totals)
+                return self._add(params, batch | {"weights": weights}, totals)
 
             num_batches = -(-num_examples // self.batch_size)
             return lax.fori_loop(0, num_batches, body, self.task.zero_totals())

@@ -32,13 +32,12 @@ class Trainer:
     """The runs of a program, taken up where their folders left them, or begun.
 
     Attributes:
-      program: what the devices run.
       members: the run of each seed.
       state: of all.
       step: the updates done.
 
     Args:
-      program: see above.
+      program: what the devices run.
       workdirs: the folder of each seed.
       pretrained: makes the parameters that a run begins with of fresh ones.
       writers: that metrics go to beside the folders.
@@ -56,14 +55,10 @@ class Trainer:
         writers: Sequence[Writer] = (),
     ):
         self.program, self.task, self.settings = program, program.task, program.settings
-        self.members, states = [], []
-        for i, (data, workdir) in enumerate(zip(program.data, workdirs, strict=True)):
-            name = f"seed {data.seed}: " if len(workdirs) > 1 else ""
-            member, state = Member.open(
-                data, program.batches(i), workdir, program.abstract, self.settings, name, writers
-            )
-            self.members.append(member)
-            states.append(program.init(data.seed, pretrained) if state is None else state)
+        self._eval_steps = self.settings.eval_steps or program.steps_per_epoch
+        opened = [Member.open(program, i, workdir, writers) for i, workdir in enumerate(workdirs)]
+        self.members = [member for member, _ in opened]
+        states = [program.init(member.data.seed, pretrained) if state is None else state for member, state in opened]
         steps = [int(state.step) for state in states]
         if len(set(steps)) > 1:
             raise RunError(f"the runs are at different steps, {steps}: the same command lets those behind catch up")
@@ -76,7 +71,7 @@ class Trainer:
 
     @property
     def epoch(self) -> float:
-        return self.step / self.program.orders[0].steps_per_epoch
+        return self.step / self.program.steps_per_epoch
 
     @property
     def states(self) -> list[TrainState]:
@@ -141,13 +136,9 @@ class Trainer:
         return None if self._bounds is None else self._bounds.value
 
     @property
-    def _eval_steps(self) -> int:
-        return self.settings.eval_steps or self.program.orders[0].steps_per_epoch
-
-    @property
     def _examples_per_step(self) -> float:
         """Of all runs."""
-        return self.program.orders[0].examples_per_step * len(self.members)
+        return self.program.examples_per_step * len(self.members)
 
     def _steps_until_due(self, last: int) -> list[int]:
         """The updates up to each thing that comes next."""
@@ -180,13 +171,13 @@ class Trainer:
         sigmas = self.program.seeds.split(jax.device_get(self.program.sigmas(self.state.params)))
         for member, of_blocks in zip(self.members, sigmas, strict=True):
             speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": member.seconds + seconds}
-            member.writer.write(self.step, self.epoch, "speed", speed)
+            member.write(self.step, self.epoch, "speed", speed)
             spans = task.spans(of_blocks, batch_size=self.program.micro_batches[1])
             for block, span in spans.items():
                 for name, values in span.items():
                     flat = np.ravel(values).tolist()
                     figures = {f"{block}/{name}_{i}": value for i, value in enumerate(flat)}
-                    member.writer.write(self.step, self.epoch, "span", figures)
+                    member.write(self.step, self.epoch, "span", figures)
             if spans:
                 shares = [share for span in spans.values() for share in span["score_share"]]
                 member.shown["scores"] = float(np.mean(shares))
@@ -204,7 +195,7 @@ class Trainer:
         for member, own, validation in zip(self.members, totals, validations, strict=True):
             metrics = {"train": self.task.summarise(own), "validation": validation}
             for split, values in metrics.items():
-                member.writer.write(self.step, self.epoch, split, values)
+                member.write(self.step, self.epoch, split, values)
             member.shown[score] = validation[score]
             lines.append(member.line(self.epoch, f"{self.task.unit}/s", metrics))
         self._save(clock, [validation[score] for validation in validations])

@@ -7,27 +7,13 @@ from collections.abc import Mapping, Sequence
 import grain
 import numpy as np
 
-from posattn_jax.data.batches import Source
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_first
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.settings import Settings
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.step import TrainState
-from posattn_jax.train.writers import MetricWriter, Writer, Writers
-
-
-@dataclasses.dataclass(frozen=True)
-class SeedData:
-    """What runs of one config differ in.
-
-    Attributes:
-      seed: of the initialisation, dropout and the order of the data.
-      train_source, validation_source: the examples, which the seed may have parted.
-    """
-
-    seed: int
-    train_source: Source
-    validation_source: Source
+from posattn_jax.train.writers import MetricWriter, Writer
 
 
 @dataclasses.dataclass
@@ -38,7 +24,7 @@ class Member:
       data: its seed and its examples.
       batches: of training, in its order.
       checkpoints: of its folder.
-      writer: that its metrics go to.
+      writers: that its metrics go to; none, in all processes but the first.
       seconds: that it has been trained: when it was opened, and again at the end. Of vmapped seeds each counts its
         share.
       name: what its messages begin with where it is not alone.
@@ -48,37 +34,36 @@ class Member:
     data: SeedData
     batches: grain.DatasetIterator
     checkpoints: Checkpoints
-    writer: Writer
+    writers: Sequence[Writer]
     seconds: float
     name: str = ""
     shown: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(
-        cls,
-        data: SeedData,
-        batches: grain.DatasetIterator,
-        workdir: pathlib.Path,
-        abstract: TrainState,
-        settings: Settings,
-        name: str,
-        writers: Sequence[Writer],
+        cls, program: Program, i: int, workdir: pathlib.Path, writers: Sequence[Writer]
     ) -> "tuple[Member, TrainState | None]":
-        """The run of a folder, whose data go on where it left them; and its state, None where there is none yet.
+        """The run of a program's i-th seed, whose data go on where its folder left them; and its state, None at first.
 
         Raises:
           InputError: the run is already further than it shall go.
           RunError: none of its checkpoints can be read.
         """
+        data, batches, settings = program.data[i], program.batches(i), program.settings
+        name = f"seed {data.seed}: " if program.seeds.size > 1 else ""
         checkpoints = Checkpoints(workdir, keep=settings.keep_checkpoints)
-        state, progress = checkpoints.restore(abstract) or (None, {"seconds": 0.0})
+        state, progress = checkpoints.restore(program.abstract) or (None, {"seconds": 0.0})
         step = 0 if state is None else int(state.step)
         if state is not None:
             batches.set_state(progress["data"])
         if step > settings.total_steps:
             raise InputError(f"{name}train.total_steps={settings.total_steps}: the run has already done {step} steps")
         own = [MetricWriter(workdir, step)] if is_first() else []
-        return cls(data, batches, checkpoints, Writers(*own, *writers), progress["seconds"], name), state
+        return cls(data, batches, checkpoints, (*own, *writers), progress["seconds"], name), state
+
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float]) -> None:
+        for writer in self.writers:
+            writer.write(step, epoch, split, metrics)
 
     def save(self, state: TrainState, seconds: float, score: float | None = None) -> None:
         """Saves what comes after so many seconds since it was opened; `score` is that of an evaluation."""
@@ -105,7 +90,8 @@ class Member:
 
     def close(self) -> None:
         """Closes its folder."""
-        self.writer.close()
+        for writer in self.writers:
+            writer.close()
         self.checkpoints.close()
 
     def line(self, epoch: float, unit: str, metrics: Mapping[str, Mapping[str, float]]) -> str:

@@ -18,9 +18,8 @@ from posattn_jax.tasks.task import Batch, Task
 from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.evaluator import Evaluator
-from posattn_jax.train.member import SeedData
 from posattn_jax.train.resident import ResidentData
-from posattn_jax.train.seed_map import SeedMap
+from posattn_jax.train.seed_map import SeedData, SeedMap
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import num_shards, own_share, put_batch
 from posattn_jax.train.step import TrainState, abstract_state, init_state, make_train_step, plan_micro_batches
@@ -35,22 +34,17 @@ class Program:
     all numbers of them, so that what is computed does not depend on where a run was stopped.
 
     Attributes:
-      task, mesh, settings: see the arguments.
-      seeds: those that are vmapped.
-      data: of each seed.
-      micro_batches: how many an update has, and the examples of each.
-      most: the updates of a dispatch; one of each where bounds follow them, or where batches have several shapes.
-      abstract: of the state of one seed shapes, dtypes and shardings; `abstract_all`: of all.
-      orders: in which each seed meets its examples.
-      stack, split: the states of each seed -> that of all, and back.
-      sigmas: the parameters of all -> the sigma of each block.
-
-    Args:
       task: what is optimised.
-      optimizer: by what.
       data: of each seed.
       mesh: of devices.
       settings: how long, and in what portions.
+      seeds: those that are vmapped.
+      micro_batches: how many an update has, and the examples of each.
+      most: the updates of a dispatch; one of each where bounds follow them, or where batches have several shapes.
+      abstract: of the state of one seed shapes, dtypes and shardings; `abstract_all`: of all.
+      orders: in which each seed meets its examples; `steps_per_epoch` and `examples_per_step` are of one of them.
+      stack, split: the states of each seed -> that of all, and back.
+      sigmas: the parameters of all -> the sigma of each block.
 
     Raises:
       InputError: batches that the mesh does not divide.
@@ -72,6 +66,7 @@ class Program:
         self.orders = [
             order_of(each.train_source, settings.batch_size, settings.accumulation_steps, each.seed) for each in data
         ]
+        self.steps_per_epoch, self.examples_per_step = self.orders[0].steps_per_epoch, self.orders[0].examples_per_step
         resident = functools.partial(ResidentData.of, mesh=mesh, most_mib=settings.resident_mib)
         self._resident = resident([each.train_source for each in data])
         self._resident_validation = resident([each.validation_source for each in data])

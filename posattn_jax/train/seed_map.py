@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posattn_jax.data.batches import Source
+
 
 @dataclasses.dataclass(frozen=True)
 class SeedMap:
@@ -34,3 +36,20 @@ class SeedMap:
         if self.size == 1:
             return [tree]
         return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(self.size)]
+
+
+ALONE = SeedMap()
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedData:
+    """What runs of one config differ in.
+
+    Attributes:
+      seed: of the initialisation, dropout and the order of the data.
+      train_source, validation_source: the examples, which the seed may have parted.
+    """
+
+    seed: int
+    train_source: Source
+    validation_source: Source

@@ -44,7 +44,3 @@ class Settings:
         for name in ("checkpoint_steps", "eval_steps", "resident_mib"):
             if getattr(self, name) < 0:
                 raise InputError(f"train.{name}={getattr(self, name)}: expected 0 or more")
-
-    @property
-    def examples_per_step(self) -> int:
-        return self.batch_size * self.accumulation_steps

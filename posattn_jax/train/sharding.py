@@ -55,22 +55,26 @@ def own_share(mesh: Mesh) -> Share:
     return Share(tuple(own), num_shards(mesh))
 
 
-def state_sharding(boxed: Any, mesh: Mesh) -> Any:
-    """The sharding of every array of an abstract state whose parameters have the names of their axes.
+def sharded(boxed: Any, mesh: Mesh) -> Any:
+    """An abstract state, its parameters in boxes with the names of their axes -> plain, each array with a sharding.
 
     An axis that the mesh does not divide is not cut, nor is what has no names.
     """
 
-    def sharding(box: Any) -> NamedSharding:
-        cut = nn.logical_to_mesh_axes(box.names, RULES) if isinstance(box, nn.meta.AxisMetadata) else ()
-        shape = nn.unbox(box).shape
-        spec = (None,) * (len(shape) - len(cut)) + tuple(cut)  # vmapped seeds have an axis before
-        fits = [axis and size % mesh.shape[axis] == 0 for axis, size in zip(spec, shape, strict=True)]
-        return NamedSharding(
-            mesh, PartitionSpec(*(axis if fit else None for axis, fit in zip(spec, fits, strict=True)))
-        )
+    def place(box: Any) -> jax.ShapeDtypeStruct:
+        array = nn.unbox(box)
+        cut = nn.logical_to_mesh_axes(box.names, RULES) if is_box(box) else ()
+        axes = (None,) * (array.ndim - len(cut)) + tuple(cut)  # vmapped seeds have an axis before
+        pairs = zip(axes, array.shape, strict=True)
+        spec = PartitionSpec(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in pairs))
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, spec))
 
-    return jax.tree.map(sharding, boxed, is_leaf=lambda each: isinstance(each, nn.meta.AxisMetadata))
+    return jax.tree.map(place, boxed, is_leaf=is_box)
+
+
+def is_box(tree: Any) -> bool:
+    """Whether it is a parameter with the names of its axes."""
+    return isinstance(tree, nn.meta.AxisMetadata)
 
 
 def bytes_of(state: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The state of a run, and the two functions that are compiled: one update, and one batch of evaluation."""
+"""The state of a run, and its update."""
 
 import functools
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 from posattn_jax.axes import Array
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
-from posattn_jax.train.seed_map import SeedMap
-from posattn_jax.train.sharding import RULES, state_sharding
+from posattn_jax.train.seed_map import ALONE, SeedMap
+from posattn_jax.train.sharding import RULES, sharded
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -54,16 +54,11 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -
 
 
 def abstract_state(
-    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap | None = None
+    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap = ALONE
 ) -> TrainState:
     """The shapes, dtypes and shardings of a run's state, or of that of vmapped seeds."""
-    seeds = seeds or SeedMap()
     boxed = jax.eval_shape(lambda: seeds.stack([_boxed_state(task, optimizer, seed)] * seeds.size))
-    return jax.tree.map(
-        lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
-        nn.unbox(boxed),
-        state_sharding(boxed, mesh),
-    )
+    return sharded(boxed, mesh)
 
 
 def _boxed_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
@@ -143,13 +138,3 @@ def make_train_step(
         return state, figures
 
     return train_step
-
-
-def make_eval_step(task: Task) -> Callable[[Any, Batch, dict[str, Array]], dict[str, Array]]:
-    """Adds a batch's totals to those so far, without dropout."""
-
-    def eval_step(params: Any, batch: Batch, totals: dict[str, Array]) -> dict[str, Array]:
-        _, new_totals = task.loss(params, batch)
-        return jax.tree.map(jnp.add, totals, new_totals)
-
-    return eval_step

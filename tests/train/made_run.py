@@ -12,9 +12,9 @@ from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import SeedData
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import AXES
 

@@ -19,9 +19,9 @@ from posattn_jax.nn.translution import Translution
 from posattn_jax.system.files import read_metrics
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import SeedData
 from posattn_jax.train.optimizer import adam
 from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh, put_batch
 from tests.train.made_run import make_images, one_device

@@ -15,7 +15,7 @@ from posattn_jax import LowRankTranslution
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.train.optimizer import adam
-from posattn_jax.train.sharding import RULES, bytes_of, make_mesh, put_batch, state_sharding
+from posattn_jax.train.sharding import RULES, bytes_of, is_box, make_mesh, put_batch, sharded
 from posattn_jax.train.step import abstract_state, init_state, make_train_step
 from tests.configs.test_configs import NAMES, made_source
 from tests.train.made_run import one_device
@@ -75,10 +75,6 @@ def named_parameters(name, variant="", changes=()):
         return jax.eval_shape(lambda rng: task.init(rng), jax.random.key(0))
 
 
-def is_box(tree):
-    return isinstance(tree, nn.meta.AxisMetadata)
-
-
 @pytest.fixture(scope="module")
 def parameters():
     """Of every model."""
@@ -109,10 +105,9 @@ def test_which_parameters_are_cut_how(unchecked, of_every_config):
 def test_little_is_on_every_device(unchecked, parameters, key):
     """A model's large parameters are cut, by fsdp or by model; copies are at most 5 % of it."""
     params = parameters[key]
-    shardings = jax.tree.leaves(state_sharding(params, make_mesh(1, 4, 2)))
-    sizes = [array.size for array in jax.tree.leaves(params)]
-    whole = sum(size for size, sharding in zip(sizes, shardings, strict=True) if sharding.is_fully_replicated)
-    assert whole < 0.05 * sum(sizes)
+    arrays = jax.tree.leaves(sharded(params, make_mesh(1, 4, 2)))
+    whole = sum(array.size for array in arrays if array.sharding.is_fully_replicated)
+    assert whole < 0.05 * sum(array.size for array in arrays)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from posattn_jax.data.images import GridImages
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.interruption import Interrupted
-from posattn_jax.train.member import SeedData
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.sharding import make_mesh
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
