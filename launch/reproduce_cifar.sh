@@ -30,7 +30,7 @@ fi
 
 # On a GPU one program trains all seeds of a treatment: one run's arrays are small for it.
 if [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; then
-    rest=(--seeds_together=5 ${rest[@]+"${rest[@]}"})
+    rest=(--vmap_seeds=5 ${rest[@]+"${rest[@]}"})
 fi
 
 code=0

@@ -5,7 +5,7 @@
                              [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
-                             [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --seeds_together=2]
+                             [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --vmap_seeds=2]
                              [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
@@ -51,10 +51,10 @@ flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine
 flags.DEFINE_integer("timeout_minutes", None, "Of a SLURM job, which is then submitted anew; by default a day.")
 flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me.")
 flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
-flags.DEFINE_integer("seeds_together", 1, "So many seeds of a treatment are trained by one program.")
-SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "seeds_together")
+flags.DEFINE_integer("vmap_seeds", 1, "So many seeds of a treatment are vmapped, as one program.")
+SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "vmap_seeds")
 _SEEDS = flags.DEFINE_list(
-    "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, all together, in WORKDIR/SEED."
+    "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, vmapped, in WORKDIR/SEED."
 )
 benchmark_flags.define(flags.FLAGS)
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
@@ -86,18 +86,14 @@ def main(argv: list[str]) -> int:
     # Imported here, so that wrong flags are told before the libraries of a run are loaded.
     match _MODE.value:
         case "train":
-            from posattn_jax.run.evaluate import evaluate
-            from posattn_jax.run.train import train, train_together
+            from posattn_jax.run.train import train
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            if _SEEDS.value is None:
-                train(_config(), workdir, _WANDB.value)
-            else:
-                train_together(_config(), workdir, command_line.numbers("--seeds", _SEEDS.value))
+            seeds = None if _SEEDS.value is None else command_line.numbers("--seeds", _SEEDS.value)
+            train(_config(), workdir, _WANDB.value, seeds)
         case "evaluate":
             from posattn_jax.run.evaluate import evaluate
-            from posattn_jax.run.train import train, train_together
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
@@ -163,8 +159,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     if _WANDB.value is not None:
         if not _WANDB.value:
             raise InputError("--wandb=: expected the name of a project")
-        if (_MODE.value == "train" and _SEEDS.value is not None) or flags.FLAGS.seeds_together > 1:
-            raise InputError(f"--wandb={_WANDB.value}: expected seeds trained one by one, not together")
+        if (_MODE.value == "train" and _SEEDS.value is not None) or flags.FLAGS.vmap_seeds > 1:
+            raise InputError(f"--wandb={_WANDB.value}: expected seeds trained one by one, not vmapped")
         wandb_writer.load()
     return rest
 

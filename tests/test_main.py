@@ -152,7 +152,7 @@ def test_debug_shows_the_traceback(tmp_path):
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     from posattn_jax import main
 
-    def train(config, workdir, wandb_project):
+    def train(config, folder, wandb_project, seeds):
         raise error
 
     monkeypatch.setattr(main, "_quieten_libraries", lambda: None)

@@ -98,12 +98,12 @@ def paired_bootstrap(
     if BASELINE in systems:
         raise InputError(f'systems: expected another name than "{BASELINE}"')
     metrics = _metrics(tokenize, lowercase)
-    together = {BASELINE: baseline, **systems}
-    _check_lines(together, references)
+    all_systems = {BASELINE: baseline, **systems}
+    _check_lines(all_systems, references)
 
     from sacrebleu.significance import PairedTest
 
-    named = [(name, list(hypotheses)) for name, hypotheses in together.items()]
+    named = [(name, list(hypotheses)) for name, hypotheses in all_systems.items()]
     with _seed_of_sacrebleu(seed):
         test = PairedTest(named, metrics, [list(references)], test_type="bs", n_samples=num_samples)
     signatures, columns = test()

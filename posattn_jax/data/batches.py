@@ -33,7 +33,7 @@ class Kept(Protocol):
 
 @runtime_checkable
 class Resident(Source, Protocol):
-    """A source whose examples may be held on a device, and made into batches there."""
+    """A source whose examples may be device-resident, and made into batches there."""
 
     @property
     def num_bytes(self) -> int: ...  # of the table
@@ -42,8 +42,8 @@ class Resident(Source, Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldExamples:
-    """Instead of a source that a device holds: of a batch the ids alone."""
+class ResidentIds:
+    """Instead of a source that is device-resident: of a batch the ids alone."""
 
     num_examples: int
     knows: dict[str, Any] = dataclasses.field(default_factory=dict)

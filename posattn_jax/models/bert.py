@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
 from posattn_jax.models.stack import add_positions, run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -131,10 +132,12 @@ class Bert(nn.Module):
         if self.absolute_positions:
             sizes["position_embedding"] = self.max_length
         for name, size in sizes.items():
-            setattr(self, name, nn.Embed(size, width, embedding_init=self.kernel_init, **fields))
+            init = named(self.kernel_init, None if name == "position_embedding" else "vocabulary", "width")
+            setattr(self, name, nn.Embed(size, width, embedding_init=init, **fields))
         self.embedding_norm = nn.LayerNorm(self.layer_norm_epsilon, **fields)
         if width != self.width:
-            self.embedding_projection = nn.Dense(self.width, kernel_init=self.kernel_init, **fields)
+            init = named(self.kernel_init, None, "width")
+            self.embedding_projection = nn.Dense(self.width, kernel_init=init, **fields)
         self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
@@ -233,9 +236,8 @@ class MaskedLanguageModel(nn.Module):
         x, intermediates = encoded
         if targets is not None:
             x = jnp.take_along_axis(x, targets[..., None], axis=1)
-        x = nn.Dense(
-            encoder.embedding_dim or encoder.width, kernel_init=encoder.kernel_init, name="transform", **fields
-        )(x)
+        init = named(encoder.kernel_init, None, "width")
+        x = nn.Dense(encoder.embedding_dim or encoder.width, kernel_init=init, name="transform", **fields)(x)
         x = nn.LayerNorm(encoder.layer_norm_epsilon, name="norm", **fields)(exact_gelu(x))
         bias = self.param("bias", nn.initializers.zeros, (encoder.vocabulary_size,), encoder.param_dtype)
         logits = encoder.token_logits(x)
@@ -277,7 +279,7 @@ class SequenceClassifier(nn.Module):
         """Logits [b num_outputs], float32 or better. Arguments, and the intermediates, as `Bert`."""
         encoder = self.encoder
         fields: dict[str, Any] = {
-            "kernel_init": encoder.kernel_init,
+            "kernel_init": named(encoder.kernel_init, None, "width"),
             "dtype": encoder.dtype,
             "param_dtype": encoder.param_dtype,
         }

@@ -97,7 +97,7 @@ class Classifier(nn.Module):
         """
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         x = Dropout(self.dropout_rate)(inputs, deterministic=deterministic)
-        x = linear(self.width, inputs.shape[-1], name="embed", **dtypes)(x)
+        x = linear(self.width, inputs.shape[-1], (None, "width"), name="embed", **dtypes)(x)
         x = add_positions(x, self.positions, grid_shape)
 
         x, intermediates = run_blocks(
@@ -111,9 +111,9 @@ class Classifier(nn.Module):
             return_weights=return_weights,
         )
         x = pool(x, self.pooling, key_mask)
-        x = linear(self.head_dim or self.width, self.width, name="head_hidden", **dtypes)(x)
+        x = linear(self.head_dim or self.width, self.width, (None, "width"), name="head_hidden", **dtypes)(x)
         x = nn.relu(nn.LayerNorm(self.layer_norm_epsilon, name="head_norm", **dtypes)(x))
         x = Dropout(self.dropout_rate)(x, deterministic=deterministic)
-        logits = linear(self.num_classes, x.shape[-1], name="head_output", **dtypes)(x)
+        logits = linear(self.num_classes, x.shape[-1], (None, "width"), name="head_output", **dtypes)(x)
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits

@@ -10,6 +10,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Int
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -147,7 +148,7 @@ class EncoderDecoder(nn.Module):
 
     def setup(self):
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        embed = {"embedding_init": self.embedding_init, **fields}
+        embed = {"embedding_init": named(self.embedding_init, "vocabulary", "width"), **fields}
         self.embedding = nn.Embed(self.vocabulary_size, self.width, **embed)
         if self.source_vocabulary_size is not None:
             self.source_embedding = nn.Embed(self.source_vocabulary_size, self.width, **embed)
@@ -239,14 +240,14 @@ class EncoderDecoder(nn.Module):
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
-        together = len(target) // len(source)  # hypotheses of a sentence, which meet its tokens as so many queries
-        queries = jnp.tile(places.query, (together, 1))
+        hypotheses = len(target) // len(source)  # of a sentence, which meet its tokens as so many queries
+        queries = jnp.tile(places.query, (hypotheses, 1))
         across = Places(
             queries,
             jnp.arange(source.shape[1], dtype=jnp.int32)[:, None],
             key_mask=source != self.pad_id,
             length_ratio=self.length_ratio,
-            query_features=None if of_query is None else jnp.tile(of_query, (1, together, 1)),
+            query_features=None if of_query is None else jnp.tile(of_query, (1, hypotheses, 1)),
             key_features=source_positions,
             query_shape=places.query_shape,
             key_shape=source.shape[1:],

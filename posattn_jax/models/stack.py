@@ -65,6 +65,7 @@ def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, l
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         length=len(blocks),
+        metadata_params={nn.meta.PARTITION_NAME: None},  # the axis of the blocks is not cut
     )
     x, stacked = scanned(blocks[0], x)
     return x, [{name: array[i] for name, array in stacked.items()} for i in range(len(blocks))]
@@ -95,7 +96,7 @@ def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[st
         if not isinstance(block.attention, PositionalSelfAttention):
             blocks.append(block)
             continue
-        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # blocks of one loop have their parameters together
+        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # blocks of one loop have their parameters stacked
         attention, own = precompute_encoding(
             block.attention, params[name]["attention"], stacked if model.scan_layers else encodings[i]
         )

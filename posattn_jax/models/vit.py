@@ -120,7 +120,7 @@ class VisionTransformer(nn.Module):
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         x = take_patches(inputs, grid_shape, self.patch_shape)
         x = nn.LayerNorm(self.layer_norm_epsilon, name="patch_norm", **dtypes)(x)
-        x = linear(self.width, x.shape[-1], name="embed", **dtypes)(x)
+        x = linear(self.width, x.shape[-1], (None, "width"), name="embed", **dtypes)(x)
         x = nn.LayerNorm(self.layer_norm_epsilon, name="embed_norm", **dtypes)(x)
         cls = int(self.pooling == "class")
         if cls:
@@ -150,7 +150,7 @@ class VisionTransformer(nn.Module):
         )
         x = nn.LayerNorm(self.layer_norm_epsilon, name="final_norm", **dtypes)(x)
         x = x[:, 0] if self.pooling == "class" else pool(x, self.pooling, key_mask)
-        logits = linear(self.num_classes, self.width, name="head", **dtypes)(x)
+        logits = linear(self.num_classes, self.width, (None, "width"), name="head", **dtypes)(x)
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits
 

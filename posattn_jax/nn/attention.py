@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_rates, check_sizes
-from posattn_jax.nn.linear import XAVIER
+from posattn_jax.nn.linear import XAVIER, from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores
@@ -185,15 +185,8 @@ class PositionalSelfAttention(nn.Module):
         if not self.use_output:
             outputs = outputs.reshape(*outputs.shape[:2], width)
         else:
-            outputs = nn.DenseGeneral(
-                width,
-                axis=(-2, -1),
-                kernel_init=self.kernel_init,
-                bias_init=self.bias_init,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name="output",
-            )(outputs)
+            fields = {"bias_init": self.bias_init, "dtype": self.dtype, "param_dtype": self.param_dtype}
+            outputs = from_heads(width, self.kernel_init, name="output", **fields)(outputs)
         if return_intermediates or return_weights:
             return outputs, attention.intermediates
         return outputs

@@ -51,9 +51,9 @@ class FeedForward(nn.Module):
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         if self.kernel_init is not None:
             fields |= {"kernel_init": self.kernel_init, "bias_init": nn.initializers.zeros}
-        hidden = linear(self.mlp_dim, width, name="hidden", **fields)(inputs)
+        hidden = linear(self.mlp_dim, width, ("width", "hidden"), name="hidden", **fields)(inputs)
         hidden = self.activation(Dropout(self.dropout_rate)(hidden, deterministic=deterministic))
-        return linear(width, self.mlp_dim, name="output", **fields)(hidden)
+        return linear(width, self.mlp_dim, ("hidden", "width"), name="output", **fields)(hidden)
 
 
 class EncoderBlock(nn.Module):
@@ -212,8 +212,8 @@ class SequenceBlock(nn.Module):
             return self.mixing.mix(x, own, places, deterministic=deterministic)[0]
 
         def cross(x):
-            together = x.reshape(memory.batch_size, -1, x.shape[-1])
-            return self.cross.mix(together, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
+            joined = x.reshape(memory.batch_size, -1, x.shape[-1])
+            return self.cross.mix(joined, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
 
         def feed_forward(x):
             module = FeedForward(

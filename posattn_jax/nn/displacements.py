@@ -14,6 +14,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.reach import SHARES
 from posattn_jax.nn.tokens import Tokens
@@ -59,6 +60,7 @@ class OverDisplacements(nn.Module):
         """A trained table over displacements, [*R *shape], cut to those that the grid has."""
         half = self.limit(tokens)
         assert half is not None, "a part with a table has a limit"
+        init = named(init, *MATRIX)
         table = self.param(name, init, (*(2 * reach + 1 for reach in half), *shape), dtype)
         return centre(table, tuple(min(reach, size - 1) for reach, size in zip(half, tokens.grid_shape, strict=True)))
 
@@ -68,7 +70,7 @@ class OverDisplacements(nn.Module):
         """The trained matrices of pairs with a class token; None without class tokens."""
         if not tokens.num_class_tokens:
             return None
-        matrices = self.param(name, init, (len(ClsMatrices._fields), *shape), dtype)
+        matrices = self.param(name, named(init, *MATRIX), (len(ClsMatrices._fields), *shape), dtype)
         return ClsMatrices(*matrices)
 
 

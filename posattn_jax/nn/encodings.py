@@ -45,13 +45,14 @@ class SinusoidalEncoding(nn.Module):
         """E [*R, h, d], 0 where no query reaches; of another grid than the reference an offset keeps its features."""
         width = tokens.num_heads * tokens.head_dim
         sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, tokens.reference_shape)
-        project = linear(width, width, use_bias=self.use_bias, param_dtype=self.param_dtype, name="linear")
+        fields = {"use_bias": self.use_bias, "param_dtype": self.param_dtype}
+        project = linear(width, width, (None, "width"), name="linear", **fields)
         encoding = within_reach(project, sinusoids, tokens)
         return encoding.reshape(*encoding.shape[:-1], tokens.num_heads, tokens.head_dim)
 
     def factors(self, tokens: Tokens) -> Factors:
         """W [c h d] and `combine`, once E was made."""
-        kernel = self.variables["params"]["linear"]["kernel"]
+        kernel = nn.unbox(self.variables)["params"]["linear"]["kernel"]
         return Factors(kernel.reshape(-1, tokens.num_heads, tokens.head_dim), self.combine)
 
 

@@ -13,7 +13,8 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
-from posattn_jax.nn.linear import XAVIER
+from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.linear import XAVIER, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing
@@ -97,14 +98,8 @@ class DotProducts(nn.Module):
         positions = self.positions or SinusoidalPositions()
 
         def project(name: str):
-            return nn.DenseGeneral(
-                heads,
-                kernel_init=self.kernel_init,
-                bias_init=self.bias_init,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name=name,
-            )
+            dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+            return to_heads(heads, self.kernel_init, self.bias_init, name=name, **dtypes)
 
         def features(given: Array | None, at: Int[Array, "n p"]) -> Features:
             found = positions(at, width)[None] if given is None else given
@@ -124,7 +119,8 @@ class DotProducts(nn.Module):
         if "relative" in self.keys:
             half = (self.context,) * num_dims
             shape = ((2 * self.context + 1) ** num_dims, *heads)
-            table = self.param("relative", per_head(heads, self.kernel_init), shape, self.param_dtype)
+            init = named(per_head(heads, self.kernel_init), "heads", None)
+            table = self.param("relative", init, shape, self.param_dtype)
             by_entry = _dot("bthd,rhd->bhtr", query, table.astype(query.dtype))
             energies += mixing.of_offsets(by_entry, mixing.kernel_entries(places.offsets, half)[0])
         return energies / jnp.sqrt(heads[1]).astype(energies.dtype), None

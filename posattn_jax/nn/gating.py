@@ -9,7 +9,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
-from posattn_jax.nn.linear import XAVIER
+from posattn_jax.nn.linear import XAVIER, to_heads
 
 
 def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -91,12 +91,6 @@ class GeluGate(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Features, outputs: Query) -> Query:
-        gate = nn.DenseGeneral(
-            outputs.shape[2:],
-            kernel_init=self.kernel_init,
-            bias_init=self.bias_init,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            name="linear",
-        )(inputs)
-        return outputs * self.activation(gate)
+        dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        gate = to_heads(outputs.shape[2:], self.kernel_init, self.bias_init, name="linear", **dtypes)
+        return outputs * self.activation(gate(inputs))

@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from posattn_jax.axes import Shape
+from posattn_jax.nn.axis_names import MATRIX, named
+
 XAVIER = nn.initializers.xavier_uniform()
 NORMAL = nn.initializers.normal(0.02)
 STANDARD_NORMAL = nn.initializers.normal(1.0)
@@ -22,13 +25,28 @@ def uniform(bound: float) -> Initializer:
     return init
 
 
-def linear(features: int, fan_in: int, **fields: Any) -> nn.Dense:
+def to_heads(heads: Shape, kernel_init: Initializer, bias_init: Initializer, **fields: Any) -> nn.DenseGeneral:
+    """[... c] -> [... h d]; weights are initialised as a matrix [c, h d]."""
+    inits = {"kernel_init": named(kernel_init, *MATRIX), "bias_init": named(bias_init, "heads", None)}
+    return nn.DenseGeneral(heads, **inits, **fields)
+
+
+def from_heads(width: int, kernel_init: Initializer, **fields: Any) -> nn.DenseGeneral:
+    """[... h d] -> [... c]; weights are initialised as a matrix [h d, c]."""
+    return nn.DenseGeneral(width, axis=(-2, -1), kernel_init=named(kernel_init, "heads", None, "width"), **fields)
+
+
+def linear(features: int, fan_in: int, names: tuple[str | None, ...] = (), **fields: Any) -> nn.Dense:
     """`flax.linen.Dense` with weights and bias drawn from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
 
     Args:
       features: the output width.
       fan_in: the input width.
+      names: of the axes of the weights, see `named`.
       **fields: of `flax.linen.Dense`: dtype, param_dtype, name, ...; a kernel_init or bias_init among them is used.
     """
     init = uniform(1 / math.sqrt(fan_in))
-    return nn.Dense(features, **({"kernel_init": init, "bias_init": init} | fields))
+    fields = {"kernel_init": init, "bias_init": init} | fields
+    of_bias = () if names[-1:] == ("width",) else names[-1:]  # as wide as the model: too small to be cut
+    inits = {"kernel_init": named(fields["kernel_init"], *names), "bias_init": named(fields["bias_init"], *of_bias)}
+    return nn.Dense(features, **fields | inits)

@@ -13,7 +13,7 @@ from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import DotProducts
-from posattn_jax.nn.linear import XAVIER
+from posattn_jax.nn.linear import XAVIER, from_heads, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
 from posattn_jax.ops import mixing, scores
@@ -129,16 +129,12 @@ class TokenMixing(nn.Module):
         if self.head_dim is None and width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
         heads = self.num_heads, self.head_dim or width // self.num_heads
-        fields: dict[str, Any] = {
-            "kernel_init": self.kernel_init,
-            "bias_init": self.bias_init,
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-        }
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        fields = {"bias_init": self.bias_init, **dtypes}
 
         make = self.energies
         if make is None:
-            make = DotProducts(dtype=self.dtype, param_dtype=self.param_dtype, name="energies")
+            make = DotProducts(name="energies", **dtypes)
         energies, inside = make(inputs, memory, places, heads)
         masks = places.masks() + ([] if inside is None else [inside])
         if make.normalize:
@@ -151,11 +147,12 @@ class TokenMixing(nn.Module):
 
         def make_value(x: Features):
             factor = getattr(self.values, "width_factor", 1)
-            value = nn.DenseGeneral((heads[0], factor * heads[1]), name="value", **fields)(x)
+            wide = heads[0], factor * heads[1]
+            value = to_heads(wide, self.kernel_init, name="value", **fields)(x)
             return value if self.values is None else self.values(value)
 
         sums = mixing.mix(dropped, memory.keep("value", make_value))
         outputs = Dropout(self.sum_dropout_rate)(sums, deterministic=deterministic)
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
-        return nn.DenseGeneral(width, axis=(-2, -1), name="output", **fields)(outputs), weights
+        return from_heads(width, self.kernel_init, name="output", **fields)(outputs), weights

@@ -10,6 +10,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Float, Int, KeyMask, Shape
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.linear import XAVIER, linear
 from posattn_jax.ops import grid, mixing, scores
@@ -143,7 +144,8 @@ class LearnedPositions(nn.Module):
     def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
         """[n c]."""
         shape = grid.check_grid(self.grid_shape)
-        table = self.param("table", self.embedding_init, (grid.num_positions(shape), width), self.param_dtype)
+        init = named(self.embedding_init, None, "width")
+        table = self.param("table", init, (grid.num_positions(shape), width), self.param_dtype)
         return table[mixing.row_major(jnp.clip(places, 0, jnp.asarray(shape) - 1), shape)]
 
 

@@ -9,6 +9,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Key, Query, Value
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
@@ -51,8 +52,12 @@ class LinearProjections(nn.Module):
         if not parts:
             return None, None, None
         shape = (len(parts), tokens.num_heads, tokens.head_dim)
-        kernel = self.param("kernel", self.kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
-        bias = self.param("bias", self.bias_init, shape, self.param_dtype) if self.use_bias else None
+        kernel_init, bias_init = (
+            named(self.kernel_init, "width", None, "heads", None),
+            named(self.bias_init, "heads", None),
+        )
+        kernel = self.param("kernel", kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
+        bias = self.param("bias", bias_init, shape, self.param_dtype) if self.use_bias else None
         inputs, kernel, bias = nn.dtypes.promote_dtype(tokens.inputs, kernel, bias, dtype=self.dtype)
         fused = jnp.einsum("btc,cnhd->nbthd", inputs, kernel)
         if bias is not None:

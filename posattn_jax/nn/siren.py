@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, RelativeEncoding
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.reach import within_reach
 from posattn_jax.nn.tokens import Tokens
@@ -75,7 +76,8 @@ class Siren(nn.Module):
         return jnp.sin(frequency * self._linear(x, features, layer, bound, self._sine_bias))
 
     def _linear(self, x: Array, features: int, layer: int, bound: float, bias_init) -> Array:
-        kernel = self.param(f"kernel_{layer}", uniform(bound), (x.shape[-1], features), self.param_dtype)
+        init = named(uniform(bound), None, "width")
+        kernel = self.param(f"kernel_{layer}", init, (x.shape[-1], features), self.param_dtype)
         kernel = kernel.astype(jnp.result_type(jnp.float32, kernel))
         if bias_init is not nn.initializers.zeros:
             bias_init = bias_init(kernel)

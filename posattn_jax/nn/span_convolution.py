@@ -11,6 +11,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Query, Shape
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.tokens import Tokens
@@ -72,7 +73,7 @@ class SpanConvolution(nn.Module):
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
         def linear(features: int, name: str) -> nn.Dense:
-            return nn.Dense(features, kernel_init=self.kernel_init, name=name, **dtypes)
+            return nn.Dense(features, kernel_init=named(self.kernel_init, "width", None), name=name, **dtypes)
 
         span = DepthwiseConvolution(self.kernel_shape, name="depthwise", **dtypes)(tokens.inputs, tokens)
         span = linear(h * d, "pointwise")(span)

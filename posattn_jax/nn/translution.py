@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Query, Sizes, Weights
 from posattn_jax.nn.attending import Attention
+from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.displacements import OverDisplacements, as_inputs, centre, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Part
@@ -106,14 +107,17 @@ class LowRankTranslution(PairValues):
             raise ValueError(f"rank={self.rank}, down_dim={self.down_dim}: expected at least 1")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         shape = (c if self.down_dim is None else self.down_dim, h, self.rank)
-        matrix = self.param("matrix", fan_in_table, (c, h, d), self.param_dtype)
+        matrix = self.param("matrix", named(fan_in_table, *MATRIX), (c, h, d), self.param_dtype)
         if self.mix_heads:
-            up = self.param("joint_up", uniform(1 / math.sqrt(h * self.rank)), (h, self.rank, h, d), self.param_dtype)
+            init = named(uniform(1 / math.sqrt(h * self.rank)), "heads", None, None, None)
+            up = self.param("joint_up", init, (h, self.rank, h, d), self.param_dtype)
         else:
-            up = self.param("up", uniform(1 / math.sqrt(self.rank)), (h, self.rank, d), self.param_dtype)
+            init = named(uniform(1 / math.sqrt(self.rank)), "heads", None, None)
+            up = self.param("up", init, (h, self.rank, d), self.param_dtype)
         down = None
         if self.down_dim is not None:
-            down = self.param("down", uniform(1 / math.sqrt(c)), (c, self.down_dim), self.param_dtype)
+            init = named(uniform(1 / math.sqrt(c)), "width", None)
+            down = self.param("down", init, (c, self.down_dim), self.param_dtype)
         table = self._table("relative", self.kernel_init, tokens, shape, self.param_dtype)
         cls = self._class_matrices("class_matrices", self.kernel_init, tokens, shape, self.param_dtype)
 
@@ -165,7 +169,7 @@ class GeneralTranslution(PairValues):
             raise ValueError(f"num_bases={self.num_bases}: expected at least 1")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         init = self.kernel_init or uniform(1 / math.sqrt(self.num_bases * c))
-        matrices = self.param("bases", init, (self.num_bases, c, h, d), self.param_dtype)
+        matrices = self.param("bases", named(init, *MATRIX), (self.num_bases, c, h, d), self.param_dtype)
         cls = self._class_matrices("class_matrices", fan_in_table, tokens, (c, h, d), self.param_dtype)
         basis = Siren(self.num_bases, hidden_features=32, name="siren") if self.basis is None else self.basis
         if tokens.positions is not None:

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
 from posattn_jax.nn.attending import Attention
+from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Encoding, Part
 from posattn_jax.nn.tokens import Tokens
@@ -57,7 +58,7 @@ class DepthwiseConvolution(nn.Module):
             kernel_shape,
             feature_group_count=width,
             conv_general_dilated=_depthwise,
-            kernel_init=init,
+            kernel_init=named(init, "width"),
             bias_init=init,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
@@ -94,7 +95,7 @@ class PlusDepthwise(nn.Module):
     def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
         """The outputs [b t h d]; the kernel [*K c] is among the attention's intermediates."""
         convolved = self.convolution(value.reshape(*value.shape[:2], -1), tokens).reshape(value.shape)
-        kernel = self.convolution.variables["params"]["convolution"]["kernel"]
+        kernel = nn.unbox(self.convolution.variables)["params"]["convolution"]["kernel"]
         attention.intermediates["depthwise_kernel"] = jnp.squeeze(kernel, -2)
         return attention.average(value) + convolved
 

@@ -43,9 +43,8 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.clock import Clock
-from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import Member
-from posattn_jax.train.step import init_state
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 
 # Of random pixels, updates that an epoch has.
 MADE_UPDATES = 16
@@ -138,31 +137,31 @@ class Updates:
         self.task = experiment.make_task(config, source)
         settings = experiment.make_settings(config, per_epoch, self.task)
         optimizer = experiment.make_optimizer(config, settings, per_epoch)
-        self.trainer = Trainer(
-            self.task, optimizer, [Member(config.seed, source, source)], experiment.make_mesh(config), settings
-        )
+        data = [SeedData(config.seed, source, source)]
+        self._training = Program(self.task, optimizer, data, experiment.make_mesh(config), settings)
+        self._state, self._batches = self._training.init(config.seed), [self._training.batches(0)]
         self.waited: list[float] = []
-        self._steps, self._clock, self._dispatcher = steps, Clock(0), self.trainer.dispatcher
-        shardings = jax.tree.map(lambda array: array.sharding, self.trainer.abstract)
-        self._state = jax.jit(lambda: init_state(self.task, optimizer, config.seed), out_shardings=shardings)()
+        self._steps, self._clock = steps, Clock(0)
         bounds = SpanBounds(self.task, self._state.params).value if settings.bounds_spans else None
 
         # A program reads sigma from its state: one serves all that start from others, unless its bounds are static.
         key = *leaves(config.model, "implementation"), config.model.dtype, config.train.batch_size, bounds
         if key not in made:
-            with jax.set_mesh(self.trainer.mesh):
-                arguments = self._dispatcher.arguments(self._state, 1, self._clock)
-                made[key] = compile_ahead(self._dispatcher.program(bounds), arguments, limit_gib)
+            with jax.set_mesh(self._training.mesh):
+                arguments = self._training.arguments(self._state, self._batches, 1, self._clock)
+                made[key] = compile_ahead(self._training.updates(bounds), arguments, limit_gib)
         self._compiled = made[key]
         self.hlo = self._compiled.call.as_text()
         self.program = self._compiled.program(self._run)
 
     def _run(self) -> Any:
         self._clock.start_rate(0)
-        with jax.set_mesh(self.trainer.mesh):
-            for done in range(0, self._steps, self._dispatcher.most):
-                count = min(self._dispatcher.most, self._steps - done)
-                self._state, figures = self._compiled.call(*self._dispatcher.arguments(self._state, count, self._clock))
+        training = self._training
+        with jax.set_mesh(training.mesh):
+            for done in range(0, self._steps, training.most):
+                count = min(training.most, self._steps - done)
+                arguments = training.arguments(self._state, self._batches, count, self._clock)
+                self._state, figures = self._compiled.call(*arguments)
         made = jax.block_until_ready((self._state, figures))
         self.waited.append(self._clock.waiting_share)
         return made
@@ -180,7 +179,7 @@ def flops_of(config: ConfigDict, source: Source) -> int:
 
 
 def peak_of(dtype: str) -> tuple[float, str]:
-    """FLOPs a second that all devices reach together, and how that is known."""
+    """FLOPs a second that all devices reach in sum, and how that is known."""
     kind = jax.devices()[0].device_kind
     if kind in PEAKS:
         return jax.device_count() * PEAKS[kind].flops_per_second[dtype], "data sheet"

@@ -17,7 +17,7 @@ from posattn_jax.train import compiled
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator, predictions
-from posattn_jax.train.loop import abstract_state
+from posattn_jax.train.step import abstract_state
 from posattn_jax.use import translate
 
 

@@ -26,7 +26,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 
 def write(trainer: Trainer, configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path]) -> None:
     """Of every run of a trainer that has come to its end; all processes call it, and the first one writes."""
-    describe = jax.jit(trainer.task.describe, out_shardings=NamedSharding(trainer.mesh, PartitionSpec()))
+    describe = jax.jit(trainer.task.describe, out_shardings=NamedSharding(trainer.program.mesh, PartitionSpec()))
     for member, config, workdir in zip(trainer.members, configs, workdirs, strict=True):
         arrays = _positions(trainer, member, describe)
         if is_first():
@@ -35,13 +35,13 @@ def write(trainer: Trainer, configs: Sequence[ConfigDict], workdirs: Sequence[pa
 
 def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any]) -> dict[str, np.ndarray]:
     """What the best epoch knows of positions, and an image to draw it on."""
-    restored = member.checkpoints.restore(trainer.abstract, member.checkpoints.best_step())
+    restored = member.checkpoints.restore(trainer.program.abstract, member.checkpoints.best_step())
     if restored is None:
         raise RunError(f"{member.checkpoints.folder}: the checkpoints are gone")
     made = jax.device_get(describe(restored[0].params))
     arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
-    if isinstance(member.validation_source, GridImages):
-        image = member.validation_source.pixels(np.arange(1))[0]
+    if isinstance(member.data.validation_source, GridImages):
+        image = member.data.validation_source.pixels(np.arange(1))[0]
         if image.ndim == 3:  # no clip
             arrays["image"] = image
     return arrays
@@ -65,7 +65,7 @@ def _finish(
     summary = {
         "best": best,
         "final": epochs[max(epochs)],
-        "num_parameters": trainer.num_parameters,
+        "num_parameters": sum(array.size for array in jax.tree.leaves(trainer.program.abstract.params)),
         "grid_shape": list(trainer.task.grid_shape),
         "score_share": _score_shares(workdir, best["step"]),
         "threshold": span and span.threshold,
@@ -76,7 +76,7 @@ def _finish(
         "git_commit": _git_commit(),
     }
     if isinstance(trainer.task, SentencePrediction):
-        trained_on, judged_by = member.train_source, member.validation_source
+        trained_on, judged_by = member.data.train_source, member.data.validation_source
         of_one = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
         summary["always_the_same"] = of_one
     if (workdir / tokenizer.HASH_FILE).exists():

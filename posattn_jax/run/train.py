@@ -19,30 +19,14 @@ from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import Member
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.wandb_writer import WandbWriter
 
 
-def train(config: ConfigDict, workdir: pathlib.Path, wandb_project: str | None = None) -> None:
-    """Trains, or continues; at the end writes the summary and draws the pictures.
-
-    With a `wandb_project` the metrics are logged there too.
-    """
-    _train([config], [workdir], wandb_project)
-
-
-def train_together(config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]) -> None:
-    """As `train`, a run of every seed in FOLDER/SEED, all of them in one program: see `train.together`."""
-    check_together(config)
-    configs = [config.copy_and_resolve_references() for _ in seeds]
-    for each, seed in zip(configs, seeds, strict=True):
-        each.seed = seed
-    _train(configs, [folder / str(seed) for seed in seeds])
-
-
-def check_together(config: ConfigDict) -> None:
-    """InputError for a config of which seeds cannot be trained together."""
-    only = "runs of several seeds are trained together only with"
+def check_vmapped(config: ConfigDict) -> None:
+    """InputError for a config whose seeds cannot be vmapped."""
+    only = "seeds are vmapped only with"
     if not experiment.task_class(config).maps_seeds:
         raise InputError(f"task {short(config.task.kind)}: {only} Classification")
     if config.mesh.grid != 1:
@@ -53,8 +37,19 @@ def check_together(config: ConfigDict) -> None:
         raise InputError(f"{only} one process, and here are {jax.process_count()}")
 
 
-def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wandb_project: str | None = None) -> None:
-    """Trains the runs of configs that differ in the seed alone. Those behind catch up with the others first."""
+def train(
+    config: ConfigDict, folder: pathlib.Path, wandb_project: str | None = None, seeds: Sequence[int] | None = None
+) -> None:
+    """Trains, or continues; at the end writes the summary and draws the pictures.
+
+    Args:
+      config: of the run.
+      folder: of the run.
+      wandb_project: where the metrics are logged too.
+      seeds: instead of the config's: a run of each in FOLDER/SEED, vmapped, see `train.seed_map`. Those behind catch up
+        with the others first.
+    """
+    configs, workdirs = ([config], [folder]) if seeds is None else _of_seeds(config, folder, seeds)
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
     config = configs[0]
@@ -72,10 +67,10 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
     mesh = experiment.make_mesh(config)
     if isinstance(sources[0]["train"], Ordered):
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
-    members = [Member(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
+    data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]
     stages = _stages(steps, settings.total_steps)
-    trainer = Trainer(task, optimizer, [members[i] for i in stages[0][0]], mesh, settings)
+    program = Program(task, optimizer, [data[i] for i in stages[0][0]], mesh, settings)
     pretrained = None if any(steps) else experiment.pretrained(config, task)
     with contextlib.ExitStack() as stack:
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
@@ -84,13 +79,13 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
             remembered.keep(files, workdir)
             if isinstance(own["train"], Kept):
                 own["train"].keep(workdir)
+        writers = []
         if wandb_project is not None and is_first():
-            (member,), (workdir,) = members, workdirs
-            member.writers.append(WandbWriter(workdir, wandb_project, config.to_dict()))
+            writers.append(WandbWriter(folder, wandb_project, config.to_dict()))
         for stage, (chosen, until) in enumerate(stages):
             if stage > 0:
-                trainer = Trainer(task, optimizer, [members[i] for i in chosen], mesh, settings)
-            trainer.open([workdirs[i] for i in chosen], pretrained)
+                program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
+            trainer = Trainer(program, [workdirs[i] for i in chosen], pretrained, writers)
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
             try:
@@ -101,13 +96,24 @@ def _train(configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path], wand
                 trainer.close()
 
 
+def _of_seeds(
+    config: ConfigDict, folder: pathlib.Path, seeds: Sequence[int]
+) -> tuple[list[ConfigDict], list[pathlib.Path]]:
+    """The config and the folder of each seed."""
+    check_vmapped(config)
+    configs = [config.copy_and_resolve_references() for _ in seeds]
+    for each, seed in zip(configs, seeds, strict=True):
+        each.seed = seed
+    return configs, [folder / str(seed) for seed in seeds]
+
+
 def _saved_step(workdir: pathlib.Path) -> int:
     """Of the newest checkpoint; 0: none."""
     return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=0)
 
 
 def _stages(steps: Sequence[int], total_steps: int) -> list[tuple[list[int], int | None]]:
-    """Which runs are trained together one after the other, and up to which step; at the end all, to their end."""
+    """Which runs are vmapped one after the other, and up to which step; at the end all, to their end."""
     levels = sorted(set(steps))
     ends = [*(min(level, total_steps) for level in levels[1:]), None]
     return [

@@ -23,7 +23,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     changed = config_flags.get_override_values(options["config"])
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     executor = Executor(
-        options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm), options.seeds_together
+        options.executor, options.workers, options.timeout_minutes, _pairs(options.slurm), options.vmap_seeds
     )
     plan = load_plan(config_file)
     seeds = None if options.seeds is None else command_line.numbers("--seeds", options.seeds)
@@ -31,9 +31,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     stated, commands = _with_earlier(plan.select(None, seeds), workdir)
     reserved = {name for treatment in plan.treatments for name in treatment.fields}
     logging = [] if options.wandb is None else [f"--wandb={options.wandb}"]
-    jobs = make_jobs(
-        chosen, options.config, config_file, changed, workdir, reserved, options.seeds_together > 1, logging
-    )
+    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, options.vmap_seeds > 1, logging)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):

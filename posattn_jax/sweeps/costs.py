@@ -5,7 +5,7 @@
 
 Operations are those of the formulas, with every pair laid out (implementation=reference): what a layout saves of
 them, or adds, is not in them. The rest is of the update as it is trained: temporary memory as compiled, and seconds of
-all cores together, which other work on the machine changes little. Writes WORKDIR/costs.json, which
+the sum over all cores, which other work on the machine changes little. Writes WORKDIR/costs.json, which
 the report reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
 """
 

@@ -25,7 +25,7 @@ class Job:
       workdir: the run folder.
       log: what its commands print, between lines of `Worker`; whoever holds its lock is at work on the run.
       commands: the training and, where the sweep asks for it, the evaluation.
-      command_of_seeds: the training of this treatment with several seeds together, to be completed by --seeds.
+      command_of_seeds: the training of this treatment with several vmapped seeds, to be completed by --seeds.
       evaluate: the fields that are set for the evaluation.
       total_steps, total_epochs: the config's; the first decides where it is not 0.
       epoch: which one the sweep judges by, "best" or "last".
@@ -99,7 +99,7 @@ class Job:
         return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
 
 
-def together(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
+def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
     """Jobs in groups of one treatment, of at most so many seeds, in the order of the first of each."""
     groups: list[list[Job]] = []
     for job in jobs:

@@ -11,7 +11,7 @@ from posattn_jax.analysis.plan import Plan
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, without_none
 from posattn_jax.run.folder import check_config
-from posattn_jax.run.train import check_together
+from posattn_jax.run.train import check_vmapped
 from posattn_jax.sweeps.jobs import Job
 from posattn_jax.system.command_line import load_config_file
 from posattn_jax.system.errors import InputError
@@ -56,7 +56,7 @@ def make_jobs(
     changed: Mapping[str, Any],
     folder: pathlib.Path,
     reserved: Collection[str],
-    together: bool = False,
+    vmapped: bool = False,
     options: Sequence[str] = (),
 ) -> list[Job]:
     """The jobs, all treatments with the first seed before the second: a sweep that is stopped is comparable.
@@ -66,12 +66,12 @@ def make_jobs(
       config_file: the file and variant that it is from, for the command line.
       changed: the fields that the user has set, which are in `config` already.
       reserved: the fields that treatments differ in, those of the whole sweep, of which `plan` may be a part.
-      together: whether seeds are to be trained together.
+      vmapped: whether seeds are to be vmapped.
       options: of the command line of every training alone.
 
     Raises:
       InputError: fields that the treatments do not share or that the config does not have, run folders that belong to
-        another config, or treatments whose seeds cannot be trained together.
+        another config, or treatments whose seeds cannot be vmapped.
     """
     check_free(changed, {"seed", *plan.evaluate, *reserved})
     config, jobs = without_none(config.copy_and_resolve_references()), []
@@ -84,8 +84,8 @@ def make_jobs(
                 raise InputError(f'treatment "{treatment.name}": {error}') from error
             workdir = folder / treatment.name / str(seed)
             check_config(own, workdir)
-            if together:
-                check_together(own)
+            if vmapped:
+                check_vmapped(own)
             program = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}")
             same = (f"--treatment={treatment.name}", *(_flag(name, value) for name, value in changed.items()))
             command = (*program, f"--workdir={workdir}", *same, _flag("seed", seed))

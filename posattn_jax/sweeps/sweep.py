@@ -26,7 +26,7 @@ from typing import Any
 import submitit
 
 from posattn_jax.sweeps import slurm
-from posattn_jax.sweeps.jobs import Job, is_claimed, together
+from posattn_jax.sweeps.jobs import Job, is_claimed, seed_groups
 from posattn_jax.sweeps.table import ProgressTable
 from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
@@ -45,20 +45,20 @@ class Executor:
       workers: the runs at a time; 0: on this machine one a GPU, or one.
       timeout_minutes: of a SLURM job, which is then submitted anew; None: a day.
       slurm: further parameters of a SLURM job, such as {"partition": "gpu"}.
-      seeds_together: how many seeds of a treatment one program trains at most.
+      vmap_seeds: how many seeds of a treatment one program trains at most.
     """
 
     cluster: str = "local"
     workers: int = 0
     timeout_minutes: int | None = None
     slurm: dict[str, Any] = dataclasses.field(default_factory=dict)
-    seeds_together: int = 1
+    vmap_seeds: int = 1
 
     def __post_init__(self):
         if self.workers < 0:
             raise InputError(f"--workers={self.workers}: expected 0 or more")
-        if self.seeds_together < 1:
-            raise InputError(f"--seeds_together={self.seeds_together}: expected at least 1")
+        if self.vmap_seeds < 1:
+            raise InputError(f"--vmap_seeds={self.vmap_seeds}: expected at least 1")
         if self.timeout_minutes is not None and self.timeout_minutes < 1:
             raise InputError(f"--timeout_minutes={self.timeout_minutes}: expected at least 1")
         if self.timeout_minutes is not None and self.cluster != "slurm":
@@ -156,7 +156,7 @@ def _workers(
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = executor.cluster == "local" and not gpus and len(slots) <= len(cores)
     on_one_gpu = -(-len(slots) // len(gpus)) if gpus else 0
-    groups = tuple(together(pending, executor.seeds_together))
+    groups = tuple(seed_groups(pending, executor.vmap_seeds))
     for i, slot in enumerate(slots[: len(groups)]):
         environment: dict[str, str | None] = {}
         if executor.cluster == "local":  # submitit's workers see no GPU

@@ -1,4 +1,4 @@
-"""What a submitted job does: it takes one run, or seeds together, after the other that nobody else is at work on."""
+"""What a submitted job does: it takes one run, or vmapped seeds, after the other that nobody else is at work on."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ class Worker:
       slot: a file; who holds its lock is the worker of this number. A run that outlives its worker keeps it too, so
         there are never more runs at a time than slots.
       call: names the call of the sweep: a run that failed in it is not tried again.
-      groups: all runs of the sweep; of a group those with something left to do are trained together.
+      groups: all runs of the sweep; of a group those with something left to do are vmapped.
       cores: the CPU cores to stay on; empty: any.
       environment: of the runs, where it differs from this process's; None takes a variable out of it.
     """
@@ -55,7 +55,7 @@ class Worker:
         return not job.finished and job.failure(self.call) is None
 
     def _run(self, claimed: Sequence[tuple[Job, IO[str]]], slot: IO[str]) -> None:
-        """Trains jobs whose logs are held: together, and then one by one what that failed at or left to do."""
+        """Trains jobs whose logs are locked: vmapped, and then one by one what that failed at or left to do."""
         trained = False
         if len(claimed) > 1:
             seeds = ",".join(str(job.seed) for job, _ in claimed)

@@ -13,7 +13,7 @@ import numpy as np
 
 from posattn_jax.ops.span import bound_for
 from posattn_jax.tasks.task import Task
-from posattn_jax.train.together import Together
+from posattn_jax.train.seed_map import ALONE, SeedMap
 
 Bounds = tuple[tuple[int, ...], ...]
 
@@ -21,11 +21,11 @@ Bounds = tuple[tuple[int, ...], ...]
 class SpanBounds:
     """The bounds of every block, following the parameters with a delay of one update.
 
-    Runs that are trained together share them: they are those of the largest spans.
+    Vmapped seeds share them: they are those of the largest spans.
     """
 
-    def __init__(self, task: Task, params: Any, together: Together | None = None):
-        self._half_spans = jax.jit((together or Together()).map(task.half_spans))
+    def __init__(self, task: Task, params: Any, seeds: SeedMap = ALONE):
+        self._half_spans = jax.jit(seeds.map(task.half_spans))
         self._seen = self._half_spans(params)
         self.value: Bounds = ()
         self.follow(params)

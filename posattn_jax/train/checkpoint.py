@@ -48,8 +48,8 @@ class _WithSums(atomicity.AtomicRenameTemporaryPath):
 class Checkpoints:
     """The checkpoints of one run folder, each the training state and its progress (plain JSON).
 
-    With several processes all call `save`, `restore` and `wait` together. The first one decides, and alone verifies,
-    moves and deletes.
+    With several processes all call `save`, `restore` and `wait` at the same steps. The first one decides, and alone
+    verifies, moves and deletes.
     """
 
     def __init__(self, workdir: pathlib.Path, read_only: bool = False, keep: int = 1):

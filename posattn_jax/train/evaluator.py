@@ -11,59 +11,64 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.examples import EXAMPLE_AXES
-from posattn_jax.tasks.task import Task
-from posattn_jax.train.held import Held
+from posattn_jax.tasks.task import Batch, Task, Totals
+from posattn_jax.train.resident import ResidentData
+from posattn_jax.train.seed_map import ALONE, SeedMap
 from posattn_jax.train.sharding import num_shards, own_share, put_batch
-from posattn_jax.train.step import make_eval_step
-from posattn_jax.train.together import Together
 
 
 class Evaluator:
     """Means over a whole source, without dropout."""
 
-    def __init__(self, task: Task, mesh: Mesh, batch_size: int, together: Together | None = None):
-        self.task, self.mesh, self._together = task, mesh, together or Together()
+    def __init__(self, task: Task, mesh: Mesh, batch_size: int, seeds: SeedMap = ALONE):
+        self.task, self.mesh, self._seeds = task, mesh, seeds
         self.batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
         self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._step = jax.jit(self._together.map(make_eval_step(task)), out_shardings=self._replicated)
-        self._steps = jax.jit(self._of_held, static_argnums=(1, 2), out_shardings=self._replicated)
+        self._step = jax.jit(self._seeds.map(self._add), out_shardings=self._replicated)
+        self._steps = jax.jit(self._of_resident, static_argnums=(1, 2), out_shardings=self._replicated)
 
-    def __call__(self, params: Any, source: Source, held: Held | None = None) -> dict[str, float]:
+    def __call__(self, params: Any, source: Source, resident: ResidentData | None = None) -> dict[str, float]:
         """The metrics of a source; of one that the devices hold in one dispatch."""
-        return self.of_each(params, [source], held)[0]
+        return self.of_each(params, [source], resident)[0]
 
-    def of_each(self, params: Any, sources: Sequence[Source], held: Held | None = None) -> list[dict[str, float]]:
-        """The metrics of every run that is trained together, each on its source; the sources are of one size."""
-        size, several = len(sources[0]), self._together.size > 1
+    def of_each(
+        self, params: Any, sources: Sequence[Source], resident: ResidentData | None = None
+    ) -> list[dict[str, float]]:
+        """The metrics of every vmapped seed, each on its own source; the sources are of one size."""
+        size, several = len(sources[0]), self._seeds.size > 1
         with jax.set_mesh(self.mesh):
-            if held is not None:
-                totals = self._steps(params, held, size, held.arrays)
+            if resident is not None:
+                totals = self._steps(params, resident, size, resident.arrays)
             else:
-                zero = self._together.stack([self.task.zero_totals() for _ in sources])
+                zero = self._seeds.stack([self.task.zero_totals() for _ in sources])
                 totals = jax.device_put(zero, self._replicated)
                 for batches in zip(
                     *(evaluation_batches(source, self.batch_size, own_share(self.mesh)) for source in sources),
                     strict=True,
                 ):
-                    batch = put_batch(self._together.stack(batches), self.mesh, axis=int(several))
+                    batch = put_batch(self._seeds.stack(batches), self.mesh, axis=int(several))
                     totals = self._step(params, batch, totals)
-        return [self.task.summarise(each) for each in self._together.split(jax.device_get(totals))]
+        return [self.task.summarise(each) for each in self._seeds.split(jax.device_get(totals))]
 
-    def _of_held(self, params, held, num_examples, arrays):
+    def _add(self, params: Any, batch: Batch, totals: Totals) -> Totals:
+        """A batch's totals added to those so far, traced."""
+        return jax.tree.map(jnp.add, totals, self.task.loss(params, batch)[1])
+
+    def _of_resident(self, params, resident, num_examples, arrays):
         """As `evaluation_batches` divides them."""
 
         def of_one(params, arrays):
             def body(i, totals):
                 ids = i * self.batch_size + jnp.arange(self.batch_size)
                 ids = lax.with_sharding_constraint(ids, NamedSharding(self.mesh, PartitionSpec(EXAMPLE_AXES)))
-                batch = held.read(arrays, jnp.minimum(ids, num_examples - 1))
+                batch = resident.read(arrays, jnp.minimum(ids, num_examples - 1))
                 weights = (ids < num_examples).astype(jnp.float32)
-                return make_eval_step(self.task)(params, batch | {"weights": weights}, totals)
+                return self._add(params, batch | {"weights": weights}, totals)
 
             num_batches = -(-num_examples // self.batch_size)
             return lax.fori_loop(0, num_batches, body, self.task.zero_totals())
 
-        return self._together.map(of_one)(params, arrays)
+        return self._seeds.map(of_one)(params, arrays)
 
 
 def predictions(task: Any, mesh: Mesh, batch_size: int, params: Any, source: Source) -> np.ndarray:

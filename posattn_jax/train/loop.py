@@ -4,11 +4,10 @@ A run resumes in this order: the newest readable checkpoint gives the state (par
 of the epoch) and the position in the data; metrics written after that step are dropped. What follows is then, on one
 machine, bit for bit what it would have been without the interruption.
 
-Runs that are trained together are one program, in which all of theirs has a leading axis (see `train.together`); each
-has its folder, in which nothing tells that it was not alone but the speed.
+Vmapped seeds are one program, in which all arrays of theirs have a leading axis (see `train.seed_map`); each has its
+folder, in which nothing tells that it was not alone but the speed.
 """
 
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,152 +15,68 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Ordered, Resident, order_of
-from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.errors import RunError
 from posattn_jax.system.processes import is_first
-from posattn_jax.tasks.task import Task
 from posattn_jax.train.bounds import Bounds, SpanBounds
 from posattn_jax.train.clock import Clock, seconds_alive
-from posattn_jax.train.dispatch import Dispatcher, Figures
-from posattn_jax.train.evaluator import Evaluator
-from posattn_jax.train.held import Held
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.member import Member
-from posattn_jax.train.settings import Settings
-from posattn_jax.train.sharding import bytes_of, num_shards, own_share, state_sharding
-from posattn_jax.train.step import TrainState, init_state, plan_micro_batches
-from posattn_jax.train.together import Together
-from posattn_jax.train.writers import Progress
-
-
-def abstract_state(
-    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, together: Together | None = None
-) -> TrainState:
-    """The shapes, dtypes and shardings of a run's state, or of several runs' together."""
-    together = together or Together()
-    state = jax.eval_shape(lambda: together.stack([init_state(task, optimizer, seed)] * together.size))
-    return jax.tree.map(
-        lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding),
-        state,
-        state_sharding(state, mesh),
-    )
+from posattn_jax.train.program import Figures, Program
+from posattn_jax.train.sharding import bytes_of
+from posattn_jax.train.step import TrainState
+from posattn_jax.train.writers import Progress, Writer
 
 
 class Trainer:
-    """One run, or several together: their compiled functions, their state, and their folders."""
+    """The runs of a program, taken up where their folders left them, or begun.
+
+    Attributes:
+      members: the run of each seed.
+      state: of all.
+      step: the updates done.
+
+    Args:
+      program: what the devices run.
+      workdirs: the folder of each seed.
+      pretrained: makes the parameters that a run begins with of fresh ones.
+      writers: that metrics go to beside the folders.
+
+    Raises:
+      InputError: a run is already further than it shall go.
+      RunError: none of a run's checkpoints can be read, or the runs are at different steps.
+    """
 
     def __init__(
         self,
-        task: Task,
-        optimizer: optax.GradientTransformation,
-        members: Sequence[Member],
-        mesh: Mesh,
-        settings: Settings,
+        program: Program,
+        workdirs: Sequence[pathlib.Path],
+        pretrained: Callable[[Any], Any] | None = None,
+        writers: Sequence[Writer] = (),
     ):
-        self.task, self.mesh, self.settings, self.members = task, mesh, settings, members
-        self._together = together = Together(len(members))
-        orders = [
-            order_of(member.train_source, settings.batch_size, settings.accumulation_steps, member.seed)
-            for member in members
-        ]
-        self.steps_per_epoch, self.examples_per_step = orders[0].steps_per_epoch, orders[0].examples_per_step
-        self.eval_steps = settings.eval_steps or self.steps_per_epoch
-        train_source, most = members[0].train_source, 1 if settings.bounds_spans else settings.dispatch_steps
-        if isinstance(train_source, Ordered):
-            most = 1
-            if train_source.row_multiple % num_shards(mesh):
-                needed = f"a divisor of {train_source.row_multiple}, the multiple that a batch has rows of"
-                raise InputError(f"mesh.data x mesh.fsdp is {num_shards(mesh)}: expected {needed}")
-            self.micro_batches = settings.accumulation_steps, settings.batch_size
-        else:
-            self.micro_batches = plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
-
-        self.abstract = abstract_state(task, optimizer, members[0].seed, mesh)  # of one
-        self.num_parameters = sum(array.size for array in jax.tree.leaves(self.abstract.params))
-        self._abstract_all = self.abstract
-        if len(members) > 1:
-            self._abstract_all = abstract_state(task, optimizer, members[0].seed, mesh, together)
-        of_one, of_all = (_shardings(abstract) for abstract in (self.abstract, self._abstract_all))
-        self._task_within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
-        held = self._held([member.train_source for member in members])
-        self._held_validation = self._held([member.validation_source for member in members])
-        for member, order in zip(members, orders, strict=True):
-            member.name = f"seed {member.seed}: " if len(members) > 1 else ""
-            member.read(order, self.micro_batches[0], own_share(mesh), held is not None)
-        self.dispatcher = Dispatcher(
-            task,
-            optimizer,
-            [member.batches for member in members],
-            mesh,
-            self.micro_batches[0],
-            settings.accumulation_steps,
-            most,
-            held,
-            of_all,
-        )
-        self._evaluator_within = functools.cache(
-            lambda bounds: Evaluator(self._task_within(bounds), mesh, settings.eval_batch_size, together)
-        )
-        self._sigmas = jax.jit(  # of what `describe` makes the rest is not computed
-            together.map(
-                lambda params: {
-                    block: {name: array for name, array in out.items() if name == "sigma"}
-                    for block, out in task.describe(params).items()
-                }
-            ),
-            out_shardings=NamedSharding(mesh, PartitionSpec()),  # every process has it whole
-        )
-        # Each as it is made for a run alone.
-        self._init = lambda seed: jax.jit(lambda: init_state(task, optimizer, seed), out_shardings=of_one)()
-        self._stack = jax.jit(lambda *states: together.stack(states), out_shardings=of_all)
-        self._split = jax.jit(together.split, out_shardings=[of_one] * len(members))
-        self._pending: list[tuple[int, int, Figures]] = []
-
-    def _held(self, sources: Sequence[Any]) -> Held | None:
-        """The sources on the devices, if these may hold them all."""
-        if not all(isinstance(source, Resident) for source in sources):
-            return None
-        fits = sum(source.num_bytes for source in sources) <= self.settings.resident_mib * 2**20
-        return Held(sources, self.mesh) if fits else None
-
-    def open(self, workdirs: Sequence[pathlib.Path], pretrained: Callable[[Any], Any] | None = None) -> None:
-        """Takes up every run where its folder left it, or begins it, with what `pretrained` makes of fresh parameters.
-
-        Raises:
-          InputError: a run is already further than it shall go.
-          RunError: none of a run's checkpoints can be read, or the runs are at different steps.
-        """
-        states = []
-        for member, workdir in zip(self.members, workdirs, strict=True):
-            state = member.open(workdir, self.abstract, self.settings.keep_checkpoints, self.settings.total_steps)
-            if state is None:
-                state = self._init(member.seed)
-                if pretrained is not None:
-                    params = jax.device_put(pretrained(state.params), _shardings(self.abstract.params))
-                    state = state.replace(params=params)
-            states.append(state)
+        self.program, self.task, self.settings = program, program.task, program.settings
+        self._eval_steps = self.settings.eval_steps or program.steps_per_epoch
+        opened = [Member.open(program, i, workdir, writers) for i, workdir in enumerate(workdirs)]
+        self.members = [member for member, _ in opened]
+        states = [program.init(member.data.seed, pretrained) if state is None else state for member, state in opened]
         steps = [int(state.step) for state in states]
         if len(set(steps)) > 1:
-            raise RunError(f"the runs are at different steps, {steps}: the same command brings them together")
+            raise RunError(f"the runs are at different steps, {steps}: the same command lets those behind catch up")
         self.step = steps[0]
-        self.state = states[0] if len(states) == 1 else self._stack(*states)
-        self._bounds = SpanBounds(self.task, self.state.params, self._together) if self.settings.bounds_spans else None
+        self.state: TrainState = states[0] if len(states) == 1 else program.stack(states)
+        self._bounds = None
+        if self.settings.bounds_spans:
+            self._bounds = SpanBounds(self.task, self.state.params, program.seeds)
+        self._pending: list[tuple[int, int, Figures]] = []
 
     @property
-    def _span_bounds(self) -> Bounds | None:
-        return None if self._bounds is None else self._bounds.value
+    def epoch(self) -> float:
+        return self.step / self.program.steps_per_epoch
 
     @property
     def states(self) -> list[TrainState]:
         """That of each run."""
-        return [self.state] if len(self.members) == 1 else self._split(self.state)
-
-    @property
-    def epoch(self) -> float:
-        return self.step / self.steps_per_epoch
+        return [self.state] if len(self.members) == 1 else self.program.split(self.state)
 
     def run(self, until: int | None = None) -> None:
         """Trains to the end; or to the step `until`, which is then saved, and evaluated where that is due anyway.
@@ -170,23 +85,26 @@ class Trainer:
           RunError: the loss, its gradient, the parameters or the validation metrics are not finite.
           Interrupted: by SIGINT or SIGTERM, after saving.
         """
-        settings = self.settings
-        self._last = settings.total_steps if until is None else until
-        if self.mesh.size > 1:
-            whole, on_each = (size / 2**20 for size in bytes_of(self._abstract_all))
-            print(f"parameters and optimiser: {whole:,.1f} MiB, {on_each:,.1f} on each of {self.mesh.size} devices")
-        examples_per_step = self.examples_per_step * len(self.members)
-        bar = Progress(settings.total_steps, self.step, examples_per_step, self.task.unit, silent=not is_first())
+        program, settings = self.program, self.settings
+        last = settings.total_steps if until is None else until
+        batches = [member.batches for member in self.members]
+        self._tell_memory()
+        bar = Progress(settings.total_steps, self.step, self._examples_per_step, self.task.unit, silent=not is_first())
         try:
             with Interruption() as interruption:
                 clock = Clock(self.step)
-                while self.step < self._last:
-                    self._update(clock)
+                while self.step < last:
+                    count = 1 if clock.compiling else min(program.most, *self._steps_until_due(last))
+                    self.state, figures = program.update(self.state, batches, count, self._span_bounds, clock)
+                    self._pending.append((self.step + 1, count, figures))
+                    self.step += count
+                    if self._bounds is not None:
+                        self._bounds.follow(self.state.params)
                     if clock.compiling:
                         self._check()
                         bar.line(f"first update {seconds_alive():.1f} s after the start")
                         clock.start_rate(self.step)
-                    evaluates = self.step % self.eval_steps == 0 or self.step == settings.total_steps
+                    evaluates = self.step % self._eval_steps == 0 or self.step == settings.total_steps
                     if evaluates or self.step % settings.log_steps == 0:
                         self._check()
                         self._log(clock)
@@ -213,40 +131,48 @@ class Trainer:
         for member in self.members:
             member.close()
 
+    @property
+    def _span_bounds(self) -> Bounds | None:
+        return None if self._bounds is None else self._bounds.value
+
+    @property
+    def _examples_per_step(self) -> float:
+        """Of all runs."""
+        return self.program.examples_per_step * len(self.members)
+
+    def _steps_until_due(self, last: int) -> list[int]:
+        """The updates up to each thing that comes next."""
+        periods = self.settings.log_steps, self._eval_steps, self.settings.checkpoint_steps
+        return [last - self.step, *(period - self.step % period for period in periods if period)]
+
+    def _tell_memory(self) -> None:
+        devices = self.program.mesh.size
+        if devices > 1:
+            whole, on_each = (size / 2**20 for size in bytes_of(self.program.abstract_all))
+            print(f"parameters and optimiser: {whole:,.1f} MiB, {on_each:,.1f} on each of {devices} devices")
+
     def _wait(self) -> None:
         for member in self.members:
             member.checkpoints.wait()
 
-    def _update(self, clock: Clock) -> None:
-        """The updates up to where something else is due, as many as are dispatched at once; the first one alone."""
-        settings = self.settings
-        due = [self._last - self.step]
-        due += [n - self.step % n for n in (settings.log_steps, self.eval_steps, settings.checkpoint_steps) if n]
-        count = 1 if clock.compiling else min(self.dispatcher.most, *due)
-        self.state, figures = self.dispatcher(self.state, count, self._span_bounds, clock)
-        if self._bounds is not None:
-            self._bounds.follow(self.state.params)
-        self._pending.append((self.step + 1, count, figures))
-        self.step += count
-
     def _check(self) -> None:
         """Waits for the pending updates, and makes sure that all were finite."""
         for first, count, figures in jax.device_get(self._pending):
-            for member, own in zip(self.members, self._together.split(figures), strict=True):
+            for member, own in zip(self.members, self.program.seeds.split(figures), strict=True):
                 member.check(first, {name: values[:count] for name, values in own.items()})
         self._pending.clear()
 
     def _log(self, clock: Clock) -> None:
         """Writes the speed and the share of time that went into waiting for data since the last time; and the spans."""
         unit, seconds, waiting = self.task.unit, self._seconds(clock), clock.waiting_share
-        rate = clock.steps_per_second(self.step) * self.examples_per_step * len(self.members)
+        rate = clock.steps_per_second(self.step) * self._examples_per_step
         clock.start_rate(self.step)
-        task = self._task_within(self._span_bounds)
-        sigmas = self._together.split(jax.device_get(self._sigmas(self.state.params)))
+        task = self.program.within(self._span_bounds)
+        sigmas = self.program.seeds.split(jax.device_get(self.program.sigmas(self.state.params)))
         for member, of_blocks in zip(self.members, sigmas, strict=True):
             speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": member.seconds + seconds}
             member.write(self.step, self.epoch, "speed", speed)
-            spans = task.spans(of_blocks, batch_size=self.micro_batches[1])
+            spans = task.spans(of_blocks, batch_size=self.program.micro_batches[1])
             for block, span in spans.items():
                 for name, values in span.items():
                     flat = np.ravel(values).tolist()
@@ -259,12 +185,10 @@ class Trainer:
 
     def _evaluate(self, clock: Clock) -> list[str]:
         """Evaluates, writes what the updates since the last time brought, and saves; returns a line about each run."""
-        totals = self._together.split(jax.device_get(self.state.totals))
-        if self.step % self.eval_steps == 0:  # not where the run ends in between: it may be lengthened
+        totals = self.program.seeds.split(jax.device_get(self.state.totals))
+        if self.step % self._eval_steps == 0:  # not where the run ends in between: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
-        evaluator = self._evaluator_within(self._span_bounds)
-        sources = [member.validation_source for member in self.members]
-        validations = evaluator.of_each(self.state.params, sources, self._held_validation)
+        validations = self.program.evaluate(self.state.params, self._span_bounds)
         score, lines = self.task.score, []
         for member, validation in zip(self.members, validations, strict=True):
             member.check_validation(self.step, validation)
@@ -285,10 +209,6 @@ class Trainer:
     def _seconds(self, clock: Clock) -> float:
         """A run's share of the time since they were opened."""
         return clock.seconds / len(self.members)
-
-
-def _shardings(abstract: Any) -> Any:
-    return jax.tree.map(lambda array: array.sharding, abstract)
 
 
 def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:

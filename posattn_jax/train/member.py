@@ -1,61 +1,69 @@
-"""A run as the loop knows it, alone or with others: its seed, its data in their order, and its folder."""
+"""A run as the loop knows it: its seed, its data in their order, and its folder."""
 
+import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import grain
 import numpy as np
 
-from posattn_jax.data.batches import HeldExamples, Order, Share, Source, training_batches
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_first
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.step import TrainState
-from posattn_jax.train.writers import MetricWriter, Writer, Writers
+from posattn_jax.train.writers import MetricWriter, Writer
 
 
+@dataclasses.dataclass
 class Member:
-    """One run.
+    """One run, alone or vmapped with others.
 
     Attributes:
-      seed: of the initialisation, dropout and the order of the data.
-      train_source, validation_source: its examples.
+      data: its seed and its examples.
+      batches: of training, in its order.
+      checkpoints: of its folder.
+      writers: that its metrics go to; none, in all processes but the first.
+      seconds: that it has been trained: when it was opened, and again at the end. Of vmapped seeds each counts its
+        share.
       name: what its messages begin with where it is not alone.
-      batches: of training, in its order, from `read` on.
-      writers: that its metrics go to beside its folder, before `open`.
-      checkpoints: of its folder, from `open` on.
-      seconds: that it has been trained: when it was opened, and again at the end. Of what it is trained together with
-        others it counts its share.
       shown: its latest figures, for the terminal.
     """
 
-    def __init__(self, seed: int, train_source: Source, validation_source: Source):
-        self.seed, self.train_source, self.validation_source = seed, train_source, validation_source
-        self.name = ""
-        self.writers: list[Writer] = []
+    data: SeedData
+    batches: grain.DatasetIterator
+    checkpoints: Checkpoints
+    writers: Sequence[Writer]
+    seconds: float
+    name: str = ""
+    shown: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def read(self, order: Order, num_micro_batches: int, share: Share, held: bool) -> None:
-        """Begins to read its examples in an order; of those that devices hold the ids alone."""
-        source = HeldExamples(len(self.train_source)) if held else self.train_source
-        self.batches = training_batches(source, order.dataset(), num_micro_batches, share)
-
-    def open(self, workdir: pathlib.Path, abstract: TrainState, keep: int, total_steps: int) -> TrainState | None:
-        """The state that its folder has, from which its data then go on too; None where there is none yet.
+    @classmethod
+    def open(
+        cls, program: Program, i: int, workdir: pathlib.Path, writers: Sequence[Writer]
+    ) -> "tuple[Member, TrainState | None]":
+        """The run of a program's i-th seed, whose data go on where its folder left them; and its state, None at first.
 
         Raises:
           InputError: the run is already further than it shall go.
           RunError: none of its checkpoints can be read.
         """
-        self.shown: dict[str, float] = {}
-        self.checkpoints = Checkpoints(workdir, keep=keep)
-        state, progress = self.checkpoints.restore(abstract) or (None, {"seconds": 0.0})
-        self.seconds, step = progress["seconds"], 0 if state is None else int(state.step)
+        data, batches, settings = program.data[i], program.batches(i), program.settings
+        name = f"seed {data.seed}: " if program.seeds.size > 1 else ""
+        checkpoints = Checkpoints(workdir, keep=settings.keep_checkpoints)
+        state, progress = checkpoints.restore(program.abstract) or (None, {"seconds": 0.0})
+        step = 0 if state is None else int(state.step)
         if state is not None:
-            self.batches.set_state(progress["data"])
-        if step > total_steps:
-            raise InputError(f"{self.name}train.total_steps={total_steps}: the run has already done {step} steps")
-        self._writer = Writers(*([MetricWriter(workdir, step)] if is_first() else []), *self.writers)
-        self.write = self._writer.write
-        return state
+            batches.set_state(progress["data"])
+        if step > settings.total_steps:
+            raise InputError(f"{name}train.total_steps={settings.total_steps}: the run has already done {step} steps")
+        own = [MetricWriter(workdir, step)] if is_first() else []
+        return cls(data, batches, checkpoints, (*own, *writers), progress["seconds"], name), state
+
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float]) -> None:
+        for writer in self.writers:
+            writer.write(step, epoch, split, metrics)
 
     def save(self, state: TrainState, seconds: float, score: float | None = None) -> None:
         """Saves what comes after so many seconds since it was opened; `score` is that of an evaluation."""
@@ -82,7 +90,8 @@ class Member:
 
     def close(self) -> None:
         """Closes its folder."""
-        self._writer.close()
+        for writer in self.writers:
+            writer.close()
         self.checkpoints.close()
 
     def line(self, epoch: float, unit: str, metrics: Mapping[str, Mapping[str, float]]) -> str:

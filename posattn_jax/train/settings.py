@@ -27,7 +27,7 @@ class Settings:
         then their cost follows the spans at run time; "auto": as is faster.
       dispatch_steps: the updates that the devices are given at once; one where spans are bounded, which are looked at
         after each, and where batches have several shapes. 0: 16 on accelerators, 1 on CPUs.
-      resident_mib: the MiB of examples, of sources that are `Resident`, that each device holds at most. -1: 2048 on
+      resident_mib: the MiB of examples, of sources that are `Resident`, that are device-resident at most. -1: 2048 on
         accelerators, 0 on CPUs.
     """
 
@@ -82,7 +82,3 @@ class Settings:
     def bounds_spans(self) -> bool:
         """Whether layouts are compiled for static bounds of the spans."""
         return self.bounded_spans == "yes"
-
-    @property
-    def examples_per_step(self) -> int:
-        return self.batch_size * self.accumulation_steps

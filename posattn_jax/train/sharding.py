@@ -7,9 +7,9 @@ special case 1 x 1 x 1 x 1.
 
 import dataclasses
 import math
-import re
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -20,30 +20,8 @@ from posattn_jax.system.errors import InputError
 
 AXES = ("data", "fsdp", "model", "grid")
 
-# What a dimension of a parameter is -> the axis of the mesh that cuts it.
-CUT_BY = {"width": "fsdp", "heads": "model", "hidden": "model", "vocabulary": "model", "": None}
-
-# Path of a parameter -> what its last dimensions are; "" is not cut. An optimiser's moments have the same paths.
-RULES = (
-    (r"convolution/kernel$", ("", "", "width")),
-    (r"projections/(\w+/)?kernel$", ("width", "", "heads", "")),
-    (r"projections/(\w+/)?bias$", ("", "heads", "")),
-    (r"(attention|mixing|cross)/output/kernel$", ("heads", "", "width")),
-    (r"(attention|mixing|cross)/(energies/\w+|value|gate/linear)/kernel$", ("width", "heads", "")),
-    (r"(attention|mixing|cross)/(energies/\w+|value|gate/linear)/bias$", ("heads", "")),
-    (r"energies/relative$", ("heads", "")),
-    (r"(values|terms_\d+)/(\w*matrices|matrix|relative|bases)$", ("width", "heads", "")),
-    (r"values/up$", ("heads", "", "")),
-    (r"values/down$", ("width", "")),
-    (r"feed_forward/hidden/kernel$", ("width", "hidden")),
-    (r"feed_forward/hidden/bias$", ("hidden",)),
-    (r"feed_forward/output/kernel$", ("hidden", "width")),
-    (r"position_embedding/embedding$|(vectors|positions)/table$", ("", "width")),
-    (r"embedding/embedding$", ("vocabulary", "width")),
-    (r"(embed|embedding_projection|transform|pooler|linear|head|head_\w+)/kernel$", ("", "width")),
-    (r"extra_heads/(kernel|value|pointwise)/kernel$", ("width", "")),
-    (r"siren/kernel_\d+$", ("", "width")),
-)
+# Name of a parameter's axis (`nn.axis_names`) -> the axis of the mesh that cuts it.
+RULES = (("width", "fsdp"), ("heads", "model"), ("hidden", "model"), ("vocabulary", "model"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,24 +75,30 @@ def own_share(mesh: Mesh) -> Share:
     return Share(tuple(own), num_shards(mesh))
 
 
-def state_sharding(state: Any, mesh: Mesh) -> Any:
-    """The sharding of every array of a (possibly abstract) state, by the rules above; replicated where none applies."""
+def sharded(boxed: Any, mesh: Mesh) -> Any:
+    """An abstract state, its parameters in boxes with the names of their axes -> plain, each array with a sharding.
 
-    def sharding(path, array) -> NamedSharding:
-        name = "/".join(str(getattr(key, "key", getattr(key, "name", ""))) for key in path)
-        dimensions = next((dimensions for pattern, dimensions in RULES if re.search(pattern, name)), ())
-        axes = [CUT_BY[dimension] for dimension in ("",) * (array.ndim - len(dimensions)) + dimensions[-array.ndim :]]
-        fits = [
-            axis if axis and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip(axes, array.shape, strict=True)
-        ]
-        return NamedSharding(mesh, PartitionSpec(*fits))
+    An axis that the mesh does not divide is not cut, nor is what has no names.
+    """
 
-    return jax.tree_util.tree_map_with_path(sharding, state)
+    def place(box: Any) -> jax.ShapeDtypeStruct:
+        array = nn.unbox(box)
+        cut = nn.logical_to_mesh_axes(box.names, RULES) if is_box(box) else ()
+        axes = (None,) * (array.ndim - len(cut)) + tuple(cut)  # vmapped seeds have an axis before
+        pairs = zip(axes, array.shape, strict=True)
+        spec = PartitionSpec(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in pairs))
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, boxed, is_leaf=is_box)
+
+
+def is_box(tree: Any) -> bool:
+    """Whether it is a parameter with the names of its axes."""
+    return isinstance(tree, nn.meta.AxisMetadata)
 
 
 def bytes_of(state: Any) -> tuple[int, int]:
-    """The memory of an abstract state with shardings: on all devices together without copies, and on each of them."""
+    """The memory of an abstract state with shardings: on all devices, without copies, and on each of them."""
     whole = on_each = 0
     for array in jax.tree.leaves(state):
         whole += array.size * array.dtype.itemsize

@@ -1,17 +1,21 @@
-"""The state of a run, and the two functions that are compiled: one update, and one batch of evaluation."""
+"""The state of a run, and its update."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from posattn_jax.axes import Array
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
+from posattn_jax.train.seed_map import ALONE, SeedMap
+from posattn_jax.train.sharding import RULES, sharded
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -33,15 +37,34 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _boxed_params(task: Task, rng: Array) -> Any:
+    """`task.init`, traced once for whatever asks for its shapes or its values, with the names of axes."""
+    with nn.logical_axis_rules(RULES):
+        return task.init(rng)
+
+
 def init_params(task: Task, rng: Array) -> Any:
-    """`task.init`, traced once for whatever asks for its shapes or its values."""
-    return task.init(rng)
+    """`task.init`."""
+    return nn.unbox(_boxed_params(task, rng))
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """A fresh state; everything random in it is drawn from the seed."""
+    return nn.unbox(_boxed_state(task, optimizer, seed))
+
+
+def abstract_state(
+    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap = ALONE
+) -> TrainState:
+    """The shapes, dtypes and shardings of a run's state, or of that of vmapped seeds."""
+    boxed = jax.eval_shape(lambda: seeds.stack([_boxed_state(task, optimizer, seed)] * seeds.size))
+    return sharded(boxed, mesh)
+
+
+def _boxed_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """Parameters, and what the optimiser keeps of each, in boxes with the names of their axes."""
     init_rng, rng = jax.random.split(jax.random.key(seed))
-    params = init_params(task, init_rng)
+    params = _boxed_params(task, init_rng)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
@@ -115,13 +138,3 @@ def make_train_step(
         return state, figures
 
     return train_step
-
-
-def make_eval_step(task: Task) -> Callable[[Any, Batch, dict[str, Array]], dict[str, Array]]:
-    """Adds a batch's totals to those so far, without dropout."""
-
-    def eval_step(params: Any, batch: Batch, totals: dict[str, Array]) -> dict[str, Array]:
-        _, new_totals = task.loss(params, batch)
-        return jax.tree.map(jnp.add, totals, new_totals)
-
-    return eval_step

@@ -48,21 +48,6 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-class Writers:
-    """All of these; none, in all processes but the first."""
-
-    def __init__(self, *writers: Writer):
-        self._writers = writers
-
-    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
-        for writer in self._writers:
-            writer.write(step, epoch, split, metrics)
-
-    def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-
-
 class Progress:
     """A bar with epoch, loss, score, speed and time left, on a terminal; elsewhere a line an epoch; or silence."""
 

@@ -147,7 +147,7 @@ def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, 
     ],
     ids=str,
 )
-def test_where_spans_of_seeds_together_are_bounded(grid_shape, changes, bounded):
+def test_where_spans_of_vmap_seeds_are_bounded(grid_shape, changes, bounded):
     config = digits.get_config("tiny")
     change(config, changes)
     task = task_of(config, grid_shape)

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import math
 import pathlib
 
 import jax
@@ -200,7 +201,8 @@ def test_two_steps_of_the_tiny_variant(name):
     assert settings.total_steps == 2
     state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
     train_step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
-    for ids in np.arange(2 * settings.examples_per_step).reshape(2, settings.accumulation_steps, -1):
+    shape = 2, settings.accumulation_steps, settings.batch_size
+    for ids in np.arange(math.prod(shape)).reshape(shape):
         parts = [source.batch(part) for part in ids]
         batch = {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
         state, figures = train_step(state, batch)

@@ -92,11 +92,11 @@ def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches)
         training_batches(GridImages(SET), order, num_micro_batches, Share(shards, num_shards)) for shards in shares
     ]
     for whole, *parts in zip(range(4), *(itertools.islice(reader, 4) for reader in readers), strict=True):
-        together = np.zeros((num_micro_batches, num_shards, 8 // num_micro_batches // num_shards), int)
+        joined = np.zeros((num_micro_batches, num_shards, 8 // num_micro_batches // num_shards), int)
         for shards, part in zip(shares, parts, strict=True):
-            together[:, list(shards)] = part["labels"].reshape(num_micro_batches, len(shards), -1)
+            joined[:, list(shards)] = part["labels"].reshape(num_micro_batches, len(shards), -1)
         alone = GridImages(SET).batch(np.asarray(order[whole]))["labels"]
-        np.testing.assert_array_equal(together.ravel(), alone)
+        np.testing.assert_array_equal(joined.ravel(), alone)
 
 
 @pytest.mark.parametrize("batch_size", [0, 14])

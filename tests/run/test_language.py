@@ -21,7 +21,7 @@ from posattn_jax.sweeps import glue_bundle
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_metrics, write_json
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.loop import Trainer
+from posattn_jax.train.program import Program
 from tests.drills.damages import flip_a_bit
 from tests.support.made_text import sentences, write_mnli, write_rte, write_text, write_tsv
 from tests.support.recorded import figures_of
@@ -86,15 +86,16 @@ def pretrain(files, bert):
 
 def is_killed_and_restarted(files, bert, monkeypatch):
     """And ends bit for bit the same."""
-    update, done, killed = Trainer._update, [], files / "killed"
+    update, done, killed = Program.update, [], files / "killed"
 
-    def update_or_die(trainer, clock):
+    def update_or_die(program, *arguments):
         if len(done) == 3:
             raise Killed
-        done.append(update(trainer, clock))
+        done.append(program)
+        return update(program, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", update_or_die)
+        patch.setattr(Program, "update", update_or_die)
         with pytest.raises(Killed):
             train(text_config(files), killed)
     assert not (killed / "summary.json").exists()

@@ -20,7 +20,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.loop import Trainer
+from posattn_jax.train.program import Program
 from posattn_jax.use import translate
 from tests.support.command import environment
 from tests.support.made_text import LANGUAGES, sentences, write_parallel
@@ -80,15 +80,16 @@ def test_killed_and_restarted(tmp_path, monkeypatch):
     """And ends bit for bit the same."""
     files, workdir = write_parallel(tmp_path), tmp_path / "run"
     train(config_of(files), workdir)
-    update, done, killed = Trainer._update, [], files / "killed"
+    update, done, killed = Program.update, [], files / "killed"
 
-    def update_or_die(trainer, clock):
+    def update_or_die(program, *arguments):
         if len(done) == 3:
             raise Killed
-        done.append(update(trainer, clock))
+        done.append(program)
+        return update(program, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", update_or_die)
+        patch.setattr(Program, "update", update_or_die)
         with pytest.raises(Killed):
             train(config_of(files), killed)
     assert not (killed / "summary.json").exists()

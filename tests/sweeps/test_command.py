@@ -87,9 +87,9 @@ def test_a_config_without_a_sweep_is_named():
 def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
     plan = common.span_paper_sweep()
     write_plan(tmp_path / "sweep.json", plan.select(None, [1]), {"commands": ["first"]})
-    together, commands = command._with_earlier(plan.select(None, [2]), tmp_path)
-    assert (together.treatments, together.hypotheses) == (plan.treatments, plan.hypotheses)
-    assert together.seeds == (1, 2) and commands == ["first"]
+    whole, commands = command._with_earlier(plan.select(None, [2]), tmp_path)
+    assert (whole.treatments, whole.hypotheses) == (plan.treatments, plan.hypotheses)
+    assert whole.seeds == (1, 2) and commands == ["first"]
     with pytest.raises(InputError, match="has another sweep"):
         command._with_earlier(Plan("Another question?", (Treatment("a", "a"),)), tmp_path)
 
@@ -113,14 +113,14 @@ def test_lists_that_mean_nothing(function, values, message):
     [
         (["--workers=2"], "--workers is for --mode=sweep, and --mode is train"),
         (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: expected some of baseline_1d"),
-        (["--seeds_together=2"], "--seeds_together is for --mode=sweep, and --mode is train"),
+        (["--vmap_seeds=2"], "--vmap_seeds is for --mode=sweep, and --mode is train"),
         (["--mode=evaluate", "--seeds=1"], "--seeds is for --mode=train and sweep, and --mode is evaluate"),
         (["--seeds=1,2", "--config.seed=3"], "--config.seed: is what the runs of --seeds differ in"),
         (
             ["--seeds=1,2", "--config.task.kind=posattn_jax.tasks.masked_lm:MaskedLanguageModelling"],
-            "task MaskedLanguageModelling: runs of several seeds are trained together only",
+            "task MaskedLanguageModelling: seeds are vmapped only",
         ),
-        (["--mode=sweep", "--seeds_together=2", "--config.mesh.grid=2"], "mesh.grid=2: runs of several seeds are"),
+        (["--mode=sweep", "--vmap_seeds=2", "--config.mesh.grid=2"], "mesh.grid=2: seeds are vmapped"),
         (["--mode=report"], "--config: a report is made of finished runs alone"),
         (["--mode=report", None], "no runs there"),
     ],

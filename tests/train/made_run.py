@@ -12,8 +12,9 @@ from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import Member
 from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import AXES
 
@@ -39,14 +40,12 @@ def one_device():
     return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape([1] * len(AXES)), AXES)
 
 
-def make_trainer(
-    workdir, *, members=None, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings
-):
-    """Of a run in the folder; or of members, each in a folder of its own there."""
-    trainer = Trainer(
+def make_trainer(workdir, *, data=None, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings):
+    """Of a run in the folder; or of the data of seeds, each in a folder of its own there."""
+    program = Program(
         task or make_task(),
         optimizer or Adam(1e-2).make(100, 10),
-        members or [Member(1, make_images(), make_images(20))],
+        data or [SeedData(1, make_images(), make_images(20))],
         mesh or one_device(),
         Settings(
             **(
@@ -61,8 +60,7 @@ def make_trainer(
             )
         ).decided(1),
     )
-    trainer.open([workdir / str(member.seed) for member in members] if members else [workdir])
-    return trainer
+    return Trainer(program, [workdir / str(each.seed) for each in data] if data else [workdir])
 
 
 def train(workdir, **fields):

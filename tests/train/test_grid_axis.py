@@ -19,8 +19,9 @@ from posattn_jax.nn.translution import Translution
 from posattn_jax.system.files import read_metrics
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
-from posattn_jax.train.member import Member
 from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import make_mesh, put_batch
 from tests.train.made_run import make_images, one_device
@@ -45,8 +46,8 @@ def train(workdir, mesh, num_blocks, **fields):
         log_steps=1,
         bounded_spans="yes",
     ).decided(1)
-    trainer = Trainer(task, Adam(1e-2).make(100, 10), [Member(1, train_images, validation)], mesh, settings)
-    trainer.open([workdir])
+    program = Program(task, Adam(1e-2).make(100, 10), [SeedData(1, train_images, validation)], mesh, settings)
+    trainer = Trainer(program, [workdir])
     try:
         trainer.run()
     finally:

@@ -58,14 +58,14 @@ class Stop(Exception):
 def test_resumes_bit_for_bit(whole, tmp_path, stop):
     """Killed after any step, with a checkpoint every two, a run ends as if never stopped."""
     trainer = make_trainer(tmp_path, checkpoint_steps=2)
-    update, done = trainer._update, []
+    update = trainer.program.update
 
-    def update_or_die(clock):
-        if len(done) == stop:
+    def update_or_die(*arguments):
+        if trainer.step == stop:
             raise Stop
-        done.append(update(clock))
+        return update(*arguments)
 
-    trainer._update = update_or_die
+    trainer.program.update = update_or_die
     with pytest.raises(Stop):
         trainer.run()
     trainer.close()
@@ -88,15 +88,15 @@ def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
 @pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_signals_save_and_stop(whole, tmp_path, signum):
     trainer = make_trainer(tmp_path)
-    update = trainer._update
+    update = trainer.program.update
 
-    def update_and_signal(clock):
-        update(clock)
-        if trainer.step == 3:
+    def update_and_signal(*arguments):
+        if trainer.step == 2:
             for _ in range(2 if signum == signal.SIGTERM else 1):  # the second changes nothing
                 os.kill(os.getpid(), signum)
+        return update(*arguments)
 
-    trainer._update = update_and_signal
+    trainer.program.update = update_and_signal
     with pytest.raises(Interrupted, match=rf"{signum.name} at step 3; saved") as caught:
         trainer.run()
     assert caught.value.exit_code == 128 + signum
@@ -169,7 +169,7 @@ def test_the_best_outlives_restarts(tmp_path, monkeypatch):
     resumed.close()
     checkpoints = Checkpoints(tmp_path, read_only=True)
     assert checkpoints.best_step() == 12
-    assert int(checkpoints.restore(resumed.abstract, 12)[0].step) == 12
+    assert int(checkpoints.restore(resumed.program.abstract, 12)[0].step) == 12
     checkpoints.close()
 
 
@@ -178,7 +178,7 @@ def test_an_unreadable_best_falls_back_to_a_newer_one(tmp_path):
     trainer = train(tmp_path, total_steps=12)
     checkpoints = Checkpoints(tmp_path, read_only=True)
     (tmp_path / "checkpoints" / "6" / "state" / "_METADATA").write_text("")
-    assert int(checkpoints.restore(trainer.abstract, 6)[0].step) == 12
+    assert int(checkpoints.restore(trainer.program.abstract, 6)[0].step) == 12
     assert (tmp_path / "checkpoints" / "6").exists(), "read only"
     checkpoints.close()
 

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, as one program: all arrays of theirs get a leading axis, an entry a run."""
+"""Runs that differ in their seed alone, vmapped into one program: their arrays get a leading axis, an entry a seed."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posattn_jax.data.batches import Source
+
 
 @dataclasses.dataclass(frozen=True)
-class Together:
-    """What takes several runs' arrays together and apart; a run alone has no such axis, and the program of its own.
+class SeedMap:
+    """What stacks several runs' arrays and splits them again; a run alone has no such axis, and the program of its own.
 
     Attributes:
       size: how many runs there are.
@@ -34,3 +36,20 @@ class Together:
         if self.size == 1:
             return [tree]
         return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(self.size)]
+
+
+ALONE = SeedMap()
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedData:
+    """What runs of one config differ in.
+
+    Attributes:
+      seed: of the initialisation, dropout and the order of the data.
+      train_source, validation_source: the examples, which the seed may have parted.
+    """
+
+    seed: int
+    train_source: Source
+    validation_source: Source

@@ -20,9 +20,9 @@ def command(*arguments):
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def vmapped(tmp_path_factory):
     """Seeds 3 and 4: their folder, and what was printed."""
-    folder = tmp_path_factory.mktemp("together")
+    folder = tmp_path_factory.mktemp("vmapped")
     return folder, command(f"--workdir={folder}", "--seeds=3,4", *LONGER)
 
 
@@ -50,16 +50,16 @@ def assert_same(workdir, expected):
 
 
 @pytest.mark.slow
-def test_a_folder_is_that_of_a_run_alone(together, tmp_path):
-    folder, out = together
+def test_a_folder_is_that_of_a_run_alone(vmapped, tmp_path):
+    folder, out = vmapped
     assert "seed 3: best validation accuracy" in out and f"run folder {folder / '4'}, pictures" in out
     command(f"--workdir={tmp_path / 'alone'}", "--config.seed=4", *LONGER)
     assert_same(folder / "4", tmp_path / "alone")
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_and_goes_on_alone(together, tmp_path):
-    folder = shutil.copytree(together[0] / "3", tmp_path / "copy")
+def test_a_run_is_evaluated_and_goes_on_alone(vmapped, tmp_path):
+    folder = shutil.copytree(vmapped[0] / "3", tmp_path / "copy")
     own = f"--workdir={folder}", "--config.seed=3", *LONGER
     command(*own, "--mode=evaluate")
     evaluation, summary = (json.loads((folder / f"{name}.json").read_text()) for name in ("evaluation", "summary"))
@@ -69,12 +69,12 @@ def test_a_run_is_evaluated_and_goes_on_alone(together, tmp_path):
 
 
 @pytest.mark.slow
-def test_those_behind_catch_up_first(together, tmp_path):
+def test_those_behind_catch_up_first(vmapped, tmp_path):
     """One has come to its second step, the other has not begun."""
     command(f"--workdir={tmp_path / '4'}", "--config.seed=4", "--config.train.eval_steps=2")
     command(f"--workdir={tmp_path}", "--seeds=3,4", *LONGER)
     for seed in "34":
-        assert_same(tmp_path / seed, together[0] / seed)
+        assert_same(tmp_path / seed, vmapped[0] / seed)
 
 
 def test_stages():
@@ -84,13 +84,13 @@ def test_stages():
 
 
 @pytest.mark.slow
-def test_a_sweep_of_seeds_together(tmp_path):
+def test_a_sweep_of_vmapped_seeds(tmp_path):
     options = "--mode=sweep", "--treatments=siren_2d,span_2d", "--seeds=3,4", "--workers=1"
     command(f"--workdir={tmp_path / 'alone'}", *options)
-    command(f"--workdir={tmp_path / 'together'}", *options, "--seeds_together=2")
+    command(f"--workdir={tmp_path / 'vmapped'}", *options, "--vmap_seeds=2")
     found = [
         {(each["treatment"], each["seed"]): each["response"] for each in json.loads(path.read_text())["runs"]}
         for path in sorted(tmp_path.glob("*/report/results.json"))
     ]
     assert len(found[0]) == 4 and found[0] == pytest.approx(found[1], abs=1e-6)
-    assert "--seeds=3,4" in (tmp_path / "together" / "logs" / "span_2d" / "4.txt").read_text()
+    assert "--seeds=3,4" in (tmp_path / "vmapped" / "logs" / "span_2d" / "4.txt").read_text()

@@ -1,4 +1,4 @@
-"""A sweep whose workers train seeds together, with runs that only pretend."""
+"""A sweep whose workers vmap seeds, with runs that only pretend."""
 
 import dataclasses
 import re
@@ -7,27 +7,27 @@ import sys
 import pytest
 
 from posattn_jax.sweeps import sweep
-from posattn_jax.sweeps.jobs import claim, together
+from posattn_jax.sweeps.jobs import claim, seed_groups
 from posattn_jax.sweeps.sweep import Executor
 from posattn_jax.system.errors import InputError, RunError
 from tests.sweeps.test_sweep import make_job, notes
 
 # As a run of each seed, one after the other; or fails.
-TOGETHER = """
+VMAPPED = """
 import subprocess, sys
 script, folder, exit_code, seeds = sys.argv[1:]
 if exit_code != "0":
-    print("posattn_jax: error: no luck together")
+    print("posattn_jax: error: no luck vmapped")
     sys.exit(int(exit_code))
 for seed in seeds.removeprefix("--seeds=").split(","):
     subprocess.run([sys.executable, script, f"{folder}/{seed}", "0", "0"], check=True)
 """
 
 
-def make(folder, seed, together_exit_code=0, treatment="a", **fields):
-    job, script = make_job(folder, seed, seconds=0, treatment=treatment, **fields), folder / "together.py"
-    script.write_text(TOGETHER)
-    command = (sys.executable, str(script), str(folder / "run.py"), str(job.workdir.parent), str(together_exit_code))
+def make(folder, seed, vmapped_exit_code=0, treatment="a", **fields):
+    job, script = make_job(folder, seed, seconds=0, treatment=treatment, **fields), folder / "vmapped.py"
+    script.write_text(VMAPPED)
+    command = (sys.executable, str(script), str(folder / "run.py"), str(job.workdir.parent), str(vmapped_exit_code))
     return dataclasses.replace(job, command_of_seeds=command)
 
 
@@ -42,25 +42,25 @@ def commands_of(job):
 
 def test_groups_are_of_one_treatment(tmp_path):
     jobs = [make(tmp_path, seed, treatment=name) for seed in (1, 2, 3) for name in ("a", "b")]
-    assert [[job.name for job in group] for group in together(jobs, 2)] == [
+    assert [[job.name for job in group] for group in seed_groups(jobs, 2)] == [
         ["a/1", "a/2"],
         ["b/1", "b/2"],
         ["a/3"],
         ["b/3"],
     ]
-    assert together(jobs, 1) == [(job,) for job in jobs]
+    assert seed_groups(jobs, 1) == [(job,) for job in jobs]
 
 
-def test_seeds_are_trained_together_and_evaluated_alone(tmp_path):
+def test_seeds_are_vmapped_and_evaluated_alone(tmp_path):
     """Those which are done, or which someone else is at work on, are not among them."""
     jobs = [make(tmp_path, seed) for seed in range(5)]
-    sweep.run(jobs[:1], tmp_path, Executor(workers=1, seeds_together=5))
+    sweep.run(jobs[:1], tmp_path, Executor(workers=1, vmap_seeds=5))
     assert commands_of(jobs[0]) == [("alone", 0)]
     evaluation = (sys.executable, "-c", "print('evaluated')")
     jobs = [dataclasses.replace(job, commands=(*job.commands, evaluation)) for job in jobs]
     with claim(jobs[4].log) as log:
         assert log is not None
-        worker = next(sweep._workers(jobs, [tmp_path / "slot"], Executor(workers=1, seeds_together=5), [], "call"))
+        worker = next(sweep._workers(jobs, [tmp_path / "slot"], Executor(workers=1, vmap_seeds=5), [], "call"))
         worker()
     assert [len(notes(job, "start")) for job in jobs] == [1, 1, 1, 1, 0]
     assert commands_of(jobs[1]) == commands_of(jobs[3]) == [("1,2,3", 0), ("alone", 0)]
@@ -68,23 +68,23 @@ def test_seeds_are_trained_together_and_evaluated_alone(tmp_path):
     assert f"what it printed is in {jobs[1].log}" in jobs[3].log.read_text()
 
 
-def test_what_fails_together_is_tried_alone(tmp_path):
+def test_what_fails_vmapped_is_tried_alone(tmp_path):
     """So one bad seed, or too little memory, stops no other."""
     jobs = [make(tmp_path, 1, 1), make(tmp_path, 2, 1, exit_code=1), make(tmp_path, 3, 1)]
     with pytest.raises(RunError, match="1 of 3 runs failed: a/2: posattn_jax: error: no luck "):
-        sweep.run(jobs, tmp_path, Executor(workers=1, seeds_together=3))
+        sweep.run(jobs, tmp_path, Executor(workers=1, vmap_seeds=3))
     assert [job.finished for job in jobs] == [True, False, True]
     assert commands_of(jobs[1]) == [("1,2,3", 1), ("alone", 1)]
-    assert "no luck together" in jobs[0].log.read_text()
+    assert "no luck vmapped" in jobs[0].log.read_text()
 
 
-def test_what_is_stopped_together_is_not_tried_alone(tmp_path):
+def test_what_is_stopped_vmapped_is_not_tried_alone(tmp_path):
     jobs = [make(tmp_path, seed, 143) for seed in (1, 2)]
-    next(sweep._workers(jobs, [tmp_path / "slot"], Executor(seeds_together=2), [], "call"))()
+    next(sweep._workers(jobs, [tmp_path / "slot"], Executor(vmap_seeds=2), [], "call"))()
     assert [commands_of(job) for job in jobs] == [[("1,2", 143)]] * 2
     assert jobs[1].failure() is None
 
 
-def test_no_seeds_together():
-    with pytest.raises(InputError, match="--seeds_together=0: expected at least 1"):
-        Executor(seeds_together=0)
+def test_no_seeds_to_vmap():
+    with pytest.raises(InputError, match="--vmap_seeds=0: expected at least 1"):
+        Executor(vmap_seeds=0)

@@ -1,11 +1,11 @@
-"""Several updates in a dispatch, and examples that the devices hold."""
+"""Several updates in a dispatch, and device-resident examples."""
 
 import jax
 import numpy as np
 import pytest
 
 from posattn_jax.data.batches import Resident
-from posattn_jax.train.loop import Trainer
+from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import make_mesh
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
@@ -45,22 +45,21 @@ def test_a_run_that_was_stopped_inside_a_block_ends_bit_for_bit(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, state))
 
 
-def test_the_updates_are_dispatched_together(tmp_path, monkeypatch):
+def test_several_updates_are_one_dispatch(tmp_path, monkeypatch):
     """The first alone, after which the clock starts; then up to where something is due."""
-    counts, dispatch = [], Trainer._update
+    counts, dispatch = [], Program.update
 
-    def counting(self, clock):
-        before = self.step
-        dispatch(self, clock)
-        counts.append(self.step - before)
+    def counting(self, state, batches, count, *arguments):
+        counts.append(count)
+        return dispatch(self, state, batches, count, *arguments)
 
-    monkeypatch.setattr(Trainer, "_update", counting)
+    monkeypatch.setattr(Program, "update", counting)
     train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=10, eval_steps=12, dispatch_steps=4)
     assert counts == [1, 4, 2, 3, 2, 2, 3]
 
 
 @pytest.mark.slow
-def test_examples_are_held_on_every_device(tmp_path, one_by_one):
+def test_examples_are_resident_on_every_device(tmp_path, one_by_one):
     train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=5, resident_mib=1, dispatch_steps=3, mesh=make_mesh())
     expected = values(one_by_one)
     assert values(tmp_path) == pytest.approx(expected, rel=1e-4, abs=1e-4)

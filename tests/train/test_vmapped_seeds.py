@@ -1,4 +1,4 @@
-"""Seeds that are trained together: each as if it were alone."""
+"""Vmapped seeds: each as if it were alone."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ import pytest
 from posattn_jax.data.images import GridImages
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.interruption import Interrupted
-from posattn_jax.train.member import Member
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.sharding import make_mesh
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
@@ -22,13 +22,13 @@ SEEDS = (1, 2)
 SETTINGS = {"total_steps": 20, "checkpoint_steps": 5, "log_steps": 5}  # an epoch has 6 steps
 
 
-def make_members(seeds):
+def make_data(seeds):
     """With examples of their own, as where the seed decides which are held out."""
-    return [Member(seed, make_images(96, seed), make_images(20, seed + 100)) for seed in seeds]
+    return [SeedData(seed, make_images(96, seed), make_images(20, seed + 100)) for seed in seeds]
 
 
 def begin(workdir, seeds=SEEDS, **fields):
-    return make_trainer(workdir, members=make_members(seeds), **SETTINGS | fields)
+    return make_trainer(workdir, data=make_data(seeds), **SETTINGS | fields)
 
 
 def finish(workdir, seeds=SEEDS, until=None, **fields):
@@ -65,12 +65,12 @@ def alone(tmp_path_factory):
 
 
 def test_they_begin_bit_for_bit_as_alone(tmp_path):
-    together, fresh = begin(tmp_path / "together"), [begin(tmp_path / "alone", (seed,)) for seed in SEEDS]
-    chex.assert_trees_all_equal(jax.device_get(together.states), [jax.device_get(each.state) for each in fresh])
-    for member, each in zip(together.members, fresh, strict=True):
+    vmapped, fresh = begin(tmp_path / "vmapped"), [begin(tmp_path / "alone", (seed,)) for seed in SEEDS]
+    chex.assert_trees_all_equal(jax.device_get(vmapped.states), [jax.device_get(each.state) for each in fresh])
+    for member, each in zip(vmapped.members, fresh, strict=True):
         for _ in range(7):
             chex.assert_trees_all_equal(next(member.batches), next(each.members[0].batches))
-    for trainer in (together, *fresh):
+    for trainer in (vmapped, *fresh):
         trainer.close()
 
 
@@ -105,17 +105,17 @@ def test_what_some_began_others_end(tmp_path, alone, before, after):
 
 
 @pytest.mark.slow
-def test_interrupted_together_they_end_bit_for_bit(tmp_path):
+def test_interrupted_they_end_bit_for_bit(tmp_path):
     whole = finish(tmp_path / "whole", total_steps=9)
     trainer = begin(tmp_path / "stopped", total_steps=9)
-    update = trainer._update
+    update = trainer.program.update
 
-    def update_and_signal(clock):
-        update(clock)
-        if trainer.step == 3:
+    def update_and_signal(*arguments):
+        if trainer.step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
+        return update(*arguments)
 
-    trainer._update = update_and_signal
+    trainer.program.update = update_and_signal
     with pytest.raises(Interrupted, match="SIGTERM at step 3; saved"):
         trainer.run()
     trainer.close()
@@ -126,10 +126,9 @@ def test_interrupted_together_they_end_bit_for_bit(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.* encountered in divide")
 def test_what_is_not_finite_names_its_seed(tmp_path):
-    members = make_members(SEEDS)
-    images = members[1].train_source.images
-    members[1].train_source = GridImages(dataclasses.replace(images, max_value=0))  # what is black is 0 / 0
-    trainer = make_trainer(tmp_path, members=members, **SETTINGS)
+    first, second = make_data(SEEDS)
+    black = GridImages(dataclasses.replace(second.train_source.images, max_value=0))  # what is black is 0 / 0
+    trainer = make_trainer(tmp_path, data=[first, dataclasses.replace(second, train_source=black)], **SETTINGS)
     with pytest.raises(RunError, match=r"^seed 2: \w+ is nan at step 1: stopped; no checkpoint was saved yet$"):
         trainer.run()
     trainer.close()

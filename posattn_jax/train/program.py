@@ -1,0 +1,179 @@
+"""What the devices run: the compiled functions of a training, of one seed or of several vmapped."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from posattn_jax.data.batches import Ordered, ResidentIds, order_of, training_batches
+from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.task import Batch, Task
+from posattn_jax.train.bounds import Bounds
+from posattn_jax.train.clock import Clock
+from posattn_jax.train.evaluator import Evaluator
+from posattn_jax.train.resident import ResidentData
+from posattn_jax.train.seed_map import SeedData, SeedMap
+from posattn_jax.train.settings import Settings
+from posattn_jax.train.sharding import num_shards, own_share, put_batch
+from posattn_jax.train.step import TrainState, abstract_state, init_state, make_train_step, plan_micro_batches
+
+Figures = dict[str, jax.Array]
+
+
+class Program:
+    """A training without its state and its folders.
+
+    Updates are dispatched several at once, `most` or fewer. One compiled function of given bounds of the spans serves
+    all numbers of them, so that what is computed does not depend on where a run was stopped.
+
+    Attributes:
+      task: what is optimised.
+      data: of each seed.
+      mesh: of devices.
+      settings: how long, and in what portions.
+      seeds: those that are vmapped.
+      micro_batches: how many an update has, and the examples of each.
+      most: the updates of a dispatch; one of each where bounds follow them, or where batches have several shapes.
+      abstract: of the state of one seed shapes, dtypes and shardings; `abstract_all`: of all.
+      orders: in which each seed meets its examples; `steps_per_epoch` and `examples_per_step` are of one of them.
+      stack, split: the states of each seed -> that of all, and back.
+      sigmas: the parameters of all -> the sigma of each block.
+
+    Raises:
+      InputError: batches that the mesh does not divide.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: optax.GradientTransformation,
+        data: Sequence[SeedData],
+        mesh: Mesh,
+        settings: Settings,
+    ):
+        self.task, self.mesh, self.settings, self.data = task, mesh, settings, data
+        self._optimizer, self.seeds, train_source = optimizer, SeedMap(len(data)), data[0].train_source
+        self.micro_batches = _micro_batches(train_source, mesh, settings)
+        is_one_by_one = settings.bounds_spans or isinstance(train_source, Ordered)
+        self.most = 1 if is_one_by_one else settings.dispatch_steps
+        self.orders = [
+            order_of(each.train_source, settings.batch_size, settings.accumulation_steps, each.seed) for each in data
+        ]
+        self.steps_per_epoch, self.examples_per_step = self.orders[0].steps_per_epoch, self.orders[0].examples_per_step
+        resident = functools.partial(ResidentData.of, mesh=mesh, most_mib=settings.resident_mib)
+        self._resident = resident([each.train_source for each in data])
+        self._resident_validation = resident([each.validation_source for each in data])
+
+        self.abstract = self.abstract_all = abstract_state(task, optimizer, data[0].seed, mesh)
+        if len(data) > 1:
+            self.abstract_all = abstract_state(task, optimizer, data[0].seed, mesh, self.seeds)
+        self._of_one, self._of_all = (
+            jax.tree.map(lambda array: array.sharding, abstract) for abstract in (self.abstract, self.abstract_all)
+        )
+        self._everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
+        self.stack = jax.jit(lambda states: self.seeds.stack(states), out_shardings=self._of_all)
+        self.split = jax.jit(self.seeds.split, out_shardings=[self._of_one] * len(data))
+        self.sigmas = jax.jit(self.seeds.map(_sigmas_of(task)), out_shardings=self._everywhere)
+        self.within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
+        self.updates = functools.cache(self._compile)
+        self._evaluator = functools.cache(
+            lambda bounds: Evaluator(self.within(bounds), mesh, settings.eval_batch_size, self.seeds)
+        )
+
+    def init(self, seed: int, pretrained: Callable[[Any], Any] | None = None) -> TrainState:
+        """A fresh state, as of a run alone, with what `pretrained` makes of its parameters."""
+        init: Any = jax.jit(lambda: init_state(self.task, self._optimizer, seed), out_shardings=self._of_one)
+        state = init()
+        if pretrained is None:
+            return state
+        return state.replace(params=jax.device_put(pretrained(state.params), self._of_one.params))
+
+    def batches(self, i: int) -> grain.DatasetIterator:
+        """What is read of the examples of the i-th seed, in its order; of device-resident ones the ids alone."""
+        source = self.data[i].train_source if self._resident is None else ResidentIds(len(self.data[i].train_source))
+        return training_batches(source, self.orders[i].dataset(), self.micro_batches[0], own_share(self.mesh))
+
+    def update(
+        self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, bounds: Bounds | None, clock: Clock
+    ) -> tuple[TrainState, Figures]:
+        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count.
+
+        Of vmapped seeds both have a leading axis.
+        """
+        with jax.set_mesh(self.mesh):
+            return self.updates(bounds)(*self.arguments(state, batches, count, clock))
+
+    def arguments(
+        self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, clock: Clock
+    ) -> tuple[Any, ...]:
+        """Those of `updates`, for the next `count` of them, whose examples are read and placed on the devices."""
+        with clock.waiting():
+            read = [[next(each) for _ in range(count)] for each in batches]
+        stacked = self.seeds.stack([self._block(each) for each in read])
+        placed = put_batch(stacked, self.mesh, axis=2 if self.seeds.size == 1 else 3)
+        return state, placed, count, None if self._resident is None else self._resident.arrays
+
+    def evaluate(self, params: Any, bounds: Bounds | None) -> list[dict[str, float]]:
+        """The metrics of each seed on its validation data."""
+        sources = [each.validation_source for each in self.data]
+        return self._evaluator(bounds).of_each(params, sources, self._resident_validation)
+
+    def _block(self, read: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """What a seed reads for some updates, as arrays [most, micro-batches, examples, ...]."""
+        read = read + read[-1:] * (self.most - len(read))  # which are not met
+        return {
+            name: np.stack([batch[name] for batch in read]).reshape(
+                self.most, self.micro_batches[0], -1, *array.shape[1:]
+            )
+            for name, array in read[0].items()
+        }
+
+    def _compile(self, bounds: Bounds | None) -> Any:
+        """The updates of a dispatch within these bounds, of all seeds."""
+        update = self.seeds.map(functools.partial(self._updates, self.within(bounds)), (0, 0, None, 0))
+        return jax.jit(update, out_shardings=(self._of_all, self._everywhere), donate_argnums=0)
+
+    def _updates(
+        self, task: Task, state: TrainState, batches: Batch, count: Any, arrays: Any
+    ) -> tuple[TrainState, Figures]:
+        """The first `count` updates of a block, traced."""
+        read = None if self._resident is None else functools.partial(self._resident.read, arrays)
+        update = make_train_step(task, self._optimizer, self.settings.accumulation_steps, read)
+        first = jax.tree.map(lambda array: array[0], batches)
+        if self.most == 1:
+            state, figures = update(state, first)
+            return state, jax.tree.map(lambda figure: figure[None], figures)
+
+        def body(i, carry):
+            state, figures = carry
+            state, new = update(state, jax.tree.map(lambda array: array[i], batches))
+            return state, jax.tree.map(lambda kept, figure: kept.at[i].set(figure), figures, new)
+
+        _, shapes = jax.eval_shape(update, state, first)
+        figures = jax.tree.map(lambda figure: jnp.zeros((self.most, *figure.shape), figure.dtype), shapes)
+        return lax.fori_loop(0, count, body, (state, figures))
+
+
+def _micro_batches(source: Any, mesh: Mesh, settings: Settings) -> tuple[int, int]:
+    """How many an update has, and the examples of each; of a source that is `Ordered` what it counts."""
+    if not isinstance(source, Ordered):
+        return plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
+    if source.row_multiple % num_shards(mesh):
+        needed = f"a divisor of {source.row_multiple}, the multiple that a batch has rows of"
+        raise InputError(f"mesh.data x mesh.fsdp is {num_shards(mesh)}: expected {needed}")
+    return settings.accumulation_steps, settings.batch_size
+
+
+def _sigmas_of(task: Task) -> Callable[[Any], Any]:
+    def sigmas(params):  # of what `describe` makes the rest is not computed
+        blocks = task.describe(params).items()
+        return {block: {name: array for name, array in out.items() if name == "sigma"} for block, out in blocks}
+
+    return sigmas
