@@ -127,11 +127,11 @@ def steps_per_epoch(config: ConfigDict, source: Source) -> int:
     return order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
 
 
-def make_settings(config: ConfigDict, per_epoch: int, task: Any, maps_seeds: bool = False) -> Settings:
+def make_settings(config: ConfigDict, per_epoch: int, task: Any, vmapped: bool = False) -> Settings:
     """How long a run trains, in steps, of which an epoch has `per_epoch`.
 
     Static bounds of spans are needed by some layouts, and pay on a GPU, whose loops of run-time length are slow, but
-    for "fused", which has them inside its kernel; and where seeds are mapped, for one program cannot choose between
+    for "fused", which has them inside its kernel; and where seeds are vmapped, for one program cannot choose between
     layouts for each of them at run time, and would compute them all.
     """
     train: Settings = build(config.train, "train")
@@ -142,7 +142,7 @@ def make_settings(config: ConfigDict, per_epoch: int, task: Any, maps_seeds: boo
     layouts = {each.implementation for each in spans}
     needs = bool(layouts & {"patch", "window"}) or config.mesh.grid != 1
     pays = jax.default_backend() == "gpu" and layouts != {"fused"}
-    chooses = maps_seeds and "auto" in layouts and grid.num_positions(task.grid_shape) >= LEAST_POSITIONS
+    chooses = vmapped and "auto" in layouts and grid.num_positions(task.grid_shape) >= LEAST_POSITIONS
     return train.decided(per_epoch, needs, pays or chooses)
 
 

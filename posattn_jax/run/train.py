@@ -27,7 +27,7 @@ from posattn_jax.train.wandb_writer import WandbWriter
 def check_vmapped(config: ConfigDict) -> None:
     """InputError for a config whose seeds cannot be vmapped."""
     only = "seeds are vmapped only with"
-    if not experiment.task_class(config).maps_seeds:
+    if not experiment.task_class(config).can_vmap_seeds:
         raise InputError(f"task {short(config.task.kind)}: {only} Classification")
     if config.mesh.grid != 1:
         raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
@@ -62,7 +62,7 @@ def train(
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
     per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
     task = experiment.make_task(config, sources[0]["train"])
-    settings = experiment.make_settings(config, per_epoch, task, maps_seeds=len(configs) > 1)
+    settings = experiment.make_settings(config, per_epoch, task, vmapped=len(configs) > 1)
     optimizer = experiment.make_optimizer(config, settings, per_epoch)
     mesh = experiment.make_mesh(config)
     if isinstance(sources[0]["train"], Ordered):

@@ -34,7 +34,7 @@ class Classification(BlockTask):
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
     unit: ClassVar[str] = "images"  # of examples
     models: ClassVar[tuple[type, ...]] = (Classifier, VisionTransformer)
-    maps_seeds: ClassVar[bool] = True
+    can_vmap_seeds: ClassVar[bool] = True
 
     model: Classifier | VisionTransformer = dataclasses.field(metadata=FROM_DATA)
     input_shape: Shape = dataclasses.field(metadata=FROM_DATA)

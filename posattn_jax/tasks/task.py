@@ -21,14 +21,14 @@ class Task:
       score: of the validation metrics, the one by which the best epoch is chosen: the highest.
       unit: what the examples are, for progress and speed.
       models: of which class the config's model is one.
-      maps_seeds: whether runs of several seeds can be one program.
+      can_vmap_seeds: whether its seeds can be vmapped: see `train.seed_map`.
       grid_shape: the grid that attention meets.
     """
 
     score: ClassVar[str]
     unit: ClassVar[str]
     models: ClassVar[tuple[type, ...]]
-    maps_seeds: ClassVar[bool] = False
+    can_vmap_seeds: ClassVar[bool] = False
     grid_shape: Shape
 
     @classmethod

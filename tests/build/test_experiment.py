@@ -147,11 +147,11 @@ def test_where_spans_are_bounded_unasked(monkeypatch, platform, implementation, 
     ],
     ids=str,
 )
-def test_where_spans_of_vmap_seeds_are_bounded(grid_shape, changes, bounded):
+def test_where_spans_of_vmapped_seeds_are_bounded(grid_shape, changes, bounded):
     config = digits.get_config("tiny")
     change(config, changes)
     task = task_of(config, grid_shape)
-    assert experiment.make_settings(config, 10, task, maps_seeds=True).bounds_spans == bounded
+    assert experiment.make_settings(config, 10, task, vmapped=True).bounds_spans == bounded
     assert not experiment.make_settings(config, 10, task).bounds_spans
 
 
