@@ -2,7 +2,7 @@
 
 import itertools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -37,7 +37,7 @@ def test_sigma_has_the_half_span(shape):
     reaches = [sorted({min(max(1, round(share * (size - 1))), size - 1) for share in SHARES}) for size in shape]
     halves = np.array(list(itertools.product(*reaches)))
     sigmas = np.array([Point("", shape, tuple(int(reach) for reach in half)).sigma for half in halves])
-    sizes = span_size(jnp.asarray(sigmas, jnp.float32), THRESHOLD, shape)
+    sizes = jax.jit(lambda sigmas: span_size(sigmas, THRESHOLD, shape))(sigmas.astype(np.float32))
     np.testing.assert_array_equal(sizes, 2 * halves + 1)
 
 

@@ -117,9 +117,9 @@ def test_embeddings_are_scaled_and_positions_are_not():
     make = functools.partial(make_bert, TINY, vocabulary_size=20, positions=SinusoidalPositions())
     params = made_params(lambda: make().init(jax.random.key(0), tokens)["params"])
     scaled = {name: {"embedding": 3 * params[name]["embedding"]} for name in ("token_embedding", "segment_embedding")}
-    features = make(embedding_scale=3.0).apply({"params": params}, tokens)
-    expected = make().apply({"params": params | scaled}, tokens)
-    unscaled = make().apply({"params": params}, tokens)
+    features = jax.jit(make(embedding_scale=3.0).apply)({"params": params}, tokens)
+    apply = jax.jit(make().apply)
+    expected, unscaled = apply({"params": params | scaled}, tokens), apply({"params": params}, tokens)
     np.testing.assert_allclose(features, expected, atol=1e-5)
     assert np.abs(features - unscaled).max() > 0.01
 
@@ -128,7 +128,7 @@ def test_without_positions_their_scale_changes_nothing():
     tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
     make = functools.partial(make_bert, TINY, ("dynamic",), kernel=3, vocabulary_size=20)
     params = made_params(lambda: make().init(jax.random.key(0), tokens)["params"])
-    outputs = [make(embedding_scale=scale).apply({"params": params}, tokens) for scale in (1.0, 50.0)]
+    outputs = [jax.jit(make(embedding_scale=scale).apply)({"params": params}, tokens) for scale in (1.0, 50.0)]
     np.testing.assert_allclose(*outputs, atol=1e-5)
 
 

@@ -116,9 +116,10 @@ def test_positions_beyond_the_table_have_its_last(float64):
     """So a sentence longer than any of training is translated."""
     positions = StackPositions("learned", 3, param_dtype=jnp.float64)
     places = jnp.arange(5)[:, None]
-    (added, features), _ = positions.init_with_output(jax.random.key(0), places, 4)
+    run = jax.jit(lambda key: positions.init_with_output(key, places, 4)[0])
+    added, features = jax.tree.map(np.asarray, run(jax.random.key(0)))
     for vectors in (added, features[0]):
-        np.testing.assert_array_equal(vectors[3:], vectors[jnp.array([2, 2])])
+        np.testing.assert_array_equal(vectors[3:], vectors[[2, 2]])
         assert not np.array_equal(vectors[1], vectors[2])
 
 
@@ -129,9 +130,9 @@ def test_dropout_of_positions_is_drawn_once(float64, monkeypatch, kind):
     positions = StackPositions(kind, 9, 0.5, param_dtype=jnp.float64)
     model = model.clone(encoder_positions=positions)
     own = {"params": params["encoder_positions"] if kind == "learned" else {}}
-    added, (whole,) = positions.apply(own, jnp.arange(6)[:, None], 8)
-    rng = {"dropout": jax.random.key(0)}
-    again, _ = positions.apply(own, jnp.arange(6)[:, None], 8, 2, deterministic=False, rngs=rng)
+    places, rng = jnp.arange(6)[:, None], {"dropout": jax.random.key(0)}
+    added, (whole,) = jax.jit(lambda: positions.apply(own, places, 8))()
+    again, _ = jax.jit(lambda: positions.apply(own, places, 8, 2, deterministic=False, rngs=rng))()
     np.testing.assert_array_equal(added, again)
     seen, call = [], DotProducts.__call__
 
@@ -140,8 +141,13 @@ def test_dropout_of_positions_is_drawn_once(float64, monkeypatch, kind):
         return call(self, inputs, memory, places, heads)
 
     monkeypatch.setattr(DotProducts, "__call__", watched)
-    rngs = {"dropout": jax.random.key(1)}
-    model.apply({"params": params}, source_and_target()[0], deterministic=False, rngs=rngs, method="encode")
+
+    @jax.jit
+    def seen_by_layers(source, rng):
+        model.apply({"params": params}, source, deterministic=False, rngs={"dropout": rng}, method="encode")
+        return seen
+
+    seen = seen_by_layers(source_and_target()[0], jax.random.key(1))
     assert len(seen) == 2
     np.testing.assert_array_equal(seen[0], seen[1])
     kept = np.asarray(seen[0]) != 0

@@ -267,9 +267,8 @@ def test_learned_fourier_features_of_places(float64, p):
 def test_rotary_scores_depend_on_the_offset_alone(float64, grid_shape):
     """The same query and the same key everywhere: every pair of the same offset has the same score."""
     rng, n = np.random.default_rng(0), math.prod(grid_shape)
-    query, key = (
-        rotate(jnp.asarray(np.broadcast_to(rng.normal(size=12), (1, n, 1, 12))), grid_shape) for _ in range(2)
-    )
+    turn = jax.jit(lambda x: rotate(x, grid_shape))
+    query, key = (turn(np.broadcast_to(rng.normal(size=12), (1, n, 1, 12))) for _ in range(2))
     scores = np.einsum("btd,bsd->ts", query[:, :, 0], key[:, :, 0])
     offsets = [
         tuple(o)

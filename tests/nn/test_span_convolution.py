@@ -92,9 +92,14 @@ def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at):
         lambda x: mixed[..., None] * span_convolution_loops(x, oracle.positions(grid_shape), shape, kernel_at, mask),
         arrays | by_path,
     )
-    run = jax.jit(jax.grad(lambda *given: (mixed * apply(*given)).sum(), argnums=(0, 1, 2)))
-    (gradients, of_inputs, of_query) = run(params, arrays["inputs"], arrays["query"])
-    np.testing.assert_allclose(mixed * apply(params, **arrays), expected, rtol=1e-9, atol=1e-10)
+
+    def total(*given):
+        outputs = mixed * apply(*given)
+        return outputs.sum(), outputs
+
+    run = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))
+    (gradients, of_inputs, of_query), outputs = run(params, arrays["inputs"], arrays["query"])
+    np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-10)
     flat = {"/".join(path): leaf for path, leaf in flax.traverse_util.flatten_dict(gradients).items()}
     for name, gradient in (flat | {"inputs": of_inputs, "query": of_query}).items():
         np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-8, atol=1e-9, err_msg=name)
@@ -121,10 +126,14 @@ def test_heads_beside_those_that_attend(float64):
     inputs, variables, (outputs, _) = apply(layer, (5,), key_mask=mask)
     params = variables["params"]
     projections = params["projections"]
-    query = jnp.einsum("btc,chd->bthd", inputs, projections["kernel"][:, 0]) + projections["bias"][0]
-    own = extra_heads.apply({"params": params["extra_heads"]}, query, Tokens(inputs, (5,), H, D, key_mask=mask))
     plain = PositionalSelfAttention(H, D, use_output=False, param_dtype=jnp.float64)
-    attended = plain.apply({"params": {"projections": projections}}, inputs, (5,), key_mask=mask)
-    joined = jnp.concatenate([attended.reshape(B, 5, H, D), own], 2)
-    expected = jnp.einsum("bthd,hdc->btc", joined, params["output"]["kernel"]) + params["output"]["bias"]
-    np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-10)
+
+    @jax.jit
+    def by_hand():
+        query = jnp.einsum("btc,chd->bthd", inputs, projections["kernel"][:, 0]) + projections["bias"][0]
+        own = extra_heads.apply({"params": params["extra_heads"]}, query, Tokens(inputs, (5,), H, D, key_mask=mask))
+        attended = plain.apply({"params": {"projections": projections}}, inputs, (5,), key_mask=mask)
+        joined = jnp.concatenate([attended.reshape(B, 5, H, D), own], 2)
+        return jnp.einsum("bthd,hdc->btc", joined, params["output"]["kernel"]) + params["output"]["bias"]
+
+    np.testing.assert_allclose(outputs, by_hand(), rtol=1e-9, atol=1e-10)

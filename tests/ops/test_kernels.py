@@ -25,7 +25,7 @@ GRIDS_AND_KERNELS = [
 @pytest.mark.parametrize("grid_shape, kernel_shape", GRIDS_AND_KERNELS, ids=str)
 def test_a_kernel_over_offsets(grid_shape, kernel_shape, outside):
     table = np.random.default_rng(0).normal(size=(*kernel_shape, 2)).astype(np.float32)
-    laid_out = over_offsets(jnp.asarray(table), grid_shape, outside)
+    laid_out = np.asarray(jax.jit(over_offsets, static_argnums=(1, 2))(table, grid_shape, outside))
     half = [size // 2 for size in kernel_shape]
     for offset in itertools.product(*(range(1 - size, size) for size in grid_shape)):
         clipped = [max(-reach, min(o, reach)) for o, reach in zip(offset, half, strict=True)]
@@ -61,7 +61,7 @@ def test_bad_kernels(unchecked, kernel_shape, outside, message):
 def test_from_offsets_to_pairs(grid_shape):
     where, n = oracle.positions(grid_shape), math.prod(grid_shape)
     by_offset = np.random.default_rng(0).normal(size=(2, n, *(2 * size - 1 for size in grid_shape))).astype(np.float32)
-    pairs = by_pair(jnp.asarray(by_offset), grid_shape)
+    pairs = np.asarray(jax.jit(by_pair, static_argnums=1)(by_offset, grid_shape))
     assert pairs.shape == (2, n, n)
     for t, s in np.ndindex(n, n):
         index = tuple(k - q + size - 1 for k, q, size in zip(where[s], where[t], grid_shape, strict=True))

@@ -90,8 +90,13 @@ def check_equal(function, other, x):
     """Values and gradients of two functions of `x`."""
     outputs = np.random.default_rng(1).normal(size=jax.eval_shape(function, x).shape)
     x = jax.tree.map(jnp.asarray, x)
-    gradients = jax.jit(jax.grad(lambda x: (outputs * other(x)).sum()))(x)
-    compare(lambda x: outputs * function(x), x, outputs * other(x), gradients)
+
+    def total(x):
+        values = outputs * other(x)
+        return values.sum(), values
+
+    gradients, values = jax.jit(jax.grad(total, has_aux=True))(x)
+    compare(lambda x: outputs * function(x), x, values, gradients)
 
 
 @pytest.mark.parametrize("cls", [0, 1])
@@ -276,7 +281,7 @@ def test_what_the_weights_mask_is_not_attended():
     x = jax.tree.map(jnp.asarray, make_inputs((3, 3)))
     x["weights"] = jnp.tril(x["weights"])
     jacobian = jax.jacobian(lambda inputs: translution(**x | {"inputs": inputs}, grid_shape=(3, 3)).sum((0, 2, 3)))
-    reached = np.abs(jacobian(x["inputs"])).sum((1, 3)) > 0
+    reached = np.abs(jax.jit(jacobian)(x["inputs"])).sum((1, 3)) > 0
     np.testing.assert_array_equal(reached, np.tri(9, dtype=bool))
 
 

@@ -73,10 +73,11 @@ def test_totals_add_up_over_unequal_batches():
     """The last of the batches is padded; "explained" is about the means over all offsets, not over a batch's."""
     task, source = load((3, 3))
     params = jax.jit(task.init)(jax.random.key(0))
-    totals = task.zero_totals()
+    totals, loss = task.zero_totals(), jax.jit(task.loss)
     for batch in evaluation_batches(source, 10):
-        totals = jax.tree.map(jnp.add, totals, jax.jit(task.loss)(params, batch)[1])
-    errors = np.asarray(task.model.apply({"params": params}, jnp.asarray(source.coordinates)), float) - source.targets
+        totals = jax.tree.map(jnp.add, totals, loss(params, batch)[1])
+    fitted = jax.jit(task.model.apply)({"params": params}, source.coordinates)
+    errors = np.asarray(fitted, float) - source.targets
     variation = np.sum((source.targets - source.targets.mean(0, dtype=float)) ** 2)
     summary = task.summarise(jax.device_get(totals))
     assert summary["loss"] == pytest.approx(np.mean(errors**2), rel=1e-5)
@@ -85,9 +86,10 @@ def test_totals_add_up_over_unequal_batches():
 
 def test_the_mean_explains_nothing():
     task, source = load((4,))
-    params = jax.tree.map(jnp.zeros_like, task.init(jax.random.key(0)))
-    params["bias_3"] = jnp.asarray(source.targets.mean(0))
-    assert task.summarise(task.loss(params, whole(source))[1])["explained"] == pytest.approx(0, abs=1e-5)
+    shapes = jax.eval_shape(lambda: task.init(jax.random.key(0)))
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    params["bias_3"] = source.targets.mean(0).astype(np.float32)
+    assert task.summarise(jax.jit(task.loss)(params, whole(source))[1])["explained"] == pytest.approx(0, abs=1e-5)
 
 
 def test_a_siren_can_be_the_baseline():
@@ -108,7 +110,7 @@ def test_a_siren_can_be_the_baseline():
         "bias_2": projection[-1],
     }
     params = {name: jnp.asarray(array, jnp.float32) for name, array in params.items()}
-    assert task.summarise(task.loss(params, whole(source))[1])["explained"] == pytest.approx(1, abs=1e-6)
+    assert task.summarise(jax.jit(task.loss)(params, whole(source))[1])["explained"] == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("grid_shape", [(8,), (3, 4)], ids=str)
@@ -120,16 +122,16 @@ def test_training_fits_a_small_grid(grid_shape):
     batch = {name: array[None] for name, array in whole(source).items()}
     for _ in range(200):
         state, _ = train_step(state, batch)
-    assert task.summarise(task.loss(state.params, whole(source))[1])["explained"] > 0.95
+    assert task.summarise(jax.jit(task.loss)(state.params, whole(source))[1])["explained"] > 0.95
 
 
 def test_describes_the_fit_where_pictures_look_for_it():
     task, source = load((3, 4))
     params = jax.jit(task.init)(jax.random.key(0))
-    made = task.describe(params)
+    made = jax.jit(task.describe)(params)
     encoding = made["block_0"]["relative_encoding"]
     assert encoding.shape == (5, 7, 1, 8)
-    fitted = task.model.apply({"params": params}, whole(source)["inputs"])  # row-major, as the source is
+    fitted = jax.jit(task.model.apply)({"params": params}, whole(source)["inputs"])  # row-major, as the source is
     np.testing.assert_allclose(encoding.reshape(35, 8), fitted, atol=1e-6)
     assert task.spans(made) == {} and task.half_spans(params) == [] and task.within(()) is task
 

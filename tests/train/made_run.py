@@ -7,9 +7,9 @@ from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.siren import SirenEncoding
+from posattn_jax.nn.encodings import LearnedEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.nn.terms import Content, Positional
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.optimizer import Adam
@@ -29,7 +29,7 @@ def make_images(num_images=96, seed=0):
 
 
 def make_task(dropout_rate=0.1, implementation="auto", **fields):
-    terms = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
+    terms = (Content(), Positional(LearnedEncoding()))
     attention = PositionalSelfAttention(2, terms=terms, span=GaussianSpan(), implementation=implementation)
     block = EncoderBlock(attention, mlp_dim=16, dropout_rate=dropout_rate)
     model = Classifier(num_classes=4, width=8, blocks=(block,), dropout_rate=dropout_rate)

@@ -12,8 +12,14 @@ def test_what_only_dense_can_do(monkeypatch):
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
     inputs = jax.tree.map(jnp.asarray, make_inputs((9, 8), dtype=np.float32)) | {"sigma": jnp.array([0.05, 0.05])}
     options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0), "return_weights": True}
-    outputs, weights = relative_attention(**inputs, grid_shape=(9, 8), **options)
-    expected = relative_attention(**inputs, grid_shape=(9, 8), implementation="dense", **options)
+    sigma = inputs.pop("sigma")  # concrete, as where no program is traced
+
+    def attend(implementation):
+        options["implementation"] = implementation
+        return jax.jit(lambda x: relative_attention(**x, sigma=sigma, grid_shape=(9, 8), **options))(inputs)
+
+    outputs, weights = attend("auto")
+    expected = attend("dense")
     np.testing.assert_allclose(outputs, expected[0], rtol=1e-6)
     assert weights.shape == (B, H, 72, 72)
 

@@ -46,28 +46,29 @@ def test_shift_takes_the_offset_of_each_key(run, line, first):
     cut = rows.Rows((first, line), run, 1)
     n, r = first * line, (first + run - 1) * line
     by_offset = np.random.default_rng(0).normal(size=(2, run, r)).astype(np.float32)
-    by_offset = jnp.asarray(by_offset)
-    by_key = cut.shift(by_offset)
+    by_key = jax.jit(cut.shift)(by_offset)
+    unfold = jax.jit(cut.unfold)
     for t in range(run):
         start = (run - 1 - t) * line
         np.testing.assert_array_equal(by_key[:, t], by_offset[:, t, start : start + n])
-        np.testing.assert_array_equal(cut.unfold(by_offset[:, 0])[:, t], by_offset[:, 0, start : start + n])
-    (transposed,) = jax.linear_transpose(cut.shift, by_offset)(by_key)
-    np.testing.assert_array_equal(cut.unshift(by_key), transposed)
+        np.testing.assert_array_equal(unfold(by_offset[:, 0])[:, t], by_offset[:, 0, start : start + n])
+    (transposed,) = jax.jit(jax.linear_transpose(cut.shift, by_offset))(by_key)
+    np.testing.assert_array_equal(jax.jit(cut.unshift)(by_key), transposed)
 
 
 @pytest.mark.parametrize("grid_shape, run, at_once", [((7,), 3, 2), ((5, 3), 2, 4), ((2, 3, 2), 2, 5)], ids=str)
 def test_rows_cover_the_grid(grid_shape, run, at_once):
     """Every query is in its place, and its row's window holds the offsets that the row meets."""
     cut = rows.Rows(grid_shape, run, at_once)
-    x = jnp.arange(2 * 3 * math.prod(grid_shape) * 4.0).reshape(2, 3, *grid_shape, 4)
-    np.testing.assert_array_equal(cut.grid(cut.queries(x)), x)
-    where = jnp.moveaxis(jnp.stack(jnp.meshgrid(*map(jnp.arange, grid_shape), indexing="ij"), -1), -1, 0)[None, None]
-    queries = cut.queries(jnp.moveaxis(where, 2, -1).astype(jnp.float32))[:, 0, 0]  # [trips i t p]
+    x = np.arange(2 * 3 * math.prod(grid_shape) * 4.0, dtype=np.float32).reshape(2, 3, *grid_shape, 4)
+    np.testing.assert_array_equal(jax.jit(lambda x: cut.grid(cut.queries(x)))(x), x)
+    where = np.moveaxis(np.indices(grid_shape, np.float32), 0, -1)[None, None]
+    queries = np.asarray(jax.jit(cut.queries)(where))[:, 0, 0]  # [trips i t p]
+    met_from = jax.jit(lambda offsets, starts: cut.unfold(cut.windows(cut.pad(offsets), starts)))
     offsets = jnp.moveaxis(relative_offsets(grid_shape), -1, 0)
     keys = np.indices(grid_shape).reshape(len(grid_shape), -1).T
     for trip, starts in enumerate(cut.starts):
-        met = cut.unfold(cut.windows(cut.pad(offsets), jnp.asarray(starts)))  # [p i t s]
+        met = np.asarray(met_from(offsets, starts))  # [p i t s]
         for i, start in enumerate(starts):
             for t in range(run):
                 query = start + np.array([t, *(0 for _ in grid_shape[1:])])

@@ -181,10 +181,10 @@ def test_blocks_hold_the_grid_and_their_windows_the_encodings(grid_shape):
     for tile in tiles(grid_shape):
         blocks = Blocks(grid_shape, tile)
         assert math.prod(tile) == BLOCK
-        pages = blocks.pages(jnp.asarray(features))
+        pages = jax.jit(blocks.pages)(features)
         assert pages.shape == (2 * 3 * blocks.count, BLOCK, 2)
-        np.testing.assert_array_equal(blocks.grid(pages, 2, 3), features)
-        windows = np.asarray(blocks.windows(jnp.asarray(encoding))).reshape(3, *blocks.steps, -1, 2)
+        np.testing.assert_array_equal(jax.jit(blocks.grid, static_argnums=(1, 2))(pages, 2, 3), features)
+        windows = np.asarray(jax.jit(blocks.windows)(encoding)).reshape(3, *blocks.steps, -1, 2)
         for _ in range(20):
             query, key = (np.array([rng.integers(size) for size in grid_shape]) for _ in range(2))
             step = key // tile - query // tile + np.array(blocks.counts) - 1
