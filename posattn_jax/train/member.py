@@ -61,7 +61,7 @@ class Member:
         own = [MetricWriter(workdir, step)] if is_first() else []
         return cls(data, batches, checkpoints, (*own, *writers), progress["seconds"], name), state
 
-    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float]) -> None:
+    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
         for writer in self.writers:
             writer.write(step, epoch, split, metrics)
 
