@@ -32,7 +32,7 @@ class TestDense(AllPairsSuite):
     ids=str,
 )
 def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per_head):
-    """One row of two queries of one head a trip, the last of the first dimension padded."""
+    """One row of two queries of one head a step, the last of the first dimension padded."""
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
     monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
@@ -51,7 +51,7 @@ def test_shift_takes_the_offset_of_each_key(run, line, first):
     for t in range(run):
         start = (run - 1 - t) * line
         np.testing.assert_array_equal(by_key[:, t], by_offset[:, t, start : start + n])
-        np.testing.assert_array_equal(cut.unfold(by_offset[:, 0])[:, t], by_offset[:, 0, start : start + n])
+        np.testing.assert_array_equal(cut.toeplitz(by_offset[:, 0])[:, t], by_offset[:, 0, start : start + n])
     (transposed,) = jax.linear_transpose(cut.shift, by_offset)(by_key)
     np.testing.assert_array_equal(cut.unshift(by_key), transposed)
 
@@ -63,23 +63,23 @@ def test_rows_cover_the_grid(grid_shape, run, at_once):
     x = jnp.arange(2 * 3 * math.prod(grid_shape) * 4.0).reshape(2, 3, *grid_shape, 4)
     np.testing.assert_array_equal(cut.grid(cut.queries(x)), x)
     where = jnp.moveaxis(jnp.stack(jnp.meshgrid(*map(jnp.arange, grid_shape), indexing="ij"), -1), -1, 0)[None, None]
-    queries = cut.queries(jnp.moveaxis(where, 2, -1).astype(jnp.float32))[:, 0, 0]  # [trips i t p]
+    queries = cut.queries(jnp.moveaxis(where, 2, -1).astype(jnp.float32))[:, 0, 0]  # [steps i t p]
     offsets = jnp.moveaxis(relative_offsets(grid_shape), -1, 0)
     keys = np.indices(grid_shape).reshape(len(grid_shape), -1).T
-    for trip, starts in enumerate(cut.starts):
-        met = cut.unfold(cut.windows(cut.pad(offsets), jnp.asarray(starts)))  # [p i t s]
+    for step, starts in enumerate(cut.starts):
+        met = cut.toeplitz(cut.bands(cut.pad(offsets), jnp.asarray(starts)))  # [p i t s]
         for i, start in enumerate(starts):
             for t in range(run):
                 query = start + np.array([t, *(0 for _ in grid_shape[1:])])
                 if query[0] < grid_shape[0]:
                     np.testing.assert_array_equal(met[:, i, t].T, keys - query)
-                    if trip * at_once + i < cut.runs * cut.line:
-                        np.testing.assert_array_equal(queries[trip, i, t], query)
+                    if step * at_once + i < cut.runs * cut.line:
+                        np.testing.assert_array_equal(queries[step, i, t], query)
 
 
-@pytest.mark.parametrize("trips", [1, 4])
-def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, trips):
-    if trips > 1:
+@pytest.mark.parametrize("steps", [1, 4])
+def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, steps):
+    if steps > 1:
         monkeypatch.setattr(rows, "ROW_QUERIES", 3)
         monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
     grid_shape, rng = (5, 4), np.random.default_rng(1)
@@ -90,8 +90,8 @@ def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, trips):
 
     def gradients(implementation):
         def loss(x):
-            made = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
-            return sum((x * cotangent).sum() for x, cotangent in zip(made, cotangents, strict=True))
+            results = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
+            return sum((x * cotangent).sum() for x, cotangent in zip(results, cotangents, strict=True))
 
         return jax.jit(jax.grad(loss))(inputs)
 

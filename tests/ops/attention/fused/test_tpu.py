@@ -188,7 +188,7 @@ def test_lines(grid_shape, tile, limit, frame, length):
     x = jnp.arange(float(math.prod(grid_shape))).reshape(1, 1, *grid_shape, 1)
     np.testing.assert_array_equal(lines.unlay(lines.lay(x)), x)
     relative = tuple(2 * size - 1 for size in grid_shape)
-    windows = lines.windows(jnp.arange(1.0, math.prod(relative) + 1).reshape(*relative, 1, 1))
+    bands = lines.bands(jnp.arange(1.0, math.prod(relative) + 1).reshape(*relative, 1, 1))
     rng = np.random.default_rng(0)
     for _ in range(50):
         query, key = rng.integers(0, grid_shape, (2, len(grid_shape)))
@@ -198,6 +198,6 @@ def test_lines(grid_shape, tile, limit, frame, length):
         place = (kz - qz + frame[0] - 1, ky - qy + frame[1] - 1, later + lines.chunks - 1)
         along = k - q - (later - 1) * lines.chunk
         expected = np.ravel_multi_index(key - query + np.array(grid_shape) - 1, relative) + 1
-        assert windows[(0, *place, along, 0)] == expected
+        assert bands[(0, *place, along, 0)] == expected
         rows, columns = lines.apart(jnp.asarray(k - q))
         assert (int(rows), int(columns)) == (kr - qr, kx - qx)
