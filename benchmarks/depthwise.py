@@ -1,10 +1,10 @@
 """How long depthwise convolutions take, forward and backward, inside of a loop and outside.
 
-  python -m benchmarks.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --trips=2]
+  python -m benchmarks.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --steps=2]
       [--repeats=20 --seconds=20] [--out=FOLDER]
 
 Compares the sum over shifted grids, which `ops/depthwise.py` takes on CPUs, with XLA's convolution, each alone and in a
-loop of --trips trips, and prints the milliseconds of one convolution. With --out also `results.json`. Exit codes:
+loop of --steps steps, and prints the milliseconds of one convolution. With --out also `results.json`. Exit codes:
 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
@@ -36,8 +36,8 @@ def define_flags() -> flags.FlagValues:
     own = {"flag_values": values}
     flags.DEFINE_list("grid", ["8", "8"], "The sizes of the grid.", **own)
     flags.DEFINE_list("kernel", ["3", "3"], "The sizes of the kernel, odd.", **own)
-    for name, default in {"batch": 40, "width": 64, "trips": 2}.items():
-        flags.DEFINE_integer(name, default, "How many examples, features, or trips.", lower_bound=1, **own)
+    for name, default in {"batch": 40, "width": 64, "steps": 2}.items():
+        flags.DEFINE_integer(name, default, "How many examples, features, or steps.", lower_bound=1, **own)
     flags.DEFINE_integer("repeats", 20, "Runs of every program, fewer where --seconds is short.", lower_bound=1, **own)
     flags.DEFINE_float("seconds", 20, "To spend on the runs, though at least three each.", **own)
     flags.DEFINE_string("out", None, "The folder for results.json.", **own)
@@ -55,14 +55,14 @@ def shapes(options: flags.FlagValues) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def step(convolve: Callable[[Array, Array], Array], inputs: Array, kernel: Array) -> tuple[Array, Array]:
-    """Both moved by a gradient, so that the next trip needs this one."""
+    """Both moved by a gradient, so that the next step needs this one."""
     gradients = jax.grad(lambda *given: (convolve(*given) ** 2).sum(), (0, 1))(inputs, kernel)
     return inputs - 1e-9 * gradients[0], kernel - 1e-9 * gradients[1]
 
 
-def loop(convolve: Callable[[Array, Array], Array], trips: int, inputs: Array, kernel: Array) -> tuple[Array, Array]:
+def loop(convolve: Callable[[Array, Array], Array], steps: int, inputs: Array, kernel: Array) -> tuple[Array, Array]:
     """So many steps."""
-    return jax.lax.scan(lambda given, _: (step(convolve, *given), None), (inputs, kernel), None, length=trips)[0]
+    return jax.lax.scan(lambda given, _: (step(convolve, *given), None), (inputs, kernel), None, length=steps)[0]
 
 
 def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
@@ -70,17 +70,17 @@ def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
     grid_shape, kernel_shape = shapes(options)
     inputs = jax.random.normal(jax.random.key(0), (options.batch, *grid_shape, options.width))
     kernel = jax.random.normal(jax.random.key(1), (*kernel_shape, options.width))
-    programs, trips = {}, {}
+    programs, steps = {}, {}
     for name, convolve in FORMS.items():
         for place, function, count in (
             ("alone", functools.partial(step, convolve), 1),
-            ("in a loop", functools.partial(loop, convolve, options.trips), options.trips),
+            ("in a loop", functools.partial(loop, convolve, options.steps), options.steps),
         ):
             programs[f"{name}, {place}"] = prepare(jax.jit(function), (inputs, kernel), memory_limit_gib=8.0)
-            trips[f"{name}, {place}"] = count
+            steps[f"{name}, {place}"] = count
     times = interleave(list(programs.values()), options.repeats, options.seconds)
     return {
-        name: measurement(programs[name], [each / trips[name] for each in runs])
+        name: measurement(programs[name], [each / steps[name] for each in runs])
         for name, runs in zip(programs, times, strict=True)
     }
 

@@ -96,23 +96,23 @@ def collective_bytes(program: str, num_devices: int) -> dict[str, int]:
     """
     permuted, exchanged, summed = [0] * num_devices, 0.0, 0.0
     others = num_devices - 1
-    for made, kind, rest in re.findall(r"= (.*?) ([a-z-]+?)(?:-start)?\((.*)", program):
+    for shapes, kind, rest in re.findall(r"= (.*?) ([a-z-]+?)(?:-start)?\((.*)", program):
         if kind == "collective-permute":
-            size = _num_bytes(made, first=True)
+            size = _num_bytes(shapes, first=True)
             for source in re.findall(r"[{,]{(\d+),\d+}", rest):
                 permuted[int(source)] += size
         elif kind == "all-gather":
-            exchanged += _num_bytes(made) * others / num_devices
+            exchanged += _num_bytes(shapes) * others / num_devices
         elif kind == "reduce-scatter":
-            exchanged += _num_bytes(made) * others
+            exchanged += _num_bytes(shapes) * others
         elif kind == "all-reduce":
-            summed += 2 * _num_bytes(made) * others / num_devices
+            summed += 2 * _num_bytes(shapes) * others / num_devices
     return {"exchanged": max(permuted) + round(exchanged), "summed": round(summed)}
 
 
-def _num_bytes(made: str, first: bool = False) -> int:
+def _num_bytes(shapes: str, first: bool = False) -> int:
     """Of an array such as "f32[2,3]{1,0}", or of a tuple of them, or of the first of these."""
-    arrays = re.findall(r"([a-z]+)(\d*)\w*\[([\d,]*)\]", made)[: 1 if first else None]
+    arrays = re.findall(r"([a-z]+)(\d*)\w*\[([\d,]*)\]", shapes)[: 1 if first else None]
     sizes = (
         int(bits or 8) // 8 * math.prod(int(size) for size in shape.split(",") if size) for _, bits, shape in arrays
     )

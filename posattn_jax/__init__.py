@@ -3,7 +3,7 @@
 from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.models.classifier import Classifier
-from posattn_jax.models.seq2seq import EncoderDecoder, StackPositions, precomputed
+from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
@@ -13,7 +13,15 @@ from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import FourierPositions, LearnedPositions, Places, SinusoidalPositions, between, of_grid
+from posattn_jax.nn.places import (
+    FourierPositions,
+    LearnedPositions,
+    Places,
+    SinusoidalPositions,
+    StackPositions,
+    between,
+    of_grid,
+)
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
 from posattn_jax.nn.score_network import ScoreNetwork

@@ -36,16 +36,16 @@ class Exact:
 
         Gradients that either side does not have are left out.
         """
-        made: np.ndarray = np.asarray(outputs, np.float64)
-        pairs = {"outputs": (made[self.batches, self.positions], self.outputs)}
+        given: np.ndarray = np.asarray(outputs, np.float64)
+        pairs = {"outputs": (given[self.batches, self.positions], self.outputs)}
         for name in self.gradients.keys() & gradients.keys():
             pairs[f"d {name}"] = (np.asarray(gradients[name], np.float64), self.gradients[name])
         return {name: relative_error(*pair) for name, pair in sorted(pairs.items())}
 
 
-def relative_error(made: np.ndarray, exact: np.ndarray) -> float:
-    """|made - exact| / |exact|, in Frobenius norms; of an exact 0, |made|."""
-    return float(np.linalg.norm(made - exact) / (np.linalg.norm(exact) or 1))
+def relative_error(given: np.ndarray, exact: np.ndarray) -> float:
+    """|given - exact| / |exact|, in Frobenius norms; of an exact 0, |given|."""
+    return float(np.linalg.norm(given - exact) / (np.linalg.norm(exact) or 1))
 
 
 def attend_exactly(arrays: dict[str, Array], point: Point, *, positional: bool, queries: int = 16) -> Exact:
@@ -64,14 +64,14 @@ def attend_exactly(arrays: dict[str, Array], point: Point, *, positional: bool, 
     batches = np.append([0, b - 1], rng.integers(b, size=queries - 2))
     positions = np.append([0, n - 1], rng.integers(n, size=queries - 2))
     cotangent = np.zeros_like(x["query"])
-    made = np.zeros((queries, h, d))
+    outputs = np.zeros((queries, h, d))
     gradients = {name: np.zeros_like(array) for name, array in x.items()}
     for i, (batch, position) in enumerate(zip(batches.tolist(), positions.tolist(), strict=True)):
         # Rounded as far as bfloat16 goes; a query that is drawn twice counts twice.
         once = rng.integers(-8, 9, size=(h, d)) / 4
         cotangent[batch, position] += once
-        made[i] = _attend_one(x, point, batch, position, once, gradients)
-    return Exact(batches, positions, cotangent, made, gradients)
+        outputs[i] = _attend_one(x, point, batch, position, once, gradients)
+    return Exact(batches, positions, cotangent, outputs, gradients)
 
 
 def _attend_one(

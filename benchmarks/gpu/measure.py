@@ -72,8 +72,8 @@ def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_lim
             with record.attempt(name, implementation, clock):
                 try:
                     exact = exactly(positional)
-                    program, calls, made = _prepare(function, given, exact.cotangent, memory_limit_gib)
-                    outputs, (gradients,) = made if backward else (made, ({},))
+                    program, calls, results = _prepare(function, given, exact.cotangent, memory_limit_gib)
+                    outputs, (gradients,) = results if backward else (results, ({},))
                     errors = exact.errors(outputs, gradients)
                     programs[implementation] = program, {"calls": calls, **judged(errors, case.dtype)}
                 except Skipped as reason:
@@ -97,9 +97,9 @@ def _prepare(function, arrays: dict[str, Array], cotangent, memory_limit_gib: fl
     dense_cotangent = arrays["query"]
     compiled = compile_ahead(function, (arrays, dense_cotangent), memory_limit_gib)
     with failures_told():
-        made = compiled.call(arrays, jnp.asarray(cotangent, dense_cotangent.dtype))
+        results = compiled.call(arrays, jnp.asarray(cotangent, dense_cotangent.dtype))
         runs = in_a_row(lambda: compiled.call(arrays, dense_cotangent), jax.block_until_ready)
-    return compiled.program(runs.run), runs.calls, made
+    return compiled.program(runs.run), runs.calls, results
 
 
 def judged(errors: dict[str, float], dtype: str, tolerances: dict[str, float] = TOLERANCES) -> dict[str, Any]:

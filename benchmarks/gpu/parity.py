@@ -45,8 +45,8 @@ def measure(case: Parity, record: Record, clock: Clock) -> None:
             try:
                 with failures_told(), jax.default_matmul_precision("highest"):
                     function = jax.jit(make_function(case, layout, options))
-                    made = jax.device_get(function(arrays, jnp.asarray(cotangent, case.dtype)))
-                record.results(SECTION)[layout] = judged(errors(made, expected), case.dtype, TOLERANCES)
+                    results = jax.device_get(function(arrays, jnp.asarray(cotangent, case.dtype)))
+                record.results(SECTION)[layout] = judged(errors(results, expected), case.dtype, TOLERANCES)
             except Skipped as reason:
                 record.results(SECTION)[layout] = {"absent": str(reason)}
         if "absent" in record.results(SECTION)[layout]:
@@ -75,9 +75,9 @@ def make_function(case: Parity, layout: str, options: dict[str, object]):
     return one_pass(attend, backward=True)
 
 
-def errors(made, expected) -> dict[str, float]:
+def errors(results, expected) -> dict[str, float]:
     """By array."""
-    (outputs, (gradients,)), (exact_outputs, (exact_gradients,)) = made, expected
+    (outputs, (gradients,)), (exact_outputs, (exact_gradients,)) = results, expected
     pairs = {"outputs": (outputs, exact_outputs)}
     pairs |= {f"d {name}": (gradients[name], exact) for name, exact in exact_gradients.items()}
     return {name: relative_error(np.asarray(one, np.float64), other) for name, (one, other) in pairs.items()}

@@ -1,4 +1,4 @@
-"""How many floating-point operations a function takes, or a model, every trip of every loop counted.
+"""How many floating-point operations a function takes, or a model, every step of every loop counted.
 
 The compiler's own count, `cost_analysis`, has the body of a loop once, and so cannot compare programs with and without
 loops.
@@ -38,7 +38,7 @@ MOVES = (
     "transpose",
     "bitcast_convert_type",
 )
-SUMS = ("reduce_", "cumsum", "cumlogsumexp", "cummax", "argmax", "argmin", "scatter-add", "scatter_add")
+REDUCTIONS = ("reduce_", "cumsum", "cumlogsumexp", "cummax", "argmax", "argmin", "scatter-add", "scatter_add")
 
 
 def count(function: Callable, *arguments: Any) -> int:
@@ -46,7 +46,7 @@ def count(function: Callable, *arguments: Any) -> int:
     elementwise function of any kind one for every number that it makes, a sum one for every number that goes into it.
 
     Raises:
-      ValueError: a loop whose number of trips is known only as it runs.
+      ValueError: a loop whose number of steps is known only as it runs.
     """
     return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr, _of_any)
 
@@ -74,7 +74,7 @@ def _of_equation(equation: Any, of_one: Callable[[Any], int]) -> int:
     inner = [_of_jaxpr(each, of_one) for value in parameters.values() for each in _jaxprs(value)]
     if name == "while":
         if sum(inner):
-            raise ValueError("trips known only as it runs cannot be counted: a loop's length is known only at run time")
+            raise ValueError("steps known only as it runs cannot be counted: a loop's length is known only at run time")
         return 0
     if name == "scan":
         return parameters["length"] * sum(inner)
@@ -86,13 +86,13 @@ def _of_equation(equation: Any, of_one: Callable[[Any], int]) -> int:
 def _of_any(equation: Any) -> int:
     """An equation without others in it."""
     name = equation.primitive.name
-    made = [variable.aval for variable in equation.outvars if jnp.issubdtype(variable.aval.dtype, jnp.inexact)]
-    if not made or name in MOVES:
+    outputs = [variable.aval for variable in equation.outvars if jnp.issubdtype(variable.aval.dtype, jnp.inexact)]
+    if not outputs or name in MOVES:
         return 0
     given = [variable.aval.shape for variable in equation.invars]
-    if name.startswith(SUMS):
+    if name.startswith(REDUCTIONS):
         return math.prod(given[-1] if name.startswith("scatter") else given[0])
-    return _of_product(equation) or sum(math.prod(each.shape) for each in made)
+    return _of_product(equation) or sum(math.prod(each.shape) for each in outputs)
 
 
 def _of_product(equation: Any) -> int:

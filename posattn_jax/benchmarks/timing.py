@@ -32,7 +32,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """`run` starts a program this many times, and returns what the last will have made."""
+    """`run` starts a program this many times, and returns the result of the last."""
 
     run: Callable[[], Any]
     calls: int
@@ -108,8 +108,8 @@ def in_a_row(call: Callable[[], Any], wait: Callable[[Any], Any], at_least: floa
     """Runs of so many calls that starting the first and waiting for the last does not count: for accelerators.
 
     Args:
-      call: starts a program and returns what it will have made.
-      wait: until that is made.
+      call: starts a program and returns its result.
+      wait: until that is there.
       at_least: seconds that a run takes.
       most: calls in a run.
     """
@@ -117,10 +117,10 @@ def in_a_row(call: Callable[[], Any], wait: Callable[[Any], Any], at_least: floa
     calls = min(most, max(1, math.ceil(at_least / seconds(lambda: wait(call())))))
 
     def run():
-        made = call()
+        result = call()
         for _ in range(calls - 1):
-            made = call()
-        return made
+            result = call()
+        return result
 
     return Calls(run, calls)
 

@@ -118,7 +118,7 @@ class VisionTransformer(nn.Module):
         if self.absolute_positions and (positions is not None or (reference or tokens) != tokens):
             raise ValueError("absolute_positions=True needs the grid of the training")
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        x = take_patches(inputs, grid_shape, self.patch_shape)
+        x = patchify(inputs, grid_shape, self.patch_shape)
         x = nn.LayerNorm(self.layer_norm_epsilon, name="patch_norm", **dtypes)(x)
         x = linear(self.width, x.shape[-1], (None, "width"), name="embed", **dtypes)(x)
         x = nn.LayerNorm(self.layer_norm_epsilon, name="embed_norm", **dtypes)(x)
@@ -155,7 +155,7 @@ class VisionTransformer(nn.Module):
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
-def take_patches(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[Array, "b n k"]:
+def patchify(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[Array, "b n k"]:
     """[b, prod(S), c] -> [b, prod(S / patch), prod(patch) c]; patches, and what is in them, in row-major order."""
     p = len(grid_shape)
     sizes = [size for s, patch in zip(grid_shape, patch_shape, strict=True) for size in (s // patch, patch)]

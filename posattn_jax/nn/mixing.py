@@ -25,7 +25,7 @@ class TokenMixing(nn.Module):
       c_t = sum_s alpha_ts values(W^v x_s);  o(gate(y_t, c_t));  alpha = softmax_s(energies), or energies as they are
 
     Where `PositionalSelfAttention` is for self-attention on large grids, this is for every pair of two sequences: self-
-    or cross-attention, whole or a step of decoding at a time. Weights that know positions alone are made once a batch.
+    or cross-attention, whole or a step of decoding at a time. Weights of positions alone are computed once a batch.
     Instead of attention in a block it is self-attention on the grid.
 
     Attributes:
@@ -151,8 +151,8 @@ class TokenMixing(nn.Module):
             value = to_heads(wide, self.kernel_init, name="value", **fields)(x)
             return value if self.values is None else self.values(value)
 
-        sums = mixing.mix(dropped, memory.keep("value", make_value))
-        outputs = Dropout(self.sum_dropout_rate)(sums, deterministic=deterministic)
+        mixed = mixing.mix(dropped, memory.keep("value", make_value))
+        outputs = Dropout(self.sum_dropout_rate)(mixed, deterministic=deterministic)
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)
         return from_heads(width, self.kernel_init, name="output", **fields)(outputs), weights

@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Bool, Float, Int, KeyMask, Shape
+from posattn_jax.axes import Array, Bool, Features, Float, Int, KeyMask, Shape
 from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.linear import XAVIER, linear
 from posattn_jax.ops import grid, mixing, scores
@@ -192,3 +194,68 @@ class FourierPositions(nn.Module):
         hidden = self.hidden_features or width
         features = linear(hidden, f, param_dtype=self.param_dtype, name="hidden")(features)
         return linear(width, hidden, param_dtype=self.param_dtype, name="output")(exact_gelu(features))
+
+
+class StackPositions(nn.Module):
+    """What a stack knows of positions: vectors added to its words, and features given to all of its layers.
+
+      form            words become                features
+      "sinusoidal"    word sqrt(c) + sinusoids    drop(sinusoids)
+      "learned"       (word + vector) sqrt(c)     drop(LN(vectors))
+      "none"          word sqrt(c)                none
+
+    Attributes:
+      form: see above.
+      max_length: how many learned vectors there are; positions beyond have the last.
+      dropout_rate: of the features; drawn for every example, once for all layers.
+      layer_norm_epsilon: of LN.
+      param_dtype: of the vectors and of LN.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import StackPositions
+      >>> positions = StackPositions("learned", max_length=4)
+      >>> places = jnp.arange(6, dtype=jnp.int32)[:, None]
+      >>> (added, features), variables = positions.init_with_output(jax.random.key(0), places, 8)
+      >>> added.shape, features.shape, bool((added[4] == added[3]).all())
+      ((6, 8), (1, 6, 8), True)
+    """
+
+    form: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    max_length: int = 128
+    dropout_rate: float = 0.0
+    layer_norm_epsilon: float = 1e-6
+    param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        check_sizes(self, "max_length")
+        check_rates(self, "dropout_rate")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self, places: Int[Array, "s 1"], width: int, batch_size: int = 1, *, deterministic: bool = True
+    ) -> tuple[Float[Array, "s c"] | None, Float[Array, "_ s c"] | None]:
+        """Vectors to be added, and features, of places; where some are dropped, those of `batch_size` examples."""
+        match self.form:
+            case "sinusoidal":
+                added = features = SinusoidalPositions()(places, width)
+            case "learned":
+                vectors = LearnedPositions((self.max_length,), param_dtype=self.param_dtype, name="vectors")
+                added = vectors(places, width)
+                features = nn.LayerNorm(self.layer_norm_epsilon, param_dtype=self.param_dtype, name="norm")(added)
+            case "none":
+                return None, None
+            case _:
+                raise ValueError(f'form="{self.form}": expected "sinusoidal", "learned" or "none"')
+        copies = 1 if deterministic or not self.dropout_rate else batch_size
+        features = jnp.broadcast_to(features, (copies, *features.shape))
+        return added, Dropout(self.dropout_rate)(features, deterministic=deterministic)
+
+    def add(self, words: Features, added: Float[Array, "t c"] | None) -> Features:
+        """The words with the vectors of their places."""
+        root = jnp.sqrt(words.shape[-1]).astype(words.dtype)
+        if added is None:
+            return words * root
+        added = added.astype(words.dtype)
+        return (words + added) * root if self.form == "learned" else words * root + added

@@ -106,14 +106,14 @@ def map_queries(function: Callable, windows: Sequence[Window], arrays: Sequence[
         return lax.scan(lambda _, first: (None, function(*take(arrays, first))), None, firsts)[1]
 
     def backward(arrays, cotangents):
-        def add_one(sums, query):
+        def add_one(totals, query):
             first, cotangent = query
             parts = jax.vjp(function, *take(arrays, first))[1](cotangent)
-            return [w.add(x, i, part) for w, x, i, part in zip(windows, sums, first, parts, strict=True)], None
+            return [w.add(x, i, part) for w, x, i, part in zip(windows, totals, first, parts, strict=True)], None
 
-        sums = [jnp.zeros(x.shape, jnp.promote_types(jnp.float32, x.dtype)) for x in arrays]
-        sums = lax.scan(add_one, sums, (firsts, cotangents))[0]
-        return ([total.astype(x.dtype) for total, x in zip(sums, arrays, strict=True)],)
+        totals = [jnp.zeros(x.shape, jnp.promote_types(jnp.float32, x.dtype)) for x in arrays]
+        totals = lax.scan(add_one, totals, (firsts, cotangents))[0]
+        return ([total.astype(x.dtype) for total, x in zip(totals, arrays, strict=True)],)
 
     mapped = jax.custom_vjp(forward)
     mapped.defvjp(lambda arrays: (forward(arrays), arrays), backward)

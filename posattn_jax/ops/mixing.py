@@ -7,9 +7,9 @@ cross-attention t is floor(gamma t), the place among the keys that a query stand
 import math
 
 import jax.numpy as jnp
-import numpy as np
 
 from posattn_jax.axes import Array, Bool, Float, Int, Sizes
+from posattn_jax.ops import grid
 
 Places = Int[Array, "_ p"]
 
@@ -33,8 +33,7 @@ def kernel_entries(offset: Int[Array, "t s p"], half: Sizes) -> tuple[Int[Array,
 
 def row_major(places: Int[Array, "... p"], shape: Sizes) -> Int[Array, "..."]:
     """The number of a place on a grid, in row-major order."""
-    strides = np.cumprod([1, *shape[:0:-1]])[::-1]
-    return places @ jnp.asarray(strides.copy(), jnp.int32)
+    return places @ jnp.asarray(grid.strides(shape), jnp.int32)
 
 
 def of_offsets(by_entry: Float[Array, "b h _ r"], entries: Int[Array, "t s"]) -> Float[Array, "b h t s"]:

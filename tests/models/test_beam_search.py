@@ -1,4 +1,4 @@
-"""Beam search against loops in Python, on a made model whose cache is a hash of all that came before."""
+"""Beam search against loops in Python, on a synthetic model whose cache is a hash of all that came before."""
 
 import functools
 import math

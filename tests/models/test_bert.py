@@ -155,8 +155,8 @@ def test_scanned_blocks_in_bfloat16():
     model = MaskedLanguageModel(encoder)
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 5), int))
     run = jax.jit(functools.partial(model.apply, return_intermediates=True))
-    logits, made = run(params, jnp.zeros((1, 5), int))
-    assert logits.dtype == jnp.float32 and np.isfinite(logits).all() and set(made) == {"block_0", "block_1"}
+    logits, intermediates = run(params, jnp.zeros((1, 5), int))
+    assert logits.dtype == jnp.float32 and np.isfinite(logits).all() and set(intermediates) == {"block_0", "block_1"}
 
 
 def test_initialisation():

@@ -45,7 +45,7 @@ def stack_blocks(variables):
 
 @pytest.mark.slow
 def test_remat_and_scan_change_nothing(variables):
-    logits, made = apply(MODEL, variables)
+    logits, intermediates = apply(MODEL, variables)
     remat = dataclasses.replace(MODEL, remat=True)
     scanned = dataclasses.replace(MODEL, scan_layers=True)
     both = dataclasses.replace(MODEL, scan_layers=True, remat=True)
@@ -53,9 +53,9 @@ def test_remat_and_scan_change_nothing(variables):
     shapes = lambda tree: jax.tree.map(jnp.shape, tree)
     assert shapes(init(scanned)) == shapes(stacked)
     for model, its_variables in ((remat, variables), (scanned, stacked), (both, stacked)):
-        other, other_made = apply(model, its_variables)
+        other, other_intermediates = apply(model, its_variables)
         np.testing.assert_allclose(other, logits, atol=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), other_made, made)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), other_intermediates, intermediates)
     gradient = lambda model: jax.jit(jax.grad(lambda v: model.apply(v, X, (4, 3)).sum()))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
@@ -88,10 +88,10 @@ def test_bad_pooling():
 
 
 def test_made_on_the_way(variables):
-    _, made = apply(MODEL, variables)
-    assert list(made) == ["block_0", "block_1"]
-    assert made["block_1"]["relative_encoding"].shape == (7, 5, 2, 4)
-    assert made["block_1"]["sigma"].shape == (2,)
+    _, intermediates = apply(MODEL, variables)
+    assert list(intermediates) == ["block_0", "block_1"]
+    assert intermediates["block_1"]["relative_encoding"].shape == (7, 5, 2, 4)
+    assert intermediates["block_1"]["sigma"].shape == (2,)
 
 
 def test_each_block_has_parameters_of_its_own():
@@ -102,10 +102,10 @@ def test_each_block_has_parameters_of_its_own():
 
 def test_runs_on_a_larger_grid(variables):
     larger = jax.random.normal(jax.random.key(1), (2, 30, 3))
-    logits, made = apply(MODEL, variables, larger, (6, 5), reference_shape=(4, 3))
+    logits, intermediates = apply(MODEL, variables, larger, (6, 5), reference_shape=(4, 3))
     assert logits.shape == (2, 5) and np.isfinite(logits).all()
     _, small = apply(MODEL, variables)
-    encodings = [out["block_0"]["relative_encoding"] for out in (made, small)]
+    encodings = [out["block_0"]["relative_encoding"] for out in (intermediates, small)]
     np.testing.assert_allclose(encodings[0][2:-2, 2:-2], encodings[1], atol=1e-5)
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from configs import common_nmt
 from posattn_jax.build.model import build_model
-from posattn_jax.models.seq2seq import EncoderDecoder, StackPositions, precomputed
+from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.nn.places import StackPositions
 from tests.support.slow import slow
 
 V, PAD = 11, 0
@@ -33,7 +34,7 @@ def model_of(config, vocabulary_size, source_vocabulary_size, length_ratio):
 
 
 @functools.cache
-def made(mixer, separate=False):
+def built(mixer, separate=False):
     """A model in float64, and random parameters."""
     with jax.enable_x64(True):
         model = model_of(config_of(mixer), V, V if separate else None, 1.3)
@@ -51,7 +52,7 @@ def source_and_target():
 @pytest.mark.parametrize("mixer", [*ONE_EACH, *map(slow, FURTHER)])
 def test_a_step_at_a_time_is_all_at_once(float64, mixer):
     """Three hypotheses a sentence: the logits after every token are those of the whole sequence."""
-    model, params = made(mixer)
+    model, params = built(mixer)
     source, target = source_and_target()[0], jax.random.randint(jax.random.key(2), (6, 7), 1, V)
     whole = jax.jit(model.apply)({"params": params}, jnp.repeat(source, 3, 0), target)
     start = jax.jit(lambda source: model.apply({"params": params}, source, 3, 7, method="start"))
@@ -67,7 +68,7 @@ def test_a_step_at_a_time_is_all_at_once(float64, mixer):
 @pytest.mark.parametrize("mixer", ["transformer", "rposnet_edc", slow("gaussian"), slow("glinear")])
 def test_no_target_token_sees_the_future(float64, mixer):
     """The gradient of every logit for the embeddings of later target tokens is exactly 0."""
-    model, params = made(mixer, separate=True)
+    model, params = built(mixer, separate=True)
     source, tokens = source_and_target()[0][:1], jnp.arange(1, 8)
 
     def logits(embeddings):
@@ -86,7 +87,7 @@ def test_no_target_token_sees_the_future(float64, mixer):
 @pytest.mark.parametrize("mixer", ["fourier", "lightconv", "rposnet_edc"])
 def test_padding_changes_no_token(float64, mixer):
     """Neither how much there is of it, nor how a batch is put together."""
-    model, params = made(mixer)
+    model, params = built(mixer)
     source, target = source_and_target()
     run = jax.jit(lambda source, target: model.apply({"params": params}, source, target))
     alone = run(source[1:, :3], target[1:, :5])
@@ -95,7 +96,7 @@ def test_padding_changes_no_token(float64, mixer):
 
 @pytest.mark.parametrize("mixer", ["rposnet_edc", slow("aposnet")])
 def test_precomputed_energies_change_no_logit(float64, mixer):
-    model, params = made(mixer)
+    model, params = built(mixer)
     source, target = source_and_target()
     before = jax.tree.map(np.array, params)
     fixed, tables = precomputed(model, params, 9)
@@ -126,7 +127,7 @@ def test_positions_beyond_the_table_have_its_last(float64):
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
 def test_dropout_of_positions_is_drawn_once(float64, monkeypatch, kind):
     """All layers of a stack see the same features, of which every example has others dropped, and no words' vectors."""
-    model, params = made("rposnet")
+    model, params = built("rposnet")
     positions = StackPositions(kind, 9, 0.5, param_dtype=jnp.float64)
     model = model.clone(encoder_positions=positions)
     own = {"params": params["encoder_positions"] if kind == "learned" else {}}
@@ -157,20 +158,20 @@ def test_dropout_of_positions_is_drawn_once(float64, monkeypatch, kind):
 
 def test_tables_refuse_what_is_longer_under_jit():
     """Also where places are not known before running."""
-    model, params = made("glinear")
+    model, params = built("glinear")
     source, target = jnp.ones((1, 10), jnp.int32), jnp.ones((1, 4), jnp.int32)
     run = jax.jit(lambda source, target: model.apply({"params": params}, source, target))
     for one, other in ((source, target), (target, source)):
         with pytest.raises(ValueError, match=r"places reach over \(10,\): .* at most \(9,\)"):
             run(one, other)
-    fixed, tables = precomputed(*made("rposnet"), 9)
+    fixed, tables = precomputed(*built("rposnet"), 9)
     with pytest.raises(ValueError, match=r"places reach over \(10,\)"):
         jax.jit(lambda source: fixed.apply({"params": tables}, source, target))(source)
 
 
 def test_logits_in_bfloat16_are_not_rounded():
     """Features are; the products with the embeddings are float32."""
-    model, params = made("rposnet")
+    model, params = built("rposnet")
     low = model.clone(dtype=jnp.bfloat16)
     logits = jax.jit(lambda: low.apply({"params": params}, *source_and_target()) - params["output_bias"])()
     assert logits.dtype == jnp.float32
@@ -178,7 +179,7 @@ def test_logits_in_bfloat16_are_not_rounded():
 
 
 def test_a_decoder_needs_mixers_that_go_step_by_step(unchecked):
-    model, _ = made("transformer")
+    model, _ = built("transformer")
     ids = jnp.ones((1, 2), jnp.int32)
     block = model.decoder_blocks[0]
     for change, message in (

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax.models.vit import VisionTransformer, take_patches
+from posattn_jax.models.vit import VisionTransformer, patchify
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import LearnedEncoding
@@ -45,7 +45,7 @@ def apply(model, variables, x=X, grid_shape=GRID, **options):
 def test_patches(sizes, patch):
     """Patch by patch, position by position."""
     x = np.random.default_rng(0).normal(size=(2, *sizes, 3)).astype(np.float32)
-    patches = take_patches(jnp.asarray(x.reshape(2, -1, 3)), sizes, patch)
+    patches = patchify(jnp.asarray(x.reshape(2, -1, 3)), sizes, patch)
     counts = [size // p for size, p in zip(sizes, patch, strict=True)]
     assert patches.shape == (2, math.prod(counts), math.prod(patch) * 3)
     for i, corner in enumerate(np.ndindex(*counts)):

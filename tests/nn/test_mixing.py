@@ -233,8 +233,8 @@ def test_what_a_gate_does_to_the_weights(float64):
     layer = TokenMixing(1, energies=DotProducts(**DTYPE), values=values, gate=gate, **DTYPE)
     x = jax.random.normal(jax.random.key(0), (1, 6, C))
     params = made_params(lambda: layer.init(jax.random.key(1), x, (6,))["params"], 1.0)
-    outputs, made = jax.jit(lambda: layer.apply({"params": params}, x, (6,), return_weights=True))()
-    alpha = np.asarray(made["weights"])[0, 0]
+    outputs, intermediates = jax.jit(lambda: layer.apply({"params": params}, x, (6,), return_weights=True))()
+    alpha = np.asarray(intermediates["weights"])[0, 0]
 
     def linear(name):
         own = params["gate"]["linear"] if name == "gate" else params[name]
@@ -336,10 +336,10 @@ def test_what_is_dropped(float64, kind, dropped):
 def test_a_mixer_in_a_block_of_images():
     block = EncoderBlock(layer_of("rposnet", "gelu", ((3, 3), (3, 3))), 8)
     x = jax.random.normal(jax.random.key(0), (B, 9, C))
-    (outputs, made), _ = jax.jit(lambda key: block.init_with_output(key, x, (3, 3), return_intermediates=True))(
-        jax.random.key(1)
-    )
-    assert outputs.shape == x.shape and made == {}
+    (outputs, intermediates), _ = jax.jit(
+        lambda key: block.init_with_output(key, x, (3, 3), return_intermediates=True)
+    )(jax.random.key(1))
+    assert outputs.shape == x.shape and intermediates == {}
 
 
 @pytest.mark.parametrize(

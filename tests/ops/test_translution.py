@@ -133,7 +133,7 @@ def test_cost_follows_the_span():
         shapes = ((2, 1, 256, 256), (2, 256, 16), (size, size, 16, 1, 16))
         arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
         compiled = jax.jit(lambda *x: translution(*x, grid_shape=(16, 16))).lower(*arrays).compile()
-        return compiled.cost_analysis()["flops"]  # of one trip
+        return compiled.cost_analysis()["flops"]  # of one step
 
     assert operations(3) < operations(31) * 1.1 * 9 / 256
 

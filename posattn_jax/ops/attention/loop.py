@@ -1,4 +1,4 @@
-"""What the loops over rows and over windows have in common: their arrays, groups of heads, gradients made by hand."""
+"""What the loops over rows and over windows have in common: their arrays, groups of heads, hand-written gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,8 +33,11 @@ class Loop:
         self.multiply = problem.span_mode == "multiply"
 
     def cost(self, sigma: Array | None) -> Any:
-        """The time expected, in pairs of a query and a key: an array where sigma decides at run time."""
-        raise NotImplementedError
+        """The time expected, in pairs of a query and a key: an array where sigma decides at run time.
+
+        0 of a loop that is never one of several.
+        """
+        return 0.0
 
     def some_forward(self, arrays: dict[str, Array]) -> tuple[Array, Array | None, Array]:
         """Outputs [b h *S d], weights [b h t s] where asked for, and statistics [b h *S 2].
@@ -70,16 +73,16 @@ class Loop:
 
     def forward(self, arrays: dict[str, Array]):
         """`some_forward` of all heads."""
-        made = self._map_heads(self.some_forward, arrays)
-        return jax.tree.map(lambda x: _join(x, 1), made) if self._in_groups(arrays) else made
+        results = self._map_heads(self.some_forward, arrays)
+        return jax.tree.map(lambda x: _join(x, 1), results) if self._in_groups(arrays) else results
 
     def backward(self, arrays: dict[str, Array], *features: Array | None):
         """`some_backward` of all heads, and None for what has no gradient."""
-        made = self._map_heads(self.some_backward, arrays, *features)
+        cotangents = self._map_heads(self.some_backward, arrays, *features)
         if self._in_groups(arrays):
             axes = self._head_axes(arrays)
-            made = {name: _join(x, axes[name]) if name in axes else x.sum(0) for name, x in made.items()}
-        return {name: made[name].astype(x.dtype) if name in made else None for name, x in arrays.items()}
+            cotangents = {name: _join(x, axes[name]) if name in axes else x.sum(0) for name, x in cotangents.items()}
+        return {name: cotangents[name].astype(x.dtype) if name in cotangents else None for name, x in arrays.items()}
 
     def _in_groups(self, arrays):
         return self.heads < arrays["value"].shape[1]

@@ -150,8 +150,12 @@ class Problem:
             raise ValueError(f"limit={tuple(self.limit)}: expected {len(shape)} half-spans of at least 0")
 
     def check_local(self, implementation: str):
-        """ValueError where what is asked for needs a weight for every pair, which a local layout does not hold."""
-        for name, asked in (("return_weights", self.return_weights), ("dropout", self.dropout_rate > 0)):
+        """ValueError where a local layout, which holds no weight for every pair, does not have what is asked for."""
+        for name, asked in (
+            ("return_weights", self.return_weights),
+            ("dropout", self.dropout_rate > 0),
+            ("a grid that is cut over devices", self.block is not None and implementation != "tiled"),
+        ):
             if asked:
                 raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')
 
@@ -281,6 +285,11 @@ class Problem:
         coordinates = grid.normalise(offsets, self.grid_shape, self.reference_shape)
         inside = span.inside_span(offsets, self.half_of(sigma))
         return span.log_gaussian(coordinates, sigma).astype(self.dtype), inside
+
+    def coefficients(self, sigma: Sigma) -> Float[Array, "_ m"]:
+        """c of ln G = sum_m c_m offset_i offset_j, for offsets in positions and (i, j) of `span.pairs`: [h|1 m]."""
+        units = grid.normalise(np.ones(len(self.grid_shape)), self.grid_shape, self.reference_shape)
+        return -0.5 * span.precision(sigma) * jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
 
     def weigh(
         self, terms: Weights, log_gaussian: Float[Array, "..."] | None, masks: Sequence[Bool[Array, "..."]]

@@ -16,7 +16,7 @@ from posattn_jax.ops.attention.loop import Loop, scan
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.rows import Rows
 
-# What the trips of the backward pass add to.
+# What the steps of the backward pass add to.
 SUMMED = ("key", "value", "encoding")
 
 
@@ -31,7 +31,7 @@ class RowLoop(Loop):
         return float(math.prod(self.rows.query_shape)) * self.rows.num_positions
 
     def prepared(self, arrays):
-        """The arrays as the trips read them: rows of queries, features before keys, padded tables of offsets."""
+        """The arrays as the steps read them: rows of queries, features before keys, padded tables of offsets."""
         rows = self.rows
         ready = {name: rows.queries(x) for name, x in self.of_queries(arrays).items()}
         for name in ("key", "value"):
@@ -45,17 +45,17 @@ class RowLoop(Loop):
     def tables(self, arrays):
         """What makes logits of terms, by offset: factor and addend [h|1 *R]."""
         problem, offsets = self.problem, grid.relative_offsets(self.problem.grid_shape)
-        made = {}
+        tables = {}
         if "sigma" in arrays:
             log_gaussian, inside = problem.span_at(offsets, arrays["sigma"])
-            made["addend"] = scores.masked_out(inside, self.dtype)
+            tables["addend"] = scores.masked_out(inside, self.dtype)
             if self.multiply:
-                made["factor"] = problem.scaling * jnp.exp(log_gaussian)
+                tables["factor"] = problem.scaling * jnp.exp(log_gaussian)
             else:
-                made["addend"] += log_gaussian
+                tables["addend"] += log_gaussian
         if problem.is_causal:
-            made["addend"] = made.get("addend", 0.0) + scores.masked_out(grid.not_after(offsets), self.dtype)[None]
-        return {name: self.rows.pad(table) for name, table in made.items()}
+            tables["addend"] = tables.get("addend", 0.0) + scores.masked_out(grid.not_after(offsets), self.dtype)[None]
+        return {name: self.rows.pad(table) for name, table in tables.items()}
 
     def modulation(self, arrays, tables, starts):
         """Factor and addend of the rows at `starts`: numbers, or broadcast against [h b i t s]."""
@@ -71,7 +71,7 @@ class RowLoop(Loop):
 
     def by_key(self, table, starts):
         """A table by offset, at the offsets between the queries of the rows and every key: [h|m 1 i t s]."""
-        return self.rows.unfold(self.rows.windows(table, starts)[:, None])
+        return self.rows.toeplitz(self.rows.bands(table, starts)[:, None])
 
     def logits(self, queries, ready, encoding, factor, addend):
         """Each term is modulated before they are added: the compiler of the CPU would otherwise add them up anew in
@@ -101,14 +101,14 @@ class RowLoop(Loop):
 
     def met_encoding(self, ready, starts):
         """The encodings of the offsets that the rows meet: [h d i r]."""
-        return self.rows.windows(ready["encoding"], starts) if "encoding" in ready else None
+        return self.rows.bands(ready["encoding"], starts) if "encoding" in ready else None
 
     def some_forward(self, arrays):
         ready, tables = self.prepared(arrays), self.tables(arrays)
         queries = self.of_queries(ready)
         value = ready["value"]
 
-        def trip(_, xs):
+        def step(_, xs):
             starts, queries = xs
             encoding = self.met_encoding(ready, starts)
             numerators, largest, total = scores.exponentials(
@@ -122,7 +122,7 @@ class RowLoop(Loop):
             return None, (outputs / total, weights, jnp.concatenate([largest, 1 / total], -1))
 
         starts = jnp.asarray(self.rows.starts) + self.first_query(arrays)
-        outputs, weights, statistics = scan(trip, None, (starts, queries))[1]
+        outputs, weights, statistics = scan(step, None, (starts, queries))[1]
         if weights is not None:
             b, h, *_ = arrays["value"].shape
             weights = self.rows.grid(weights).reshape(b, h, self.rows.num_positions, self.rows.num_positions)
@@ -141,7 +141,7 @@ class RowLoop(Loop):
             products = jnp.stack([x[..., i] * x[..., j] for i, j in span.pairs(arrays["sigma"])])
             products = rows.pad(products.astype(self.dtype))  # [m *R]
 
-        def trip(carry, xs):
+        def step(carry, xs):
             starts, queries, statistics, d_outputs, d_kept = xs
             largest, inverse_total = statistics[..., :1], statistics[..., 1:]
             encoding, (factor, addend) = self.met_encoding(ready, starts), self.modulation(arrays, tables, starts)
@@ -163,7 +163,7 @@ class RowLoop(Loop):
                 d_by_offset = rows.unshift(d_terms)
                 d_queries["position_query"] = jnp.einsum("hbitr,hdir->hbitd", d_by_offset, encoding)
                 d_encoding = _over_batch(queries["position_query"], d_by_offset)
-                carry["encoding"] = rows.add_windows(carry["encoding"], d_encoding, starts)
+                carry["encoding"] = rows.add_bands(carry["encoding"], d_encoding, starts)
             if "sigma" in arrays:
                 d_log = d_logits * logits if self.multiply else d_logits
                 d_log = _over_examples(d_log, each_head=len(arrays["sigma"]) > 1)
@@ -178,13 +178,13 @@ class RowLoop(Loop):
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
         starts = jnp.asarray(rows.starts) + self.first_query(arrays)
         xs = (starts, queries, rows.queries(statistics), d_outputs, d_weights)
-        carry, d_queries = scan(trip, carry, xs)
-        made = carry | d_queries
-        (cotangents,) = unprepare({name: made[name].astype(x.dtype) for name, x in ready.items()})
+        carry, d_queries = scan(step, carry, xs)
+        d_ready = carry | d_queries
+        (cotangents,) = unprepare({name: d_ready[name].astype(x.dtype) for name, x in ready.items()})
         cotangents = {name: cotangents[name] for name in arrays if name in ready}
         if "sigma" in arrays:
             _, to_sigma = jax.vjp(span.precision, arrays["sigma"])
-            (cotangents["sigma"],) = to_sigma(made["precision"].astype(arrays["sigma"].dtype))
+            (cotangents["sigma"],) = to_sigma(d_ready["precision"].astype(arrays["sigma"].dtype))
         return cotangents
 
 

@@ -56,32 +56,32 @@ class Rows:
         return -(-self.query_shape[0] // self.run)
 
     @property
-    def trips(self) -> int:
+    def steps(self) -> int:
         """The groups of `at_once` rows that cover the grid."""
         return -(-self.runs * self.line // self.at_once)
 
     @property
     def starts(self) -> np.ndarray:
-        """The position of the first query of each row, among the queries: [trips, i, p].
+        """The position of the first query of each row, among the queries: [steps, i, p].
 
-        Rows that only fill the last trip repeat.
+        Rows that only fill the last step repeat.
         """
-        row = np.arange(self.trips * self.at_once) % (self.runs * self.line)
+        row = np.arange(self.steps * self.at_once) % (self.runs * self.line)
         where = np.stack(np.unravel_index(row, (self.runs, *self.grid_shape[1:])), -1)
-        return (where * np.array([self.run, *(1 for _ in self.grid_shape[1:])])).reshape(self.trips, self.at_once, -1)
+        return (where * np.array([self.run, *(1 for _ in self.grid_shape[1:])])).reshape(self.steps, self.at_once, -1)
 
     def queries(self, x: Array) -> Array:
-        """[b h *S d] -> [trips, h, b, i, t, d], the padding 0."""
+        """[b h *S d] -> [steps, h, b, i, t, d], the padding 0."""
         b, h, *_, d = x.shape
         rows = self.runs * self.line
         x = x.reshape(b, h, self.query_shape[0], self.line, d)
         x = jnp.pad(x, [(0, 0), (0, 0), (0, self.runs * self.run - self.query_shape[0]), (0, 0), (0, 0)])
         x = x.reshape(b, h, self.runs, self.run, self.line, d).transpose(2, 4, 1, 0, 3, 5).reshape(rows, h, b, -1, d)
-        x = jnp.pad(x, [(0, self.trips * self.at_once - rows)] + [(0, 0)] * 4)
-        return x.reshape(self.trips, self.at_once, h, b, self.run, d).transpose(0, 2, 3, 1, 4, 5)
+        x = jnp.pad(x, [(0, self.steps * self.at_once - rows)] + [(0, 0)] * 4)
+        return x.reshape(self.steps, self.at_once, h, b, self.run, d).transpose(0, 2, 3, 1, 4, 5)
 
     def grid(self, x: Array) -> Array:
-        """The inverse of `queries`: [trips, h, b, i, t, d] -> [b h *S d]."""
+        """The inverse of `queries`: [steps, h, b, i, t, d] -> [b h *S d]."""
         _, h, b, _, _, d = x.shape
         x = x.transpose(0, 3, 1, 2, 4, 5).reshape(-1, h, b, self.run, d)[: self.runs * self.line]
         x = x.reshape(self.runs, self.line, h, b, self.run, d).transpose(3, 2, 0, 4, 1, 5)
@@ -96,12 +96,12 @@ class Rows:
         return jnp.pad(table, [(0, 0)] * (table.ndim - p) + ends)
 
     def first_offsets(self, starts: Array) -> Array:
-        """Where in a padded table the window of each row starts."""
+        """Where in a padded table the band of each row starts."""
         last = self.grid_shape[0] - self.query_shape[0] + (self.runs - 1) * self.run
         return jnp.array([last, *(size - 1 for size in self.grid_shape[1:])]) - starts
 
-    def windows(self, table: Array, starts: Array) -> Array:
-        """The entries that each row meets, lines along the first dimension joined: [... *R] -> [... i r]."""
+    def bands(self, table: Array, starts: Array) -> Array:
+        """The band of entries that each row meets, lines along the first dimension joined: [... *R] -> [... i r]."""
         p = len(self.grid_shape)
         lead = table.shape[:-p]
         sizes = (*lead, self.grid_shape[0] + self.run - 1, *self.grid_shape[1:])
@@ -112,8 +112,8 @@ class Rows:
         taken = jax.vmap(take, out_axes=len(lead))(self.first_offsets(starts))
         return taken.reshape(*lead, len(starts), -1)
 
-    def add_windows(self, table: Array, windows: Array, starts: Array) -> Array:
-        """The transpose of `windows`: adds every row's window to where it was taken from."""
+    def add_bands(self, table: Array, bands: Array, starts: Array) -> Array:
+        """The transpose of `bands`: adds every row's band to where it was taken from."""
         p = len(self.grid_shape)
         lead = table.shape[:-p]
         dimensions = lax.ScatterDimensionNumbers(
@@ -121,9 +121,9 @@ class Rows:
             inserted_window_dims=(),
             scatter_dims_to_operand_dims=tuple(range(len(lead), len(lead) + p)),
         )
-        windows = windows.reshape(*lead, len(starts), -1, *self.grid_shape[1:])
+        bands = bands.reshape(*lead, len(starts), -1, *self.grid_shape[1:])
         first = self.first_offsets(starts)
-        return lax.scatter_add(table, first, windows, dimensions, mode="promise_in_bounds")
+        return lax.scatter_add(table, first, bands, dimensions, mode="promise_in_bounds")
 
     def shift(self, x: Array) -> Array:
         """From offsets to keys: out[..., t, s] = x[..., t, (T - 1 - t) L + s], with T queries and lines of L.
@@ -146,7 +146,7 @@ class Rows:
         ]
         return jnp.stack(rows, -2)
 
-    def unfold(self, x: Array) -> Array:
+    def toeplitz(self, x: Array) -> Array:
         """`shift` of what all queries share: [... r] -> [... t s]."""
         keys = x.shape[-1] - (self.run - 1) * self.line
         firsts = [(self.run - 1 - t) * self.line for t in range(self.run)]
@@ -162,5 +162,5 @@ def choose_rows(
     room = score_bytes() // (batch * run * first * line * itemsize)
     heads = num_heads if all_heads else heads_at_once(num_heads, room)
     rows = -(-num_queries // run) * line
-    trips = -(-rows // max(1, room // heads))
-    return Rows(grid_shape, run, -(-rows // trips), num_queries), heads
+    steps = -(-rows // max(1, room // heads))
+    return Rows(grid_shape, run, -(-rows // steps), num_queries), heads

@@ -1,8 +1,8 @@
 """Layout "tiled": cost and memory follow the span.
 
-Queries are cut into tiles. A trip of the loop lets every tile meet the window of keys at one offset from it, so the
+Queries are cut into tiles. A step of the loop lets every tile meet the window of keys at one offset from it, so the
 encodings P and the Gaussian G between them are the same for all tiles and the batch, and everything is dense products.
-The number of trips comes from sigma at run time: one program serves every span. Softmax is accumulated over the trips;
+The number of steps comes from sigma at run time: one program serves every span. Softmax is accumulated over the steps;
 the backward pass runs the same loop and computes the weights again.
 """
 

@@ -14,12 +14,12 @@ from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 
 # Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
 TILE_QUERIES = 16
-# Half-spans whose keys a tile can meet in one trip, by the number of dimensions, when the span is known at run time.
+# Half-spans whose keys a tile can meet in one step, by the number of dimensions, when the span is known at run time.
 WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
-# What a trip costs beside its scores, in pairs a query.
-TRIP_COST = 32
+# What a step costs beside its scores, in pairs a query.
+STEP_COST = 32
 # The time of a pair that "tiled" computes, in those of a pair of "dense", by the number of dimensions; forward, and
-# forward and backward, are alike. Source: `benchmarks/results/cpu/attention/`, made on 2 CPU cores by
+# forward and backward, are alike. Source: `benchmarks/results/cpu/attention/`, measured on 2 CPU cores by
 # `python -m posattn_jax.benchmarks.attention --backward`.
 PAIR_COST = {1: 0.65, 2: 1.0, 3: 0.8}
 
@@ -42,18 +42,18 @@ class Tiling:
     window: Sizes
     group: Sizes
 
-    def trips(self, reach: Any) -> list:
+    def steps(self, reach: Any) -> list:
         """The windows, in each dimension, that cover what a tile meets within `reach` positions."""
         return [-(-(t + 2 * r) // w) for t, r, w in zip(self.tile, reach, self.window, strict=True)]
 
     def pairs(self, reach: Any):
         """The pairs of query and key that are computed for a half-span of `reach`, off the grid too."""
         queries = math.prod(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True))
-        return float(queries * math.prod(self.window)) * math.prod(self.trips(reach))
+        return float(queries * math.prod(self.window)) * math.prod(self.steps(reach))
 
     def cost(self, reach: Any):
-        """The time that a half-span of `reach` takes, in pairs: those computed, and what a trip costs beside them."""
-        return PAIR_COST[len(self.tile)] * self.pairs(reach) * (1 + TRIP_COST / math.prod(self.window))
+        """The time that a half-span of `reach` takes, in pairs: those computed, and what a step costs beside them."""
+        return PAIR_COST[len(self.tile)] * self.pairs(reach) * (1 + STEP_COST / math.prod(self.window))
 
     @property
     def groups(self) -> Sizes:
@@ -126,7 +126,7 @@ class Tiling:
         windows = windows.reshape(b, h, len(starts), d, *self.window)
         return lax.scatter_add(wrapped, starts, windows, dimensions, mode="promise_in_bounds")
 
-    def unfold(self, offsets: Array) -> Array:
+    def toeplitz(self, offsets: Array) -> Array:
         """From offsets to pairs of a tile and its window: [*(t + w - 1) h d] -> [h, queries, keys, d]."""
         *_, h, d = offsets.shape
         p = len(self.tile)

@@ -1,7 +1,7 @@
 """The loop of layout "tiled" over windows of keys, forward and backward.
 
-In a trip each tile of queries meets the window of keys at one offset, `base`, from the tile's first query. What only
-positions decide, P and ln G, is then the same for all tiles. A trip runs over groups of tiles whose scores fit a cache.
+In a step each tile of queries meets the window of keys at one offset, `base`, from the tile's first query. What only
+positions decide, P and ln G, is then the same for all tiles. A step runs over groups of tiles whose scores fit a cache.
 """
 
 import functools
@@ -35,30 +35,30 @@ class WindowLoop(Loop):
         half = self.problem.half_of(sigma)
         return jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
 
-    def run(self, sigma, trip, carry):
-        """carry = trip(base, carry) for the offset `base` of every window from its tile."""
+    def run(self, sigma, step, carry):
+        """carry = step(base, carry) for the offset `base` of every window from its tile."""
         reach = self.reach(sigma)
-        counts = self.tiling.trips(reach)
+        counts = self.tiling.steps(reach)
         total = math.prod(counts)
 
         def body(index, carry):
             where = jnp.stack(jnp.unravel_index(index, counts))
-            return trip(where * np.array(self.tiling.window) - jnp.asarray(reach), carry)
+            return step(where * np.array(self.tiling.window) - jnp.asarray(reach), carry)
 
         if isinstance(total, int) and total == 1:
             return body(0, carry)
         return lax.fori_loop(0, total, body, carry)
 
     def positional(self, learned, base):
-        """What positions alone make of a trip: P [h, queries, keys, d] and ln G [h|1, queries, keys]."""
-        made = {}
+        """What positions alone make of a step: P [h, queries, keys, d] and ln G [h|1, queries, keys]."""
+        positional = {}
         if "encoding" in learned:
-            made["p"] = self.tiling.unfold(learned["encoding"])
+            positional["p"] = self.tiling.toeplitz(learned["encoding"])
         if "sigma" in learned:
             offsets = base + jnp.asarray(self.tiling.relative)  # [queries, keys, p]
             coordinates = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
-            made["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
-        return made
+            positional["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
+        return positional
 
     def modulation(self, log_gaussian, sigma, base):
         """The factor and the addend that make logits of terms, with the masks that all tiles share."""
@@ -93,7 +93,7 @@ class WindowLoop(Loop):
     def off_grid(self, arrays, ready, first):
         """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
 
-        Made before the loop over groups, which would otherwise compute it again for every score.
+        Computed before the loop over groups, which would otherwise compute it again for every score.
         """
         tiling, (low, high) = self.tiling, self.key_range(arrays)
         on_grid = jnp.ones((len(first), len(tiling.starts), *(1 for _ in tiling.window)), bool)
@@ -108,7 +108,7 @@ class WindowLoop(Loop):
         return addend
 
     def prepared(self, arrays):
-        """The arrays as the trips read them: tiles of queries, wrapped keys, padded encodings."""
+        """The arrays as the steps read them: tiles of queries, wrapped keys, padded encodings."""
         tiling = self.tiling
         ready = {name: tiling.queries(x) for name, x in self.of_queries(arrays).items()}
         ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value", "key_addend") if name in arrays}
@@ -119,29 +119,29 @@ class WindowLoop(Loop):
             ready["sigma"] = arrays["sigma"]
         return ready
 
-    def window_of_encoding(self, base):
-        """Where the offsets of a trip start in the padded encoding, and how many there are."""
+    def band(self, base):
+        """Where the band of offsets of a step starts in the padded encoding, and how many there are."""
         size = [t + w - 1 for t, w in zip(self.tiling.tile, self.tiling.window, strict=True)]
         return (*(base + np.array(self.problem.encoded_half)), 0, 0), size
 
     def learned(self, ready, base):
-        made = {}
+        learned = {}
         if "encoding" in ready:
-            start, size = self.window_of_encoding(base)
+            start, size = self.band(base)
             size = (*size, *ready["encoding"].shape[-2:])
-            made["encoding"] = lax.dynamic_slice(ready["encoding"], start, size)
+            learned["encoding"] = lax.dynamic_slice(ready["encoding"], start, size)
         if "sigma" in ready:
-            made["sigma"] = ready["sigma"]
-        return made
+            learned["sigma"] = ready["sigma"]
+        return learned
 
     def some_forward(self, arrays):
-        """As in `Loop`, accumulated over the trips."""
+        """As in `Loop`, accumulated over the steps."""
         ready = self.prepared(arrays)
         tiling = self.tiling
         queries = self.of_queries(ready)
         like = next(iter(queries.values()))
 
-        def trip(base, carry):
+        def step(base, carry):
             positional = self.positional(self.learned(ready, base), base)
             modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
             first = base + tiling.origins + self.first_query(arrays)
@@ -164,7 +164,7 @@ class WindowLoop(Loop):
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], arrays["value"].shape[-1]), self.dtype))
-        largest, total, outputs = self.run(ready.get("sigma"), trip, carry)
+        largest, total, outputs = self.run(ready.get("sigma"), step, carry)
         total = jnp.where(total == 0, 1, total)
         statistics = jnp.stack([largest, 1 / total], -1)
         return tiling.grid(outputs / total[..., None]), None, tiling.grid(statistics)
@@ -183,7 +183,7 @@ class WindowLoop(Loop):
         statistics = tiling.queries(statistics)
         zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.result_type(x, self.dtype)))
 
-        def trip(base, carry):
+        def step(base, carry):
             d_queries, d_sides, d_learned = carry
             learned = self.learned(ready, base)
             positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
@@ -205,7 +205,7 @@ class WindowLoop(Loop):
                 d_terms = d_logits * modulation[0]
                 # Products with the queries first: the large factor is then read as it lies.
                 d_windows = {"value": jnp.einsum("bhitd,bhits->bhids", cotangent, weights)}
-                added, d_made = {}, {}
+                added, added_positional = {}, {}
                 if "key" in windows:
                     added["content_query"] = jnp.einsum("bhits,bhids->bhitd", d_terms, windows["key"])
                     d_windows["key"] = jnp.einsum("bhitd,bhits->bhids", queries["content_query"], d_terms)
@@ -214,15 +214,15 @@ class WindowLoop(Loop):
                     d_query = lax.dot_general(by_query, p, (((4,), (2,)), ((0, 1), (0, 1))))
                     added["position_query"] = d_query.transpose(2, 0, 3, 1, 4)
                     query = queries["position_query"].transpose(1, 3, 0, 2, 4)
-                    d_made["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
+                    added_positional["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
                 if "log_gaussian" in positional:
                     d_log = d_logits * logits if self.multiply else d_logits
                     d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
                     each_head = len(positional["log_gaussian"]) > 1
-                    d_made["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
+                    added_positional["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
                 d_sides = {name: tiling.add_windows(total, d_windows[name], first) for name, total in d_sides.items()}
                 d_queries = jax.tree.map(jnp.add, d_queries, added)
-                return (d_sides, jax.tree.map(jnp.add, d_positional, d_made)), d_queries
+                return (d_sides, jax.tree.map(jnp.add, d_positional, added_positional)), d_queries
 
             off_grid = self.off_grid(arrays, ready, first)
             xs = (first, off_grid, queries, cotangent, removed, statistics, d_queries)
@@ -230,11 +230,11 @@ class WindowLoop(Loop):
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
             if "encoding" in d_learned:
-                start, _ = self.window_of_encoding(base)
-                added_window = added["encoding"]
+                start, _ = self.band(base)
+                added_band = added["encoding"]
                 total = d_learned["encoding"]
                 d_learned["encoding"] = lax.dynamic_update_slice(
-                    total, lax.dynamic_slice(total, start, added_window.shape) + added_window, start
+                    total, lax.dynamic_slice(total, start, added_band.shape) + added_band, start
                 )
             if "sigma" in d_learned:
                 d_learned["sigma"] += added["sigma"]
@@ -245,8 +245,8 @@ class WindowLoop(Loop):
             zeros({name: ready[name] for name in ("key", "value") if name in ready}),
             zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
         )
-        d_queries, d_sides, d_learned = self.run(ready.get("sigma"), trip, carry)
+        d_queries, d_sides, d_learned = self.run(ready.get("sigma"), step, carry)
         learned = {name: x for name, x in arrays.items() if name not in ("key_addend", "block")}
         prepared, unprepare = jax.vjp(self.prepared, learned)
-        made = d_queries | d_sides | d_learned
-        return unprepare({name: made[name].astype(x.dtype) for name, x in prepared.items()})[0]
+        d_ready = d_queries | d_sides | d_learned
+        return unprepare({name: d_ready[name].astype(x.dtype) for name, x in prepared.items()})[0]

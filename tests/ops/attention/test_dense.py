@@ -32,7 +32,7 @@ class TestDense(AllPairsSuite):
     ids=str,
 )
 def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per_head):
-    """One row of two queries of one head a trip, the last of the first dimension padded."""
+    """One row of two queries of one head a step, the last of the first dimension padded."""
     monkeypatch.setattr(rows, "ROW_QUERIES", 2)
     monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
@@ -47,11 +47,11 @@ def test_shift_takes_the_offset_of_each_key(run, line, first):
     n, r = first * line, (first + run - 1) * line
     by_offset = np.random.default_rng(0).normal(size=(2, run, r)).astype(np.float32)
     by_key = jax.jit(cut.shift)(by_offset)
-    unfold = jax.jit(cut.unfold)
+    toeplitz = jax.jit(cut.toeplitz)
     for t in range(run):
         start = (run - 1 - t) * line
         np.testing.assert_array_equal(by_key[:, t], by_offset[:, t, start : start + n])
-        np.testing.assert_array_equal(unfold(by_offset[:, 0])[:, t], by_offset[:, 0, start : start + n])
+        np.testing.assert_array_equal(toeplitz(by_offset[:, 0])[:, t], by_offset[:, 0, start : start + n])
     (transposed,) = jax.jit(jax.linear_transpose(cut.shift, by_offset))(by_key)
     np.testing.assert_array_equal(jax.jit(cut.unshift)(by_key), transposed)
 
@@ -63,24 +63,24 @@ def test_rows_cover_the_grid(grid_shape, run, at_once):
     x = np.arange(2 * 3 * math.prod(grid_shape) * 4.0, dtype=np.float32).reshape(2, 3, *grid_shape, 4)
     np.testing.assert_array_equal(jax.jit(lambda x: cut.grid(cut.queries(x)))(x), x)
     where = np.moveaxis(np.indices(grid_shape, np.float32), 0, -1)[None, None]
-    queries = np.asarray(jax.jit(cut.queries)(where))[:, 0, 0]  # [trips i t p]
-    met_from = jax.jit(lambda offsets, starts: cut.unfold(cut.windows(cut.pad(offsets), starts)))
+    queries = np.asarray(jax.jit(cut.queries)(where))[:, 0, 0]  # [steps i t p]
+    met_from = jax.jit(lambda offsets, starts: cut.toeplitz(cut.bands(cut.pad(offsets), starts)))
     offsets = jnp.moveaxis(relative_offsets(grid_shape), -1, 0)
     keys = np.indices(grid_shape).reshape(len(grid_shape), -1).T
-    for trip, starts in enumerate(cut.starts):
+    for step, starts in enumerate(cut.starts):
         met = np.asarray(met_from(offsets, starts))  # [p i t s]
         for i, start in enumerate(starts):
             for t in range(run):
                 query = start + np.array([t, *(0 for _ in grid_shape[1:])])
                 if query[0] < grid_shape[0]:
                     np.testing.assert_array_equal(met[:, i, t].T, keys - query)
-                    if trip * at_once + i < cut.runs * cut.line:
-                        np.testing.assert_array_equal(queries[trip, i, t], query)
+                    if step * at_once + i < cut.runs * cut.line:
+                        np.testing.assert_array_equal(queries[step, i, t], query)
 
 
-@pytest.mark.parametrize("trips", [1, 4])
-def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, trips):
-    if trips > 1:
+@pytest.mark.parametrize("steps", [1, 4])
+def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, steps):
+    if steps > 1:
         monkeypatch.setattr(rows, "ROW_QUERIES", 3)
         monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
     grid_shape, rng = (5, 4), np.random.default_rng(1)
@@ -91,8 +91,8 @@ def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, trips):
 
     def gradients(implementation):
         def loss(x):
-            made = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
-            return sum((x * cotangent).sum() for x, cotangent in zip(made, cotangents, strict=True))
+            results = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
+            return sum((x * cotangent).sum() for x, cotangent in zip(results, cotangents, strict=True))
 
         return jax.jit(jax.grad(loss))(inputs)
 

@@ -178,8 +178,8 @@ def test_cost_of_the_exchange():
     sizes = {"batch_size": 2, "num_heads": 3, "head_dim": 4, "itemsize": 8}
 
     def cost(span_bound, num_devices, rows=16):
-        made = exchange_bytes((rows, 5), span_bound, num_devices, **sizes)
-        return made["hops"], made["halo"] / row_bytes, made["all_gather"] / row_bytes
+        sent = exchange_bytes((rows, 5), span_bound, num_devices, **sizes)
+        return sent["hops"], sent["halo"] / row_bytes, sent["all_gather"] / row_bytes
 
     assert cost((3, 1), 4) == (1, 6, 12)
     assert cost((3, 1), 2) == (1, 3, 8)  # each has one neighbour

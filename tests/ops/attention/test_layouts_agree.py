@@ -105,7 +105,7 @@ def check(problem):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    """Several groups, trips and rows also on small grids."""
+    """Several groups, steps and rows also on small grids."""
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)
     monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 2**14})
     monkeypatch.setattr(rows, "ROW_QUERIES", 3)

@@ -1,6 +1,6 @@
 import jax.numpy as jnp
 
-from posattn_jax.ops.attention.reference import unfold
+from posattn_jax.ops.attention.reference import toeplitz
 from tests import oracle
 from tests.ops.attention.attention_suite import AllPairsSuite
 
@@ -13,8 +13,8 @@ def test_unfold_takes_the_entry_of_key_minus_query():
     grid_shape = (3, 1, 2)
     values = jnp.arange(5 * 1 * 3).reshape(5, 1, 3)
     where = oracle.positions(grid_shape)
-    unfolded = unfold(values, grid_shape)
+    by_pair = toeplitz(values, grid_shape)
     for t, query in enumerate(where):
         for s, key in enumerate(where):
             index = tuple(k - q + size - 1 for k, q, size in zip(key, query, grid_shape, strict=True))
-            assert unfolded[t, s] == values[index]
+            assert by_pair[t, s] == values[index]

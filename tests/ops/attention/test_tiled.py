@@ -18,7 +18,7 @@ class TestTiled(LocalSuite):
 @pytest.mark.slow
 @pytest.mark.parametrize("grid_shape, per_head", [((11,), True), ((5, 4), False), ((3, 2, 4), False)], ids=str)
 def test_many_tiles_groups_and_trips(float64, monkeypatch, grid_shape, per_head):
-    """Tiles of two queries, each a group of its own, that meet their keys in many trips."""
+    """Tiles of two queries, each a group of its own, that meet their keys in many steps."""
     monkeypatch.setattr(tiles, "TILE_QUERIES", 2)
     monkeypatch.setattr(tiles, "WINDOW_HALVES", dict.fromkeys((1, 2, 3), (1,)))
     monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
@@ -52,8 +52,8 @@ def test_a_tiling_covers_the_grid_and_the_span(grid_shape, half):
             m * g * t >= s for m, g, t, s in zip(tiling.groups, tiling.group, tiling.tile, grid_shape, strict=True)
         )
         reach = [min(half, size - 1) for size in grid_shape]
-        for t, w, r, trips in zip(tiling.tile, tiling.window, reach, tiling.trips(reach), strict=True):
-            assert trips * w >= t + 2 * r > (trips - 1) * w
+        for t, w, r, steps in zip(tiling.tile, tiling.window, reach, tiling.steps(reach), strict=True):
+            assert steps * w >= t + 2 * r > (steps - 1) * w
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ block lies at the coordinates m_k in it; key j of a block that is `step` blocks 
 
   offset_k = step_k tile_k + j_k - i_k
 
-Every pair of blocks so many steps apart needs the same encodings: the window of the W = prod(2 tile_k - 1) offsets of
-these. Encoding number code(j) - code(i) + centre of a window, with code(m) = sum_k m_k stride_k, belongs to i and j.
+Every pair of blocks so many steps apart needs the same encodings: the band of the W = prod(2 tile_k - 1) offsets of
+these. Encoding number code(j) - code(i) + centre of a band, with code(m) = sum_k m_k stride_k, belongs to i and j.
 """
 
 import dataclasses
@@ -48,23 +48,23 @@ class Blocks:
         return tuple(2 * n - 1 for n in self.counts)
 
     @functools.cached_property
-    def window(self) -> Sizes:
+    def band(self) -> Sizes:
         """The offsets between the positions of two blocks, in each dimension."""
         return tuple(2 * t - 1 for t in self.tile)
 
     @property
     def chunks(self) -> int:
-        """The pages of 64 encodings that hold a window."""
-        return -(-math.prod(self.window) // BLOCK)
+        """The pages of 64 encodings that hold a band."""
+        return -(-math.prod(self.band) // BLOCK)
 
     @functools.cached_property
     def strides(self) -> Sizes:
         """What one position along each dimension adds to the code."""
-        return tuple(math.prod(self.window[k + 1 :]) for k in range(len(self.window)))
+        return tuple(math.prod(self.band[k + 1 :]) for k in range(len(self.band)))
 
     @property
     def centre(self) -> int:
-        """The encoding of a window that position 0 of one block and position 0 of another meet."""
+        """The encoding of a band that position 0 of one block and position 0 of another meet."""
         return sum((t - 1) * stride for t, stride in zip(self.tile, self.strides, strict=True))
 
     def coordinates(self, position):
@@ -80,7 +80,7 @@ class Blocks:
         return sum(m * stride for m, stride in zip(self.coordinates(position), self.strides, strict=True))
 
     def address(self, query, key):
-        """The encoding of a window that a query and a key of two blocks meet."""
+        """The encoding of a band that a query and a key of two blocks meet."""
         return self.code(key) - self.code(query) + self.centre
 
     def pages(self, x: Array) -> Array:
@@ -102,11 +102,11 @@ class Blocks:
         x = x.reshape(b, h, *(n * t for n, t in zip(self.counts, self.tile, strict=True)), x.shape[-1])
         return x[(slice(None), slice(None), *(slice(size) for size in self.grid_shape))]
 
-    def windows(self, encoding: Array) -> Array:
-        """[*R h d] -> [h * prod(steps) * chunks, 64, d]: the window of every step between blocks."""
+    def bands(self, encoding: Array) -> Array:
+        """[*R h d] -> [h * prod(steps) * chunks, 64, d]: the band of every step between blocks."""
         x = jnp.moveaxis(encoding, -2, 0)
         for axis, (n, t, size) in enumerate(zip(self.counts, self.tile, self.grid_shape, strict=True)):
-            x = _windows_along(x, 1 + 2 * axis, n, t, size)  # [h, (steps, window), ..., R, ..., d]
+            x = _bands_along(x, 1 + 2 * axis, n, t, size)  # [h, (steps, band), ..., R, ..., d]
         p = len(self.tile)
         x = x.transpose(0, *range(1, 1 + 2 * p, 2), *range(2, 2 + 2 * p, 2), 1 + 2 * p)
         h, d = x.shape[0], x.shape[-1]
@@ -115,7 +115,7 @@ class Blocks:
         return x.reshape(-1, BLOCK, d)
 
 
-def _windows_along(x: Array, axis: int, n: int, t: int, size: int) -> Array:
+def _bands_along(x: Array, axis: int, n: int, t: int, size: int) -> Array:
     """2 size - 1 offsets along an axis -> [..., 2 n - 1 steps, 2 t - 1 offsets, ...]."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     padding = [(0, 0)] * x.ndim
@@ -126,10 +126,10 @@ def _windows_along(x: Array, axis: int, n: int, t: int, size: int) -> Array:
 
 
 def tiles(grid_shape: Sizes) -> list[Sizes]:
-    """The tiles to choose from, the one that wastes least first: rows alone have the smallest windows."""
+    """The tiles to choose from, the one that wastes least first: rows alone have the smallest bands."""
     rows = (*(1 for _ in grid_shape[1:]), BLOCK)
     width = min(BLOCK, 1 << (grid_shape[-1] - 1).bit_length())
     if len(grid_shape) == 1 or width == BLOCK:
         return [rows]
-    width = max(width, 4)  # windows of tiles narrower than that hold no more, but of fewer offsets of the grid
+    width = max(width, 4)  # bands of tiles narrower than that hold no more, but of fewer offsets of the grid
     return [(*(1 for _ in grid_shape[2:]), BLOCK // width, width), rows]

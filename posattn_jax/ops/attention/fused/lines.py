@@ -90,11 +90,11 @@ class Lines:
         x = x[..., : self.held, :].reshape(*x.shape[:4], self.frame[2], self.pitch, x.shape[-1])
         return x[..., : self.frame[3], :].reshape(*x.shape[:2], *self.grid_shape, x.shape[-1])
 
-    def windows(self, encoding: Array) -> Array:
+    def bands(self, encoding: Array) -> Array:
         """[*R h d] -> [h, 2 Z - 1, 2 Y - 1, 2 chunks - 1, 2 chunk, d]: the offsets between chunks of lines.
 
-        Window w has what is between the queries of a chunk and the keys of the one w - (chunks - 1) later: the offsets
-        along a line from (w - chunks) chunk on. Twice as many as a chunk, so that each stands in two windows.
+        Band w has what is between the queries of a chunk and the keys of the one w - (chunks - 1) later: the offsets
+        along a line from (w - chunks) chunk on. Twice as many as a chunk, so that each stands in two bands.
         """
         z, y, rows, columns = self.frame
         x = jnp.moveaxis(encoding, -2, 0)

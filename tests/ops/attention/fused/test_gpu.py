@@ -103,8 +103,8 @@ def test_full_covariance(interpreted, float64, grid_shape):
 
 @pytest.mark.slow
 def test_encodings_in_several_kernels(interpreted, float64, monkeypatch):
-    """A window whose sums do not fit registers at once, and operands that take turns in shared memory."""
-    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.backward.SUMS", 1)
+    """A band that does not fit registers at once, and operands that take turns in shared memory."""
+    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.backward.ACCUMULATORS", 1)
     monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.layout.SHARED_BYTES", 55_000)
     inputs = make_inputs((5, 7), batch=1)
     TestFusedGpu().check_against_oracle(inputs, (5, 7))
@@ -118,8 +118,8 @@ def make_traced(grid_shape, head_dim, dtype, beta=False):
     shapes["relative_encoding"] = (*relative, h, head_dim)
     if beta:
         shapes["relative_bias"] = (*relative, h)
-    made = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
-    return made | {"sigma": jax.ShapeDtypeStruct((h, len(grid_shape)), jnp.float32)}
+    arrays = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
+    return arrays | {"sigma": jax.ShapeDtypeStruct((h, len(grid_shape)), jnp.float32)}
 
 
 @pytest.mark.slow
@@ -184,12 +184,12 @@ def test_blocks_hold_the_grid_and_their_windows_the_encodings(grid_shape):
         pages = jax.jit(blocks.pages)(features)
         assert pages.shape == (2 * 3 * blocks.count, BLOCK, 2)
         np.testing.assert_array_equal(jax.jit(blocks.grid, static_argnums=(1, 2))(pages, 2, 3), features)
-        windows = np.asarray(jax.jit(blocks.windows)(encoding)).reshape(3, *blocks.steps, -1, 2)
+        bands = np.asarray(jax.jit(blocks.bands)(encoding)).reshape(3, *blocks.steps, -1, 2)
         for _ in range(20):
             query, key = (np.array([rng.integers(size) for size in grid_shape]) for _ in range(2))
             step = key // tile - query // tile + np.array(blocks.counts) - 1
             i, j = (int(np.ravel_multi_index(where % tile, tile)) for where in (query, key))
-            met = windows[(slice(None), *step, blocks.address(i, j))]
+            met = bands[(slice(None), *step, blocks.address(i, j))]
             np.testing.assert_array_equal(met, encoding[tuple(key - query + np.array(grid_shape) - 1)])
 
 

@@ -188,8 +188,8 @@ def test_lines(grid_shape, tile, limit, frame, length):
     x = np.arange(math.prod(grid_shape), dtype=np.float32).reshape(1, 1, *grid_shape, 1)
     np.testing.assert_array_equal(jax.jit(lambda x: lines.unlay(lines.lay(x)))(x), x)
     relative = tuple(2 * size - 1 for size in grid_shape)
-    windows = jax.jit(lines.windows)(np.arange(1, math.prod(relative) + 1, dtype=np.float32).reshape(*relative, 1, 1))
-    windows = np.asarray(windows)
+    bands = jax.jit(lines.bands)(np.arange(1, math.prod(relative) + 1, dtype=np.float32).reshape(*relative, 1, 1))
+    bands = np.asarray(bands)
     rng = np.random.default_rng(0)
     for _ in range(50):
         query, key = rng.integers(0, grid_shape, (2, len(grid_shape)))
@@ -199,6 +199,6 @@ def test_lines(grid_shape, tile, limit, frame, length):
         place = (kz - qz + frame[0] - 1, ky - qy + frame[1] - 1, later + lines.chunks - 1)
         along = k - q - (later - 1) * lines.chunk
         expected = np.ravel_multi_index(key - query + np.array(grid_shape) - 1, relative) + 1
-        assert windows[(0, *place, along, 0)] == expected
+        assert bands[(0, *place, along, 0)] == expected
         rows, columns = lines.apart(jnp.asarray(k - q))
         assert (int(rows), int(columns)) == (kr - qr, kx - qx)

@@ -3,8 +3,8 @@
 dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dterms = factor dL
 
 A kernel a block of queries makes the cotangents of queries, and of the coefficients of ln G: sums over its own pairs. A
-kernel a block of keys makes those of keys and values. A kernel a step between blocks makes that of its window of
-encodings; the batch is shared out where that makes few programs, and a window where its sums would not fit registers.
+kernel a block of keys makes those of keys and values. A kernel a step between blocks makes that of its band of
+encodings; the batch is shared out where that makes few programs, and a band where it would not fit registers.
 """
 
 import math
@@ -18,9 +18,9 @@ from posattn_jax.ops.attention.fused.blocks import BLOCK
 from posattn_jax.ops.attention.fused.gpu.pair import (
     PAIR,
     Logits,
-    Memory,
     Operands,
     Plan,
+    SharedMemory,
     addend_of,
     encoding_pages,
     logits_of,
@@ -33,37 +33,37 @@ from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
 # Programs that keep a GPU busy.
 ENOUGH_PROGRAMS = 1024
-# Sums of a program that registers hold: 128 of the 255 that a thread has.
-SUMS = 128 * 128
+# Accumulators of a program that registers hold: 128 of the 255 that a thread has.
+ACCUMULATORS = 128 * 128
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     """The cotangents: of features as pages [pages 64 d], of coefficients [pages m] in parts to be summed."""
-    made = query_cotangents(plan, inputs) | side_cotangents(plan, inputs)
-    return made | encoding_cotangents(plan, inputs) if plan.encodings else made
+    cotangents = query_cotangents(plan, inputs) | side_cotangents(plan, inputs)
+    return cotangents | encoding_cotangents(plan, inputs) if plan.encodings else cotangents
 
 
 def backward_operands(plan: Plan) -> list[Operands]:
     """What each kernel holds in shared memory."""
     names = tuple(plan.present("content_query", "position_query", "cotangent", "key", "value"))
     kernels = [
-        Operands(names, turns={"value": "key"}, makes=False),
-        Operands(names, turns={"content_query": "query", "position_query": "query", "cotangent": "query"}, makes=True),
+        Operands(names, turns={"value": "key"}, stages=False),
+        Operands(names, turns={"content_query": "query", "position_query": "query", "cotangent": "query"}, stages=True),
     ]
     return (
-        [*kernels, Operands(names, turns={"value": "key", "cotangent": "content_query"}, makes=True)]
+        [*kernels, Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True)]
         if plan.encodings
         else kernels
     )
 
 
-def weights_of(plan: Plan, memory: Memory, made: Logits, page: Array) -> tuple[Array, Array]:
+def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, page: Array) -> tuple[Array, Array]:
     """A and dL of a pair of blocks, [64 64], from its logits; `page` is that of the queries."""
     warpgroup = plan.warpgroup
     largest, inverse, removed = (
         warpgroup.spread(warpgroup.load(memory.refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
     )
-    weights = jnp.exp(made.logits - largest) * inverse
+    weights = jnp.exp(pair.logits - largest) * inverse
     d_weights = warpgroup.product(memory.need("cotangent"), memory.need("value"), transpose_b=True)
     return weights, weights * (d_weights - removed)
 
@@ -74,23 +74,23 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     operands = backward_operands(plan)[0]
     queries = [name for name in ("content_query", "position_query") if name in plan.widths]
     own = [*queries, "cotangent"]
-    sums = len(plan.exponents)
+    num_coefficients = len(plan.exponents)
 
-    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+    def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         home, skew = begin(plan, memory, program, own), memory.scratch.get("skew")
 
-        def trip(key, carry):
+        def iteration(key, carry):
             d_queries, d_coefficients = dict(carry[0]), list(carry[1])
             page = home.first_page + ravel(key, blocks.counts)
-            window = encoding_pages(plan, home.head, home.block, key)
-            memory.fetch(window | {name: page for name in ("key", "value") if name in plan.widths})
+            pages = encoding_pages(plan, home.head, home.block, key)
+            memory.fetch(pages | {name: page for name in ("key", "value") if name in plan.widths})
             addend = addend_of(plan, memory.refs, home.example, key)
-            made = logits_of(plan, memory, home.span, home.block, key, addend)
-            _, d_logits = weights_of(plan, memory, made, program)
-            d_terms = d_logits * made.factor
-            if sums:
-                d_log = d_logits * made.logits if plan.multiply else d_logits
-                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, made.products, strict=True)]
+            pair = logits_of(plan, memory, home.span, home.block, key, addend)
+            _, d_logits = weights_of(plan, memory, pair, program)
+            d_terms = d_logits * pair.factor
+            if num_coefficients:
+                d_log = d_logits * pair.logits if plan.multiply else d_logits
+                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, pair.products, strict=True)]
             if "key" in plan.widths:
                 d = d_queries["content_query"]
                 d_queries["content_query"] = warpgroup.product(d_terms, memory.need("key"), add_to=d)
@@ -103,20 +103,20 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             return d_queries, d_coefficients
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in queries}
-        carry = start, [warpgroup.full((BLOCK,), 0.0) for _ in range(sums)]
-        d_queries, d_coefficients = over_neighbours(plan, home.span, home.block, trip, carry)
+        carry = start, [warpgroup.full((BLOCK,), 0.0) for _ in range(num_coefficients)]
+        d_queries, d_coefficients = over_neighbours(plan, home.span, home.block, iteration, carry)
         for name in queries:
             outputs.pop(0)[program] = d_queries[name]
         for m, d in enumerate(d_coefficients):
-            outputs[0][program * sums + m] = d
+            outputs[0][program * num_coefficients + m] = d
 
     programs = plan.batch * plan.heads * blocks.count
     shapes = [(programs, BLOCK, plan.widths[name]) for name in queries]
-    shapes += [(programs * sums, BLOCK)] if sums else []
-    made = run(plan, operands, inputs, programs, shapes, body)
-    cotangents = dict(zip([*queries, "coefficients"], made, strict=False))
-    if sums:
-        cotangents["coefficients"] = cotangents["coefficients"].reshape(programs, sums, BLOCK).sum(-1)
+    shapes += [(programs * num_coefficients, BLOCK)] if num_coefficients else []
+    arrays = run(plan, operands, inputs, programs, shapes, body)
+    cotangents = dict(zip([*queries, "coefficients"], arrays, strict=False))
+    if num_coefficients:
+        cotangents["coefficients"] = cotangents["coefficients"].reshape(programs, num_coefficients, BLOCK).sum(-1)
     return cotangents
 
 
@@ -127,26 +127,26 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     own = [name for name in ("value", "key") if name in plan.widths]
     queries = [name for name in ("content_query", "position_query", "cotangent") if name in plan.widths]
 
-    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+    def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         home = begin(plan, memory, program, own)
-        made_here, addend = memory.scratch["made"], addend_of(plan, memory.refs, home.example, home.block)
+        staged, addend = memory.scratch["staged"], addend_of(plan, memory.refs, home.example, home.block)
 
-        def trip(query, carry):
+        def iteration(query, carry):
             carry = dict(carry)
             page = home.first_page + ravel(query, blocks.counts)
             memory.fetch(encoding_pages(plan, home.head, query, home.block) | dict.fromkeys(queries, page))
-            made = logits_of(plan, memory, home.span, query, home.block, addend)
-            weights, d_logits = weights_of(plan, memory, made, page)
-            factors = {"value": (weights, "cotangent"), "key": (d_logits * made.factor, "content_query")}
+            pair = logits_of(plan, memory, home.span, query, home.block, addend)
+            weights, d_logits = weights_of(plan, memory, pair, page)
+            factors = {"value": (weights, "cotangent"), "key": (d_logits * pair.factor, "content_query")}
             for name in own:
                 factor, other = factors[name]
-                warpgroup.store(made_here, factor)
+                warpgroup.store(staged, factor)
                 d = carry[name]
-                carry[name] = warpgroup.product(made_here, memory.need(other), transpose_a=True, add_to=d)
+                carry[name] = warpgroup.product(staged, memory.need(other), transpose_a=True, add_to=d)
             return carry
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in own}
-        carry = over_neighbours(plan, home.span, home.block, trip, start)
+        carry = over_neighbours(plan, home.span, home.block, iteration, start)
         for name, output in zip(own, outputs, strict=True):
             output[program] = carry[name]
 
@@ -156,24 +156,24 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
-    """Of the windows of encodings."""
+    """Of the bands of encodings."""
     width, chunks = plan.widths["encoding"], plan.blocks.chunks
-    at_once = max(1, SUMS // (BLOCK * width))
+    at_once = max(1, ACCUMULATORS // (BLOCK * width))
     parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
-    made = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], 1)
-    return {"encoding": made.reshape(-1, BLOCK, width)}
+    bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], 1)
+    return {"encoding": bands.reshape(-1, BLOCK, width)}
 
 
 def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
-    """The cotangents of some chunks of every window: [windows, chunks, 64, d]."""
+    """The cotangents of some chunks of every band: [bands, chunks, 64, d]."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = backward_operands(plan)[2]
     width, steps = plan.widths["encoding"], math.prod(blocks.steps)
     shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
     moving = [name for name in operands.names if name not in plan.encodings]
 
-    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
-        made_here, skew = memory.scratch["made"], memory.scratch["skew"]
+    def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
+        staged, skew = memory.scratch["staged"], memory.scratch["skew"]
         share, head, step = unravel(program, (shares, plan.heads, steps))
         step = [k - (n - 1) for k, n in zip(unravel(step, blocks.steps), blocks.counts, strict=True)]
         span = span_of(plan, memory.refs, head)
@@ -185,7 +185,7 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
         for s, t, half in zip(step, blocks.tile, span.half, strict=True):
             within &= abs(s) * t - (t - 1) <= half
 
-        def trip(index, sums):
+        def iteration(index, totals):
             example, *where = unravel(index, (plan.batch, *counts))
             query = [low + k for low, k in zip(first, where, strict=True)]
             key = [y + s for y, s in zip(query, step, strict=True)]
@@ -193,22 +193,22 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
             query_page, key_page = page + ravel(query, blocks.counts), page + ravel(key, blocks.counts)
             pages = {name: key_page if name in ("key", "value") else query_page for name in moving}
             memory.fetch(encoding_pages(plan, head, query, key) | pages)
-            made = logits_of(plan, memory, span, query, key, addend_of(plan, memory.refs, example, key))
-            _, d_logits = weights_of(plan, memory, made, query_page)
-            warpgroup.put_skewed(skew, d_logits * made.factor)
+            pair = logits_of(plan, memory, span, query, key, addend_of(plan, memory.refs, example, key))
+            _, d_logits = weights_of(plan, memory, pair, query_page)
+            warpgroup.put_skewed(skew, d_logits * pair.factor)
             added = []
-            for chunk, total in zip(chunks, sums, strict=True):
-                warpgroup.store(made_here, warpgroup.columns(skew, chunk))
+            for chunk, total in zip(chunks, totals, strict=True):
+                warpgroup.store(staged, warpgroup.columns(skew, chunk))
                 queries = memory.need("position_query")
-                added.append(warpgroup.product(made_here, queries, transpose_a=True, add_to=total))
+                added.append(warpgroup.product(staged, queries, transpose_a=True, add_to=total))
             return added
 
         each = math.prod(counts[1:], start=counts[0])
         start, stop = (jnp.where(within, example * each, 0) for example in examples)
-        sums = lax.fori_loop(start, stop, trip, [warpgroup.full((BLOCK, width), 0.0) for _ in chunks])
-        for chunk, total in enumerate(sums):
+        totals = lax.fori_loop(start, stop, iteration, [warpgroup.full((BLOCK, width), 0.0) for _ in chunks])
+        for chunk, total in enumerate(totals):
             outputs[0][program * len(chunks) + chunk] = total
 
     programs = shares * plan.heads * steps
-    (made,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
-    return made.reshape(shares, plan.heads * steps, len(chunks), BLOCK, width).sum(0)
+    (of_shares,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
+    return of_shares.reshape(shares, plan.heads * steps, len(chunks), BLOCK, width).sum(0)

@@ -9,9 +9,9 @@ from posattn_jax.ops import scores
 from posattn_jax.ops.attention.fused.blocks import BLOCK
 from posattn_jax.ops.attention.fused.gpu.pair import (
     PAIR,
-    Memory,
     Operands,
     Plan,
+    SharedMemory,
     addend_of,
     encoding_pages,
     logits_of,
@@ -34,32 +34,32 @@ def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
     queries = [name for name in operands.names if name.endswith("query")]
     width = plan.widths["value"]
 
-    def body(program: Array, memory: Memory, outputs: list[Any]) -> None:
+    def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         home = begin(plan, memory, program, queries)
 
-        def trip(key, carry):
-            largest, total, sums = carry
+        def iteration(key, carry):
+            largest, total, numerator = carry
             page = home.first_page + ravel(key, blocks.counts)
-            window = encoding_pages(plan, home.head, home.block, key)
-            memory.fetch(window | {name: page for name in ("key", "value") if name in plan.widths})
+            pages = encoding_pages(plan, home.head, home.block, key)
+            memory.fetch(pages | {name: page for name in ("key", "value") if name in plan.widths})
             addend = addend_of(plan, memory.refs, home.example, key)
             logits = logits_of(plan, memory, home.span, home.block, key, addend).logits
             new = jnp.maximum(largest, logits.max(1))
             weights = jnp.exp(logits - warpgroup.spread(new, PAIR))
             decay = jnp.exp(largest - new)
-            sums = sums * warpgroup.spread(decay, sums.shape)
-            sums = warpgroup.product(weights, memory.need("value"), add_to=sums)
-            return new, total * decay + weights.sum(1), sums
+            numerator = numerator * warpgroup.spread(decay, numerator.shape)
+            numerator = warpgroup.product(weights, memory.need("value"), add_to=numerator)
+            return new, total * decay + weights.sum(1), numerator
 
         start = (
             warpgroup.full((BLOCK,), scores.LOWEST),
             warpgroup.full((BLOCK,), 0.0),
             warpgroup.full((BLOCK, width), 0.0),
         )
-        largest, total, sums = over_neighbours(plan, home.span, home.block, trip, start)
+        largest, total, numerator = over_neighbours(plan, home.span, home.block, iteration, start)
         inverse = 1 / jnp.where(total == 0, jnp.asarray(1, total.dtype), total)
-        made = sums * warpgroup.spread(inverse, sums.shape), largest, inverse
-        for output, value in zip(outputs, made, strict=True):
+        results = numerator * warpgroup.spread(inverse, numerator.shape), largest, inverse
+        for output, value in zip(outputs, results, strict=True):
             output[program] = value
 
     programs = plan.batch * plan.heads * blocks.count

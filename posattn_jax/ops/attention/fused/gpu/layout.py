@@ -4,7 +4,7 @@ They have been interpreted on a CPU and lowered for a GPU, and have not yet run 
 
 A warpgroup takes a block of 64 queries (`fused.blocks`) and loops over the blocks of keys within its half-spans, which
 it reads at run time: one program serves every span. Content logits are (q + u) K^T, logits of positions (q + v) E^T for
-the window of offsets between two blocks, read askew, so that nothing is gathered; G and the masks are made from sigma
+the band of offsets between two blocks, read askew, so that nothing is gathered; G and the masks are made from sigma
 in registers, softmax is accumulated. The backward pass computes the weights again, in one kernel for the queries and
 sigma, one for keys and values, one for the encodings. beta is one feature more of E.
 
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array
-from posattn_jax.ops import grid, span
+from posattn_jax.ops import span
 from posattn_jax.ops.attention.fused.blocks import Blocks, tiles
 from posattn_jax.ops.attention.fused.gpu.backward import backward, backward_operands
 from posattn_jax.ops.attention.fused.gpu.forward import forward, forward_operands
@@ -43,15 +43,9 @@ class FusedGpu(Loop):
     def __init__(self, problem: Problem, interpret: bool = False):
         super().__init__(problem, problem.query.shape[2])
         problem.check_local("fused")
-        if problem.block is not None:
-            raise ValueError('implementation="fused" does not support a grid cut over devices')
         if problem.dtype == jnp.float64 and not interpret:
             raise ValueError('implementation="fused" does not support float64 on a GPU: expected float32 or bfloat16')
         self.interpret = interpret
-
-    def cost(self, sigma: Array | None) -> float:
-        """There is nothing to compare with."""
-        return 0.0
 
     def some_forward(self, arrays):
         """As in `Loop`, in one kernel."""
@@ -70,18 +64,18 @@ class FusedGpu(Loop):
         vectors = {"largest": statistics[..., :1], "inverse": statistics[..., 1:], "removed": removed}
         # Off the grid the inverse is 0, and so are weights.
         inputs |= {name: plan.blocks.pages(x)[..., 0] for name, x in vectors.items()}
-        made = backward(plan, inputs)
+        pages = backward(plan, inputs)
         cotangents = {
-            name: plan.blocks.grid(made[name], b, h)[..., : arrays[name].shape[-1]]
+            name: plan.blocks.grid(pages[name], b, h)[..., : arrays[name].shape[-1]]
             for name in ("content_query", "position_query", "key", "value")
             if name in arrays
         }
         if "encoding" in arrays:
-            unwindow = jax.linear_transpose(plan.blocks.windows, arrays["encoding"].astype(plan.warpgroup.dtype))
-            (cotangents["encoding"],) = unwindow(made["encoding"][..., : arrays["encoding"].shape[-1]])
+            to_encoding = jax.linear_transpose(plan.blocks.bands, arrays["encoding"].astype(plan.warpgroup.dtype))
+            (cotangents["encoding"],) = to_encoding(pages["encoding"][..., : arrays["encoding"].shape[-1]])
         if "sigma" in arrays:
-            _, to_sigma = jax.vjp(self.coefficients, arrays["sigma"])
-            each_head = made["coefficients"].reshape(b, h, -1, len(plan.exponents)).sum((0, 2))
+            _, to_sigma = jax.vjp(self.problem.coefficients, arrays["sigma"])
+            each_head = pages["coefficients"].reshape(b, h, -1, len(plan.exponents)).sum((0, 2))
             d_coefficients = each_head if plan.sigma_heads > 1 else each_head.sum(0, keepdims=True)
             (cotangents["sigma"],) = to_sigma(d_coefficients.astype(arrays["sigma"].dtype))
         return cotangents
@@ -125,13 +119,6 @@ class FusedGpu(Loop):
             shared=shared,
         )
 
-    def coefficients(self, sigma: Array) -> Array:
-        """c of ln G = sum_m c_m offset_i offset_j, for offsets in positions: [h|1 m]."""
-        units = grid.normalise(
-            jnp.ones(len(self.problem.grid_shape)), self.problem.grid_shape, self.problem.reference_shape
-        )
-        return -0.5 * span.precision(sigma) * jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
-
     def inputs(self, plan: Plan, arrays: dict[str, Array]) -> dict[str, Array]:
         """What the kernels read: numbers of the span, and pages of features."""
         sigma, dtype = arrays.get("sigma"), plan.warpgroup.dtype
@@ -141,15 +128,15 @@ class FusedGpu(Loop):
         else:
             half = self.problem.half_of(sigma)
             half = jnp.where(jnp.isnan(half), 0, half)  # the query alone, whose ln G is NaN
-            coefficients = self.coefficients(sigma)
-        made = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel()}
+            coefficients = self.problem.coefficients(sigma)
+        inputs = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel()}
         for name in FEATURES:
             if name in arrays:
                 pages = plan.blocks.pages(arrays[name].astype(plan.warpgroup.features))
-                made[name] = split(pages, plan.widths[name])
+                inputs[name] = split(pages, plan.widths[name])
         if "encoding" in arrays:
-            windows = plan.blocks.windows(arrays["encoding"].astype(plan.warpgroup.features))
-            made["encoding"] = split(windows, plan.widths["encoding"])
+            bands = plan.blocks.bands(arrays["encoding"].astype(plan.warpgroup.features))
+            inputs["encoding"] = split(bands, plan.widths["encoding"])
         if "key_addend" in arrays:
-            made["key_addend"] = plan.blocks.pages(arrays["key_addend"].astype(dtype))[..., 0]
-        return made
+            inputs["key_addend"] = plan.blocks.pages(arrays["key_addend"].astype(dtype))[..., 0]
+        return inputs

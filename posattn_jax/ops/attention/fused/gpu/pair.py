@@ -27,12 +27,12 @@ class Operands:
     Attributes:
       names: of the operands.
       turns: an operand that may share the page of another where memory is short.
-      makes: whether there is an operand that the kernel makes.
+      stages: whether there is an operand that the kernel computes.
     """
 
     names: tuple[str, ...]
     turns: dict[str, str]
-    makes: bool
+    stages: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +76,11 @@ class Plan:
 
     @property
     def encodings(self) -> list[str]:
-        """The pages of a window."""
+        """The pages of a band."""
         return [f"encoding{c}" for c in range(self.blocks.chunks)] if "encoding" in self.widths else []
 
     def present(self, *names: str) -> list[str]:
-        """Those of some operands that there are, and the pages of a window."""
+        """Those of some operands that there are, and the pages of a band."""
         return [name for name in names if name in self.widths] + self.encodings
 
     def width(self, name: str) -> int:
@@ -93,14 +93,14 @@ class Plan:
         return "encoding" if name.startswith("encoding") else turns.get(name, name)
 
     def scratch(self, operands: Operands) -> dict[str, Any]:
-        """Shared memory for operands, for what is skewed, and for an operand that the kernel makes."""
+        """Shared memory for operands, for what is skewed, and for an operand that the kernel computes."""
         pages = {self.slot(name, operands.turns): self.width(name) for name in operands.names}
-        made = {name: self.warpgroup.page(width, self.swizzle) for name, width in pages.items()}
-        if operands.makes:
-            made["made"] = self.warpgroup.page(BLOCK, self.swizzle)
+        buffers = {name: self.warpgroup.page(width, self.swizzle) for name, width in pages.items()}
+        if operands.stages:
+            buffers["staged"] = self.warpgroup.page(BLOCK, self.swizzle)
         if self.encodings:
-            made["skew"] = self.warpgroup.skew_buffer()
-        return made
+            buffers["skew"] = self.warpgroup.skew_buffer()
+        return buffers
 
     def bytes(self, operands: Operands) -> int:
         """Of shared memory, on a GPU."""
@@ -108,7 +108,7 @@ class Plan:
         return sum(items[name != "skew"] * page.shape[-1] for name, page in self.scratch(operands).items())
 
 
-class Memory:
+class SharedMemory:
     """The operands of a kernel, brought from global to shared memory as they are needed.
 
     `fetch` starts the copies of operands that have a page to themselves; `need` waits for one, and copies it first
@@ -201,19 +201,19 @@ def neighbours(plan: Plan, span: Span, block: Sequence[Array]) -> tuple[list[Arr
     return first, counts
 
 
-def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], trip: Callable, carry: Any) -> Any:
-    """carry = trip(neighbour, carry) for each neighbour of a block."""
+def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], iteration: Callable, carry: Any) -> Any:
+    """carry = iteration(neighbour, carry) for each neighbour of a block."""
     first, counts = neighbours(plan, span, block)
 
     def body(index, carry):
-        return trip([low + k for low, k in zip(first, unravel(index, counts), strict=True)], carry)
+        return iteration([low + k for low, k in zip(first, unravel(index, counts), strict=True)], carry)
 
     return lax.fori_loop(jnp.int32(0), reduce(operator.mul, counts), body, carry)
 
 
 @dataclasses.dataclass
 class Logits:
-    """What is made of a pair of blocks, each [64 64].
+    """The logits of a pair of blocks and their parts, each [64 64].
 
     Attributes:
       logits: G * scale * terms, or as `span_mode` has it, far below any other where a key is not attended.
@@ -226,7 +226,7 @@ class Logits:
     products: list[Any]
 
 
-def logits_of(plan: Plan, memory: Memory, span: Span, query: Sequence[Array], key: Sequence[Array], addend: Any):
+def logits_of(plan: Plan, memory: SharedMemory, span: Span, query: Sequence[Array], key: Sequence[Array], addend: Any):
     """The logits of a block of queries with a block of keys, given by their coordinates, whose operands are fetched."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
     terms = None
@@ -240,7 +240,7 @@ def logits_of(plan: Plan, memory: Memory, span: Span, query: Sequence[Array], ke
         content = (memory.need("content_query"), memory.need("key"))
         terms = warpgroup.product(*content, transpose_b=True, add_to=terms)
     assert terms is not None, "there is nothing to attend by"
-    rows, columns = warpgroup.positions()
+    rows, columns = warpgroup.indices()
     tiles = list(zip(blocks.tile, blocks.coordinates(rows), blocks.coordinates(columns), strict=True))
     offsets = [(z - y) * t + (j - i) for (t, i, j), y, z in zip(tiles, query, key, strict=True)]
 
@@ -279,7 +279,7 @@ def addend_of(plan: Plan, refs: dict[str, Any], example: Array, key: Sequence[Ar
 
 
 def encoding_pages(plan: Plan, head: Array, query: Sequence[Array], key: Sequence[Array]) -> dict[str, Array]:
-    """Where the window of two blocks is: its pages by their names."""
+    """Where the band of two blocks is: its pages by their names."""
     step = [z - y + (n - 1) for y, z, n in zip(query, key, plan.blocks.counts, strict=True)]
     first = (head * math.prod(plan.blocks.steps) + ravel(step, plan.blocks.steps)) * plan.blocks.chunks
     return {name: first + chunk for chunk, name in enumerate(plan.encodings)}

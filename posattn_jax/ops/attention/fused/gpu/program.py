@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from posattn_jax.axes import Array
-from posattn_jax.ops.attention.fused.gpu.pair import Memory, Operands, Plan, Span, span_of, unravel
+from posattn_jax.ops.attention.fused.gpu.pair import Operands, Plan, SharedMemory, Span, span_of, unravel
 from posattn_jax.ops.attention.fused.gpu.warpgroup import launch
 
 
@@ -18,17 +18,17 @@ def run(
     inputs: dict[str, Array],
     programs: int,
     shapes: Sequence[tuple[int, ...]],
-    body: Callable[[Array, Memory, list[Any]], None],
+    body: Callable[[Array, SharedMemory, list[Any]], None],
 ) -> list[Array]:
     """Outputs of these shapes, filled by `body(program, memory, outputs)` in each of so many programs."""
 
     def kernel(*all_refs: Any, **scratch: Any) -> None:
         refs = dict(zip(inputs, all_refs, strict=False))
-        body(lax.axis_index("program"), Memory(plan, operands, refs, scratch), list(all_refs[len(inputs) :]))
+        body(lax.axis_index("program"), SharedMemory(plan, operands, refs, scratch), list(all_refs[len(inputs) :]))
 
-    made = [jax.ShapeDtypeStruct(shape, plan.warpgroup.dtype) for shape in shapes]
+    outputs = [jax.ShapeDtypeStruct(shape, plan.warpgroup.dtype) for shape in shapes]
     scratch = plan.scratch(operands)
-    return launch(kernel, made, programs, scratch, len(operands.names), plan.warpgroup)(*inputs.values())
+    return launch(kernel, outputs, programs, scratch, len(operands.names), plan.warpgroup)(*inputs.values())
 
 
 @dataclasses.dataclass
@@ -49,7 +49,7 @@ class Home:
     span: Span
 
 
-def begin(plan: Plan, memory: Memory, program: Array, own: Sequence[str]) -> Home:
+def begin(plan: Plan, memory: SharedMemory, program: Array, own: Sequence[str]) -> Home:
     """The block of a program, whose `own` operands are brought to shared memory for all of it."""
     example, head, block = unravel(program, (plan.batch, plan.heads, plan.blocks.count))
     memory.fetch(dict.fromkeys(own, program))

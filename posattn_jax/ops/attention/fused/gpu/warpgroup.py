@@ -28,7 +28,7 @@ from jaxlib.mlir.dialects import arith, memref
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
 
-# Beyond the encodings of a window: rows that are a multiple of 32 words apart would meet in the same banks.
+# Beyond the encodings of a band: rows that are a multiple of 32 words apart would meet in the same banks.
 SKEW_PADDING = 8
 
 
@@ -63,7 +63,7 @@ class Warpgroup:
 
     @property
     def dtype(self) -> Any:
-        """Of logits and sums."""
+        """Of logits and accumulators."""
         return jnp.promote_types(self.features, jnp.float32)
 
     @property
@@ -84,10 +84,10 @@ class Warpgroup:
         )
 
     def skew_buffer(self) -> Any:
-        """Shared memory for what the queries of a block make of a window."""
+        """Shared memory for what the queries of a block make of a band."""
         return plgpu.SMEM((BLOCK, self.blocks.chunks * BLOCK + SKEW_PADDING), self.dtype)
 
-    def positions(self) -> tuple[Array, Array]:
+    def indices(self) -> tuple[Array, Array]:
         """The number of the query, and of the key, in its block: [64 64]."""
         shape = (BLOCK, BLOCK)
         if self.interpret:
@@ -166,7 +166,7 @@ class Warpgroup:
         return [page.at[pl.ds(part * BLOCK, BLOCK)] for part in range(self.parts)]
 
     def put_columns(self, buffer: Any, chunk: int, x: Array) -> None:
-        """What queries make of 64 encodings of a window."""
+        """What queries make of 64 encodings of a band."""
         buffer[:, pl.ds(chunk * BLOCK, BLOCK)] = x
 
     def columns(self, buffer: Any, chunk: int) -> Array:
@@ -175,14 +175,14 @@ class Warpgroup:
         return buffer[index] if self.interpret else _load(buffer.at[index], plgpu.Layout.WGMMA)
 
     def skewed(self, buffer: Any) -> Array:
-        """From what queries make of a window, [64 W], to what they make of keys: [64 64]."""
+        """From what queries make of a band, [64 W], to what they make of keys: [64 64]."""
         if self.interpret:
-            return jnp.take_along_axis(buffer[...], self.blocks.address(*self.positions()), 1)
+            return jnp.take_along_axis(buffer[...], self.blocks.address(*self.indices()), 1)
 
         shape = (BLOCK, BLOCK)
-        made = plgpu.ShapeDtypeStruct(shape, self.dtype, layout=plgpu.Layout.WGMMA)
+        entries = plgpu.ShapeDtypeStruct(shape, self.dtype, layout=plgpu.Layout.WGMMA)
 
-        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=made)
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=entries)
         def read(_, buffer):
             return mgpu.FragmentedArray.build(
                 shape, mgpu.WGMMA_LAYOUT, lambda i, j: memref.load(buffer, [i, _address(self.blocks, i, j)])
@@ -193,7 +193,7 @@ class Warpgroup:
     def put_skewed(self, buffer: Any, x: Array) -> None:
         """The transposed of `skewed`: `buffer` holds 0 where no key is."""
         if self.interpret:
-            rows, columns = self.positions()
+            rows, columns = self.indices()
             buffer[...] = jnp.zeros(buffer.shape, self.dtype).at[rows, self.blocks.address(rows, columns)].set(x)
             return
         for chunk in range(self.blocks.chunks):

@@ -47,7 +47,7 @@ class Kernels:
 
     Attributes:
       lines: how the grid is laid out.
-      dtype: of scores and sums.
+      dtype: of scores and accumulators.
       scaling, multiply, is_causal: as in `Problem`; multiply is the span's mode.
       pairs: ln G is a sum over these (i, j) of a coefficient times offset_i offset_j, in the frame; empty: no span.
     """
@@ -116,7 +116,7 @@ class Kernels:
                     carry["content_query"] += self.mix(d_terms, ins["key"][self.rows(s, place.key), :])
                 if "position_query" in carry:
                     by_offset = self.by_offset(d_terms)
-                    carry["position_query"] += self.mix(by_offset, ins["windows"][self.window(place, t, s), :])
+                    carry["position_query"] += self.mix(by_offset, ins["encoding"][self.band(place, t, s), :])
                 if products:
                     d_log = d_logits * logits if self.multiply else d_logits
                     for m, product in enumerate(products):
@@ -158,9 +158,9 @@ class Kernels:
         self.each_tile(place, bounds, place.key, place.query, tile, from_keys=True)
 
     def to_encoding(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """The cotangent of a window of encodings, accumulated over the batch and the queries' lines and chunks."""
+        """The cotangent of a band of encodings, accumulated over the batch and the queries' lines and chunks."""
         del last
-        out = outs["windows"]
+        out = outs["encoding"]
 
         @pl.when(first)
         def _():
@@ -171,7 +171,7 @@ class Kernels:
 
             def step(s, _):
                 d_terms = self.backward(place, bounds, ins, t, s)[2]
-                out[self.window(place, t, s), :] += self.mix(self.by_offset(d_terms), query, ROWS_WITH_ROWS)
+                out[self.band(place, t, s), :] += self.mix(self.by_offset(d_terms), query, ROWS_WITH_ROWS)
 
             lax.fori_loop(*keys, step, None)
 
@@ -215,8 +215,8 @@ class Kernels:
         lines = self.lines
         return pl.ds(pl.multiple_of(tile * lines.tile - where[2] * lines.chunk, lines.tile), lines.tile)
 
-    def window(self, place, t, s):
-        """Where in their window the offsets from tile t of queries to tile s of keys are: from (s - t - 1) tiles on."""
+    def band(self, place, t, s):
+        """Where in their band the offsets from tile t of queries to tile s of keys are: from (s - t - 1) tiles on."""
         lines = self.lines
         start = (s - t - 1) * lines.tile - (place.offset[2] - 1) * lines.chunk
         return pl.ds(pl.multiple_of(start, lines.tile), 2 * lines.tile)
@@ -228,12 +228,12 @@ class Kernels:
         if "key" in ins:
             query, key = ins["content_query"][self.rows(t, place.query), :], ins["key"][self.rows(s, place.key), :]
             terms += self.dot(query, key, COLUMNS_WITH_COLUMNS)
-        if "windows" in ins:
-            query, window = (
+        if "encoding" in ins:
+            query, band = (
                 ins["position_query"][self.rows(t, place.query), :],
-                ins["windows"][self.window(place, t, s), :],
+                ins["encoding"][self.band(place, t, s), :],
             )
-            terms += self.by_key(self.dot(query, window, COLUMNS_WITH_COLUMNS))
+            terms += self.by_key(self.dot(query, band, COLUMNS_WITH_COLUMNS))
         along = lax.broadcasted_iota(jnp.int32, (tile, tile), 1) - lax.broadcasted_iota(jnp.int32, (tile, tile), 0)
         along += (s - t) * tile
         rows, columns = self.lines.apart(along)
@@ -260,7 +260,7 @@ class Kernels:
         return masked, logits, factor, products
 
     def backward(self, place, bounds, ins, t, s):
-        """Weights, and the cotangents of logits and terms, as in `WindowLoop`; and what `logits` made."""
+        """Weights, and the cotangents of logits and terms, as in `WindowLoop`; and what else `logits` returns."""
         logits, unmasked, factor, products = self.logits(place, bounds, ins, t, s)
         rows = self.rows(t, place.query)
         statistics = ins["statistics"][rows, :]

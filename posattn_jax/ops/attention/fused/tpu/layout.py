@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops import scores, span
 from posattn_jax.ops.attention.fused.lines import FRAME, Lines
 from posattn_jax.ops.attention.fused.tpu.kernels import Kernels, Place
 from posattn_jax.ops.attention.loop import Loop
@@ -41,8 +41,6 @@ class FusedTpu(Loop):
 
     def __init__(self, problem: Problem, interpret: bool = False, tile: int = 128, limit: int | None = None):
         problem.check_local("fused")
-        if problem.block is not None:
-            raise ValueError('implementation="fused" does not support a grid that is cut over devices: "tiled" does')
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
         self.lines = Lines(problem.grid_shape, tile, _longest_chunk(problem, tile) if limit is None else limit)
@@ -56,21 +54,13 @@ class FusedTpu(Loop):
             pairs=() if problem.sigma is None else tuple((axes[i], axes[j]) for i, j in span.pairs(problem.sigma)),
         )
 
-    def cost(self, sigma):
-        """Pairs of queries and the keys of their span."""
-        half = self.problem.concrete_half
-        if half is None:
-            half = jnp.max(jnp.nan_to_num(self.problem.half_of(sigma)), 0)
-        boxes = [2 * half[axis] + 1 for axis in range(len(self.problem.grid_shape))]
-        return float(np.prod(self.problem.grid_shape)) * functools.reduce(lambda a, b: a * b, boxes)
-
     def some_forward(self, arrays):
         """As in `Loop`."""
         ins = self.prepared(arrays)
         like = jax.ShapeDtypeStruct(ins["value"].shape, self.dtype)
         columns = jax.ShapeDtypeStruct((*like.shape[:-1], 2), self.dtype)
-        made = self.launch(self.kernels.forward, "query", arrays, ins, {"outputs": like, "statistics": columns})
-        return self.lines.unlay(made["outputs"]), None, self.lines.unlay(made["statistics"])
+        outs = self.launch(self.kernels.forward, "query", arrays, ins, {"outputs": like, "statistics": columns})
+        return self.lines.unlay(outs["outputs"]), None, self.lines.unlay(outs["statistics"])
 
     def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
         """The cotangents of the arrays that have one."""
@@ -87,29 +77,30 @@ class FusedTpu(Loop):
         ins["statistics"] = jnp.concatenate(columns, -1)
         like = {name: jax.ShapeDtypeStruct(x.shape, self.dtype) for name, x in ins.items()}
 
-        made = {name: like[name] for name in ("content_query", "position_query") if name in like}
+        outs = {name: like[name] for name in ("content_query", "position_query") if name in like}
         if self.kernels.pairs:
             shape = (*ins["value"].shape[:4], self.lines.chunks, len(self.kernels.pairs), self.lines.tile)
-            made["coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
-        made = self.launch(self.kernels.to_queries, "query", arrays, ins, made)
-        if "coefficients" in made:
-            made["coefficients"] = made["coefficients"].sum((0, 2, 3, 4, 6))
+            outs["coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
+        cotangents = self.launch(self.kernels.to_queries, "query", arrays, ins, outs)
+        if "coefficients" in cotangents:
+            cotangents["coefficients"] = cotangents["coefficients"].sum((0, 2, 3, 4, 6))
         sides = {name: like[name] for name in ("key", "value") if name in like}
-        made |= self.launch(self.kernels.to_keys, "key", arrays, ins, sides)
-        if "windows" in ins:
-            windows = {"windows": like["windows"]}
-            made |= self.launch(self.kernels.to_encoding, "offset", arrays, ins, windows)
-            made["windows"] = jnp.where(self.visited(arrays), made["windows"], 0)
-        return unprepare(made)[0]
+        cotangents |= self.launch(self.kernels.to_keys, "key", arrays, ins, sides)
+        if "encoding" in ins:
+            bands = {"encoding": like["encoding"]}
+            cotangents |= self.launch(self.kernels.to_encoding, "offset", arrays, ins, bands)
+            cotangents["encoding"] = jnp.where(self.visited(arrays), cotangents["encoding"], 0)
+        return unprepare(cotangents)[0]
 
     def laid_out(self, arrays):
         """What the kernels read of the arrays that have gradients."""
         ins = {name: self.lines.lay(arrays[name]) for name in ("key", "value") if name in arrays}
         ins |= {name: self.lines.lay(x) for name, x in self.of_queries(arrays).items()}
         if "encoding" in arrays:
-            ins["windows"] = self.lines.windows(arrays["encoding"])
+            ins["encoding"] = self.lines.bands(arrays["encoding"])
         if "sigma" in arrays:
-            ins["coefficients"] = self.coefficients(arrays["sigma"])
+            coefficients = self.problem.coefficients(arrays["sigma"]).astype(self.dtype)
+            ins["coefficients"] = jnp.broadcast_to(coefficients, (self.heads, coefficients.shape[-1]))
         return ins
 
     def prepared(self, arrays):
@@ -117,13 +108,6 @@ class FusedTpu(Loop):
         addend = jnp.zeros((1, 1, *self.problem.grid_shape, 1), self.dtype)
         addend = self.lines.lay(arrays.get("key_addend", addend), scores.MASKED)
         return self.laid_out(arrays) | {"key_addend": jnp.swapaxes(addend[:, 0], -1, -2)}
-
-    def coefficients(self, sigma):
-        """What makes ln G of the products of offsets, in positions: [h m]."""
-        problem = self.problem
-        unit = grid.normalise(np.ones(len(problem.grid_shape)), problem.grid_shape, problem.reference_shape)
-        made = -0.5 * span.precision(sigma) * jnp.stack([unit[i] * unit[j] for i, j in span.pairs(sigma)])
-        return jnp.broadcast_to(made.astype(self.dtype), (self.heads, made.shape[-1]))
 
     def half(self, arrays):
         """The half-span of every head, in the frame of lines: [h 4]. Without a number, a query's own position."""
@@ -143,13 +127,13 @@ class FusedTpu(Loop):
         return [int(z), int(y), int(min(chunks, most))] if known else [z, y, jnp.minimum(chunks, most)]
 
     def visited(self, arrays):
-        """Which windows of encodings the launch had a step for; in the others there is nothing yet."""
+        """Which bands of encodings the launch had a step for; in the others there is nothing yet."""
         z, y, _, _ = self.lines.frame
-        made = jnp.ones((1,) * 6, bool)
+        visited = jnp.ones((1,) * 6, bool)
         for axis, (size, reach) in enumerate(zip((z, y, self.lines.chunks), self.reach(arrays), strict=True)):
             seen = jnp.abs(jnp.arange(1 - size, size)) <= reach
-            made &= jnp.expand_dims(seen, [i for i in range(6) if i != axis + 1])
-        return made
+            visited &= jnp.expand_dims(seen, [i for i in range(6) if i != axis + 1])
+        return visited
 
     def launch(self, body, by, arrays, ins, outs):
         """Runs a kernel for every chunk `by` which it sums, and the chunks that the span reaches from there."""
@@ -216,7 +200,7 @@ class FusedTpu(Loop):
         def index(*ids):
             *ids, bounds = ids
             example, place = self.place(by, ids, bounds)
-            if name == "windows":
+            if name == "encoding":
                 offset = [o + size - 1 for o, size in zip(place.offset, sizes, strict=True)]
                 return place.head, *offset, 0, 0
             if name == "key_addend":
@@ -226,7 +210,7 @@ class FusedTpu(Loop):
                 return example, place.head, *place.query, 0, 0
             return example, place.head, *clipped(place.key if name in ("key", "value") else place.query), 0
 
-        if name == "windows":
+        if name == "encoding":
             return pl.BlockSpec((None, None, None, None, 2 * lines.chunk, array.shape[-1]), index)
         if name == "key_addend":
             return pl.BlockSpec((None, None, None, 1, lines.chunk), index)
@@ -243,7 +227,7 @@ def _longest_chunk(problem: Problem, tile: int) -> int:
 
     d = lanes(problem.value.shape[-1])
     encoded = 0 if problem.encoding is None else lanes(problem.encoding.shape[-1])
-    features = 4 * d + 3 * encoded  # query, key, value, cotangent; query, and a window of twice as many encodings
-    sums = d + encoded + LANES  # cotangents of both queries; statistics
-    position = 2 * (features * problem.value.dtype.itemsize + sums * problem.dtype.itemsize)
+    features = 4 * d + 3 * encoded  # query, key, value, cotangent; query, and a band of twice as many encodings
+    accumulators = d + encoded + LANES  # cotangents of both queries; statistics
+    position = 2 * (features * problem.value.dtype.itemsize + accumulators * problem.dtype.itemsize)
     return max(min(CHUNK_BYTES // position, 1024) // tile, 1) * tile
