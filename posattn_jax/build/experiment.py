@@ -55,6 +55,8 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
     if seed < 0:
         raise InputError(f"seed={seed}: expected 0 or more")
     check_kind(config, task_class(config).models)
+    for name in ("train", "optimizer", "mesh"):  # what is wrong there is told before minutes go into reading
+        build(config[name], name)
     places = [shape[0] for shape in leaves(config.model, "key_shape") if shape]
     pretrained = pretrained_run(config) if config.task.get("pretrained") else None
     reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, pretrained, min(places, default=None))
