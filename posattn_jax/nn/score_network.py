@@ -11,7 +11,7 @@ from posattn_jax.nn.linear import linear
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops import grid, kernels
+from posattn_jax.ops import grid
 
 
 class ScoreNetwork(nn.Module):
@@ -50,7 +50,7 @@ class ScoreNetwork(nn.Module):
         hidden = self.hidden_features or heads
         places = linear(len(shape), len(shape), use_bias=False, name="places", **dtypes)
         offsets = places(grid.relative_coordinates(shape, tokens.reference_shape))
-        offsets = jnp.pad(kernels.of_pairs(offsets, shape), [(cls, 0), (cls, 0), (0, 0)])
+        offsets = jnp.pad(grid.toeplitz(offsets, shape), [(cls, 0), (cls, 0), (0, 0)])
         dtype = jnp.result_type(jnp.float32, query, key)
         products = jnp.einsum("bthd,bshd->btsh", query, key, preferred_element_type=dtype)
         # W_1 y + b_1 in two parts: that of the offsets is the same for every example.

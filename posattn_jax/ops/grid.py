@@ -1,9 +1,11 @@
-"""Positions on an n-D grid: how many, how far apart, and where in [-1, 1]."""
+"""Positions on an n-D grid: how many, how far apart, and where in [-1, 1]; and arrays cut by them."""
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from posattn_jax.axes import Array, Bool, Coordinates, Float, Int, Offsets, Shape
 
@@ -85,3 +87,20 @@ def not_after(offsets: Int[Array, "... p"]) -> Bool[Array, "..."]:
     for axis in reversed(range(offsets.shape[-1])):
         after = jnp.where(offsets[..., axis] == 0, after, offsets[..., axis] > 0)
     return ~after
+
+
+def take_patches(values: Array, starts: np.ndarray, size: Shape) -> Array:
+    """[*S, ...] -> [n, prod(size), ...]: the block of `size` that begins at each of `starts` [n p]."""
+    rest = values.shape[len(size) :]
+    patches = jax.vmap(lambda start: lax.dynamic_slice(values, (*start, *(0 for _ in rest)), (*size, *rest)))
+    return patches(jnp.asarray(starts)).reshape(len(starts), math.prod(size), *rest)
+
+
+def toeplitz(values: Array, grid_shape: Shape) -> Array:
+    """P[t, s] = values[s - t] (Alfons 2022, Algorithm 9): [*R, ...] -> [N, N, ...].
+
+    The patch of query t starts at S - 1 - t: the query axes are truly reversed, where the paper's step 2 as printed
+    would leave the range.
+    """
+    shape = check_grid(grid_shape)
+    return take_patches(values, np.asarray(shape) - 1 - positions(shape), shape)

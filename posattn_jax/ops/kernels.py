@@ -5,8 +5,9 @@ from typing import Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from posattn_jax.axes import Array, Float, Key, Query, RelativeEncoding, Shape, Sizes, Weights
+from posattn_jax.axes import Array, Key, Query, RelativeEncoding, Shape, Sizes, Weights
 from posattn_jax.ops import grid
 
 Outside = Literal["clip", "drop"]
@@ -67,18 +68,21 @@ def by_pair(by_offset: Array, grid_shape: Shape) -> Array:
     for axis, size in enumerate(shape):
         if size > 1:
             axes = len(lead) + axis, len(lead) + p + axis
-            x = jnp.moveaxis(_shift(jnp.moveaxis(x, axes, (-2, -1))), (-2, -1), axes)
+            x = jnp.moveaxis(relative_shift(jnp.moveaxis(x, axes, (-2, -1))), (-2, -1), axes)
     return x.reshape(*lead, math.prod(shape), math.prod(shape))
 
 
-def _shift(x: Array) -> Array:
-    """out[..., t, s] = x[..., t, s - t + S - 1]: [... S R] -> [... S S].
+def relative_shift(x: Array, line: int = 1) -> Array:
+    """From offsets to keys: out[..., t, s] = x[..., t, (T - 1 - t) L + s], with T queries and lines of L.
 
-    Flattened, that is position t (R - 1) + S - 1 + s: drop S - 1 entries, fold into rows of one entry fewer.
+    Flattened, that is position t (r - L) + (T - 1) L + s: drop (T - 1) L entries, fold into rows L shorter.
     """
-    *lead, size, offsets = x.shape
-    flat = x.reshape(*lead, size * offsets)[..., size - 1 :]
-    return flat[..., : size * (offsets - 1)].reshape(*lead, size, offsets - 1)[..., :size]
+    t, r = x.shape[-2:]
+    if t == 1:
+        return x
+    flat = x.reshape(*x.shape[:-2], t * r)
+    flat = lax.slice_in_dim(flat, (t - 1) * line, t * r - line, axis=-1)
+    return flat.reshape(*x.shape[:-2], t, r - line)[..., : r - (t - 1) * line]
 
 
 def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weights:
@@ -101,17 +105,6 @@ def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weigh
     return by_pair(scores.reshape(*scores.shape[:-1], *shape), grid_shape).swapaxes(-1, -2)
 
 
-def of_pairs(by_offset: Float[Array, "..."], grid_shape: Shape) -> Float[Array, "..."]:
-    """What every pair has of a table of offsets: [*R ...] -> [t s ...].
-
-    out[t, s] = by_offset[s - t]
-    """
-    shape = grid.check_grid(grid_shape)
-    where = grid.positions(shape)
-    entries = (where - where[:, None] + np.array(shape) - 1) @ grid.strides(grid.relative_shape(shape))
-    return by_offset.reshape(-1, *by_offset.shape[len(shape) :])[entries]
-
-
 def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Shape) -> Query:
     """outputs_t = sum_s alpha_ts A_{s-t}: what values of offsets add to the averages (Shaw 2018, equation 3).
 
@@ -123,6 +116,6 @@ def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Sh
     Returns:
       [b t h d] in float32 or better.
     """
-    values = of_pairs(encoding, grid_shape)
+    values = grid.toeplitz(encoding, grid_shape)
     dtype = jnp.result_type(jnp.float32, weights, encoding)
     return jnp.einsum("bhts,tshd->bthd", weights, values, preferred_element_type=dtype)

@@ -13,7 +13,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Query
 from posattn_jax.ops import grid, span
-from posattn_jax.ops.attention.patches import attend_patches, take_patches
+from posattn_jax.ops.attention.patches import attend_patches
 from posattn_jax.ops.attention.problem import Problem
 
 
@@ -31,7 +31,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
 
     def at_offsets(values: Array) -> Array:
         """From all relative offsets [*R, ...] to those of every query's patch [t s ...]."""
-        return take_patches(values, starts - positions + np.subtract(shape, 1), size)
+        return grid.take_patches(values, starts - positions + np.subtract(shape, 1), size)
 
     position_scores = 0.0
     if problem.encoding is not None:
@@ -43,5 +43,5 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
         log_g_star = (jax.vmap(at_offsets) if problem.sigma.ndim > 1 else at_offsets)(log_g)
     offsets = jnp.asarray(starts - positions)[:, None] + grid.positions(size)
     return attend_patches(
-        problem, lambda rows: take_patches(rows, starts, size), offsets, position_scores, log_g_star
+        problem, lambda rows: grid.take_patches(rows, starts, size), offsets, position_scores, log_g_star
     ), None

@@ -1,23 +1,13 @@
-"""What the layouts of patches share: blocks cut out of a grid, and attention of each query to a block of its own."""
+"""What the layouts of patches share: attention of each query to a block of keys of its own."""
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
-from posattn_jax.axes import Array, Bool, Float, Int, Query, Shape, Weights
+from posattn_jax.axes import Array, Bool, Float, Int, Query, Weights
 from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.problem import Problem
-
-
-def take_patches(values: Array, starts: np.ndarray, size: Shape) -> Array:
-    """[*S, ...] -> [n, prod(size), ...]: the block of `size` that begins at each of `starts` [n p]."""
-    rest = values.shape[len(size) :]
-    patches = jax.vmap(lambda start: lax.dynamic_slice(values, (*start, *(0 for _ in rest)), (*size, *rest)))
-    return patches(jnp.asarray(starts)).reshape(len(starts), math.prod(size), *rest)
 
 
 def attend_patches(

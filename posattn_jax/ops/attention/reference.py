@@ -10,18 +10,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Bool, Float, Query, Shape, Sigma, Value, Weights
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.patches import take_patches
 from posattn_jax.ops.attention.problem import Problem
-
-
-def toeplitz(values: Array, grid_shape: Shape) -> Array:
-    """P[t, s] = values[s - t] (Algorithm 9): [*R, ...] -> [N, N, ...].
-
-    The patch of query t starts at S - 1 - t: the query axes are truly reversed, where the paper's step 2 as printed
-    would leave the range.
-    """
-    shape = grid.check_grid(grid_shape)
-    return take_patches(values, np.asarray(shape) - 1 - grid.positions(shape), shape)
 
 
 def span_by_pair(
@@ -31,9 +20,9 @@ def span_by_pair(
     positions = grid.positions(grid_shape)
     log_g = span.log_gaussian(grid.relative_coordinates(grid_shape, reference_shape), sigma)
     if sigma.ndim > 1:  # one Gaussian a head: its axis goes last to be carried along, then first again
-        log_g_star = jnp.moveaxis(toeplitz(jnp.moveaxis(log_g, 0, -1), grid_shape), -1, 0)
+        log_g_star = jnp.moveaxis(grid.toeplitz(jnp.moveaxis(log_g, 0, -1), grid_shape), -1, 0)
     else:
-        log_g_star = toeplitz(log_g, grid_shape)
+        log_g_star = grid.toeplitz(log_g, grid_shape)
     half = span.half_span(sigma, threshold, grid_shape, reference_shape)
     return log_g_star, span.inside_span(jnp.asarray(positions) - positions[:, None], half)
 
@@ -66,11 +55,11 @@ def attention_weights(problem: Problem) -> Weights:
     terms += problem.content_scores(query)
     if problem.relative_encoding is not None:
         positional = query[:, cls:] if problem.position_bias is None else query[:, cls:] + problem.position_bias
-        p = toeplitz(problem.relative_encoding, shape)
+        p = grid.toeplitz(problem.relative_encoding, shape)
         terms += of_all(jnp.einsum("bthd,tshd->bhts", positional, p, preferred_element_type=dtype), 0)
     logits, masks = terms * problem.scaling, []
     if problem.relative_bias is not None:
-        logits += of_all(jnp.moveaxis(toeplitz(problem.relative_bias, shape), -1, 0), 0)
+        logits += of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, shape), -1, 0), 0)
     if problem.sigma is not None:
         log_g, inside = span_by_pair(problem.sigma, problem.threshold, shape, problem.reference_shape)
         logits = scores.modulate(logits, of_all(log_g, 0).astype(dtype), problem.span_mode)

@@ -14,6 +14,7 @@ from jax import lax
 
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
+from posattn_jax.ops.kernels import relative_shift
 
 # Queries of a row: more make larger products, but also more offsets that only some of them meet.
 ROW_QUERIES = 16
@@ -126,16 +127,8 @@ class Rows:
         return lax.scatter_add(table, first, bands, dimensions, mode="promise_in_bounds")
 
     def shift(self, x: Array) -> Array:
-        """From offsets to keys: out[..., t, s] = x[..., t, (T - 1 - t) L + s], with T queries and lines of L.
-
-        Flattened, that is position t (r - L) + (T - 1) L + s: drop (T - 1) L entries, fold into rows L shorter.
-        """
-        t, r = x.shape[-2:]
-        if t == 1:
-            return x
-        flat = x.reshape(*x.shape[:-2], t * r)
-        flat = lax.slice_in_dim(flat, (t - 1) * self.line, t * r - self.line, axis=-1)
-        return flat.reshape(*x.shape[:-2], t, r - self.line)[..., : r - (t - 1) * self.line]
+        """From offsets to keys, for what each query of a row has of its own: [... t r] -> [... t s]."""
+        return relative_shift(x, self.line)
 
     def unshift(self, x: Array) -> Array:
         """The transpose of `shift`, [... t s] -> [... t r]: 0 at the offsets that a query does not meet."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Query
 from posattn_jax.ops import grid, span
-from posattn_jax.ops.attention.patches import attend_patches, take_patches
+from posattn_jax.ops.attention.patches import attend_patches
 from posattn_jax.ops.attention.problem import Problem
 
 
@@ -26,7 +26,7 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
 
     def gather(rows: Array) -> Array:
         padding = [(reach, reach) for reach in half] + [(0, 0)] * (rows.ndim - len(half))
-        return take_patches(jnp.pad(rows, padding), positions, size)
+        return grid.take_patches(jnp.pad(rows, padding), positions, size)
 
     position_scores = 0.0
     if problem.encoding is not None:

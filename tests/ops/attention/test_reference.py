@@ -1,6 +1,6 @@
 import jax.numpy as jnp
 
-from posattn_jax.ops.attention.reference import toeplitz
+from posattn_jax.ops.grid import toeplitz
 from tests import oracle
 from tests.ops.attention.attention_suite import AllPairsSuite
 
@@ -9,7 +9,7 @@ class TestReference(AllPairsSuite):
     implementation = "reference"
 
 
-def test_unfold_takes_the_entry_of_key_minus_query():
+def test_toeplitz_takes_the_entry_of_key_minus_query():
     grid_shape = (3, 1, 2)
     values = jnp.arange(5 * 1 * 3).reshape(5, 1, 3)
     where = oracle.positions(grid_shape)

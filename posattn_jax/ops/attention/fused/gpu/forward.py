@@ -24,7 +24,7 @@ from posattn_jax.ops.attention.fused.gpu.program import begin, run
 def forward_operands(plan: Plan) -> Operands:
     """What the kernel holds in shared memory."""
     names = plan.present("content_query", "position_query", "key", "value")
-    return Operands(tuple(names), turns={"value": "key"}, makes=False)
+    return Operands(tuple(names), turns={"value": "key"}, stages=False)
 
 
 def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
