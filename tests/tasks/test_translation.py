@@ -9,7 +9,7 @@ import pytest
 
 from posattn_jax.data.tokenizer import BEGIN, END, PAD
 from posattn_jax.tasks.translation import Translation
-from tests.models.test_seq2seq import V, made
+from tests.models.test_seq2seq import V, built
 from tests.support.slow import slow
 
 SOURCE = np.array([[5, 6, 7, END], [8, END, PAD, PAD], [PAD] * 4])
@@ -17,7 +17,7 @@ TARGET = np.array([[9, 4, END, PAD], [6, 7, 8, END], [PAD] * 4])
 
 
 def task_of(mixer, **fields):
-    model, params = made(mixer)
+    model, params = built(mixer)
     return Translation(model=model, begin_id=BEGIN, end_id=END, pad_id=PAD, **fields), params
 
 
