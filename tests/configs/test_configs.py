@@ -64,7 +64,8 @@ ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d
 ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 # test_main.py trains the first.
-NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "translution_moving_mnist", "translution_imagenet")
+NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips")
+NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # What no record says: the sides of an image, its channels, and how many labels there are.

@@ -41,13 +41,13 @@ def test_a_data_set_and_a_task_of_your_own(tmp_path, monkeypatch):
     config = names["get_config"]()
     config.model.update(num_blocks=1, width=16, dropout_rate=0.0)
     config.model.block.dropout_rate, config.cache_dir = 0.0, str(tmp_path / "cache")
-    config.train.update(total_epochs=40.0, eval_steps=1000)
+    config.train.update(total_epochs=20.0, eval_steps=1000)
     config.optimizer.learning_rate, config.task.smoothing = 3e-3, 0.2
     train(config, tmp_path / "run")
     final = json.loads((tmp_path / "run" / "summary.json").read_text())["final"]
-    assert final["accuracy"] > 0.9
+    assert final["accuracy"] > 0.8
     least = -0.9 * np.log(0.9) - 0.1 * np.log(0.1)  # of labels that are smoothed
-    assert least - 1e-6 < final["loss"] < least + 0.1
+    assert least < final["loss"] < least + 0.2
 
 
 def test_every_page_is_in_the_index():
