@@ -17,6 +17,7 @@ from posattn_jax.build.parts import build, leaves, set_all
 from posattn_jax.build.pretrained import pretrained_run, start_from_pretrained
 from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.tokenizer import HASH_FILE
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops import grid
@@ -58,7 +59,8 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
     for name in ("train", "optimizer", "mesh"):  # what is wrong there is told before minutes go into reading
         build(config[name], name)
     places = [shape[0] for shape in leaves(config.model, "key_shape") if shape]
-    pretrained = pretrained_run(config) if config.task.get("pretrained") else None
+    has_begun = workdir is not None and (workdir / HASH_FILE).exists()  # then its start may be gone
+    pretrained = pretrained_run(config) if config.task.get("pretrained") and not has_begun else None
     reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, pretrained, min(places, default=None))
     try:
         return data_set(config).load(reading)
