@@ -47,7 +47,7 @@ class Program:
       sigmas: the parameters of all -> the sigma of each block.
 
     Raises:
-      InputError: batches that the mesh does not divide.
+      InputError: batches that the mesh does not divide, or that are larger than the data.
     """
 
     def __init__(
@@ -66,6 +66,9 @@ class Program:
         self.orders = [
             order_of(each.train_source, settings.batch_size, settings.accumulation_steps, each.seed) for each in data
         ]
+        self._datasets = [
+            order.dataset() for order in self.orders
+        ]  # what cannot be ordered is told before a run is made
         self.steps_per_epoch, self.examples_per_step = self.orders[0].steps_per_epoch, self.orders[0].examples_per_step
         resident = functools.partial(ResidentData.of, mesh=mesh, most_mib=settings.resident_mib)
         self._resident = resident([each.train_source for each in data])
@@ -98,7 +101,7 @@ class Program:
     def batches(self, i: int) -> grain.DatasetIterator:
         """What is read of the examples of the i-th seed, in its order; of device-resident ones the ids alone."""
         source = self.data[i].train_source if self._resident is None else ResidentIds(len(self.data[i].train_source))
-        return training_batches(source, self.orders[i].dataset(), self.micro_batches[0], own_share(self.mesh))
+        return training_batches(source, self._datasets[i], self.micro_batches[0], own_share(self.mesh))
 
     def update(
         self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, bounds: Bounds | None, clock: Clock

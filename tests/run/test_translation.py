@@ -139,7 +139,7 @@ def translates(workdir, monkeypatch):
     whole, output = done.stdout.decode().splitlines(), io.StringIO()
     assert len(whole) == 20 and [i for i in range(20) if not whole[i]] == [3, 11]
     with monkeypatch.context() as patch:
-        patch.setattr(translating, "CHUNK_BATCHES", 1)
+        patch.setattr(translate, "CHUNK_BATCHES", 1)
         translate.translate(workdir, None, io.BytesIO(text), output)
     assert output.getvalue().splitlines() == whole
     assert done.stderr.decode().startswith("average of the checkpoints ") and done.stderr.count(b"\n") == 1

@@ -13,7 +13,7 @@ from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part, set_all
 from posattn_jax.data import tokenizer
-from posattn_jax.data.image_sets import Images
+from posattn_jax.data.image_sets import Images, LabelledImages
 from posattn_jax.data.images import split
 from posattn_jax.system.files import write_json
 from posattn_jax.train.checkpoint import Checkpoints
@@ -35,8 +35,9 @@ def make_digits(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None, 
     config = change(digits.get_config(variant), fields or {})
     _save(workdir, config)
     image = validation_digits(config.seed).images[0] / np.float32(16)
-    height, width = (side // config.data.pool for side in image.shape[:2])
-    image = image.reshape(height, config.data.pool, width, config.data.pool, 1).mean((1, 3))
+    pool = config.data.get("pool", 1)
+    height, width = (side // pool for side in image.shape[:2])
+    image = image.reshape(height, pool, width, pool, 1).mean((1, 3))
     np.savez(workdir / "positions.npz", image=image)
     return workdir
 
@@ -62,7 +63,7 @@ def _save(workdir, config):
     config.cache_dir = str(workdir.parent / "cache")
     write_json(workdir / "config.json", config.to_dict())
     data = experiment.data_set(config)
-    if not isinstance(data, Images):
+    if not isinstance(data, LabelledImages):
         tokenizer.keep(tokenizer.train(sentences(0, 300), 50), workdir)
     set_all(config.model, implementation="auto")  # what a run on another device may have had, this one has perhaps not
     task = experiment.make_task(config, data.empty(workdir))

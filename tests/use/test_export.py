@@ -17,6 +17,7 @@ from configs.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.common_vit import VALUES, general
 from posattn_jax import Content, KernelEncoding, Positional, RelativeBias, SinusoidalEncoding
 from posattn_jax.build.parts import part
+from posattn_jax.data.image_sets import PointClouds
 from posattn_jax.system.errors import InputError
 from posattn_jax.use import export, trained
 from tests.support.command import run_forked
@@ -157,9 +158,9 @@ def test_runs_that_are_not_exported(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_points_are_not_exported(tmp_path):
-    fields = {"data.layout": "points", "data.num_points": 9, "data.pool": 1}
+    fields = {"data": part(PointClouds, name="digits", num_points=9)}
     fields |= {"model": patches("mean", (1,)), VALUES: general()}
-    with pytest.raises(InputError, match='data.layout="points" is not exported'):
+    with pytest.raises(InputError, match="data.kind=PointClouds is not exported"):
         export.export(make_digits(tmp_path / "run", fields))
 
 
