@@ -7,6 +7,7 @@ from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
+from posattn_jax.nn.decay import LearnedDecay
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
@@ -66,6 +67,7 @@ __all__ = [
     "Glu",
     "KernelEncoding",
     "KeyPositional",
+    "LearnedDecay",
     "LearnedEncoding",
     "LearnedPositions",
     "LinearBias",

@@ -11,6 +11,7 @@ import pytest
 import scipy.special
 
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.decay import LearnedDecay
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, SinusoidalEncoding
 from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent, slopes
 from posattn_jax.nn.places import FourierPositions
@@ -68,6 +69,15 @@ class Alibi:
     def logit(self, x, query, key, t, s):
         scale = math.sqrt(len(query[0]))  # the bias is not divided by it
         return {h: dot(query[h], key[h]) - scale * 2 ** (-4 * (h + 1)) * math.dist(t, s) for h in range(H)}
+
+
+class Decay:
+    layer: ClassVar[dict] = {"terms": (Content(), LearnedDecay(**F64))}
+
+    def logit(self, x, query, key, t, s):
+        """Of weights that are multiplied by exp(-a_h |s - t|); the bias is not divided by the scale."""
+        scale, rates = math.sqrt(len(query[0])), np.exp(x["terms_1/log_a"])
+        return {h: dot(query[h], key[h]) - scale * rates[h] * math.dist(t, s) for h in range(H)}
 
 
 class Shaw:
@@ -180,6 +190,7 @@ METHODS = {
     "rotary-1d": (Rotary(), (4,), 2),
     "rotary-2d": (Rotary(), (2, 3), 4),
     "alibi": (Alibi(), (2, 3), 2),
+    "learned decay": (Decay(), (2, 3), 2),
     "shaw-1d": (Shaw(), (4,), 2),
     "shaw-2d": (ShawOnAGrid(), (3, 2), 2),
     "ramachandran": (Ramachandran(), (2, 3), 2),
@@ -233,6 +244,21 @@ def test_values_and_gradients_of_a_layer(float64, name):
     np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-10)
     for path, gradient in ({"inputs": of_inputs} | flat(gradients)).items():
         np.testing.assert_allclose(gradient, expected_gradients[path], rtol=1e-8, atol=1e-9, err_msg=path)
+
+
+@pytest.mark.parametrize("grid_shape", [(1,), (7,), (3, 1, 2)], ids=str)
+def test_a_decay_multiplies_weights(grid_shape):
+    """Without content all that is left is exp(-a |s - t|), normalised."""
+    layer, n = PositionalSelfAttention(H, terms=(LearnedDecay(initial_decay=0.7),)), math.prod(grid_shape)
+    inputs = jnp.ones((1, n, 4))
+    variables = layer.init(jax.random.key(0), inputs, grid_shape)
+    _, intermediates = layer.apply(variables, inputs, grid_shape, return_intermediates=True, return_weights=True)
+    where = np.array(oracle.positions(grid_shape), float)
+    expected = np.exp(-0.7 * np.linalg.norm(where[:, None] - where, axis=-1))
+    expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(intermediates["weights"][0], np.broadcast_to(expected, (H, n, n)), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"initial_decay=0.0: expected more than 0"):
+        LearnedDecay(initial_decay=0.0)
 
 
 @pytest.mark.parametrize("p", [1, 2])

@@ -1,0 +1,36 @@
+"""Does a decay with distance whose rate is learned do better than ALiBi's, whose rates are given? (Ours; LearnedDecay.)
+
+python -m posattn_jax.main --config=configs/question_decay.py --mode=sweep --workdir=runs/question_decay --workers=2
+Hardware and time: an estimated 6 minutes of one CPU core. Expected: not known.
+The weights of head h are multiplied by exp(-a_h |s - t|), a_h trained from .1: `posattn_jax/nn/decay.py`.
+"" (digits, the backbone of configs/compare.py, which knows no other positions), :tiny (tests).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, compare
+from posattn_jax import Content, LearnedDecay, LinearBias
+from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import change, part
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    terms = {"content": part(Content), "decay": part(LearnedDecay)}
+    return change(compare.get_config(variant), {common.TERMS: terms})
+
+
+def sweep(variant: str = "") -> Plan:
+    alibi = {"content": part(Content), "linear_bias": part(LinearBias)}
+    return Plan(
+        "Does a decay with distance do better where its rate is learned?",
+        (
+            Treatment("none", "no positions", {common.TERMS: {"content": part(Content)}}),
+            Treatment("alibi", "ALiBi", {common.TERMS: alibi}),
+            Treatment("decay", "learned decay"),
+        ),
+        (
+            Hypothesis("A learned decay gives a higher accuracy than ALiBi", "decay", "alibi", "greater"),
+            Hypothesis("ALiBi gives a higher accuracy than no positions", "alibi", "none", "greater"),
+        ),
+        seeds=PAPER_SEEDS[:3],
+    )

@@ -1,0 +1,50 @@
+"""A score term that decays with distance, at a rate that is learned."""
+
+import math
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Key, Query
+from posattn_jax.nn.parts import Part
+from posattn_jax.nn.scores import Scores
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid
+
+
+class LearnedDecay(nn.Module):
+    """Weights times exp(-a_h |s - t|): beta_{s-t} = -a_h |s - t|, not scaled, with a_h = exp(log_a_h) trained.
+
+    |s - t| is the Euclidean distance in positions. As `LinearBias`, whose slopes are given; ours.
+
+    Attributes:
+      initial_decay: a_h of every head at the start.
+      param_dtype: of log_a [h].
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Content, LearnedDecay, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(Content(), LearnedDecay()))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["terms_1"])
+      {'log_a': (2,)}
+    """
+
+    needs: ClassVar[tuple[Part, ...]] = ()
+
+    initial_decay: float = 0.1
+    param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        if self.initial_decay <= 0:
+            raise ValueError(f"initial_decay={self.initial_decay}: expected more than 0")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        start = nn.initializers.constant(math.log(self.initial_decay))
+        log_a = self.param("log_a", start, (tokens.num_heads,), self.param_dtype)
+        distance = jnp.linalg.norm(grid.relative_offsets(tokens.table_shape).astype(log_a.dtype), axis=-1)
+        return Scores(relative_bias=-jnp.exp(log_a) * distance[..., None])
