@@ -122,4 +122,27 @@ SETS = {
             "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
         },
     ),
+    "fashion_mnist": IdxFiles(  # Xiao, Rasul and Vollgraf 2017
+        title="Fashion-MNIST",
+        names=(
+            "T-shirt/top",
+            "trouser",
+            "pullover",
+            "dress",
+            "coat",
+            "sandal",
+            "shirt",
+            "sneaker",
+            "bag",
+            "ankle boot",
+        ),
+        url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        places=(".", "fashion_mnist", "FashionMNIST/raw"),
+        md5s={
+            "train-images-idx3-ubyte": ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", None),
+            "train-labels-idx1-ubyte": ("25c81989df183df01b3e8a0aad5dffbe", None),
+            "t10k-images-idx3-ubyte": ("bef4ecab320f06d8554ea6380940ec79", None),
+            "t10k-labels-idx1-ubyte": ("bb300cfdad3c16e7a12a480ee83cd310", None),
+        },
+    ),
 }

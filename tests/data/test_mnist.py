@@ -3,6 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from configs import fashion_mnist
+from posattn_jax.build import experiment
 from posattn_jax.data.mnist import SETS
 from posattn_jax.system.errors import InputError
 from tests.support import made_data
@@ -25,6 +27,20 @@ def test_reads_both_splits(tmp_path, place, suffix):
         assert loaded.images.dtype == np.uint8 and loaded.num_classes == 10
         np.testing.assert_array_equal(loaded.images, images[..., None])
         np.testing.assert_array_equal(loaded.labels, labels)
+
+
+@pytest.mark.parametrize("place", [".", "fashion_mnist", "FashionMNIST/raw"])
+def test_fashion_mnist_is_read_as_mnist_is(tmp_path, place):
+    made_data.write_mnist(tmp_path / place)
+    config = fashion_mnist.get_config("tiny")
+    config.data.dir = str(tmp_path)
+    data, sources = experiment.data_set(config), experiment.load_sources(config)
+    assert len(data.classes) == 10 and data.classes[9] == "ankle boot" and len(data.files()) == 4
+    assert data.shape == sources["train"].images.images.shape[1:] == (28, 28, 1)
+    np.testing.assert_array_equal(sources["train"].images.images, MNIST.load(tmp_path / place, "train").images)
+    (tmp_path / place / IMAGES).unlink()
+    with pytest.raises(InputError, match=f"Fashion-MNIST not found in data.dir={tmp_path}.*or in FashionMNIST/raw"):
+        experiment.load_sources(config)
 
 
 def test_missing_files_are_named(folder):
