@@ -67,6 +67,7 @@ def test_evaluate_on_a_larger_grid(trained):
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["--config.optimizer.schedule=cosine"], "--config.optimizer.schedule=cosine: expected a field of this part"),
         (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
         pytest.param(["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int", marks=pytest.mark.slow),
         (

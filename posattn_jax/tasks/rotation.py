@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -23,6 +23,8 @@ class Rotation(Classification):
       ValueError: images that are not square, or not on a grid of two dimensions.
     """
 
+    classes: ClassVar[tuple[str, ...]] = ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
+
     def __post_init__(self):
         if len(self.input_shape) != 2 or self.input_shape[0] != self.input_shape[1]:
             raise ValueError(f"input_shape={tuple(self.input_shape)}: expected square images, which can be turned")
@@ -30,7 +32,7 @@ class Rotation(Classification):
     @classmethod
     def around(cls, model: Any, knows: Mapping[str, Any]) -> Any:
         """The model with four classes, whatever the data's are."""
-        return model.clone(num_classes=4)
+        return model.clone(num_classes=len(cls.classes))
 
     def turned(self, batch: dict[str, Array]) -> dict[str, Array]:
         """{"inputs" [4b t c], "labels" [4b], "weights" [4b]} of a batch of images [b t c]."""

@@ -20,6 +20,7 @@ class Task:
     Attributes:
       score: of the validation metrics, the one by which the best epoch is chosen: the highest.
       unit: what the examples are, for progress and speed.
+      classes: the names of what is told, by number; (): those of the data.
       models: of which class the config's model is one.
       can_vmap_seeds: whether its seeds can be vmapped: see `train.seed_map`.
       grid_shape: the grid that attention meets.
@@ -27,6 +28,7 @@ class Task:
 
     score: ClassVar[str]
     unit: ClassVar[str]
+    classes: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[type, ...]]
     can_vmap_seeds: ClassVar[bool] = False
     grid_shape: Shape

@@ -59,7 +59,7 @@ class TrainedRun:
     @property
     def names(self) -> tuple[str, ...]:
         """Of the classes, by number; (): it tells a number, or tokens."""
-        return self.data.classes
+        return self.task.classes or self.data.classes
 
     def images(self, images: np.ndarray) -> GridImages | Points:
         """A source of images [n *sides c], uint8."""

@@ -8,8 +8,11 @@ from scipy.special import log_softmax
 
 from configs import rotation
 from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, part
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.rotation import Rotation
+from posattn_jax.use import trained
+from tests.support.made_runs import make_digits
 
 
 def load(**fields):
@@ -54,6 +57,12 @@ def test_gradients_reach_every_parameter_and_labels_mean_nothing():
         np.testing.assert_array_equal(found, same)
         assert jnp.isfinite(found).all()
     assert float(jnp.abs(gradient(params, batch)["head_output"]["kernel"]).max()) > 0
+
+
+def test_a_run_tells_by_how_much_an_image_is_turned(tmp_path):
+    run = trained.of_run(make_digits(tmp_path / "run", {"task": part(Rotation)}))
+    assert run.names == ("0 degrees", "90 degrees", "180 degrees", "270 degrees") and run.task.model.num_classes == 4
+    assert run.told(np.array([0.0, 0.0, 9.0, 0.0]))["name"] == "180 degrees"
 
 
 def test_images_that_cannot_be_turned():
