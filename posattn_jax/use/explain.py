@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.analysis import attention_page
-from posattn_jax.analysis.attention_page import Example, Kernel, Layer, Page
 from posattn_jax.axes import Array
 from posattn_jax.data import image_files
 from posattn_jax.data.images import GridImages
@@ -70,19 +69,20 @@ def explain(
         return 2
     _check_size(run, len(good), *map(len, chosen))
     look = jax.jit(lambda params, batch: run.task.apply(params, batch, return_weights=True))
-    examples = [_example(run, look, title, given, *chosen) for title, given in good]
+    weights, examples = zip(*(_example(run, look, title, given, *chosen) for title, given in good), strict=True)
     what = "masked tokens" if isinstance(run.task, MaskedLanguageModelling) else run.data.name
-    page = Page(
-        title=f"What attention attends to: {what}",
-        about=f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
-        grid=tuple(run.task.grid_shape),
-        shown=shown,
-        num_class_tokens=_num_class_tokens(run),
-        heads=[head + 1 for head in chosen[1]],
-        layers=_layers(run, examples, *chosen),
-        examples=examples,
-    )
-    text, path = attention_page.compose(page), workdir / "attention.html"
+    data = {
+        "kind": "text" if run.is_of_sentences() else "image",
+        "about": f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
+        "grid": run.task.grid_shape,
+        "shown": shown,
+        "classTokens": _num_class_tokens(run),
+        "heads": [head + 1 for head in chosen[1]],
+        "layers": _layers(run, weights, *chosen),
+        "examples": examples,
+    }
+    text = attention_page.compose(f"What attention attends to: {what}", data)
+    path = workdir / "attention.html"
     write_atomically(path, lambda file: file.write(text.encode()))
     print(f"{path}: {len(good)} of {len(asked)} inputs, {len(text) / 2**20:.1f} MiB")
     return 2 if len(good) < len(asked) else 0
@@ -144,20 +144,21 @@ def _images(run: TrainedRun, inputs: Sequence[str]) -> Asked:
 
 def _example(
     run: TrainedRun, look: Callable, title: str, given: Any, layers: Sequence[int], heads: Sequence[int]
-) -> Example:
-    """An input with its weights; of a sentence without those of its padding."""
+) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """The weights of each layer [h t s], and what the page says of an input; of a sentence without its padding."""
     source = run.sentences([given]) if run.is_of_sentences() else run.images(given[None])
     batch = {name: jnp.asarray(array) for name, array in source.batch(np.arange(1)).items()}
     logits, intermediates = look(run.params, batch)
     weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
     told = "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.told(np.asarray(logits[0], float)))
     if not run.is_of_sentences():
-        return Example(title, told, weights, picture=given)
+        return weights, attention_page.example(title, told, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])
     num, is_piece = int((ids != PAD).sum()), ids >= len(SPECIALS)
     pieces = iter(run.source.tokenizer.pieces(ids[is_piece]))
     tokens = [next(pieces) if own else SPECIAL_NAMES[int(each)] for each, own in zip(ids[:num], is_piece, strict=False)]
-    return Example(title, told, [each[:, :num, :num] for each in weights], tokens=tokens)
+    weights = [each[:, :num, :num] for each in weights]
+    return weights, attention_page.example(title, told, weights, tokens=tokens)
 
 
 def _sentence(told: dict[str, Any]) -> str:
@@ -166,26 +167,34 @@ def _sentence(told: dict[str, Any]) -> str:
     return f"The model tells: {told['name']}, with probability {told['probability']:.3f}."
 
 
-def _layers(run: TrainedRun, examples: Sequence[Example], layers: Sequence[int], heads: Sequence[int]) -> list[Layer]:
-    """What the chosen layers know of distances, of the chosen heads."""
+def _layers(
+    run: TrainedRun, weights: Sequence[list[np.ndarray]], layers: Sequence[int], heads: Sequence[int]
+) -> list[dict[str, Any]]:
+    """What the chosen layers know of distances, of the chosen heads; `weights` are those of every input."""
     intermediates = jax.jit(run.task.describe)(run.params)
     grid, cls = tuple(run.task.grid_shape), _num_class_tokens(run)
     found = []
     for at, i in enumerate(layers):
         out, attention = intermediates[f"block_{i}"], run.task.blocks[i].attention
-        mean = attention_page.mean_by_offset([each.weights[at][:, cls:, cls:] for each in examples], grid)
-        kernels, half = [Kernel("Mean weight", "of keys so far from their query, in these inputs", mean)], None
+        mean = attention_page.mean_by_offset([each[at][:, cls:, cls:] for each in weights], grid)
+        kernels, half = (
+            [attention_page.kernel("Mean weight", "of keys so far from their query, in these inputs", mean)],
+            None,
+        )
         alone = _scores_of_positions(run, i, out)
         if alone is not None:
             what = "what any key so far from its query is scored for that"
-            kernels.append(Kernel("Scores of positions alone", what, np.asarray(alone, float)[list(heads)]))
+            kernels.append(
+                attention_page.kernel("Scores of positions alone", what, np.asarray(alone, float)[list(heads)])
+            )
         if "sigma" in out:
             num_heads = attention.num_heads
             half = _of_heads(span.half_span(out["sigma"], attention.span.threshold, grid), 1, num_heads)[list(heads)]
+            half = half.tolist()
             gaussian = _of_heads(span.gaussian(grid, out["sigma"]), len(grid), num_heads)[list(heads)]
             what = "scores are multiplied by it" if attention.span.mode == "multiply" else "its logarithm is added"
-            kernels.append(Kernel("Gaussian of the span", what, gaussian))
-        found.append(Layer(i + 1, half, kernels))
+            kernels.append(attention_page.kernel("Gaussian of the span", what, gaussian))
+        found.append({"number": i + 1, "halfSpans": half, "kernels": kernels})
     return found
 
 
