@@ -46,7 +46,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     except ImportError as error:
         raise InputError('--mode=export needs the extra "export": pip install posattn_jax[export]') from error
     run = trained.of_run(workdir, implementation="dense")
-    if not (run.is_of_sentences() or isinstance(run.source, GridImages)):
+    if not (run.is_of_sentences or isinstance(run.source, GridImages)):
         raise InputError(f"--workdir={workdir}: data.kind=PointClouds is not exported: expected a grid")
     inputs = _inputs(run)
     whole = _exported(run, inputs)
@@ -64,7 +64,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         "data": run.data.name,
         "step": run.step,
     }
-    about |= _tokens(run, folder) if run.is_of_sentences() else {"images": IMAGES}
+    about |= _tokens(run, folder) if run.is_of_sentences else {"images": IMAGES}
     for name, content in ((MODEL_FILE, data), ("load.py", pathlib.Path(exported.__file__).read_bytes())):
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     write_json(folder / "model.json", about)  # last: it says which model is whole
@@ -75,7 +75,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
 
 def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
     """Name, shape and dtype of each input, and what it is."""
-    if run.is_of_sentences():
+    if run.is_of_sentences:
         shape = ["b", run.source.length]
         ids = "ids of tokens: [CLS] first [SEP] second [SEP], or one sentence alone, then [PAD]"
         return [
@@ -116,13 +116,13 @@ def _logits(run: TrainedRun):
         batch = source.read({"images": pixels[None], "labels": jnp.zeros(1, jnp.int32)})
         return run.task.apply(run.params, batch)[0][0]
 
-    return of_sentences if run.is_of_sentences() else of_images
+    return of_sentences if run.is_of_sentences else of_images
 
 
 def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Exported:
     """The model, its tables made, for any number of examples: a program for one, mapped over them."""
     intermediates = jax.jit(run.task.describe)(run.params)
-    if run.is_of_sentences():
+    if run.is_of_sentences:
         encoder, own = with_tables(run.task.model.encoder, run.params["encoder"], intermediates)
         model, params = run.task.model.clone(encoder=encoder), {**run.params, "encoder": own}
     else:
@@ -138,7 +138,7 @@ def _difference(run: TrainedRun, folder: pathlib.Path) -> float:
     rng, examples = np.random.default_rng(0), []
     for each in json.loads((folder / "model.json").read_text(encoding="utf-8"))["inputs"]:
         shape = (2, *each["shape"][1:])
-        whole = {"tokens": run.source.tokenizer.vocabulary_size, "segments": 2} if run.is_of_sentences() else {}
+        whole = {"tokens": run.source.tokenizer.vocabulary_size, "segments": 2} if run.is_of_sentences else {}
         values = rng.integers(0, whole[each["name"]], shape) if whole else rng.random(shape)
         examples.append(values.astype(each["dtype"]))
     ours = jax.jit(jax.vmap(_logits(run)))(*examples)
