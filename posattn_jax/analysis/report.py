@@ -28,7 +28,7 @@ from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
 from posattn_jax.analysis.sweep_figures import draw_sweep
-from posattn_jax.system.files import write_atomically, write_json
+from posattn_jax.system.files import write_json, write_text
 
 WHERE_PICTURES_ARE = (
     "Pictures: `python -m posattn_jax.main --mode=report --workdir=FOLDER`, FOLDER being that of this file, "
@@ -59,10 +59,10 @@ def write(workdir: pathlib.Path) -> None:
         runs_file.write(folder / runs_file.NAME, runs)
     captions = draw_sweep(runs, folder / "figures")
     text = compose(runs, found, tested)
-    write_atomically(folder / "report.md", lambda file: file.write(text.encode()))
+    write_text(folder / "report.md", text)
     pictures = [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
     page = to_html(compose(runs, found, tested, pictures), folder, runs.plan.question)
-    write_atomically(folder / "index.html", lambda file: file.write(page.encode()))
+    write_text(folder / "index.html", page)
     write_json(folder / "results.json", _results(runs, found, tested))
     for line in runs.left_out:
         print(f"left out: {line}")

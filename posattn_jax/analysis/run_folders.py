@@ -1,6 +1,5 @@
 """A sweep as `read_runs` finds it: run folders, or the one file that stands for them."""
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.analysis.translation_scores import p_of_folders
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import has_fields, is_evaluated, read_metrics
+from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_metrics
 
 
 def read_runs(workdir: pathlib.Path) -> Runs:
@@ -166,9 +165,4 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+    return read_json(path) if path.exists() else None

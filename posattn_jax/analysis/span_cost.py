@@ -5,7 +5,6 @@ an update. The legend has each run's validation accuracy after its last step.
 """
 
 import argparse
-import json
 import pathlib
 from collections import defaultdict
 
@@ -13,13 +12,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from posattn_jax.analysis.figures import MARKERS, STYLES
-from posattn_jax.system.files import read_metrics
+from posattn_jax.system.files import read_json, read_metrics
 
 
 def read_run(workdir: pathlib.Path) -> tuple[str, dict[str, tuple[list[int], list[float]]]]:
     """A run's label, and per panel the steps and the values at them: means over blocks, dimensions and heads."""
-    config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
+    config = read_json(workdir / "config.json")
+    summary = read_json(workdir / "summary.json")
     images = config["train"]["batch_size"] * config["train"]["accumulation_steps"]
     reach = 2 * np.asarray(summary["grid_shape"]) - 1
     values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from posattn_jax.analysis.statistics import Interval
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 
 Tokenize = Literal["13a", "zh", "intl", "char", "none"]
 BASELINE = "baseline"
@@ -134,7 +134,7 @@ def write_for_outside_metrics(
     paths = [folder / name for name in (SOURCE, HYPOTHESIS, REFERENCE)]
     for path, sentences in zip(paths, (sources, hypotheses, references), strict=True):
         text = "".join(" ".join(sentence.splitlines()) + "\n" for sentence in sentences)
-        write_atomically(path, lambda file, text=text: file.write(text.encode()))
+        write_text(path, text)
     return paths
 
 

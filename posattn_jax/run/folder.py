@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build.model import check_version
 from posattn_jax.build.names import name_of
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten
+from posattn_jax.system.files import flatten, read_json
 from posattn_jax.train.schedule import ENDLESS
 
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
@@ -65,10 +65,7 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
         if visible or workdir.is_file():
             raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
         return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+    return read_json(path)
 
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:

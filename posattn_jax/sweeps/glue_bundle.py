@@ -11,7 +11,6 @@ and a line says so. Exit codes: 0 done, 1 failed while running, 2 wrong input.
 
 import argparse
 import io
-import json
 import pathlib
 import sys
 import zipfile
@@ -19,7 +18,7 @@ import zipfile
 from posattn_jax.data import glue
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import read_json, write_atomically
 from posattn_jax.use import trained
 
 SCORES = ("score", "score_mismatched", "score")  # of the groups of a task, which is judged by them
@@ -44,7 +43,7 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
     filled = []
     for task_name, task in glue.TASKS.items():
         for stem, number, metric in zip(task.answers, task.num_asked, SCORES, strict=False):
-            scores = {path.parent: json.loads(path.read_text())["best"][metric] for path in finished[task_name]}
+            scores = {path.parent: read_json(path)["best"][metric] for path in finished[task_name]}
             best = max(scores, key=lambda run: scores[run], default=None)
             if best is not None and best not in answered:
                 evaluate(trained.read_config(best), best)

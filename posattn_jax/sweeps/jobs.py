@@ -3,14 +3,13 @@
 import contextlib
 import dataclasses
 import fcntl
-import json
 import pathlib
 import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from posattn_jax.system.files import is_evaluated, read_metrics
+from posattn_jax.system.files import is_evaluated, read_json, read_metrics
 
 # What a run exits with after it was asked to stop: it has saved, or had nothing to save yet.
 STOPPED = (130, 143, -2, -15)
@@ -113,7 +112,7 @@ def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from posattn_jax.data.tokenizer import CLS, PAD, SEP, SPECIALS
 from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
@@ -75,7 +75,7 @@ def explain(
     }
     text = attention_page.compose(f"What attention attends to: {what}", data)
     path = workdir / "attention.html"
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, text)
     print(f"{path}: {len(good)} of {len(asked)} inputs, {len(text) / 2**20:.1f} MiB")
     return 2 if len(good) < len(asked) else 0
 

@@ -5,7 +5,6 @@ WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 from importlib import metadata
 from typing import Any
@@ -69,7 +68,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     write_json(folder / "model.json", about)  # last: it says which model is whole
     print(f"{folder / MODEL_FILE}: {len(data) / 2**20:.1f} MiB for {', '.join(whole.platforms)}, batches of any size")
-    print(f"logits differ from the module's by {_difference(run, folder):.1e} at most (2 random inputs)")
+    print(f"logits differ from the module's by {_difference(run, folder, inputs):.1e} at most (2 random inputs)")
     return folder
 
 
@@ -133,10 +132,10 @@ def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Expor
     return jax_export.export(jax.jit(jax.vmap(_logits(folded))), platforms=PLATFORMS)(*shapes)
 
 
-def _difference(run: TrainedRun, folder: pathlib.Path) -> float:
+def _difference(run: TrainedRun, folder: pathlib.Path, inputs: list[dict[str, Any]]) -> float:
     """The largest between the logits of what was written and the module's."""
     rng, examples = np.random.default_rng(0), []
-    for each in json.loads((folder / "model.json").read_text(encoding="utf-8"))["inputs"]:
+    for each in inputs:
         shape = (2, *each["shape"][1:])
         whole = {"tokens": run.source.tokenizer.vocabulary_size, "segments": 2} if run.is_of_sentences else {}
         values = rng.integers(0, whole[each["name"]], shape) if whole else rng.random(shape)

@@ -4,7 +4,6 @@ The data it was trained on need not be there; of a set that tensorflow-datasets 
 """
 
 import dataclasses
-import json
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.data.points import Points
 from posattn_jax.data.sentences import Sentences
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
@@ -141,8 +141,8 @@ def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any
 def read_config(workdir: pathlib.Path) -> ConfigDict:
     """The config of a run; InputError where there is no run."""
     try:
-        return ConfigDict(json.loads((workdir / "config.json").read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError) as error:
+        return ConfigDict(read_json(workdir / "config.json"))
+    except (OSError, InputError) as error:
         raise InputError(f"--workdir={workdir}: no run there ({error})") from error
 
 
