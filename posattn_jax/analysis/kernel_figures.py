@@ -1,86 +1,80 @@
-"""Pictures of learned convolution kernels of one run (Chang 2021, Figures 2 and 3)."""
+"""Pictures of what one run has learned of the offset of key and query alone: encodings, and convolution kernels."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-COLUMNS = 4
+from posattn_jax.analysis.pictures import panels
+
+Positions = Mapping[str, np.ndarray]
 
 
-def fixed_kernels(positions: dict[str, np.ndarray], kernel_shape: Sequence[int]) -> Figure | None:
-    """Figure 2: beta of every layer and head, by key - query offset; of images a picture a head."""
-    biases = {name.split("/")[0]: array for name, array in positions.items() if name.endswith("/relative_bias")}
-    if not biases:
-        return None
-    kernels = [_within(array, kernel_shape) for array in biases.values()]
-    limit = max(float(np.abs(kernel).max()) for kernel in kernels) or 1.0
-    style: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
-    if len(kernel_shape) == 1:
-        return _panels(kernels, style, "head", "beta")
-    num_heads = kernels[0].shape[-1]
-    figure, panels = plt.subplots(
-        len(kernels), num_heads, figsize=(1.5 * num_heads + 1, 1.6 * len(kernels)), layout="compressed", squeeze=False
-    )
-    image = None
-    for layer, (row, kernel) in enumerate(zip(panels, kernels, strict=True), start=1):
-        plane = kernel[kernel.shape[0] // 2] if len(kernel_shape) == 3 else kernel
-        for head, axis in enumerate(row):
-            reach = np.array(plane.shape[:2]) / 2
-            image = axis.imshow(plane[..., head], extent=(-reach[1], reach[1], reach[0], -reach[0]), **style)
-            axis.tick_params(labelsize="x-small")
-            axis.set_title(f"head {head + 1}" if layer == 1 else "", fontsize="small")
-        row[0].set_ylabel(f"layer {layer}\nrows", fontsize="small")
-    for axis in panels[-1]:
-        axis.set_xlabel("columns", fontsize="small")
-    if image is not None:
-        figure.colorbar(image, ax=panels, label="beta")
-    return figure
+def positional_encodings(positions: Positions, num_dims: int) -> Figure | None:
+    """The features of every layer's relative encoding over all offsets; of grids some of them."""
+    encodings = [array.reshape(*array.shape[:num_dims], -1) for array in _of_layers(positions, "relative_encoding")]
+    return _draw(encodings, "feature", "encoding", quantile=0.995, most=6)
 
 
-def depthwise_kernels(positions: dict[str, np.ndarray]) -> Figure | None:
-    """Figure 3: the kernels of every layer's channels, sorted by what they give the next token more than the previous.
+def fixed_kernels(positions: Positions, kernel_shape: Sequence[int]) -> Figure | None:
+    """Chang 2021, Figure 2: beta of every layer and head."""
+    return _draw([_within(array, kernel_shape) for array in _of_layers(positions, "relative_bias")], "head", "beta")
 
-    Of sequences alone.
-    """
-    kernels = [array for name, array in positions.items() if name.endswith("/depthwise_kernel")]
+
+def depthwise_kernels(positions: Positions) -> Figure | None:
+    """Chang 2021, Figure 3: the kernels of every layer's channels, sorted by what they give the next token more than
+    the previous one. Of sequences alone."""
+    kernels = _of_layers(positions, "depthwise_kernel")
     if not kernels or kernels[0].ndim != 2 or len(kernels[0]) < 3:
         return None
     middle = len(kernels[0]) // 2
     ordered = [kernel[:, np.argsort(kernel[middle + 1] - kernel[middle - 1])] for kernel in kernels]
-    limit = max(float(np.quantile(np.abs(kernel), 0.995)) for kernel in kernels) or 1.0
-    return _panels(ordered, {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}, "channel, sorted", "weight")
+    return _draw(ordered, "channel, sorted", "weight", quantile=0.995)
+
+
+def _of_layers(positions: Positions, name: str) -> list[np.ndarray]:
+    return [array for key, array in positions.items() if key.endswith(f"/{name}")]
 
 
 def _within(array: np.ndarray, kernel_shape: Sequence[int]) -> np.ndarray:
     """Of an array [*R, h] over all offsets, those of the kernel."""
-    kept = tuple(
-        slice(size // 2 - min(k // 2, size // 2), size // 2 + min(k // 2, size // 2) + 1)
-        for size, k in zip(array.shape[:-1], kernel_shape, strict=True)
-    )
-    return array[kept]
+    reaches = [min(k // 2, size // 2) for size, k in zip(array.shape[:-1], kernel_shape, strict=True)]
+    return array[tuple(slice(size // 2 - r, size // 2 + r + 1) for size, r in zip(array.shape, reaches, strict=False))]
 
 
-def _panels(kernels: list[np.ndarray], style: dict[str, Any], what: str, label: str) -> Figure:
-    """A panel a layer: [K, n] as n rows over the offsets."""
-    columns = min(COLUMNS, len(kernels))
-    rows = -(-len(kernels) // columns)
-    size = (2.8 * columns + 1, 2.4 * rows)
-    figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    image = None
-    for layer, (axis, kernel) in enumerate(zip(panels.flat, kernels, strict=False), start=1):
-        reach, num = len(kernel) / 2, kernel.shape[1]
-        image = axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **style)
-        axis.set_title(f"layer {layer}", fontsize="medium")
-        if num <= 16:
-            axis.set_yticks(range(1, num + 1))
-    for axis in panels.flat[len(kernels) :]:
-        axis.set_visible(False)
-    for axis in panels[:, 0]:
-        axis.set_ylabel(what)
+def _draw(
+    kernels: Sequence[np.ndarray], what: str, label: str, quantile: float = 1.0, most: int | None = None
+) -> Figure | None:
+    """Arrays [*K, n] of layers over their offsets, in one scale of colours, which has this quantile of what they have.
+
+    Of sequences a panel a layer, with n rows; of grids a picture for each of n, or for `most` of them, and of volumes
+    their central plane.
+    """
+    if not kernels:
+        return None
+    limit = max(float(np.quantile(np.abs(kernel), quantile)) for kernel in kernels) or 1.0
+    style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+    image, num = None, kernels[0].shape[-1]
+    if kernels[0].ndim == 2:
+        figure, axes = panels(len(kernels), 4, 2.8, 2.4)
+        for layer, (axis, kernel) in enumerate(zip(axes, kernels, strict=True), start=1):
+            reach = len(kernel) / 2
+            image = axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **style)
+            axis.set_title(f"layer {layer}", fontsize="medium")
+            axis.set_ylabel(what if (layer - 1) % 4 == 0 else "")
+            if num <= 16:
+                axis.set_yticks(range(1, num + 1))
+    else:
+        shown = np.linspace(0, num - 1, min(num, most or num)).astype(int)
+        figure, axes = panels(len(kernels) * len(shown), len(shown), 1.5, 1.6, layout="compressed")
+        for i, axis in enumerate(axes):
+            kernel, which = kernels[i // len(shown)], shown[i % len(shown)]
+            plane = kernel[kernel.shape[0] // 2] if kernel.ndim == 4 else kernel
+            height, width = np.array(plane.shape[:2]) / 2
+            image = axis.imshow(plane[..., which], extent=(-width, width, height, -height), **style)
+            axis.tick_params(labelsize="x-small")
+            axis.set_title(f"{what} {which + 1}" if i < len(shown) else "", fontsize="small")
+            axis.set_ylabel(f"layer {i // len(shown) + 1}" if which == 0 else "", fontsize="small")
     figure.supxlabel("key - query (positions)", fontsize="medium")
-    if image is not None:
-        figure.colorbar(image, ax=panels, label=label)
+    figure.colorbar(image, ax=axes, label=label)
     return figure

@@ -8,9 +8,9 @@ import numpy as np
 
 from posattn_jax.analysis import runs_file
 from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, size_curves
-from posattn_jax.analysis.figures import mean_factor
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.analysis.span_pictures import mean_factor
 from posattn_jax.analysis.translation_scores import p_of_folders
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_metrics

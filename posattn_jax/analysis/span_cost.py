@@ -8,10 +8,9 @@ import argparse
 import pathlib
 from collections import defaultdict
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from posattn_jax.analysis.figures import MARKERS, STYLES
+from posattn_jax.analysis.pictures import MARKERS, STYLES, panels, save
 from posattn_jax.system.files import read_json, read_metrics
 
 
@@ -42,7 +41,7 @@ def draw(workdirs: list[pathlib.Path], out: pathlib.Path) -> None:
     """Draws the runs into `out`."""
     runs = [read_run(workdir) for workdir in workdirs]
     names = ("span (share of the offsets)", "scores computed (share of N x N)", "seconds an update")
-    figure, axes = plt.subplots(1, len(names), figsize=(10, 3.4), layout="constrained")
+    figure, axes = panels(len(names), len(names), 3.0, 3.0)
     for axis, name in zip(axes, names, strict=True):
         for i, (label, series) in enumerate(runs):
             steps, values = series[name]
@@ -52,8 +51,7 @@ def draw(workdirs: list[pathlib.Path], out: pathlib.Path) -> None:
         axis.set(xlabel="updates", ylabel=name, ylim=(0, top))
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
-    figure.savefig(out, dpi=150)
-    plt.close(figure)
+    save(figure, out)
 
 
 def main() -> None:

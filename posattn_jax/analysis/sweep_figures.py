@@ -3,7 +3,6 @@
 Treatments are told apart by line, marker and place, not by colour.
 """
 
-import math
 import pathlib
 from collections.abc import Callable
 
@@ -14,11 +13,10 @@ from matplotlib.figure import Figure
 from posattn_jax.analysis import comparison, translation_table
 from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.field_table import lines_of, value_of
-from posattn_jax.analysis.figures import MARKERS, STYLES
+from posattn_jax.analysis.pictures import MARKERS, STYLES, draw_span_sizes, fill, panels, save
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_spans
-from posattn_jax.system.files import write_atomically
 
 SHADES = ("black", "0.55")
 COLUMNS = 3
@@ -62,11 +60,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         figure = draw(runs)
         if figure is None:
             continue
-        for suffix in ("png", "svg"):
-            write_atomically(
-                folder / f"{name}.{suffix}", lambda file, s=suffix, f=figure: f.savefig(file, format=s, dpi=150)
-            )
-        plt.close(figure)
+        save(figure, *(folder / f"{name}.{suffix}" for suffix in ("png", "svg")))
         captions[name] = caption
     return captions
 
@@ -131,8 +125,8 @@ def _learning_curves(runs: Runs) -> Figure | None:
     groups = [names for names in groups if names]
     if not groups:
         return None
-    figure, panels = _panels(len(groups))
-    for axis, names in zip(panels, groups, strict=True):
+    figure, axes = panels(len(groups), COLUMNS, 4.0, 3.0)
+    for axis, names in zip(axes, groups, strict=True):
         extremes = []
         for i, name in enumerate(names):
             curve = curves[name]
@@ -141,7 +135,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
             style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
             style |= {"markersize": 4, "markevery": _every(len(curve.at), i)}
             axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **style)
-            _fill(axis, curve, SHADES[i % 2], 0.15)
+            fill(axis, curve, SHADES[i % 2], 0.15)
         room = 0.05 * (max(extremes) - min(extremes)) or 0.05
         axis.set(xlabel="epoch", ylabel=f"{runs.judged_by} {runs.plan.response}")
         axis.set_ylim(min(extremes) - room, max(extremes) + room)
@@ -160,18 +154,12 @@ def _span_sizes(runs: Runs) -> Figure | None:
     ]
     if not panels_of:
         return None
-    figure, panels = _panels(len(panels_of))
-    for axis, (name, dim, layers) in zip(panels, panels_of, strict=True):
-        for i, curve in enumerate(layers):
-            axis.plot(curve.at, curve.mean, color="black", linestyle=STYLES[i % 4], label=f"layer {i + 1}")
-            _fill(axis, curve, "black", 0.12)
-        whole = 2 * grids[name][dim] - 1
-        axis.axhline(whole, color="0.7", linewidth=1)
-        num_dims = len(grids[name])
-        across = {1: ("",), 2: (", rows", ", columns")}.get(num_dims, tuple(f", dimension {i + 1}" for i in range(3)))
-        axis.set_title(runs.figure_label(name, layers[-1].num_runs) + across[dim], fontsize="small")
-        axis.set(xlabel="epoch", ylabel=f"span (of {whole} offsets)", ylim=(0, 1.1 * whole))
-        axis.legend(frameon=False, fontsize="x-small")
+    figure, axes = panels(len(panels_of), COLUMNS, 4.0, 3.0)
+    for axis, (name, dim, layers) in zip(axes, panels_of, strict=True):
+        across = {1: ("",), 2: (", rows", ", columns")}.get(
+            len(grids[name]), [f", dimension {i + 1}" for i in range(3)]
+        )
+        draw_span_sizes(axis, layers, grids[name][dim], runs.figure_label(name, layers[-1].num_runs) + across[dim])
     return figure
 
 
@@ -202,22 +190,7 @@ def _drawable(runs: Runs, what: str) -> dict[str, Curve]:
     return {name: curve for name, curve in found.items() if len(curve.at) > 1}
 
 
-def _fill(axis, curve: Curve, color: str, alpha: float) -> None:
-    if curve.low is not None and curve.high is not None:
-        axis.fill_between(curve.at, curve.low, curve.high, color=color, alpha=alpha, linewidth=0)
-
-
 def _every(count: int, curve: int) -> tuple[int, int]:
     """Where to mark a curve: about eight points, those of two curves apart."""
     apart = max(1, count // 8)
     return curve % apart, apart
-
-
-def _panels(count: int):
-    """A figure with so many panels, a few in a row."""
-    columns = min(count, COLUMNS)
-    rows = math.ceil(count / columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), layout="constrained", squeeze=False)
-    for axis in axes.flat[count:]:
-        axis.set_axis_off()
-    return figure, axes.flat[:count]

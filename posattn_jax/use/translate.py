@@ -27,7 +27,6 @@ from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train import compiled
 from posattn_jax.train.averaging import average
@@ -224,8 +223,7 @@ def evaluate(
 
 def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
-    import matplotlib.pyplot as plt  # a second to import, which a translation does not wait for
-
+    from posattn_jax.analysis.pictures import save  # a second to import, which a translation does not wait for
     from posattn_jax.analysis.position_figures import attention_of_a_sentence
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
@@ -251,6 +249,5 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
         )
         figure = attention_of_a_sentence(weights.astype(float), *tokens)
         paths.append(folder / f"attention_{name}_{last}.png")
-        write_atomically(paths[-1], lambda file, figure=figure: figure.savefig(file, format="png", dpi=150))
-        plt.close(figure)
+        save(figure, paths[-1])
     return paths
