@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from posattn_jax.analysis.findings import Outcome, interval_text, outcomes
-from posattn_jax.analysis.markdown_table import plain, table
+from posattn_jax.analysis.findings import Outcome, outcomes
+from posattn_jax.analysis.markdown_text import interval_text, plain, table
 from posattn_jax.analysis.runs import Runs
 
 EXPLANATION = (

@@ -1,10 +1,10 @@
 """Treatments against a field that they differ in, as papers print them: a row a treatment, a column a value."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from posattn_jax.analysis.markdown_table import table
+from posattn_jax.analysis.markdown_text import mean_and_error, table
 from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.files import flatten
 
@@ -46,19 +46,13 @@ def compose(runs: Runs) -> str | None:
         ]
         seeds = set.intersection(*(set(each) for each in found))
         means = [float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)]
-        rows.append([label, *(_mean(list(each.values())) for each in found), _mean(means)])
+        rows.append([label, *(_mean(each.values()) for each in found), _mean(means)])
     nothing = {value_of(run, axis): run.summary.get("always_the_same", {}) for run in runs.all}
     if all(response + suffix in nothing[value] for value, suffix in columns):
         found = [nothing[value][response + suffix] for value, suffix in columns]
-        rows.append(["Always the most frequent label, or the mean", *(_percent(x) for x in (*found, np.mean(found)))])
+        rows.append(["Always the most frequent label, or the mean", *(_mean([x]) for x in (*found, np.mean(found)))])
     return table(["", *columns.values(), "mean"], rows)
 
 
-def _mean(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return _percent(values[0]) if values else "-"
-    return f"{_percent(float(np.mean(values)))} ± {_percent(float(np.std(values, ddof=1)) / len(values) ** 0.5)}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+def _mean(values: Iterable[float]) -> str:
+    return mean_and_error([100 * value for value in values], "{:.1f}")

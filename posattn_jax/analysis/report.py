@@ -20,13 +20,13 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import comparison, field_table, paper_power, runs_file, translation_table
-from posattn_jax.analysis.findings import Finding, Outcome, figure, findings, interval_text, number, outcomes
-from posattn_jax.analysis.markdown_table import plain, table
-from posattn_jax.analysis.plan import Treatment
+from posattn_jax.analysis import comparison, field_table, runs_file, translation_table
+from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
+from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
+from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import Runs
-from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
+from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Sample, compare
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.system.files import write_json, write_text
 
@@ -93,7 +93,7 @@ def compose(
     if by_cost is not None:
         parts += ["## Costs", by_cost]
     if any(outcome.treatment.paper for outcome in found) and tested:
-        parts += ["## The paper's own tests, again", paper_power.compose(plan)]
+        parts += ["## The paper's own tests, again", paper_power(plan)]
     parts += ["## How it was made", _how(runs)]
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
@@ -166,6 +166,21 @@ def _finding_table(tested: Sequence[Finding]) -> str:
             row.append("-" if finding.hypothesis.paper_p is None else number(finding.hypothesis.paper_p))
         rows.append(row)
     return table(header, rows)
+
+
+def paper_power(plan: Plan) -> str:
+    """A paper's printed tables tested again, from their means and standard deviations; and the plan's note on it."""
+    rows = []
+    for hypothesis in plan.hypotheses:
+        treatment, control = plan.treatment(hypothesis.treatment), plan.treatment(hypothesis.control)
+        if treatment.paper is None or control.paper is None:
+            continue
+        c = compare([Sample(p.n, p.mean, p.std) for p in (treatment.paper, control.paper)], "two-sided")
+        printed = "-" if hypothesis.paper_p is None else number(hypothesis.paper_p)
+        row = [f"{treatment.name} - {control.name}", f"{c.effect:+.4f}", printed, number(c.p_two_sided)]
+        rows.append([*row, f"{c.effect_size:+.2f}", f"{c.power:.2f}", f"{c.runs_needed:.0f}"])
+    header = ["difference", "effect", "p printed", "p from its table", "d", "power", "runs for 80%"]
+    return "\n\n".join(part for part in (table(header, rows), plan.paper_note) if part)
 
 
 def _explanation(runs: Runs) -> str:

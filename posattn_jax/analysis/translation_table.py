@@ -1,11 +1,10 @@
 """Mixers compared by their translations, as Schmidt 2023 prints them: scores, sizes, and paired bootstrap tests."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from posattn_jax.analysis.markdown_table import table
+from posattn_jax.analysis.markdown_text import mean_and_error, table
 from posattn_jax.analysis.runs import Runs
 
 # What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
@@ -32,8 +31,10 @@ def compose(runs: Runs) -> str | None:
         p = {metric: f"{value:.3f}" for metric, value in runs.p.get(name, {}).items()}
         hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
         row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
-        row += [_mean([run.figures["bleu"] for run in of_one]), p.get("bleu", "")]
-        rows.append([*row, _mean([run.figures["chrf"] for run in of_one]), p.get("chrf", ""), f"{hours:.2f}"])
+        row += [mean_and_error([run.figures["bleu"] for run in of_one], "{:.2f}"), p.get("bleu", "")]
+        rows.append(
+            [*row, mean_and_error([run.figures["chrf"] for run in of_one], "{:.2f}"), p.get("chrf", ""), f"{hours:.2f}"]
+        )
     signatures = dict.fromkeys(run.figures[f"{metric}_signature"] for run in runs.all for metric in ("bleu", "chrf"))
     header = ["", "n", "parameters", "BLEU", "p", "chrF", "p", "hours a run"]
     return f"{table(header, rows)}\n\nSignatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
@@ -59,9 +60,3 @@ def gating(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
 def _knows(mixing: dict[str, Any]) -> tuple[str, ...]:
     energies = mixing["energies"]
     return (energies["query"], *energies["keys"]) if energies["kind"] == "DotProducts" else ()
-
-
-def _mean(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.2f}"
-    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.2f}"
