@@ -1,5 +1,6 @@
 """A sweep as `read_runs` finds it: run folders, or the one file that stands for them."""
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -128,11 +129,10 @@ def _plan_of(folders: list[pathlib.Path]) -> Plan:
     for folder in folders:
         if not folder.name.isdigit():
             raise InputError(f"{folder}: expected a folder named by its seed")
-    pairs = [(b, a) for i, a in enumerate(names) for b in names[i + 1 :]]
     return Plan(
         "Do these treatments differ?",
         tuple(Treatment(name, name) for name in names),
-        tuple(Hypothesis(f"{b} and {a} differ", b, a) for b, a in pairs),
+        tuple(Hypothesis(f"{b} and {a} differ", b, a) for a, b in itertools.combinations(names, 2)),
         tuple(dict.fromkeys(int(folder.name) for folder in folders)),
     )
 

@@ -4,7 +4,6 @@ Treatments are told apart by line, marker and place, not by colour.
 """
 
 import pathlib
-from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -24,51 +23,43 @@ COLUMNS = 3
 
 def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     """Draws what the runs have, each as .svg and .png; returns the captions by name."""
-    judged = f"{runs.judged_by.capitalize()} {runs.plan.response}"
-    drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
+    judged = f"{runs.judged_by.capitalize()} {runs.plan.response} while training"
+    intervals = "means, and 95% intervals of the mean (t)."
+    gates = translation_table.gating(runs)
+    drawings = {
         "box_plots": (
+            _box_plots(runs),
             f"{runs.response_title}: every point is a run; boxes are quartiles, whiskers reach to the extremes, a "
             "diamond is the mean.",
-            _box_plots,
         ),
-        "by_field": (
-            f"{runs.response_title}: every point is a run, lines are means.",
-            _by_field,
-        ),
-        "learning_curves": (
-            f"{judged} while training: means, and 95% intervals of the mean (t).",
-            _learning_curves,
-        ),
+        "by_field": (_by_field(runs), f"{runs.response_title}: every point is a run, lines are means."),
+        "learning_curves": (_learning_curves(runs), f"{judged}: {intervals}"),
         "spans": (
+            draw_spans(runs),
             "What the central pixel attends to after the best epoch, on an image: it fades into grey as the learned "
             "Gaussian falls, a line is the border of a span smaller than the image. Means over seeds.",
-            draw_spans,
         ),
-        "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
+        "span_sizes": (
+            _span_sizes(runs),
+            "Learned spans with a mask, over epochs: means over seeds, and their range.",
+        ),
         "comparison": (
-            f"{runs.response_title} against the CPU time of an update: means, and 95% intervals of the mean (t).",
-            comparison.draw,
+            comparison.draw(runs),
+            f"{runs.response_title} against the CPU time of an update: {intervals}",
         ),
-        "gating": ("What the gate is worth, by what queries and keys know: means over seeds.", _gating),
+        "gating": (
+            gates and gating(gates, runs.plan.response),
+            "What the gate is worth, by what queries and keys know: means over seeds.",
+        ),
         "seconds": (
-            f"{judged} while training, against seconds, evaluation included: means over seeds.",
-            _against_seconds,
+            _against_seconds(runs),
+            f"{judged}, against seconds, evaluation included: means over seeds.",
         ),
     }
-    captions = {}
-    for name, (caption, draw) in drawings.items():
-        figure = draw(runs)
-        if figure is None:
-            continue
-        save(figure, *(folder / f"{name}.{suffix}" for suffix in ("png", "svg")))
-        captions[name] = caption
-    return captions
-
-
-def _gating(runs: Runs) -> Figure | None:
-    """Figure 2 of Schmidt 2023."""
-    pairs = translation_table.gating(runs)
-    return None if pairs is None else gating(pairs, runs.plan.response)
+    drawn = {name: drawing for name, drawing in drawings.items() if drawing[0]}
+    for name, (figure, _) in drawn.items():
+        save(figure, folder / f"{name}.png", folder / f"{name}.svg")
+    return {name: caption for name, (_, caption) in drawn.items()}
 
 
 def _box_plots(runs: Runs) -> Figure:
