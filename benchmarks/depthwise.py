@@ -17,7 +17,7 @@ import jax
 from absl import flags
 
 from posattn_jax.axes import Array
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import interleave, prepare
 from posattn_jax.ops.depthwise import by_shifts, by_xla

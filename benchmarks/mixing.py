@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import interleave, prepare
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable

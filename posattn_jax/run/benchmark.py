@@ -28,7 +28,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from posattn_jax.benchmarks import parts
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.operations import update_flops
 from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
 from posattn_jax.benchmarks.table import measurement, number

@@ -20,7 +20,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.benchmarks import operations
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, set_all, without_none
 from posattn_jax.sweeps.prepare import load_plan
