@@ -36,7 +36,6 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
-from posattn_jax.run import benchmark_flags
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train import wandb_writer
@@ -56,7 +55,19 @@ SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", 
 _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, vmapped, in WORKDIR/SEED."
 )
-benchmark_flags.define(flags.FLAGS)
+# Of a benchmark alone.
+flags.DEFINE_list("implementations", ["auto", "dense"], "Of a benchmark: layouts of attention.")
+flags.DEFINE_list("dtypes", None, "Values of model.dtype; by default the config's.")
+flags.DEFINE_list("batch_sizes", None, "Values of train.batch_size; by default the config's.")
+flags.DEFINE_list("sigmas", None, "Values of the span's initial_sigma; by default the config's.")
+flags.DEFINE_integer("steps", 10, "Updates of a timed run.", lower_bound=1)
+flags.DEFINE_integer("repeats", 3, "Timed runs of each, fewer where --seconds is short.", lower_bound=1)
+flags.DEFINE_float("seconds", 600, "To spend on all timed runs, though at least three each.")
+flags.DEFINE_float("memory_limit_gib", 8, "Layouts that need more temporary memory are skipped.")
+flags.DEFINE_enum("data", "made", ["made", "read"], "Random pixels, or the config's data set.")
+flags.DEFINE_string("trace", None, "A folder that keeps a profile of each, for Perfetto.")
+BENCHMARK_FLAGS = ("implementations", "dtypes", "batch_sizes", "sigmas", "steps", "repeats", "seconds")
+BENCHMARK_FLAGS += ("memory_limit_gib", "data", "trace")
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
@@ -68,7 +79,7 @@ _DISTRIBUTED = flags.DEFINE_bool(
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 
 FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
-FLAGS_OF |= dict.fromkeys(benchmark_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
+FLAGS_OF |= dict.fromkeys(BENCHMARK_FLAGS, ("benchmark",)) | {"seeds": ("train", "sweep")}
 FLAGS_OF |= {"wandb": ("train", "sweep"), "distributed": ("train", "evaluate")}
 FLAGS_OF |= {"treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}

@@ -17,6 +17,7 @@ the mesh of the config; the learning rate is 0, so that spans stay. One run more
 """
 
 import dataclasses
+import itertools
 import pathlib
 import statistics
 from collections.abc import Callable
@@ -79,13 +80,7 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
     for name, values in lists.items():
         if not values:
             raise InputError(f"--{name} is empty: expected at least one")
-    return [
-        Kind(implementation, dtype, batch_size, sigma)
-        for implementation in lists["implementations"]
-        for dtype in lists["dtypes"]
-        for batch_size in lists["batch_sizes"]
-        for sigma in lists["sigmas"]
-    ]
+    return [Kind(*row) for row in itertools.product(*lists.values())]
 
 
 def numbers(options: flags.FlagValues, name: str, kind: Callable[[str], Any]) -> list[Any]:

@@ -27,7 +27,7 @@ import submitit
 
 from posattn_jax.sweeps import slurm
 from posattn_jax.sweeps.jobs import Job, is_claimed, seed_groups
-from posattn_jax.sweeps.table import ProgressTable
+from posattn_jax.sweeps.table import progress_table
 from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
 
@@ -91,7 +91,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
         print(
             f"--workers={workers}: {taken} of them work for another command already; with more, more runs go at a time"
         )
-    with _signals_raise(), ProgressTable(jobs) as table:
+    with _signals_raise(), progress_table(jobs) as show:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]
             if array:
@@ -104,7 +104,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                     submitted.append(_submit(worker, place, executor))
                 at_work = _at_work(submitted, executor)
                 while at_work() or any(map(is_claimed, slots)) or (not array and any(job.running for job in pending)):
-                    table.show()
+                    show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
                 for job in submitted:
@@ -113,7 +113,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                     time.sleep(0.1)  # the runs are saving
                 raise
             finally:
-                table.show()
+                show()
     elsewhere = [job for job in jobs if array and job.running]
     failed = [job for job in jobs if not job.finished and job not in elsewhere]
     if failed:
