@@ -22,7 +22,7 @@ def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figur
       energies: [h t s].
       title: above it.
     """
-    figure, _ = _heads(energies, 2.5, "query position", "key position", "energy" if _signed(energies) else "weight")
+    figure, _ = _heads(energies, 2.5, "query position", "key position")
     figure.suptitle(title, fontsize="medium", parse_math=False)
     return figure
 
@@ -45,7 +45,7 @@ def attention_of_a_sentence(
             f"weights of {weights.shape[1]} queries and {weights.shape[2]} keys: {len(query_tokens)} and "
             f"{len(key_tokens)} tokens were given"
         )
-    figure, axes = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key", "weight")
+    figure, axes = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key")
     for axis in axes:
         # "$" is a token like others, not the beginning of a formula.
         axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, fontsize="small", parse_math=False)
@@ -77,18 +77,14 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
     return figure
 
 
-def _signed(energies: np.ndarray) -> bool:
-    return bool((energies[np.isfinite(energies)] < 0).any())
-
-
-def _heads(energies: np.ndarray, width: float, down: str, across: str, label: str) -> tuple[Figure, list[Any]]:
+def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[Figure, list[Any]]:
     """A panel a head, about so many inches wide, and a colour bar: the figure and its panels."""
     heads, queries, keys = energies.shape
     height = width * min(max(queries / keys, 0.4), 2.5)
     figure, drawn = panels(heads, COLUMNS, width, height + 0.4, layout="compressed")
     finite = np.isfinite(energies)
     limit = float(np.abs(energies[finite]).max(initial=0.0)) or 1.0
-    signed = _signed(energies)
+    signed = bool((energies[finite] < 0).any())
     style: dict[str, Any] = {"cmap": "RdBu_r" if signed else "Greys", "vmin": -limit if signed else 0.0, "vmax": limit}
     image = None
     for head, axis in enumerate(drawn):
@@ -98,5 +94,5 @@ def _heads(energies: np.ndarray, width: float, down: str, across: str, label: st
         axis.tick_params(labelsize="small")
         axis.set_ylabel(down if head % COLUMNS == 0 else "")
         axis.set_xlabel(across if head + COLUMNS >= heads else "")
-    figure.colorbar(image, ax=drawn, label=label, shrink=0.8)
+    figure.colorbar(image, ax=drawn, label="energy" if signed else "weight", shrink=0.8)
     return figure, drawn

@@ -103,10 +103,10 @@ def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
 def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
     """Of an update of every treatment; of none where they were not measured."""
     path = workdir / "costs.json"
-    costs = _read(path)
-    if costs is not None and not isinstance(costs.get("treatments"), dict):
+    costs = (read_json(path) or {"treatments": {}}).get("treatments")
+    if not isinstance(costs, dict):
         raise InputError(f"{path}: cannot be read (it has no treatments)")
-    return costs["treatments"] if costs else {}
+    return costs
 
 
 def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
@@ -139,10 +139,9 @@ def _plan_of(folders: list[pathlib.Path]) -> Plan:
 
 def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> Run | str:
     """The run, or why there is none."""
-    if not (workdir / "config.json").exists():
+    config, summary, evaluation = (read_json(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
+    if config is None:
         return "was not started"
-    config, summary, evaluation = (_read(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
-    assert config is not None
     if config["seed"] != seed:
         raise InputError(f"{workdir}: its config has seed={config['seed']}, its folder is named {seed}")
     fields = plan.treatment(treatment).fields
@@ -155,14 +154,9 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
     if plan.evaluate:
         if not is_evaluated(evaluation, summary, plan.evaluate):
             return f"was not evaluated under {', '.join(f'{k}={v}' for k, v in plan.evaluate.items())}"
-        assert evaluation is not None
         if plan.part not in evaluation:
             return f"its evaluation has no {plan.part} part"
         figures = evaluation[plan.part]
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
     return Run(treatment, seed, config, summary, figures, figures[plan.response])
-
-
-def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    return read_json(path) if path.exists() else None

@@ -59,13 +59,11 @@ def alone_in(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-    path = workdir / "config.json"
-    if not path.exists():
-        visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
-        if visible or workdir.is_file():
-            raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
-        return None
-    return read_json(path)
+    saved = read_json(workdir / "config.json")
+    visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
+    if saved is None and (visible or workdir.is_file()):
+        raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
+    return saved
 
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:

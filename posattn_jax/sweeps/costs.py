@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     assert folder is not None
     plan = load_plan(config_flags.get_config_filename(options["config"])).select(options.treatments, None)
     path = folder / "costs.json"
-    found = {"treatments": {}} | (read_json(path) if path.exists() else {})
+    found = {"treatments": {}} | (read_json(path) or {})
     for treatment in plan.treatments:
         if treatment.name in found["treatments"]:
             continue

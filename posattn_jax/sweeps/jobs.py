@@ -48,14 +48,14 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether the training has come to its end, and its best epoch was evaluated where that is asked for."""
-        summary = _read(self.workdir / "summary.json")
+        summary = read_json(self.workdir / "summary.json")
         if summary is None:
             return False
         final = summary["final"]
         total_steps = self.total_steps or self.total_epochs * final["step"] / final["epoch"]
         if final["step"] <= total_steps - 1:
             return False  # it was shorter
-        return not self.evaluate or is_evaluated(_read(self.workdir / "evaluation.json"), summary, self.evaluate)
+        return not self.evaluate or is_evaluated(read_json(self.workdir / "evaluation.json"), summary, self.evaluate)
 
     @property
     def running(self) -> bool:
@@ -76,7 +76,7 @@ class Job:
     @property
     def score(self) -> float | None:
         """Of the epoch that the sweep judges by, once the training is over."""
-        summary = _read(self.workdir / "summary.json")
+        summary = read_json(self.workdir / "summary.json")
         if summary is None:
             return None
         figures = summary["best" if self.epoch == "best" else "final"]
@@ -109,10 +109,6 @@ def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
         else:
             group.append(job)
     return [tuple(group) for group in groups]
-
-
-def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    return read_json(path) if path.exists() else None
 
 
 @contextlib.contextmanager

@@ -41,9 +41,9 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """What a file has; InputError where it is cut short."""
+    """What a file has, None where there is none; InputError where it is cut short."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 

@@ -140,10 +140,10 @@ def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any
 
 def read_config(workdir: pathlib.Path) -> ConfigDict:
     """The config of a run; InputError where there is no run."""
-    try:
-        return ConfigDict(read_json(workdir / "config.json"))
-    except (OSError, InputError) as error:
-        raise InputError(f"--workdir={workdir}: no run there ({error})") from error
+    config = read_json(workdir / "config.json")
+    if config is None:
+        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    return ConfigDict(config)
 
 
 def of_run(
