@@ -20,7 +20,7 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import comparison, field_table, runs_file, translation_table
+from posattn_jax.analysis import runs_file, tables
 from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Plan, Treatment
@@ -77,11 +77,11 @@ def compose(
     parts = [f"# {plain(plan.question)}"]
     if tested:
         parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
-    by_field = field_table.compose(runs)
+    by_field = tables.by_field(runs)
     if by_field is not None:
         what = f"{runs.response_title}, in hundredths: means and standard errors of the mean"
         parts += [f"## By {plan.axis}", f"{what}.\n\n{by_field}"]
-    by_translations = translation_table.compose(runs)
+    by_translations = tables.by_translations(runs)
     if by_translations is not None:
         what = "p: paired bootstrap of 1,000 samples against the first row, of one seed's translations"
         parts += ["## Translations", f"Of the {plan.part} part; {what}.\n\n{by_translations}"]
@@ -89,7 +89,7 @@ def compose(
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
     parts += pictures
-    by_cost = comparison.compose(runs, found)
+    by_cost = tables.by_cost(runs, found)
     if by_cost is not None:
         parts += ["## Costs", by_cost]
     if any(outcome.treatment.paper for outcome in found) and tested:

@@ -3,29 +3,41 @@
 Treatments are told apart by line, marker and place, not by colour.
 """
 
+import math
 import pathlib
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
-from posattn_jax.analysis import comparison, translation_table
 from posattn_jax.analysis.curves import Curve
-from posattn_jax.analysis.field_table import lines_of, value_of
+from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.pictures import MARKERS, STYLES, draw_span_sizes, fill, panels, save
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_spans
+from posattn_jax.analysis.tables import lines_of, value_of
 
 SHADES = ("black", "0.55")
 COLUMNS = 3
+
+# What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
+KNOWS = {
+    ("position", "position"): "position-position\n(aPosNet)",
+    ("position", "relative"): "position-position\n(rPosNet)",
+    ("content", "relative"): "token-position",
+    ("content", "content"): "token-token",
+    ("content", "content", "relative"): "token-token\n+ token-position",
+}
 
 
 def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     """Draws what the runs have, each as .svg and .png; returns the captions by name."""
     judged = f"{runs.judged_by.capitalize()} {runs.plan.response} while training"
     intervals = "means, and 95% intervals of the mean (t)."
-    gates = translation_table.gating(runs)
+    gates = _gates(runs)
     drawings = {
         "box_plots": (
             _box_plots(runs),
@@ -44,7 +56,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             "Learned spans with a mask, over epochs: means over seeds, and their range.",
         ),
         "comparison": (
-            comparison.draw(runs),
+            by_cost(runs),
             f"{runs.response_title} against the CPU time of an update: {intervals}",
         ),
         "gating": (
@@ -185,3 +197,48 @@ def _every(count: int, curve: int) -> tuple[int, int]:
     """Where to mark a curve: about eight points, those of two curves apart."""
     apart = max(1, count // 8)
     return curve % apart, apart
+
+
+def _gates(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
+    """The response with the gate and without, by what queries and keys know; None where no pair was measured."""
+    found: dict[tuple[tuple[str, ...], bool], float] = {}
+    for name in runs.runs:
+        model = runs.runs[name][0].config["model"]
+        if "decoder_block" not in model:
+            return None
+        encoder, decoder = (model[f"{stack}_block"]["mixing"] for stack in ("encoder", "decoder"))
+        cross = model["decoder_block"]["cross"]
+        if encoder == decoder and _knows(encoder) in KNOWS and _knows(cross) == ("content", "content"):
+            found[_knows(encoder), encoder["gate"] is not None] = float(np.mean(runs.responses(name)))
+    pairs = {label: (found.get((known, True)), found.get((known, False))) for known, label in KNOWS.items()}
+    if not any(None not in pair for pair in pairs.values()):
+        return None
+    return {label: pair for label, pair in pairs.items() if pair != (None, None)}
+
+
+def _knows(mixing: dict[str, Any]) -> tuple[str, ...]:
+    energies = mixing["energies"]
+    return (energies["query"], *energies["keys"]) if energies["kind"] == "DotProducts" else ()
+
+
+def by_cost(runs: Runs) -> Figure | None:
+    """The response against the CPU time of an update, of the treatments with costs."""
+    found = [outcome for outcome in outcomes(runs) if outcome.treatment.name in runs.costs]
+    if not found:
+        return None
+    figure, axis = plt.subplots(figsize=(9, 6), layout="constrained")
+    for outcome in found:
+        name, mean, interval = outcome.treatment.name, outcome.sample.mean, outcome.interval
+        milliseconds = 1e3 * runs.costs[name]["cpu_seconds"]
+        error = None if math.isnan(interval.low) else [[mean - interval.low], [interval.high - mean]]
+        axis.errorbar([milliseconds], [mean], error, fmt="o", color="black", ecolor="0.75", markersize=4)
+        axis.annotate(name, (milliseconds, mean), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
+    means = [outcome.sample.mean for outcome in found]
+    room = 0.1 * (max(means) - min(means)) or 0.05
+    axis.set_ylim(min(means) - room, max(means) + room)  # intervals of two runs reach far beyond
+    axis.set(xscale="log", ylabel=runs.response_label, xlabel="CPU time of an update [ms]")
+    axis.margins(x=0.12)  # the names beside the last points
+    for set_formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        set_formatter(LogFormatter(minor_thresholds=(2, 0.5)))  # 40, not 4 x 10^1
+    axis.grid(alpha=0.3)
+    return figure

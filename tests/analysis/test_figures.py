@@ -5,8 +5,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from posattn_jax.analysis.figures import draw_run
-from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
+from posattn_jax.analysis.figures import depthwise_kernels, draw_run, fixed_kernels
 from posattn_jax.analysis.span_pictures import on_grid
 
 
