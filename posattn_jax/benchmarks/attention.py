@@ -23,7 +23,7 @@ from posattn_jax.axes import Array
 from posattn_jax.benchmarks import command, figures, table
 from posattn_jax.benchmarks.roofline import Rates, limit_seconds, measure_rates
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, THRESHOLD, Point, make_inputs, parse_points
-from posattn_jax.benchmarks.timing import Skipped, interleave, one_pass, prepare
+from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.api import GENERAL
 from posattn_jax.system import command_line
@@ -79,25 +79,20 @@ def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict
     sizes = (options.batch, options.heads, options.head_dim)
     arrays = make_inputs(point, *sizes, options.dtype)
     traced = {name: array for name, array in arrays.items() if name != "sigma" or not options.static}
-    programs, passes = {}, {}
-    for name in table.PASSES if options.backward else ("forward",):
-        backward = name == "forward_backward"
+    passes = {name: name == "forward_backward" for name in (table.PASSES if options.backward else ("forward",))}
+    programs = {
+        (name, layout): (make_function(layout, point, arrays, backward, options.static), (traced, arrays["query"]))
+        for name, backward in passes.items()
+        for layout in options.layouts
+    }
+    figures, measured = table.measure_all(programs, options), {}
+    for name, backward in passes.items():
         limit = limit_seconds(point, *sizes, jnp.dtype(options.dtype).itemsize, rates, backward)
-        passes[name] = {"roofline_ms": limit * 1e3, "layouts": {}}
-        for layout in options.layouts:
-            function = make_function(layout, point, arrays, backward, options.static)
-            passes[name]["layouts"][layout] = {}
-            try:
-                programs[name, layout] = prepare(function, (traced, arrays["query"]), options.memory_limit_gib)
-            except Skipped as reason:
-                passes[name]["layouts"][layout] = {"skipped": str(reason)}
-    times = interleave(list(programs.values()), options.repeats, options.seconds)
-    for (name, layout), program, runs in zip(programs, programs.values(), times, strict=True):
-        passes[name]["layouts"][layout] = table.measurement(program, runs)
-    for measured in passes.values():
-        table.add_yardsticks(measured["layouts"], point, options.batch, options.heads)
+        layouts = {layout: figures[name, layout] for layout in options.layouts}
+        table.add_yardsticks(layouts, point, options.batch, options.heads)
+        measured[name] = {"roofline_ms": limit * 1e3, "layouts": layouts}
     described = {name: getattr(point, name) for name in ("num_positions", "pairs", "pair_ratio")}
-    return {"shape": point.name, **dataclasses.asdict(point), **described, "sigma": point.sigma, "passes": passes}
+    return {"shape": point.name, **dataclasses.asdict(point), **described, "sigma": point.sigma, "passes": measured}
 
 
 def main(argv: list[str]) -> int:

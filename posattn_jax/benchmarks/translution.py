@@ -20,9 +20,8 @@ import numpy as np
 from absl import flags
 
 from posattn_jax.axes import Array, Features, Float, Query, Sizes, Weights
-from posattn_jax.benchmarks import command
-from posattn_jax.benchmarks.table import measurement
-from posattn_jax.benchmarks.timing import Skipped, interleave, one_pass, prepare
+from posattn_jax.benchmarks import command, table
+from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid
 from posattn_jax.ops.translution import basis_translution, low_rank_translution, translution
 from posattn_jax.system import command_line
@@ -108,19 +107,11 @@ def measure_grid(grid_shape: Sizes, options: flags.FlagValues) -> dict[str, Any]
     forms, programs = {}, {}
     for name, (function, shapes, multiplications) in make_forms(grid_shape, options).items():
         trained = {key: jnp.asarray(rng.normal(size=shape), jnp.float32) / 8 for key, shape in shapes.items()}
-        forms[name] = {
-            "parameters": sum(array.size for array in trained.values()),
-            "multiplications": multiplications,
-        }
+        forms[name] = {"parameters": sum(array.size for array in trained.values()), "multiplications": multiplications}
         both = one_pass(lambda arrays, function=function: function(**arrays), backward=True)
-        try:
-            programs[name] = prepare(both, (given | trained, cotangent), options.memory_limit_gib)
-        except Skipped as reason:
-            forms[name]["skipped"] = str(reason)
-    times = interleave(list(programs.values()), options.repeats, options.seconds)
-    for (name, program), runs in zip(programs.items(), times, strict=True):
-        forms[name] |= measurement(program, runs)
-    return {"grid": list(grid_shape), "forms": forms}
+        programs[name] = both, (given | trained, cotangent)
+    figures = table.measure_all(programs, options)
+    return {"grid": list(grid_shape), "forms": {name: form | figures[name] for name, form in forms.items()}}
 
 
 def format_grid(measured: dict[str, Any]) -> str:
