@@ -85,10 +85,10 @@ def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict
         for name, backward in passes.items()
         for layout in options.layouts
     }
-    figures, measured = table.measure_all(programs, options), {}
+    timed, measured = table.measure_all(programs, options), {}
     for name, backward in passes.items():
         limit = limit_seconds(point, *sizes, jnp.dtype(options.dtype).itemsize, rates, backward)
-        layouts = {layout: figures[name, layout] for layout in options.layouts}
+        layouts = {layout: timed[name, layout] for layout in options.layouts}
         table.add_yardsticks(layouts, point, options.batch, options.heads)
         measured[name] = {"roofline_ms": limit * 1e3, "layouts": layouts}
     described = {name: getattr(point, name) for name in ("num_positions", "pairs", "pair_ratio")}
