@@ -1,7 +1,7 @@
 """How long depthwise convolutions take, forward and backward, inside of a loop and outside.
 
   python -m benchmarks.depthwise [--grid=8,8 --kernel=3,3 --batch=40 --width=64 --steps=2]
-      [--repeats=20 --seconds=20] [--out=FOLDER]
+      [--repeats=20 --seconds=20 --memory_limit_gib=8] [--out=FOLDER]
 
 Compares the sum over shifted grids, which `ops/depthwise.py` takes on CPUs, with XLA's convolution, each alone and in a
 loop of --steps steps, and prints the milliseconds of one convolution. With --out also `results.json`. Exit codes:
@@ -17,7 +17,7 @@ import jax
 from absl import flags
 
 from posattn_jax.axes import Array
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks import command
 from posattn_jax.benchmarks.table import measurement
 from posattn_jax.benchmarks.timing import interleave, prepare
 from posattn_jax.ops.depthwise import by_shifts, by_xla
@@ -25,23 +25,18 @@ from posattn_jax.ops.grid import check_grid
 from posattn_jax.ops.kernels import check_kernel
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
 
 FORMS = {"shifted grids": by_shifts, "XLA": by_xla}
 
 
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
-    values = flags.FlagValues()
+    values = command.define_flags(repeats=20, seconds=20.0)
     own = {"flag_values": values}
     flags.DEFINE_list("grid", ["8", "8"], "The sizes of the grid.", **own)
     flags.DEFINE_list("kernel", ["3", "3"], "The sizes of the kernel, odd.", **own)
     for name, default in {"batch": 40, "width": 64, "steps": 2}.items():
         flags.DEFINE_integer(name, default, "How many examples, features, or steps.", lower_bound=1, **own)
-    flags.DEFINE_integer("repeats", 20, "Runs of every program, fewer where --seconds is short.", lower_bound=1, **own)
-    flags.DEFINE_float("seconds", 20, "To spend on the runs, though at least three each.", **own)
-    flags.DEFINE_string("out", None, "The folder for results.json.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -76,7 +71,7 @@ def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
             ("alone", functools.partial(step, convolve), 1),
             ("in a loop", functools.partial(loop, convolve, options.steps), options.steps),
         ):
-            programs[f"{name}, {place}"] = prepare(jax.jit(function), (inputs, kernel), memory_limit_gib=8.0)
+            programs[f"{name}, {place}"] = prepare(jax.jit(function), (inputs, kernel), options.memory_limit_gib)
             steps[f"{name}, {place}"] = count
     times = interleave(list(programs.values()), options.repeats, options.seconds)
     return {
@@ -95,23 +90,14 @@ def format_table(figures: dict[str, dict[str, Any]]) -> str:
 
 def main(argv: list[str]) -> int:
     """Measures; returns the exit code."""
-    options = command_line.parse(define_flags(), argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
-    shapes(options)
-    out = command_line.make_folder(options.out)
-    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
+    options = command.parse(define_flags(), argv, str(__doc__))
     figures = measure(options)
     print(format_table(figures), flush=True)
-    if out is not None:
-        write_json(out / "results.json", {"options": asked, **describe_machine(), "programs": figures})
+    command.write(options, programs=figures)
     return 0
 
 
-def run(argv: list[str]) -> int:
-    """`main`, with wrong input told in one line; returns the exit code."""
-    return command_line.run(main, argv)
+run = functools.partial(command_line.run, main)  # wrong input is told in one line
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from absl import flags
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, THRESHOLD, parse_shape
 from posattn_jax.benchmarks.table import PASSES
 from posattn_jax.ops.attention import exchange_bytes, halo_attention

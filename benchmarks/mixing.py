@@ -1,13 +1,14 @@
 """Parameters, operations, memory and latency of mixers, as trained and with precomputed energies, for one sentence.
 
   python -m benchmarks.mixing [--length=128 --width=512 --heads=8 --context=16]
-      [--repeats=200 --seconds=20] [--out=FOLDER]
+      [--repeats=200 --seconds=20 --memory_limit_gib=8] [--out=FOLDER]
 
 Prints Table 7 of Schmidt 2023 as measured: multiply-adds are half of the operations that the compiler counts in the
 forward pass of one layer, softmax and activations included; beside them what the paper's formula says. With --out also
 `results.json`. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
+import functools
 import math
 import sys
 from typing import Any
@@ -17,9 +18,8 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from posattn_jax.benchmarks.machine import describe_machine
-from posattn_jax.benchmarks.table import measurement
-from posattn_jax.benchmarks.timing import interleave, prepare
+from posattn_jax.benchmarks import command
+from posattn_jax.benchmarks.table import measure_all
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.mixing import TokenMixing
@@ -27,21 +27,16 @@ from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
 
 HEADER = "mixer                     parameters  multiply-adds     formula   temp MiB         ms"
 
 
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
-    values = flags.FlagValues()
+    values = command.define_flags(repeats=200, seconds=20.0)
     own = {"flag_values": values}
     for name, default in {"length": 128, "width": 512, "heads": 8, "context": 16}.items():
         flags.DEFINE_integer(name, default, "A size of the layer.", lower_bound=1, **own)
-    flags.DEFINE_integer("repeats", 200, "Runs of every mixer, fewer where --seconds is short.", lower_bound=1, **own)
-    flags.DEFINE_float("seconds", 20, "To spend on the runs, though at least three each.", **own)
-    flags.DEFINE_string("out", None, "The folder for results.json.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
@@ -101,11 +96,9 @@ def measure(options: flags.FlagValues) -> dict[str, dict[str, Any]]:
                 "multiply_adds": round(counted["flops"] / 2),
                 "formula": multiply_adds,
             }
-            programs[form] = prepare(forward, (own, x), memory_limit_gib=8.0)
-    times = interleave(list(programs.values()), options.repeats, options.seconds)
-    for (form, program), runs in zip(programs.items(), times, strict=True):
-        figures[form] |= measurement(program, runs)
-    return figures
+            programs[form] = forward, (own, x)
+    measured = measure_all(programs, options)
+    return {form: row | measured[form] for form, row in figures.items()}
 
 
 def format_table(figures: dict[str, dict[str, Any]]) -> str:
@@ -119,24 +112,16 @@ def format_table(figures: dict[str, dict[str, Any]]) -> str:
 
 def main(argv: list[str]) -> int:
     """Measures; returns the exit code."""
-    options = command_line.parse(define_flags(), argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
+    options = command.parse(define_flags(), argv, str(__doc__))
     if options.width % options.heads:
         raise InputError(f"--heads={options.heads} does not divide --width={options.width}")
-    out = command_line.make_folder(options.out)
-    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
     figures = measure(options)
     print(format_table(figures), flush=True)
-    if out is not None:
-        write_json(out / "results.json", {"options": asked, **describe_machine(), "mixers": figures})
+    command.write(options, mixers=figures)
     return 0
 
 
-def run(argv: list[str]) -> int:
-    """`main`, with wrong input told in one line; returns the exit code."""
-    return command_line.run(main, argv)
+run = functools.partial(command_line.run, main)  # wrong input is told in one line
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 
 from absl import flags
 
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.files import read_metrics, write_json

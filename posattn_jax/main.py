@@ -36,7 +36,6 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
-from posattn_jax.run import benchmark_flags
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train import wandb_writer
@@ -45,18 +44,9 @@ _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
 MODES = ("train", "evaluate", "translate", "predict", "explain", "export", "sweep", "report", "benchmark")
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
-# Of a sweep alone.
-flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started.")
-flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one.")
-flags.DEFINE_integer("timeout_minutes", None, "Of a SLURM job, which is then submitted anew; by default a day.")
-flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me.")
-flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.")
-flags.DEFINE_integer("vmap_seeds", 1, "So many seeds of a treatment are vmapped, as one program.")
-SWEEP_FLAGS = ("executor", "workers", "timeout_minutes", "slurm", "treatments", "vmap_seeds")
 _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, vmapped, in WORKDIR/SEED."
 )
-benchmark_flags.define(flags.FLAGS)
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
@@ -66,12 +56,30 @@ _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-
-FLAGS_OF: dict[str, tuple[str, ...]] = dict.fromkeys(SWEEP_FLAGS, ("sweep",))
-FLAGS_OF |= dict.fromkeys(benchmark_flags.NAMES, ("benchmark",)) | {"seeds": ("train", "sweep")}
-FLAGS_OF |= {"wandb": ("train", "sweep"), "distributed": ("train", "evaluate")}
-FLAGS_OF |= {"treatment": ("train", "evaluate", "benchmark")}
+OF_A_SWEEP = (
+    flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started."),
+    flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one."),
+    flags.DEFINE_integer("timeout_minutes", None, "Of a SLURM job, which is then submitted anew; by default a day."),
+    flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me."),
+    flags.DEFINE_list("treatments", None, "Only these treatments of the sweep."),
+    flags.DEFINE_integer("vmap_seeds", 1, "So many seeds of a treatment are vmapped, as one program."),
+)
+OF_A_BENCHMARK = (
+    flags.DEFINE_list("implementations", ["auto", "dense"], "Of a benchmark: layouts of attention."),
+    flags.DEFINE_list("dtypes", None, "Values of model.dtype; by default the config's."),
+    flags.DEFINE_list("batch_sizes", None, "Values of train.batch_size; by default the config's."),
+    flags.DEFINE_list("sigmas", None, "Values of the span's initial_sigma; by default the config's."),
+    flags.DEFINE_integer("steps", 10, "Updates of a timed run.", lower_bound=1),
+    flags.DEFINE_integer("repeats", 3, "Timed runs of each, fewer where --seconds is short.", lower_bound=1),
+    flags.DEFINE_float("seconds", 600, "To spend on all timed runs, though at least three each."),
+    flags.DEFINE_float("memory_limit_gib", 8, "Layouts that need more temporary memory are skipped."),
+    flags.DEFINE_enum("data", "made", ["made", "read"], "Random pixels, or the config's data set."),
+    flags.DEFINE_string("trace", None, "A folder that keeps a profile of each, for Perfetto."),
+)
+FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
+FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
+FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
 NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of finished runs alone"}
 WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone

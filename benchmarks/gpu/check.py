@@ -24,17 +24,18 @@ from absl import flags
 
 from benchmarks.gpu import measure, parity
 from benchmarks.gpu.cases import Case, Timing, cases, quick_cases
+from benchmarks.gpu.machine import describe_gpu
 from benchmarks.gpu.record import Clock, Record
 from benchmarks.gpu.table import format_results
-from posattn_jax.benchmarks.machine import describe_gpu, describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
-MEASURING = [f"posattn_jax/benchmarks/{name}.py" for name in ("programs", "shapes", "timing")]
-MEASURING += [f"benchmarks/gpu/{name}.py" for name in ("exact", "flex", "measure", "parity")]
+MEASURING = [f"posattn_jax/benchmarks/{name}.py" for name in ("shapes", "timing")]
+MEASURING += [f"benchmarks/gpu/{name}.py" for name in ("exact", "flex", "measure", "parity", "programs")]
 
 
 def define_flags() -> flags.FlagValues:

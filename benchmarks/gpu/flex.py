@@ -21,9 +21,10 @@ import numpy as np
 from benchmarks.gpu import measure
 from benchmarks.gpu.cases import Timing
 from benchmarks.gpu.exact import attend_exactly
+from benchmarks.gpu.programs import in_a_row
 from posattn_jax.benchmarks import table
 from posattn_jax.benchmarks.shapes import Point, make_inputs
-from posattn_jax.benchmarks.timing import Program, in_a_row, interleave, seconds
+from posattn_jax.benchmarks.timing import Program, interleave, seconds
 from posattn_jax.ops import grid
 from posattn_jax.system.files import write_json
 

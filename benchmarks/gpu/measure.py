@@ -17,13 +17,13 @@ import jax.numpy as jnp
 
 from benchmarks.gpu.cases import Timing
 from benchmarks.gpu.exact import attend_exactly
+from benchmarks.gpu.programs import in_a_row, make_cudnn_function, make_function
 from benchmarks.gpu.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks import table
-from posattn_jax.benchmarks.programs import make_cudnn_function, make_function
 from posattn_jax.benchmarks.roofline import Rates, work
 from posattn_jax.benchmarks.shapes import make_inputs
-from posattn_jax.benchmarks.timing import Program, Skipped, compile_ahead, failures_told, in_a_row, interleave
+from posattn_jax.benchmarks.timing import Program, Skipped, compile_ahead, failures_told, interleave
 
 LAYOUTS = ("fused", "tiled", "dense")
 IMPLEMENTATIONS = (*LAYOUTS, "cudnn", "flex")
@@ -64,7 +64,7 @@ def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_lim
             backward = name == "forward_backward"
             positional = implementation != "cudnn"
             if positional:
-                function = make_function(implementation, point, arrays, backward, static=False, bounded=True)
+                function = make_function(implementation, point, backward)
                 given = arrays
             else:
                 function = make_cudnn_function(backward)

@@ -9,9 +9,8 @@ from benchmarks.gpu.exact import relative_error
 from benchmarks.gpu.measure import judged
 from benchmarks.gpu.record import Clock, Record
 from posattn_jax.axes import Array
-from posattn_jax.benchmarks.programs import one_pass
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
-from posattn_jax.benchmarks.timing import Skipped, failures_told
+from posattn_jax.benchmarks.timing import Skipped, failures_told, one_pass
 from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.api import GENERAL
 

@@ -1,7 +1,6 @@
 """A page of one file on what attention attends to: weights of layers and heads on an image, or on tokens, by query."""
 
 import base64
-import dataclasses
 import html
 import io
 import json
@@ -17,85 +16,24 @@ from posattn_jax.axes import Float
 STEPS = 255
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """What depends on the distance of key and query alone.
+def compose(title: str, data: dict[str, Any]) -> str:
+    """The page as HTML, which asks for nothing from anywhere.
 
-    Attributes:
-      name: of it.
-      what: it is, in a few words.
-      values: [h, *R] by key - query offset.
+    Args:
+      title: of the page.
+      data: what `attention_page.js` reads: "kind" ["image" or "text"], "about" [words], "grid" [S, of the tokens],
+        "shown" [the rows and columns that a picture's tokens are shown in; of a text (1, t)], "classTokens" [how many
+        tokens stand before the grid], "heads" [their numbers, from 1], "examples" [see `example`] and "layers", each
+        with its "number", "halfSpans" [[h p] how far its heads see on each side; None: everywhere] and "kernels" [see
+        `kernel`].
     """
-
-    name: str
-    what: str
-    values: Float[np.ndarray, "h *r"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """What a layer knows, whatever the input.
-
-    Attributes:
-      number: of the layer, from 1.
-      half_spans: [h p] how far its heads see on each side, in positions; None: everywhere.
-      kernels: see there.
-    """
-
-    number: int
-    half_spans: Float[np.ndarray, "h p"] | None
-    kernels: Sequence[Kernel]
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """An input.
-
-    Attributes:
-      title: its name.
-      told: what the model tells of it.
-      weights: of each layer [h t s]; class tokens first.
-      picture: [height width c] uint8 of 1 or 3 channels; None: the input is a text.
-      tokens: t of them, of a text.
-    """
-
-    title: str
-    told: str
-    weights: Sequence[Float[np.ndarray, "h t s"]]
-    picture: np.ndarray | None = None
-    tokens: Sequence[str] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Page:
-    """What the page shows.
-
-    Attributes:
-      title, about: above it.
-      grid: S, the grid of the tokens.
-      shown: the rows and columns that a picture's tokens are shown in; of a text (1, t).
-      num_class_tokens: how many tokens stand before the grid.
-      heads: the numbers of the heads, from 1.
-      layers, examples: see there.
-    """
-
-    title: str
-    about: str
-    grid: tuple[int, ...]
-    shown: tuple[int, int]
-    num_class_tokens: int
-    heads: Sequence[int]
-    layers: Sequence[Layer]
-    examples: Sequence[Example]
-
-
-def compose(page: Page) -> str:
-    """The page as HTML, which asks for nothing from anywhere."""
     folder = pathlib.Path(__file__).parent
     template, script = ((folder / f"attention_page.{kind}").read_text(encoding="utf-8") for kind in ("html", "js"))
-    data = json.dumps(_data(page), allow_nan=False).replace("<", "\\u003c")  # no tag, whatever an input is called
+    precision = f"Weights are in {STEPS}ths of each query's largest, kernels in {STEPS}ths of each head's range."
+    text = json.dumps(data | {"precision": precision}, allow_nan=False)
     before, after = template.split("DATA")
-    return before.replace("TITLE", html.escape(page.title)) + data + after.replace("SCRIPT", script)
+    text = text.replace("<", "\\u003c")  # no tag, whatever an input is called
+    return before.replace("TITLE", html.escape(title)) + text + after.replace("SCRIPT", script)
 
 
 def num_bytes(num_tokens: int, num_heads: int, num_layers: int) -> int:
@@ -127,44 +65,38 @@ def mean_by_offset(weights: Sequence[Float[np.ndarray, "h n n"]], grid: tuple[in
     return (sums / np.maximum(counts, 1)).reshape(num_heads, *sizes)
 
 
-def _data(page: Page) -> dict[str, Any]:
-    is_text = page.examples[0].picture is None
-    return {
-        "kind": "text" if is_text else "image",
-        "about": page.about,
-        "grid": page.grid,
-        "shown": page.shown,
-        "classTokens": page.num_class_tokens,
-        "heads": list(page.heads),
-        "layers": [
-            {
-                "number": layer.number,
-                "halfSpans": None if layer.half_spans is None else layer.half_spans.tolist(),
-                "kernels": [_kernel(kernel) for kernel in layer.kernels],
-            }
-            for layer in page.layers
-        ],
-        "examples": [_example(example) for example in page.examples],
-        "precision": f"Weights are in {STEPS}ths of each query's largest, kernels in {STEPS}ths of each head's range.",
-    }
+def example(
+    title: str,
+    told: str,
+    weights: Sequence[Float[np.ndarray, "h t s"]],
+    picture: np.ndarray | None = None,
+    tokens: Sequence[str] = (),
+) -> dict[str, Any]:
+    """An input.
 
-
-def _example(example: Example) -> dict[str, Any]:
-    made: dict[str, Any] = {"title": example.title, "told": example.told, "size": example.weights[0].shape[-1]}
-    made["layers"] = [quantise(weights) for weights in example.weights]
-    if example.picture is None:
-        return made | {"tokens": list(example.tokens)}
-    file, is_grey = io.BytesIO(), example.picture.shape[-1] == 1
-    Image.fromarray(example.picture[..., 0] if is_grey else example.picture).save(file, "PNG")
+    Args:
+      title: its name.
+      told: what the model tells of it.
+      weights: of each layer [h t s]; class tokens first.
+      picture: [height width c] uint8 of 1 or 3 channels; None: the input is a text.
+      tokens: t of them, of a text.
+    """
+    made: dict[str, Any] = {"title": title, "told": told, "size": weights[0].shape[-1]}
+    made["layers"] = [quantise(each) for each in weights]
+    if picture is None:
+        return made | {"tokens": list(tokens)}
+    file = io.BytesIO()
+    Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(file, "PNG")
     return made | {"picture": f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"}
 
 
-def _kernel(kernel: Kernel) -> dict[str, Any]:
-    heads = kernel.values.reshape(len(kernel.values), -1)
+def kernel(name: str, what: str, values: Float[np.ndarray, "h *r"]) -> dict[str, Any]:
+    """What depends on the distance of key and query alone: its name, what it is in a few words, and [h, *R]."""
+    heads = values.reshape(len(values), -1)
     low, high = heads.min(1), heads.max(1)
     shares = np.rint(STEPS * (heads - low[:, None]) / np.where(high > low, high - low, 1)[:, None])
     ranges = np.stack([low, high], -1).astype(float).tolist()
-    return {"name": kernel.name, "is": kernel.what, "ranges": ranges, "values": _base64(shares.astype(np.uint8))}
+    return {"name": name, "is": what, "ranges": ranges, "values": _base64(shares.astype(np.uint8))}
 
 
 def _base64(array: np.ndarray) -> str:

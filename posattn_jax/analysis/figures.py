@@ -1,59 +1,45 @@
 """Pictures of one run, from its folder alone."""
 
-import json
-import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # for every picture of this package
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.patches import Rectangle
+from matplotlib.figure import Figure
 
 from posattn_jax.analysis.curves import Log, log_of, size_curves
-from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
+from posattn_jax.analysis.pictures import draw_span_sizes, panels, save
 from posattn_jax.analysis.position_figures import energies_of_heads
-from posattn_jax.system.files import read_metrics
+from posattn_jax.analysis.span_pictures import on_grid
+from posattn_jax.system.files import read_json, read_metrics
 
-STYLES = ("-", "--", ":", "-.")
-MARKERS = "osD^vX*P"
+Positions = Mapping[str, np.ndarray]
 
 
 def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
     """Draws learning curves, spans over epochs and on the grid, encodings and kernels, as far as the run has them."""
     log = log_of(read_metrics(workdir / "metrics.jsonl"))
-    summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
-    config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
+    summary, config = read_json(workdir / "summary.json"), read_json(workdir / "config.json")
     with np.load(workdir / "positions.npz", allow_pickle=False) as file:
         positions = dict(file)
-    folder = workdir / "figures"
-    folder.mkdir(exist_ok=True)
+    grid = summary["grid_shape"]
     drawings = {
-        "learning_curves": _learning_curves(log, summary),
-        "span_over_epochs": _span_over_epochs(log, summary),
-        "span_on_grid": _span_on_grid(positions, summary),
-        "positional_encodings": _positional_encodings(positions, summary),
+        "learning_curves": _learning_curves(log, summary["best"]),
+        "span_over_epochs": _span_over_epochs(log, grid),
+        "span_on_grid": on_grid(positions, summary),
+        "positional_encodings": positional_encodings(positions, len(grid)),
         "fixed_kernels": fixed_kernels(positions, _kernel_shape(config["model"])),
         "depthwise_kernels": depthwise_kernels(positions),
     }
     for name, array in positions.items():
         mixer, _, what = name.rpartition("/")
         if what == "energies":
-            drawings[f"energies_{mixer}"] = energies_of_heads(
-                array, f"Energies of positions: {mixer.replace('_', ' ')}"
-            )
-    paths = []
-    for name, figure in drawings.items():
-        if figure is not None:
-            path = folder / f"{name}.png"
-            figure.savefig(path, dpi=150)
-            plt.close(figure)
-            paths.append(path)
-    return paths
+            title = f"Energies of positions: {mixer.replace('_', ' ')}"
+            drawings[f"energies_{mixer}"] = energies_of_heads(array, title)
+    drawn = {workdir / "figures" / f"{name}.png": figure for name, figure in drawings.items() if figure is not None}
+    for path, figure in drawn.items():
+        save(figure, path)
+    return list(drawn)
 
 
 def _kernel_shape(config: dict[str, Any]) -> Sequence[int]:
@@ -63,142 +49,97 @@ def _kernel_shape(config: dict[str, Any]) -> Sequence[int]:
     return next(filter(None, (_kernel_shape(each) for each in config.values() if isinstance(each, dict))), ())
 
 
-def _points(log: Log, split: str, name: str) -> np.ndarray:
-    """Epochs and values [2, n]; n is 0 where it was not logged."""
-    return np.array([*log.get((split, name), {}).values()]).reshape(-1, 2).T
-
-
-def _learning_curves(log: Log, summary):
+def _learning_curves(log: Log, best: Mapping[str, Any]) -> Figure:
     """Every metric of training and validation over epochs, the best epoch marked."""
     names = [name for split, name in log if split == "validation"]
-    figure, panels = plt.subplots(1, len(names), figsize=(5 * len(names), 3.6), layout="constrained")
-    for axis, name in zip(np.atleast_1d(panels), names, strict=True):
-        axis.plot(*_points(log, "train", name), STYLES[1], color="0.5", label="training")
-        axis.plot(*_points(log, "validation", name), STYLES[0], color="black", label="validation")
-        best = summary["best"]
+    figure, axes = panels(len(names), len(names), 5.0, 3.2)
+    for axis, name in zip(axes, names, strict=True):
+        for split, style, color in (("train", "--", "0.5"), ("validation", "-", "black")):
+            points = np.array([*log.get((split, name), {}).values()]).reshape(-1, 2)  # none where it was not logged
+            axis.plot(*points.T, style, color=color, label={"train": "training"}.get(split, split))
         axis.plot(best["epoch"], best[name], "o", color="black", label=f"best epoch: {best[name]:.4f}")
         axis.set(xlabel="epoch", ylabel=name)
         axis.legend(frameon=False)
     return figure
 
 
-def _span_over_epochs(log: Log, summary):
-    """The size of every layer's span in positions, over epochs; the mean over heads where each has its own."""
-    grid = summary["grid_shape"]
+def _span_over_epochs(log: Log, grid: Sequence[int]) -> Figure | None:
+    """The size of every layer's span, over epochs; the mean over heads where each has its own."""
     sizes = size_curves([log], len(grid))
     if not sizes:
         return None
-    figure, panels = plt.subplots(1, len(grid), figsize=(5 * len(grid), 3.6), layout="constrained", squeeze=False)
-    for dim, axis in enumerate(panels[0]):
-        for i, curve in enumerate(curve for name, curve in sizes.items() if name.endswith(f"/{dim}")):
-            style = {"marker": MARKERS[i % 8], "markevery": 0.2, "label": f"layer {i + 1}"}
-            axis.plot(curve.at, curve.mean, STYLES[i % 4], **style)
-        axis.axhline(2 * grid[dim] - 1, color="0.7", linewidth=1)
-        axis.annotate(
-            "whole grid", (0, 2 * grid[dim] - 1), xycoords=("axes fraction", "data"), va="bottom", color="0.4"
-        )
-        axis.set(xlabel="epoch", ylabel="span (positions)", title=f"dimension {dim + 1}", ylim=(0, 2.2 * grid[dim]))
-    panels[0, -1].legend(frameon=False, fontsize="small")
+    figure, axes = panels(len(grid), len(grid), 5.0, 3.2)
+    for dim, axis in enumerate(axes):
+        layers = [curve for name, curve in sizes.items() if name.endswith(f"/{dim}")]
+        draw_span_sizes(axis, layers, grid[dim], f"dimension {dim + 1}")
     return figure
 
 
-def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
-    """The Cholesky factor [p, p] of a span, the mean of its heads: of sigma [p] or [h p] the diagonal one."""
-    sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
-    return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma).mean(0)
+def positional_encodings(positions: Positions, num_dims: int) -> Figure | None:
+    """The features of every layer's relative encoding over all offsets; of grids some of them."""
+    encodings = [array.reshape(*array.shape[:num_dims], -1) for array in _of_layers(positions, "relative_encoding")]
+    return _draw(encodings, "feature", "encoding", quantile=0.995, most=6)
 
 
-def _gaussian(factor: np.ndarray, grid: list[int]) -> np.ndarray:
-    """G = exp(-1/2 |L^-1 x|^2) at every offset of a grid, of a volume in the plane of the query: [*R]."""
-    axes = [np.arange(1 - size, size) / max(size - 1, 1) for size in grid]
-    if len(grid) == 3:
-        axes[0] = np.zeros(1)
-    x = np.stack(np.meshgrid(*axes, indexing="ij"))
-    z = np.linalg.solve(factor, x.reshape(len(grid), -1))
-    return np.exp(-0.5 * np.square(z).sum(0)).reshape([len(axis) for axis in axes[-2:]])
+def fixed_kernels(positions: Positions, kernel_shape: Sequence[int]) -> Figure | None:
+    """Chang 2021, Figure 2: beta of every layer and head."""
+    return _draw([_within(array, kernel_shape) for array in _of_layers(positions, "relative_bias")], "head", "beta")
 
 
-def half_spans(deviations: np.ndarray, summary) -> np.ndarray:
-    """The reach of a span on each side, in positions."""
-    reach = np.asarray(summary["grid_shape"]) - 1
-    if not summary["threshold"] or summary["threshold"] <= 0:
-        return reach
-    return np.minimum(np.ceil(math.sqrt(-2 * math.log(summary["threshold"])) * deviations * reach), reach)
-
-
-def _span_on_grid(positions, summary):
-    """The Gaussian of every layer around a query, and the box of what it attends to (the paper's Figures 3 and 7)."""
-    sigmas = {name.split("/")[0]: array for name, array in positions.items() if name.endswith("/sigma")}
-    if not sigmas:
+def depthwise_kernels(positions: Positions) -> Figure | None:
+    """Chang 2021, Figure 3: the kernels of every layer's channels, sorted by what they give the next token more than
+    the previous one. Of sequences alone."""
+    kernels = _of_layers(positions, "depthwise_kernel")
+    if not kernels or kernels[0].ndim != 2 or len(kernels[0]) < 3:
         return None
-    grid = summary["grid_shape"]
-    size = (2.8 * len(sigmas) + 1.6, 3.6)
-    figure, panels = plt.subplots(1, len(sigmas), figsize=size, layout="compressed", sharey=True, squeeze=False)
-    image = None
-    for i, (axis, sigma) in enumerate(zip(panels[0], sigmas.values(), strict=True)):
-        factor = mean_factor(sigma, len(grid))
-        deviations = np.linalg.norm(factor, axis=1)
-        half = half_spans(deviations, summary)
-        axis.set_title("layer {}\nσ = {}".format(i + 1, ", ".join(f"{s:.2f}" for s in deviations)), fontsize="medium")
-        gaussian = _gaussian(factor, grid)
-        if len(grid) == 1:
-            axis.plot(np.arange(1 - grid[0], grid[0]), gaussian, color="black")
-            axis.axvspan(-half[0], half[0], color="0.9")
-            axis.set(xlabel="key - query (positions)", ylim=(0, 1.05))
-            continue
-        height, width = grid[-2] - 0.5, grid[-1] - 0.5
-        extent = (-width, width, height, -height)
-        image = axis.imshow(gaussian, cmap="gray", vmin=0, vmax=1, extent=extent)
-        _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color="tab:orange", linewidth=2)
-        _outline(axis, grid[-1] / 2, grid[-2] / 2, color="tab:cyan", linestyle=":")
-        axis.plot(0, 0, "+", color="tab:red")
-        axis.set(xlabel="columns from the query")
-    panels[0, 0].set_ylabel("Gaussian" if len(grid) == 1 else "rows from the query")
-    if image is not None:
-        figure.colorbar(image, ax=panels, label="Gaussian", shrink=0.7)
-        figure.supxlabel("solid box: the span    dotted: the image around its central pixel", fontsize="small")
-    return figure
+    middle = len(kernels[0]) // 2
+    ordered = [kernel[:, np.argsort(kernel[middle + 1] - kernel[middle - 1])] for kernel in kernels]
+    return _draw(ordered, "channel, sorted", "weight", quantile=0.995)
 
 
-def _outline(axis, half_width, half_height, **style):
-    """A box centred on the query."""
-    axis.add_patch(Rectangle((-half_width, -half_height), 2 * half_width, 2 * half_height, fill=False, **style))
+def _of_layers(positions: Positions, name: str) -> list[np.ndarray]:
+    return [array for key, array in positions.items() if key.endswith(f"/{name}")]
 
 
-def _positional_encodings(positions, summary):
-    """The first features of every layer's relative encoding over all offsets; the centre plane of a volume."""
-    encodings = [array for name, array in positions.items() if name.endswith("/relative_encoding")]
-    if not encodings:
+def _within(array: np.ndarray, kernel_shape: Sequence[int]) -> np.ndarray:
+    """Of an array [*R, h] over all offsets, those of the kernel."""
+    reaches = [min(k // 2, size // 2) for size, k in zip(array.shape[:-1], kernel_shape, strict=True)]
+    return array[tuple(slice(size // 2 - r, size // 2 + r + 1) for size, r in zip(array.shape, reaches, strict=False))]
+
+
+def _draw(
+    kernels: Sequence[np.ndarray], what: str, label: str, quantile: float = 1.0, most: int | None = None
+) -> Figure | None:
+    """Arrays [*K, n] of layers over their offsets, in one scale of colours, which has this quantile of what they have.
+
+    Of sequences a panel a layer, with n rows; of grids a picture for each of n, or for `most` of them, and of volumes
+    their central plane.
+    """
+    if not kernels:
         return None
-    grid = summary["grid_shape"]
-    if len(grid) == 1:
-        figure, panels = plt.subplots(
-            1, len(encodings), figsize=(2.8 * len(encodings), 3), layout="constrained", squeeze=False
-        )
-        for i, (axis, encoding) in enumerate(zip(panels[0], encodings, strict=True)):
-            features = encoding.reshape(len(encoding), -1)
-            axis.imshow(features, aspect="auto", cmap="RdBu", extent=(0, features.shape[1], grid[0] - 1, 1 - grid[0]))
-            axis.set(title=f"layer {i + 1}", xlabel="feature")
-        panels[0, 0].set_ylabel("key - query (positions)")
-        return figure
-    shown = 6
-    figure, panels = plt.subplots(
-        len(encodings), shown, figsize=(1.5 * shown, 1.6 * len(encodings)), layout="constrained", squeeze=False
-    )
-    height, width = grid[-2] - 0.5, grid[-1] - 0.5
-    for i, (row, encoding) in enumerate(zip(panels, encodings, strict=True)):
-        plane = encoding[grid[0] - 1] if len(grid) == 3 else encoding
-        plane = plane.reshape(*plane.shape[:2], -1)
-        features = np.linspace(0, plane.shape[-1] - 1, shown).astype(int)
-        for axis, feature in zip(row, features, strict=True):
-            limit = np.abs(plane[..., feature]).max() or 1.0
-            axis.imshow(
-                plane[..., feature], cmap="RdBu", vmin=-limit, vmax=limit, extent=(-width, width, height, -height)
-            )
-            axis.set_title(f"feature {feature}", fontsize="small")
+    limit = max(float(np.quantile(np.abs(kernel), quantile)) for kernel in kernels) or 1.0
+    style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+    image, num = None, kernels[0].shape[-1]
+    if kernels[0].ndim == 2:
+        figure, axes = panels(len(kernels), 4, 2.8, 2.4)
+        for layer, (axis, kernel) in enumerate(zip(axes, kernels, strict=True), start=1):
+            reach = len(kernel) / 2
+            image = axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **style)
+            axis.set_title(f"layer {layer}", fontsize="medium")
+            axis.set_ylabel(what if (layer - 1) % 4 == 0 else "")
+            if num <= 16:
+                axis.set_yticks(range(1, num + 1))
+    else:
+        shown = np.linspace(0, num - 1, min(num, most or num)).astype(int)
+        figure, axes = panels(len(kernels) * len(shown), len(shown), 1.5, 1.6, layout="compressed")
+        for i, axis in enumerate(axes):
+            kernel, which = kernels[i // len(shown)], shown[i % len(shown)]
+            plane = kernel[kernel.shape[0] // 2] if kernel.ndim == 4 else kernel
+            height, width = np.array(plane.shape[:2]) / 2
+            image = axis.imshow(plane[..., which], extent=(-width, width, height, -height), **style)
             axis.tick_params(labelsize="x-small")
-        row[0].set_ylabel(f"layer {i + 1}\nrows", fontsize="small")
-    for axis in panels[-1]:
-        axis.set_xlabel("columns", fontsize="small")
-    figure.suptitle("Relative encoding by key - query offset (positions)", fontsize="medium")
+            axis.set_title(f"{what} {which + 1}" if i < len(shown) else "", fontsize="small")
+            axis.set_ylabel(f"layer {i // len(shown) + 1}" if which == 0 else "", fontsize="small")
+    figure.supxlabel("key - query (positions)", fontsize="medium")
+    figure.colorbar(image, ax=axes, label=label)
     return figure

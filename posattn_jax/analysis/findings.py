@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from posattn_jax.analysis import statistics
+from posattn_jax.analysis.markdown_text import interval_text, number
 from posattn_jax.analysis.plan import Hypothesis, Treatment
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
@@ -130,20 +131,3 @@ def verdict(
         f"large as the measured one would be found by {c.power:.0%} of single tests like this, and by 80% with "
         f"{needed} runs of each (two-sided, uncorrected)."
     )
-
-
-def number(p: float) -> str:
-    """A p-value."""
-    if math.isnan(p):
-        return "-"
-    return f"{p:.4f}" if p >= 0.0001 else "< .0001"
-
-
-def figure(value: float, form: str = "{:.4f}") -> str:
-    """A number in this form; "-" for NaN."""
-    return "-" if math.isnan(value) else form.format(value).replace("inf", "∞")
-
-
-def interval_text(interval: Interval, form: str) -> str:
-    """Its ends in this form; "-" where it is undefined."""
-    return "-" if math.isnan(interval.low) else f"{figure(interval.low, form)} to {figure(interval.high, form)}"

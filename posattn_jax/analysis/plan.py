@@ -1,13 +1,12 @@
 """What a sweep asks: treatments, the seeds of each, and hypotheses about them, with what a paper printed."""
 
 import dataclasses
-import json
 import pathlib
 import re
 from typing import Any, Literal
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
+from posattn_jax.system.files import read_json, write_json
 
 Alternative = Literal["greater", "less", "two-sided"]
 ALTERNATIVES = ("greater", "less", "two-sided")
@@ -182,9 +181,9 @@ def read_plan(path: pathlib.Path) -> tuple[Plan, dict[str, Any]]:
       InputError: the file is not one of its.
     """
     try:
-        commands = json.loads(path.read_text(encoding="utf-8"))
+        commands = read_json(path)
         return plan_of(commands.pop("plan")), commands
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
 
 

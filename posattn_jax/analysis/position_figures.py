@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from posattn_jax.analysis.pictures import panels
 from posattn_jax.axes import Float
 
 COLUMNS = 4
@@ -21,7 +22,7 @@ def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figur
       energies: [h t s].
       title: above it.
     """
-    figure, _ = _heads(energies, 2.5, "query position", "key position", "energy" if _signed(energies) else "weight")
+    figure, _ = _heads(energies, 2.5, "query position", "key position")
     figure.suptitle(title, fontsize="medium", parse_math=False)
     return figure
 
@@ -44,8 +45,8 @@ def attention_of_a_sentence(
             f"weights of {weights.shape[1]} queries and {weights.shape[2]} keys: {len(query_tokens)} and "
             f"{len(key_tokens)} tokens were given"
         )
-    figure, panels = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key", "weight")
-    for axis in panels:
+    figure, axes = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key")
+    for axis in axes:
         # "$" is a token like others, not the beginning of a formula.
         axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, fontsize="small", parse_math=False)
         axis.set_yticks(range(len(query_tokens)), query_tokens, fontsize="small", parse_math=False)
@@ -76,32 +77,22 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
     return figure
 
 
-def _signed(energies: np.ndarray) -> bool:
-    return bool((energies[np.isfinite(energies)] < 0).any())
-
-
-def _heads(energies: np.ndarray, width: float, down: str, across: str, label: str) -> tuple[Figure, list[Any]]:
+def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[Figure, list[Any]]:
     """A panel a head, about so many inches wide, and a colour bar: the figure and its panels."""
     heads, queries, keys = energies.shape
-    columns = min(COLUMNS, heads)
-    rows = -(-heads // columns)
     height = width * min(max(queries / keys, 0.4), 2.5)
-    size = (width * columns + 1.2, (height + 0.4) * rows + 0.6)
-    figure, panels = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
+    figure, drawn = panels(heads, COLUMNS, width, height + 0.4, layout="compressed")
     finite = np.isfinite(energies)
     limit = float(np.abs(energies[finite]).max(initial=0.0)) or 1.0
-    signed = _signed(energies)
+    signed = bool((energies[finite] < 0).any())
     style: dict[str, Any] = {"cmap": "RdBu_r" if signed else "Greys", "vmin": -limit if signed else 0.0, "vmax": limit}
-    drawn, image = list(panels.flat[:heads]), None
+    image = None
     for head, axis in enumerate(drawn):
         axis.set_facecolor("0.8")
         image = axis.imshow(np.where(finite[head], energies[head], np.nan), interpolation="nearest", **style)
         axis.set_title(f"head {head + 1}", fontsize="small")
         axis.tick_params(labelsize="small")
-        axis.set_ylabel(down if head % columns == 0 else "")
-        axis.set_xlabel(across if head + columns >= heads else "")
-    for axis in panels.flat[heads:]:
-        axis.set_visible(False)
-    if image is not None:
-        figure.colorbar(image, ax=panels, label=label, shrink=0.8)
+        axis.set_ylabel(down if head % COLUMNS == 0 else "")
+        axis.set_xlabel(across if head + COLUMNS >= heads else "")
+    figure.colorbar(image, ax=drawn, label="energy" if signed else "weight", shrink=0.8)
     return figure, drawn

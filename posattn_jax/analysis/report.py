@@ -20,15 +20,15 @@ from typing import Any
 
 import markdown
 
-from posattn_jax.analysis import comparison, field_table, paper_power, runs_file, translation_table
-from posattn_jax.analysis.findings import Finding, Outcome, figure, findings, interval_text, number, outcomes
-from posattn_jax.analysis.markdown_table import plain, table
-from posattn_jax.analysis.plan import Treatment
+from posattn_jax.analysis import runs_file, tables
+from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
+from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
+from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import Runs
-from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY
+from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Sample, compare
 from posattn_jax.analysis.sweep_figures import draw_sweep
-from posattn_jax.system.files import write_atomically, write_json
+from posattn_jax.system.files import write_json, write_text
 
 WHERE_PICTURES_ARE = (
     "Pictures: `python -m posattn_jax.main --mode=report --workdir=FOLDER`, FOLDER being that of this file, "
@@ -59,10 +59,10 @@ def write(workdir: pathlib.Path) -> None:
         runs_file.write(folder / runs_file.NAME, runs)
     captions = draw_sweep(runs, folder / "figures")
     text = compose(runs, found, tested)
-    write_atomically(folder / "report.md", lambda file: file.write(text.encode()))
+    write_text(folder / "report.md", text)
     pictures = [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
     page = to_html(compose(runs, found, tested, pictures), folder, runs.plan.question)
-    write_atomically(folder / "index.html", lambda file: file.write(page.encode()))
+    write_text(folder / "index.html", page)
     write_json(folder / "results.json", _results(runs, found, tested))
     for line in runs.left_out:
         print(f"left out: {line}")
@@ -77,11 +77,11 @@ def compose(
     parts = [f"# {plain(plan.question)}"]
     if tested:
         parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
-    by_field = field_table.compose(runs)
+    by_field = tables.by_field(runs)
     if by_field is not None:
         what = f"{runs.response_title}, in hundredths: means and standard errors of the mean"
         parts += [f"## By {plan.axis}", f"{what}.\n\n{by_field}"]
-    by_translations = translation_table.compose(runs)
+    by_translations = tables.by_translations(runs)
     if by_translations is not None:
         what = "p: paired bootstrap of 1,000 samples against the first row, of one seed's translations"
         parts += ["## Translations", f"Of the {plan.part} part; {what}.\n\n{by_translations}"]
@@ -89,11 +89,11 @@ def compose(
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
     parts += pictures
-    by_cost = comparison.compose(runs, found)
+    by_cost = tables.by_cost(runs, found)
     if by_cost is not None:
         parts += ["## Costs", by_cost]
     if any(outcome.treatment.paper for outcome in found) and tested:
-        parts += ["## The paper's own tests, again", paper_power.compose(plan)]
+        parts += ["## The paper's own tests, again", paper_power(plan)]
     parts += ["## How it was made", _how(runs)]
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
@@ -166,6 +166,21 @@ def _finding_table(tested: Sequence[Finding]) -> str:
             row.append("-" if finding.hypothesis.paper_p is None else number(finding.hypothesis.paper_p))
         rows.append(row)
     return table(header, rows)
+
+
+def paper_power(plan: Plan) -> str:
+    """A paper's printed tables tested again, from their means and standard deviations; and the plan's note on it."""
+    rows = []
+    for hypothesis in plan.hypotheses:
+        treatment, control = plan.treatment(hypothesis.treatment), plan.treatment(hypothesis.control)
+        if treatment.paper is None or control.paper is None:
+            continue
+        c = compare([Sample(p.n, p.mean, p.std) for p in (treatment.paper, control.paper)], "two-sided")
+        printed = "-" if hypothesis.paper_p is None else number(hypothesis.paper_p)
+        row = [f"{treatment.name} - {control.name}", f"{c.effect:+.4f}", printed, number(c.p_two_sided)]
+        rows.append([*row, f"{c.effect_size:+.2f}", f"{c.power:.2f}", f"{c.runs_needed:.0f}"])
+    header = ["difference", "effect", "p printed", "p from its table", "d", "power", "runs for 80%"]
+    return "\n\n".join(part for part in (table(header, rows), plan.paper_note) if part)
 
 
 def _explanation(runs: Runs) -> str:

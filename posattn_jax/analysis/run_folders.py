@@ -1,6 +1,6 @@
 """A sweep as `read_runs` finds it: run folders, or the one file that stands for them."""
 
-import json
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ import numpy as np
 
 from posattn_jax.analysis import runs_file
 from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, size_curves
-from posattn_jax.analysis.figures import mean_factor
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.analysis.span_pictures import mean_factor
 from posattn_jax.analysis.translation_scores import p_of_folders
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import has_fields, is_evaluated, read_metrics
+from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_metrics
 
 
 def read_runs(workdir: pathlib.Path) -> Runs:
@@ -103,10 +103,10 @@ def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
 def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
     """Of an update of every treatment; of none where they were not measured."""
     path = workdir / "costs.json"
-    costs = _read(path)
-    if costs is not None and not isinstance(costs.get("treatments"), dict):
+    costs = (read_json(path) or {"treatments": {}}).get("treatments")
+    if not isinstance(costs, dict):
         raise InputError(f"{path}: cannot be read (it has no treatments)")
-    return costs["treatments"] if costs else {}
+    return costs
 
 
 def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
@@ -129,21 +129,19 @@ def _plan_of(folders: list[pathlib.Path]) -> Plan:
     for folder in folders:
         if not folder.name.isdigit():
             raise InputError(f"{folder}: expected a folder named by its seed")
-    pairs = [(b, a) for i, a in enumerate(names) for b in names[i + 1 :]]
     return Plan(
         "Do these treatments differ?",
         tuple(Treatment(name, name) for name in names),
-        tuple(Hypothesis(f"{b} and {a} differ", b, a) for b, a in pairs),
+        tuple(Hypothesis(f"{b} and {a} differ", b, a) for a, b in itertools.combinations(names, 2)),
         tuple(dict.fromkeys(int(folder.name) for folder in folders)),
     )
 
 
 def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> Run | str:
     """The run, or why there is none."""
-    if not (workdir / "config.json").exists():
+    config, summary, evaluation = (read_json(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
+    if config is None:
         return "was not started"
-    config, summary, evaluation = (_read(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
-    assert config is not None
     if config["seed"] != seed:
         raise InputError(f"{workdir}: its config has seed={config['seed']}, its folder is named {seed}")
     fields = plan.treatment(treatment).fields
@@ -156,19 +154,9 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
     if plan.evaluate:
         if not is_evaluated(evaluation, summary, plan.evaluate):
             return f"was not evaluated under {', '.join(f'{k}={v}' for k, v in plan.evaluate.items())}"
-        assert evaluation is not None
         if plan.part not in evaluation:
             return f"its evaluation has no {plan.part} part"
         figures = evaluation[plan.part]
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
     return Run(treatment, seed, config, summary, figures, figures[plan.response])
-
-
-def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error

@@ -21,7 +21,7 @@ from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan, plan_of
 from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten, unflatten, write_atomically
+from posattn_jax.system.files import flatten, unflatten, write_text
 
 NAME = "runs.jsonl"
 DIGITS, POINTS = 5, 200  # of what is only drawn
@@ -48,8 +48,7 @@ def write(path: pathlib.Path, runs: Runs) -> None:
     for run, own_config, own_summary in zip(runs.all, configs, summaries, strict=True):
         line = {"treatment": run.treatment, "seed": run.seed, "config": own_config, "summary": own_summary}
         lines.append(line | ({"figures": run.figures} if runs.plan.evaluate else {}))
-    text = "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines))
 
 
 def read(path: pathlib.Path) -> Runs:

@@ -1,35 +1,101 @@
-"""Learned spans drawn on an image, for grids of one and two dimensions (Alfons 2022, Figure 7)."""
+"""Pictures of learned spans: of one run on its grid, and of a sweep on an image (Alfons 2022, Figures 3 and 7)."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from posattn_jax.analysis.curves import Spans
-from posattn_jax.analysis.figures import half_spans
+from posattn_jax.analysis.pictures import panels
 from posattn_jax.analysis.runs import Runs
+
+
+def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
+    """The Cholesky factor [p, p] of a span, the mean of its heads: of sigma [p] or [h p] the diagonal one."""
+    sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
+    return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma).mean(0)
+
+
+def _half_spans(factor: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
+    """The reach of a span on each side, in positions."""
+    reach = np.asarray(summary["grid_shape"]) - 1
+    if not summary["threshold"] or summary["threshold"] <= 0:
+        return reach
+    deviations = np.linalg.norm(factor, axis=1)
+    return np.minimum(np.ceil(math.sqrt(-2 * math.log(summary["threshold"])) * deviations * reach), reach)
+
+
+def _gaussian(factor: np.ndarray, offsets: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
+    """G = exp(-1/2 |L^-1 x|^2) at offsets in positions: [... p] -> [...]."""
+    x = offsets / np.maximum(np.array(summary["grid_shape"]) - 1, 1)
+    z = np.linalg.solve(factor, x.reshape(-1, len(factor)).T)
+    return np.exp(-0.5 * np.square(z).sum(0)).reshape(offsets.shape[:-1])
+
+
+def _title(layer: int, factor: np.ndarray) -> str:
+    return f"layer {layer}: σ = {', '.join(f'{s:.2f}' for s in np.linalg.norm(factor, axis=1))}"
+
+
+def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
+    """The Gaussian of every layer around a query, of a volume in its plane, and the box of what it attends to."""
+    sigmas = [array for name, array in positions.items() if name.endswith("/sigma")]
+    if not sigmas:
+        return None
+    grid, image = summary["grid_shape"], None
+    figure, axes = panels(len(sigmas), len(sigmas), 2.8, 3.2, layout="compressed", sharey=True)
+    ranges = [np.arange(1 - size, size) for size in grid]
+    if len(grid) == 3:
+        ranges[0] = np.zeros(1)
+    offsets = np.stack(np.meshgrid(*ranges, indexing="ij"), -1)
+    for i, (axis, sigma) in enumerate(zip(axes, sigmas, strict=True), start=1):
+        factor = mean_factor(sigma, len(grid))
+        half, gaussian = _half_spans(factor, summary), _gaussian(factor, offsets, summary)
+        axis.set_title(_title(i, factor).replace(": ", "\n"), fontsize="medium")
+        if len(grid) == 1:
+            axis.plot(ranges[0], gaussian, color="black")
+            axis.axvspan(-half[0], half[0], color="0.9")
+            axis.set(xlabel="key - query (positions)", ylim=(0, 1.05))
+            continue
+        height, width = grid[-2] - 0.5, grid[-1] - 0.5
+        plane = gaussian.reshape(gaussian.shape[-2:])
+        image = axis.imshow(plane, cmap="gray", vmin=0, vmax=1, extent=(-width, width, height, -height))
+        _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color="tab:orange", linewidth=2)
+        _outline(axis, grid[-1] / 2, grid[-2] / 2, color="tab:cyan", linestyle=":")
+        axis.plot(0, 0, "+", color="tab:red")
+        axis.set(xlabel="columns from the query")
+    axes[0].set_ylabel("Gaussian" if len(grid) == 1 else "rows from the query")
+    if image is not None:
+        figure.colorbar(image, ax=axes, label="Gaussian", shrink=0.7)
+        figure.supxlabel("solid box: the span    dotted: the image around its central pixel", fontsize="small")
+    return figure
+
+
+def _outline(axis: Axes, half_width: float, half_height: float, **style) -> None:
+    """A box centred on the query."""
+    axis.add_patch(Rectangle((-half_width, -half_height), 2 * half_width, 2 * half_height, fill=False, **style))
 
 
 def draw_spans(runs: Runs) -> Figure | None:
     """A row for every treatment with a span, a column for every layer; None where there is neither span nor image."""
-    rows = runs.spans
-    if not rows:
+    if not runs.spans:
         return None
-    columns = max(len(spans.factors) for spans in rows.values())
-    figure, panels = plt.subplots(
-        len(rows), columns, figsize=(2.3 * columns + 0.6, 2.6 * len(rows)), layout="constrained", squeeze=False
-    )
-    for panel_row, (name, spans) in zip(panels, rows.items(), strict=True):
-        for axis in panel_row:
-            axis.set(xticks=[], yticks=[], frame_on=False)
-        for axis, layer in zip(panel_row, spans.factors, strict=False):
+    columns = max(len(spans.factors) for spans in runs.spans.values())
+    figure, axes = panels(len(runs.spans) * columns, columns, 2.3, 2.6)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[], frame_on=False)
+    for row, (name, spans) in enumerate(runs.spans.items()):
+        own = axes[row * columns : (row + 1) * columns]
+        for axis, layer in zip(own, spans.factors, strict=False):
             _draw_layer(axis, spans, layer, runs.runs[name][0].summary)
-        panel_row[0].set_ylabel(runs.figure_label(name, spans.num_runs).replace(" (n", "\n(n"), fontsize="small")
+        own[0].set_ylabel(runs.figure_label(name, spans.num_runs).replace(" (n", "\n(n"), fontsize="small")
     return figure
 
 
-def _draw_layer(axis, spans: Spans, layer: str, summary: dict[str, Any]) -> None:
+def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]) -> None:
     image, factor = spans.image, spans.factors[layer]
     gaussian, inside = on_image(factor, summary, image.shape[:2])
     seen = 0.5 + (image - 0.5) * (gaussian * inside)[..., None]
@@ -41,12 +107,11 @@ def _draw_layer(axis, spans: Spans, layer: str, summary: dict[str, Any]) -> None
         axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
-    deviations = ", ".join(f"{s:.2f}" for s in np.linalg.norm(factor, axis=1))
-    axis.set_title(f"layer {int(layer.split('_')[1]) + 1}: σ = {deviations}", fontsize="small")
+    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor), fontsize="small")
 
 
 def on_image(
-    factor: np.ndarray, summary: dict[str, Any], image_shape: tuple[int, int]
+    factor: np.ndarray, summary: Mapping[str, Any], image_shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """G, and whether it is inside the span, of every pixel around the central one: two [height, width].
 
@@ -56,7 +121,4 @@ def on_image(
     offsets = np.stack(np.indices(image_shape), -1) - np.array(image_shape) // 2
     if len(factor) == 1:
         offsets = (offsets @ [image_shape[1], 1])[..., None]
-    x = offsets / np.maximum(np.array(summary["grid_shape"]) - 1, 1)
-    z = np.linalg.solve(factor, x.reshape(-1, len(factor)).T)
-    half = half_spans(np.linalg.norm(factor, axis=1), summary)
-    return np.exp(-0.5 * np.square(z).sum(0)).reshape(image_shape), np.all(np.abs(offsets) <= half, axis=-1)
+    return _gaussian(factor, offsets, summary), np.all(np.abs(offsets) <= _half_spans(factor, summary), axis=-1)

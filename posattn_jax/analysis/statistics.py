@@ -3,6 +3,7 @@
 Everything is computed from n, mean and standard deviation where that suffices, so that printed tables can be checked.
 """
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ class Comparison:
       p_two_sided, p_stated: two-sided, and in the direction that the hypothesis states.
       interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these: 0 is outside exactly
         where p < .05. Of a direction, it is one-sided: to infinity.
-      effect_size: Cohen's d, the effect in pooled standard deviations.
+      effect_size: Cohen's d, the effect in pooled standard deviations: s^2 = sum (n_i - 1) s_i^2 / sum (n_i - 1).
       power: the probability that a two-sided test at `LEVEL` with these n finds an effect of this size.
       runs_needed: the runs of each treatment at which that is 80%.
     """
@@ -109,7 +110,7 @@ def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
         "less": Interval(-math.inf, effect + reach_one_sided),
         "two-sided": Interval(effect - reach, effect + reach),
     }
-    size = effect / _pooled_std(samples)
+    size = effect / math.sqrt(sum((s.n - 1) * s.std**2 for s in samples) / sum(s.n - 1 for s in samples))
     return Comparison(
         effect=effect,
         t=t,
@@ -122,11 +123,6 @@ def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
         power=power(size, *(each.n for each in samples)),
         runs_needed=runs_needed(size, len(samples)),
     )
-
-
-def _pooled_std(samples: Sequence[Sample]) -> float:
-    """s of Cohen's d = effect / s: s^2 = sum (n_i - 1) s_i^2 / sum (n_i - 1)."""
-    return math.sqrt(sum((each.n - 1) * each.std**2 for each in samples) / sum(each.n - 1 for each in samples))
 
 
 def power(size: float, *runs: int) -> float:
@@ -152,15 +148,10 @@ def runs_needed(size: float, treatments: int = 2, wanted: float = 0.8, limit: in
 
     if math.isnan(size):
         return math.nan
-    low, high = 1, 2  # low is not enough
+    high = 2
     while high <= limit and not enough(high):
-        low, high = high, 2 * high
-    if high > limit:
-        return math.inf
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return float(high)
+        high *= 2
+    return math.inf if high > limit else float(bisect.bisect_left(range(high), True, high // 2 + 1, key=enough))
 
 
 def paired(treatment: Sequence[float], control: Sequence[float], alternative: Alternative) -> tuple[float, float]:

@@ -5,76 +5,73 @@ Treatments are told apart by line, marker and place, not by colour.
 
 import math
 import pathlib
-from collections.abc import Callable
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
-from posattn_jax.analysis import comparison, translation_table
 from posattn_jax.analysis.curves import Curve
-from posattn_jax.analysis.field_table import lines_of, value_of
-from posattn_jax.analysis.figures import MARKERS, STYLES
+from posattn_jax.analysis.findings import outcomes
+from posattn_jax.analysis.pictures import MARKERS, STYLES, draw_span_sizes, fill, panels, save
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_spans
-from posattn_jax.system.files import write_atomically
+from posattn_jax.analysis.tables import lines_of, value_of
 
 SHADES = ("black", "0.55")
 COLUMNS = 3
 
+# What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
+KNOWS = {
+    ("position", "position"): "position-position\n(aPosNet)",
+    ("position", "relative"): "position-position\n(rPosNet)",
+    ("content", "relative"): "token-position",
+    ("content", "content"): "token-token",
+    ("content", "content", "relative"): "token-token\n+ token-position",
+}
+
 
 def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     """Draws what the runs have, each as .svg and .png; returns the captions by name."""
-    judged = f"{runs.judged_by.capitalize()} {runs.plan.response}"
-    drawings: dict[str, tuple[str, Callable[[Runs], Figure | None]]] = {
+    judged = f"{runs.judged_by.capitalize()} {runs.plan.response} while training"
+    intervals = "means, and 95% intervals of the mean (t)."
+    gates = _gates(runs)
+    drawings = {
         "box_plots": (
+            _box_plots(runs),
             f"{runs.response_title}: every point is a run; boxes are quartiles, whiskers reach to the extremes, a "
             "diamond is the mean.",
-            _box_plots,
         ),
-        "by_field": (
-            f"{runs.response_title}: every point is a run, lines are means.",
-            _by_field,
-        ),
-        "learning_curves": (
-            f"{judged} while training: means, and 95% intervals of the mean (t).",
-            _learning_curves,
-        ),
+        "by_field": (_by_field(runs), f"{runs.response_title}: every point is a run, lines are means."),
+        "learning_curves": (_learning_curves(runs), f"{judged}: {intervals}"),
         "spans": (
+            draw_spans(runs),
             "What the central pixel attends to after the best epoch, on an image: it fades into grey as the learned "
             "Gaussian falls, a line is the border of a span smaller than the image. Means over seeds.",
-            draw_spans,
         ),
-        "span_sizes": ("Learned spans with a mask, over epochs: means over seeds, and their range.", _span_sizes),
+        "span_sizes": (
+            _span_sizes(runs),
+            "Learned spans with a mask, over epochs: means over seeds, and their range.",
+        ),
         "comparison": (
-            f"{runs.response_title} against the CPU time of an update: means, and 95% intervals of the mean (t).",
-            comparison.draw,
+            by_cost(runs),
+            f"{runs.response_title} against the CPU time of an update: {intervals}",
         ),
-        "gating": ("What the gate is worth, by what queries and keys know: means over seeds.", _gating),
+        "gating": (
+            gates and gating(gates, runs.plan.response),
+            "What the gate is worth, by what queries and keys know: means over seeds.",
+        ),
         "seconds": (
-            f"{judged} while training, against seconds, evaluation included: means over seeds.",
-            _against_seconds,
+            _against_seconds(runs),
+            f"{judged}, against seconds, evaluation included: means over seeds.",
         ),
     }
-    captions = {}
-    for name, (caption, draw) in drawings.items():
-        figure = draw(runs)
-        if figure is None:
-            continue
-        for suffix in ("png", "svg"):
-            write_atomically(
-                folder / f"{name}.{suffix}", lambda file, s=suffix, f=figure: f.savefig(file, format=s, dpi=150)
-            )
-        plt.close(figure)
-        captions[name] = caption
-    return captions
-
-
-def _gating(runs: Runs) -> Figure | None:
-    """Figure 2 of Schmidt 2023."""
-    pairs = translation_table.gating(runs)
-    return None if pairs is None else gating(pairs, runs.plan.response)
+    drawn = {name: drawing for name, drawing in drawings.items() if drawing[0]}
+    for name, (figure, _) in drawn.items():
+        save(figure, folder / f"{name}.png", folder / f"{name}.svg")
+    return {name: caption for name, (_, caption) in drawn.items()}
 
 
 def _box_plots(runs: Runs) -> Figure:
@@ -131,8 +128,8 @@ def _learning_curves(runs: Runs) -> Figure | None:
     groups = [names for names in groups if names]
     if not groups:
         return None
-    figure, panels = _panels(len(groups))
-    for axis, names in zip(panels, groups, strict=True):
+    figure, axes = panels(len(groups), COLUMNS, 4.0, 3.0)
+    for axis, names in zip(axes, groups, strict=True):
         extremes = []
         for i, name in enumerate(names):
             curve = curves[name]
@@ -141,7 +138,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
             style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
             style |= {"markersize": 4, "markevery": _every(len(curve.at), i)}
             axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **style)
-            _fill(axis, curve, SHADES[i % 2], 0.15)
+            fill(axis, curve, SHADES[i % 2], 0.15)
         room = 0.05 * (max(extremes) - min(extremes)) or 0.05
         axis.set(xlabel="epoch", ylabel=f"{runs.judged_by} {runs.plan.response}")
         axis.set_ylim(min(extremes) - room, max(extremes) + room)
@@ -160,18 +157,12 @@ def _span_sizes(runs: Runs) -> Figure | None:
     ]
     if not panels_of:
         return None
-    figure, panels = _panels(len(panels_of))
-    for axis, (name, dim, layers) in zip(panels, panels_of, strict=True):
-        for i, curve in enumerate(layers):
-            axis.plot(curve.at, curve.mean, color="black", linestyle=STYLES[i % 4], label=f"layer {i + 1}")
-            _fill(axis, curve, "black", 0.12)
-        whole = 2 * grids[name][dim] - 1
-        axis.axhline(whole, color="0.7", linewidth=1)
-        num_dims = len(grids[name])
-        across = {1: ("",), 2: (", rows", ", columns")}.get(num_dims, tuple(f", dimension {i + 1}" for i in range(3)))
-        axis.set_title(runs.figure_label(name, layers[-1].num_runs) + across[dim], fontsize="small")
-        axis.set(xlabel="epoch", ylabel=f"span (of {whole} offsets)", ylim=(0, 1.1 * whole))
-        axis.legend(frameon=False, fontsize="x-small")
+    figure, axes = panels(len(panels_of), COLUMNS, 4.0, 3.0)
+    for axis, (name, dim, layers) in zip(axes, panels_of, strict=True):
+        across = {1: ("",), 2: (", rows", ", columns")}.get(
+            len(grids[name]), [f", dimension {i + 1}" for i in range(3)]
+        )
+        draw_span_sizes(axis, layers, grids[name][dim], runs.figure_label(name, layers[-1].num_runs) + across[dim])
     return figure
 
 
@@ -202,22 +193,52 @@ def _drawable(runs: Runs, what: str) -> dict[str, Curve]:
     return {name: curve for name, curve in found.items() if len(curve.at) > 1}
 
 
-def _fill(axis, curve: Curve, color: str, alpha: float) -> None:
-    if curve.low is not None and curve.high is not None:
-        axis.fill_between(curve.at, curve.low, curve.high, color=color, alpha=alpha, linewidth=0)
-
-
 def _every(count: int, curve: int) -> tuple[int, int]:
     """Where to mark a curve: about eight points, those of two curves apart."""
     apart = max(1, count // 8)
     return curve % apart, apart
 
 
-def _panels(count: int):
-    """A figure with so many panels, a few in a row."""
-    columns = min(count, COLUMNS)
-    rows = math.ceil(count / columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), layout="constrained", squeeze=False)
-    for axis in axes.flat[count:]:
-        axis.set_axis_off()
-    return figure, axes.flat[:count]
+def _gates(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
+    """The response with the gate and without, by what queries and keys know; None where no pair was measured."""
+    found: dict[tuple[tuple[str, ...], bool], float] = {}
+    for name in runs.runs:
+        model = runs.runs[name][0].config["model"]
+        if "decoder_block" not in model:
+            return None
+        encoder, decoder = (model[f"{stack}_block"]["mixing"] for stack in ("encoder", "decoder"))
+        cross = model["decoder_block"]["cross"]
+        if encoder == decoder and _knows(encoder) in KNOWS and _knows(cross) == ("content", "content"):
+            found[_knows(encoder), encoder["gate"] is not None] = float(np.mean(runs.responses(name)))
+    pairs = {label: (found.get((known, True)), found.get((known, False))) for known, label in KNOWS.items()}
+    if not any(None not in pair for pair in pairs.values()):
+        return None
+    return {label: pair for label, pair in pairs.items() if pair != (None, None)}
+
+
+def _knows(mixing: dict[str, Any]) -> tuple[str, ...]:
+    energies = mixing["energies"]
+    return (energies["query"], *energies["keys"]) if energies["kind"] == "DotProducts" else ()
+
+
+def by_cost(runs: Runs) -> Figure | None:
+    """The response against the CPU time of an update, of the treatments with costs."""
+    found = [outcome for outcome in outcomes(runs) if outcome.treatment.name in runs.costs]
+    if not found:
+        return None
+    figure, axis = plt.subplots(figsize=(9, 6), layout="constrained")
+    for outcome in found:
+        name, mean, interval = outcome.treatment.name, outcome.sample.mean, outcome.interval
+        milliseconds = 1e3 * runs.costs[name]["cpu_seconds"]
+        error = None if math.isnan(interval.low) else [[mean - interval.low], [interval.high - mean]]
+        axis.errorbar([milliseconds], [mean], error, fmt="o", color="black", ecolor="0.75", markersize=4)
+        axis.annotate(name, (milliseconds, mean), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
+    means = [outcome.sample.mean for outcome in found]
+    room = 0.1 * (max(means) - min(means)) or 0.05
+    axis.set_ylim(min(means) - room, max(means) + room)  # intervals of two runs reach far beyond
+    axis.set(xscale="log", ylabel=runs.response_label, xlabel="CPU time of an update [ms]")
+    axis.margins(x=0.12)  # the names beside the last points
+    for set_formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        set_formatter(LogFormatter(minor_thresholds=(2, 0.5)))  # 40, not 4 x 10^1
+    axis.grid(alpha=0.3)
+    return figure

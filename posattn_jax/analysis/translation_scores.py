@@ -1,39 +1,18 @@
 """Scores of translations: BLEU and chrF with sacrebleu, whether systems differ, and files for metrics that we lack."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from posattn_jax.analysis.statistics import Interval
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 
 Tokenize = Literal["13a", "zh", "intl", "char", "none"]
 BASELINE = "baseline"
 SOURCE, HYPOTHESIS, REFERENCE = "source.txt", "hypothesis.txt", "reference.txt"
-
-
-@dataclasses.dataclass(frozen=True)
-class TestedScore:
-    """A score of one system.
-
-    Attributes:
-      score: of its translations, from 0 to 100.
-      interval: 95%, around the mean of the resampled scores, as wide as these.
-      p: of the difference from the baseline, two-sided; None for the baseline itself.
-      signature: of the metric and the test, to be reported with the score.
-    """
-
-    __test__ = False  # pytest takes the name for that of a test
-
-    score: float
-    interval: Interval
-    p: float | None
-    signature: str
 
 
 def corpus_scores(
@@ -70,7 +49,7 @@ def paired_bootstrap(
     seed: int = 12345,
     tokenize: Tokenize = "13a",
     lowercase: bool = False,
-) -> dict[str, dict[str, TestedScore]]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Whether systems differ from a baseline, by paired bootstrap (Koehn 2004) as sacrebleu has it.
 
       p = (1 + #{i: |d_i| - mean_j |d_j| > |d|}) / (1 + num_samples)   d_i of resampled sentences, d of all
@@ -87,7 +66,9 @@ def paired_bootstrap(
       lowercase: likewise.
 
     Returns:
-      system -> {"bleu", "chrf"}; the first is "baseline".
+      system -> {"bleu", "chrf"} -> its `score` from 0 to 100, the `mean` of the resampled ones, the half width `ci`
+      of their 95% interval, and `p_value`, two-sided, None for the first, which is "baseline".
+      The signatures of {"bleu", "chrf"}, to be reported with them.
 
     Raises:
       InputError: see `corpus_scores`; or no draws, seed 0, or a system of the name "baseline".
@@ -107,17 +88,14 @@ def paired_bootstrap(
     with _seed_of_sacrebleu(seed):
         test = PairedTest(named, metrics, [list(references)], test_type="bs", n_samples=num_samples)
     signatures, columns = test()
-
-    tested: dict[str, dict[str, TestedScore]] = {name: {} for name, _ in named}
-    for metric, (column, signature) in zip(metrics, signatures.items(), strict=True):
+    tested: dict[str, dict[str, Any]] = {name: {} for name, _ in named}
+    for metric, column in zip(metrics, signatures, strict=True):
         results: Any = columns[column]  # the baseline's first
         for name, result in zip(tested, results, strict=True):
-            mean, half, p = float(result.mean), float(result.ci), result.p_value
-            if name != BASELINE:
-                p = 1.0 if result.score == results[0].score else float(p)
-            interval = Interval(mean - half, mean + half)
-            tested[name][metric] = TestedScore(float(result.score), interval, p, str(signature))
-    return tested
+            if name != BASELINE and result.score == results[0].score:
+                result.p_value = 1.0
+            tested[name][metric] = result
+    return tested, dict(zip(metrics, map(str, signatures.values()), strict=True))
 
 
 def write_for_outside_metrics(
@@ -134,7 +112,7 @@ def write_for_outside_metrics(
     paths = [folder / name for name in (SOURCE, HYPOTHESIS, REFERENCE)]
     for path, sentences in zip(paths, (sources, hypotheses, references), strict=True):
         text = "".join(" ".join(sentence.splitlines()) + "\n" for sentence in sentences)
-        write_atomically(path, lambda file, text=text: file.write(text.encode()))
+        write_text(path, text)
     return paths
 
 
@@ -144,8 +122,8 @@ def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase:
         return {}
     paths = [folder / HYPOTHESIS for folder in folders] + [folders[-1] / REFERENCE]
     theirs, ours, references = (path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths)
-    tested = paired_bootstrap(theirs, {"system": ours}, references, tokenize=tokenize, lowercase=lowercase)
-    return {metric: score.p for metric, score in tested["system"].items() if score.p is not None}
+    tested, _ = paired_bootstrap(theirs, {"system": ours}, references, tokenize=tokenize, lowercase=lowercase)
+    return {metric: float(result.p_value) for metric, result in tested["system"].items()}
 
 
 def outside_commands(folder: pathlib.Path) -> list[str]:

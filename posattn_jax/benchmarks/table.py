@@ -1,12 +1,14 @@
 """From times to what they mean, and the table on screen."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from absl import flags
 
 from posattn_jax.benchmarks.shapes import Point
-from posattn_jax.benchmarks.timing import Program
+from posattn_jax.benchmarks.timing import Program, Skipped, interleave, prepare
 
 # What is timed, as the results name it and as people read it.
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
@@ -34,6 +36,21 @@ def measurement(program: Program, times: list[float]) -> dict[str, Any]:
         "temp_mib": program.temp_bytes / 2**20,
         "compile_seconds": program.compile_seconds,
     }
+
+
+def measure_all(programs: Mapping[Any, tuple[Callable, tuple]], options: flags.FlagValues) -> dict[Any, dict[str, Any]]:
+    """What was measured of functions and their arguments, which run by turns; or why one was "skipped"."""
+    figures, ready = {}, {}
+    for name, (function, arguments) in programs.items():
+        figures[name] = {}
+        try:
+            ready[name] = prepare(function, arguments, options.memory_limit_gib)
+        except Skipped as reason:
+            figures[name]["skipped"] = str(reason)
+    times = interleave(list(ready.values()), options.repeats, options.seconds)
+    for (name, program), runs in zip(ready.items(), times, strict=True):
+        figures[name] = measurement(program, runs)
+    return figures
 
 
 def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int, heads: int) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,14 +27,6 @@ class Program:
     compile_seconds: float
     temp_bytes: int
     warm_up_seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Calls:
-    """`run` starts a program this many times, and returns the result of the last."""
-
-    run: Callable[[], Any]
-    calls: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,27 +95,6 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def in_a_row(call: Callable[[], Any], wait: Callable[[Any], Any], at_least: float = 0.02, most: int = 50) -> Calls:
-    """Runs of so many calls that starting the first and waiting for the last does not count: for accelerators.
-
-    Args:
-      call: starts a program and returns its result.
-      wait: until that is there.
-      at_least: seconds that a run takes.
-      most: calls in a run.
-    """
-    wait(call())
-    calls = min(most, max(1, math.ceil(at_least / seconds(lambda: wait(call())))))
-
-    def run():
-        result = call()
-        for _ in range(calls - 1):
-            result = call()
-        return result
-
-    return Calls(run, calls)
-
-
 def interleave(programs: list[Program], repeats: int, budget_seconds: float) -> list[list[float]]:
     """Rounds in which every program runs once, so that what slows the machine down for a while slows all of them.
 
@@ -143,3 +113,16 @@ def interleave(programs: list[Program], repeats: int, budget_seconds: float) -> 
         for turn in order.permutation(len(programs)):
             times[turn].append(seconds(programs[turn].run))
     return times
+
+
+def one_pass(attend: Callable, backward: bool) -> Callable:
+    """(arrays, cotangent) -> attend(arrays), or that and (the gradients of all arrays,)."""
+
+    def forward(arrays, _):
+        return attend(arrays)
+
+    def forward_backward(arrays, cotangent):
+        outputs, pull_back = jax.vjp(attend, arrays)
+        return outputs, pull_back(cotangent)
+
+    return forward_backward if backward else forward

@@ -20,37 +20,30 @@ import numpy as np
 from absl import flags
 
 from posattn_jax.axes import Array, Features, Float, Query, Sizes, Weights
-from posattn_jax.benchmarks.machine import describe_machine
-from posattn_jax.benchmarks.table import measurement
-from posattn_jax.benchmarks.timing import Skipped, interleave, prepare
+from posattn_jax.benchmarks import command, table
+from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid
 from posattn_jax.ops.translution import basis_translution, low_rank_translution, translution
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
 
 HEADER = "form                 parameters   multiplications   temp MiB         ms   to naive"
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags, unparsed, apart from those of any other command."""
-    values = flags.FlagValues()
+    """The flags, unparsed."""
+    values = command.define_flags(repeats=15, seconds=30.0)
     own = {"flag_values": values}
     flags.DEFINE_list("grids", ["4x4", "8x8", "16x16"], "Grids, as 16, 8x8 or 4x8x8.", **own)
     sizes = {"batch": 32, "width": 64, "heads": 1, "half_span": 2, "rank": 8, "num_bases": 8}
     for name, default in sizes.items():
         flags.DEFINE_integer(name, default, "A size of the arrays.", lower_bound=1, **own)
-    flags.DEFINE_integer("repeats", 15, "Runs of every form, fewer where --seconds is short.", lower_bound=1, **own)
-    flags.DEFINE_float("seconds", 30, "To spend on the runs of a grid, though at least three each.", **own)
-    flags.DEFINE_float("memory_limit_gib", 8, "Forms that need more temporary memory are skipped.", **own)
-    flags.DEFINE_string("out", None, "The folder for results.json.", **own)
-    flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Sizes]]:
     """The flags and the grids they ask for; InputError for anything wrong with them."""
-    options = command_line.parse(define_flags(), argv)
+    options = command.parse(define_flags(), argv, str(__doc__))
     if options.width % options.heads:
         raise InputError(f"--heads={options.heads} does not divide --width={options.width}")
     grids = []
@@ -114,23 +107,11 @@ def measure_grid(grid_shape: Sizes, options: flags.FlagValues) -> dict[str, Any]
     forms, programs = {}, {}
     for name, (function, shapes, multiplications) in make_forms(grid_shape, options).items():
         trained = {key: jnp.asarray(rng.normal(size=shape), jnp.float32) / 8 for key, shape in shapes.items()}
-        forms[name] = {
-            "parameters": sum(array.size for array in trained.values()),
-            "multiplications": multiplications,
-        }
-
-        def forward_backward(arrays, cotangent, function=function):
-            outputs, pull_back = jax.vjp(lambda arrays: function(**arrays), arrays)
-            return outputs, pull_back(cotangent)
-
-        try:
-            programs[name] = prepare(forward_backward, (given | trained, cotangent), options.memory_limit_gib)
-        except Skipped as reason:
-            forms[name]["skipped"] = str(reason)
-    times = interleave(list(programs.values()), options.repeats, options.seconds)
-    for (name, program), runs in zip(programs.items(), times, strict=True):
-        forms[name] |= measurement(program, runs)
-    return {"grid": list(grid_shape), "forms": forms}
+        forms[name] = {"parameters": sum(array.size for array in trained.values()), "multiplications": multiplications}
+        both = one_pass(lambda arrays, function=function: function(**arrays), backward=True)
+        programs[name] = both, (given | trained, cotangent)
+    figures = table.measure_all(programs, options)
+    return {"grid": list(grid_shape), "forms": {name: form | figures[name] for name, form in forms.items()}}
 
 
 def format_grid(measured: dict[str, Any]) -> str:
@@ -150,23 +131,15 @@ def format_grid(measured: dict[str, Any]) -> str:
 def main(argv: list[str]) -> int:
     """Measures every grid; returns the exit code."""
     options, grids = parse_flags(argv)
-    if options.help:
-        print(f"{__doc__}\n{options.get_help()}")
-        return 0
-    out = command_line.make_folder(options.out)
-    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
-    results = {"options": asked, **describe_machine(), "grids": []}
+    measured = []
     for grid_shape in grids:
-        results["grids"].append(measure_grid(grid_shape, options))
-        print(format_grid(results["grids"][-1]), flush=True)
-        if out is not None:
-            write_json(out / "results.json", results)
+        measured.append(measure_grid(grid_shape, options))
+        print(format_grid(measured[-1]), flush=True)
+        command.write(options, grids=measured)
     return 0
 
 
-def run(argv: list[str]) -> int:
-    """`main`, with wrong input told in one line; returns the exit code."""
-    return command_line.run(main, argv)
+run = functools.partial(command_line.run, main)  # wrong input is told in one line
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ the mesh of the config; the learning rate is 0, so that spans stay. One run more
   the share of the whole time in which none did.
 """
 
-import dataclasses
+import itertools
 import pathlib
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from posattn_jax.benchmarks import parts
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.operations import update_flops
 from posattn_jax.benchmarks.roofline import PEAKS, measure_rates
 from posattn_jax.benchmarks.table import measurement, number
@@ -55,9 +55,8 @@ SHARES = (*parts.PARTS, parts.REST, "idle")
 ASKED = ("implementations", "steps", "repeats", "seconds", "memory_limit_gib", "data")
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A row of the table."""
+class Kind(NamedTuple):
+    """A row of the table: rows that differ in their layout alone are compared."""
 
     implementation: str
     dtype: str
@@ -79,13 +78,7 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
     for name, values in lists.items():
         if not values:
             raise InputError(f"--{name} is empty: expected at least one")
-    return [
-        Kind(implementation, dtype, batch_size, sigma)
-        for implementation in lists["implementations"]
-        for dtype in lists["dtypes"]
-        for batch_size in lists["batch_sizes"]
-        for sigma in lists["sigmas"]
-    ]
+    return [Kind(*row) for row in itertools.product(*lists.values())]
 
 
 def numbers(options: flags.FlagValues, name: str, kind: Callable[[str], Any]) -> list[Any]:
@@ -195,50 +188,43 @@ def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path
     if isinstance(source, Ordered):
         raise InputError(f"task {short(config.task.kind)}: its batches have several shapes, and a benchmark times one")
     compiled: dict[Any, Compiled] = {}
-    rows: list[dict[str, Any]] = []
-    timed: list[tuple[dict[str, Any], Updates]] = []
-    for kind in kinds:
-        rows.append(dataclasses.asdict(kind))
+    rows: dict[Kind, dict[str, Any]] = {kind: kind._asdict() for kind in kinds}
+    timed: dict[Kind, Updates] = {}
+    for kind, row in rows.items():
         try:
-            timed.append(
-                (rows[-1], Updates(changed(config, kind), source, options.steps, options.memory_limit_gib, compiled))
-            )
+            timed[kind] = Updates(changed(config, kind), source, options.steps, options.memory_limit_gib, compiled)
         except Skipped as reason:
-            rows[-1]["skipped"] = str(reason)
-    times = interleave([updates.program for _, updates in timed], options.repeats, options.seconds)
-    peaks = {dtype: peak_of(dtype) for dtype in dict.fromkeys(row["dtype"] for row, _ in timed)}
+            row["skipped"] = str(reason)
+    times = interleave([updates.program for updates in timed.values()], options.repeats, options.seconds)
+    peaks = {dtype: peak_of(dtype) for dtype in dict.fromkeys(kind.dtype for kind in timed)}
     flops = {size: flops_of(changed(config, kind), source) for size, kind in {k.batch_size: k for k in kinds}.items()}
-    for (row, updates), each in zip(timed, times, strict=True):
+    for (kind, updates), each in zip(timed.items(), times, strict=True):
+        row = rows[kind]
         row |= measurement(updates.program, [seconds / options.steps for seconds in each])
         row["waiting"] = statistics.median(updates.waited[1:])  # not of the run that warmed up
-        row["parts"] = parts.measure(updates.program.run, updates.hlo, trace_folder(options.trace, row))
+        row["parts"] = parts.measure(updates.program.run, updates.hlo, trace_folder(options.trace, kind))
         row["steps_per_second"] = 1e3 / row["median_ms"]
-        row["examples_per_second"] = row["steps_per_second"] * config.train.accumulation_steps * row["batch_size"]
-        row["model_flops"] = flops[row["batch_size"]]
-        row["utilisation"] = row["model_flops"] * row["steps_per_second"] / peaks[row["dtype"]][0]
-    baseline = {same(row): row["median_ms"] for row, _ in timed if row["implementation"] == BASELINE}
-    for row, _ in timed:
-        to_beat = baseline.get(same(row))
-        row["speed_up"] = None if to_beat is None else to_beat / row["median_ms"]
+        row["examples_per_second"] = row["steps_per_second"] * config.train.accumulation_steps * kind.batch_size
+        row["model_flops"] = flops[kind.batch_size]
+        row["utilisation"] = row["model_flops"] * row["steps_per_second"] / peaks[kind.dtype][0]
+    for kind in timed:
+        to_beat = rows.get(kind._replace(implementation=BASELINE), {}).get("median_ms")
+        rows[kind]["speed_up"] = to_beat and to_beat / rows[kind]["median_ms"]
+    task = next((updates.task for updates in timed.values()), None)
     return {
-        "unit": timed[0][1].task.unit if timed else "examples",
-        "grid_shape": list(timed[0][1].task.grid_shape) if timed else None,
+        "unit": task.unit if task else "examples",
+        "grid_shape": list(task.grid_shape) if task else None,
         "peak_flops_per_second": {dtype: {"value": value, "from": how} for dtype, (value, how) in peaks.items()},
-        "rows": rows,
+        "rows": list(rows.values()),
     }
 
 
-def same(row: dict[str, Any]) -> tuple[Any, ...]:
-    """All that rows to be compared have in common."""
-    return row["dtype"], row["batch_size"], row["initial_sigma"]
-
-
-def trace_folder(trace: str | None, row: dict[str, Any]) -> pathlib.Path | None:
+def trace_folder(trace: str | None, kind: Kind) -> pathlib.Path | None:
     """Of one row's profile."""
     if trace is None:
         return None
-    sigma = "" if row["initial_sigma"] is None else f"_sigma_{row['initial_sigma']:g}"
-    return pathlib.Path(trace, f"{row['implementation']}_{row['dtype']}_batch_{row['batch_size']}{sigma}")
+    sigma = "" if kind.initial_sigma is None else f"_sigma_{kind.initial_sigma:g}"
+    return pathlib.Path(trace, f"{kind.implementation}_{kind.dtype}_batch_{kind.batch_size}{sigma}")
 
 
 def format_rows(rows: list[dict[str, Any]], unit: str) -> str:

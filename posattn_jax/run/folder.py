@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build.model import check_version
 from posattn_jax.build.names import name_of
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten
+from posattn_jax.system.files import flatten, read_json
 from posattn_jax.train.schedule import ENDLESS
 
 # Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
@@ -59,16 +59,11 @@ def alone_in(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-    path = workdir / "config.json"
-    if not path.exists():
-        visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
-        if visible or workdir.is_file():
-            raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+    saved = read_json(workdir / "config.json")
+    visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
+    if saved is None and (visible or workdir.is_file()):
+        raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
+    return saved
 
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:

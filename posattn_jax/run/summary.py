@@ -52,7 +52,8 @@ def _finish(
 ) -> None:
     """Writes `positions.npz` and `summary.json`, draws the pictures, and tells."""
     epochs: dict[int, dict[str, Any]] = {}
-    for row in read_metrics(workdir / "metrics.jsonl"):
+    rows = read_metrics(workdir / "metrics.jsonl")
+    for row in rows:
         if row["split"] == "validation":
             epochs.setdefault(row["step"], {"step": row["step"], "epoch": row["epoch"]})[row["name"]] = row["value"]
     score = trainer.task.score
@@ -67,7 +68,7 @@ def _finish(
         "final": epochs[max(epochs)],
         "num_parameters": sum(array.size for array in jax.tree.leaves(trainer.program.abstract.params)),
         "grid_shape": list(trainer.task.grid_shape),
-        "score_share": _score_shares(workdir, best["step"]),
+        "score_share": _score_shares(rows, best["step"]),
         "threshold": span and span.threshold,
         "seconds": member.seconds,
         "peak_memory_bytes": _peak_memory_bytes(),
@@ -77,8 +78,8 @@ def _finish(
     }
     if isinstance(trainer.task, SentencePrediction):
         trained_on, judged_by = member.data.train_source, member.data.validation_source
-        of_one = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
-        summary["always_the_same"] = of_one
+        same = trainer.task.always_the_same(trained_on.targets, judged_by.targets, judged_by.groups)
+        summary["always_the_same"] = same
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
     write_json(workdir / "summary.json", summary)
@@ -89,10 +90,10 @@ def _finish(
     print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
 
 
-def _score_shares(workdir: pathlib.Path, step: int) -> dict[str, float]:
+def _score_shares(rows: Sequence[dict[str, Any]], step: int) -> dict[str, float]:
     """The share of all scores that each block with a span computed after `step`, the mean of its heads."""
     shares: dict[str, list[float]] = {}
-    for row in read_metrics(workdir / "metrics.jsonl"):
+    for row in rows:
         if row["step"] == step and row["split"] == "span" and "/score_share_" in row["name"]:
             shares.setdefault(row["name"].split("/")[0], []).append(row["value"])
     return {block: float(np.mean(values)) for block, values in shares.items()}

@@ -9,7 +9,6 @@ the sum over all cores, which other work on the machine changes little. Writes W
 the report reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
 """
 
-import json
 import sys
 import time
 from typing import Any
@@ -21,13 +20,13 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.benchmarks import operations
-from posattn_jax.benchmarks.machine import describe_machine
+from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, set_all, without_none
 from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
+from posattn_jax.system.files import read_json, write_json
 from posattn_jax.train.step import init_state, make_train_step
 
 
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> int:
     assert folder is not None
     plan = load_plan(config_flags.get_config_filename(options["config"])).select(options.treatments, None)
     path = folder / "costs.json"
-    found = {"treatments": {}} | (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+    found = {"treatments": {}} | (read_json(path) or {})
     for treatment in plan.treatments:
         if treatment.name in found["treatments"]:
             continue

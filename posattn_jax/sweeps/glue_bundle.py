@@ -11,15 +11,15 @@ and a line says so. Exit codes: 0 done, 1 failed while running, 2 wrong input.
 
 import argparse
 import io
-import json
 import pathlib
 import sys
 import zipfile
 
 from posattn_jax.data import glue
 from posattn_jax.run.evaluate import evaluate
-from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json, write_atomically
 from posattn_jax.use import trained
 
 SCORES = ("score", "score_mismatched", "score")  # of the groups of a task, which is judged by them
@@ -44,7 +44,7 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
     filled = []
     for task_name, task in glue.TASKS.items():
         for stem, number, metric in zip(task.answers, task.num_asked, SCORES, strict=False):
-            scores = {path.parent: json.loads(path.read_text())["best"][metric] for path in finished[task_name]}
+            scores = {path.parent: read_json(path)["best"][metric] for path in finished[task_name]}
             best = max(scores, key=lambda run: scores[run], default=None)
             if best is not None and best not in answered:
                 evaluate(trained.read_config(best), best)
@@ -68,20 +68,16 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
     print(f"bundle {out}: {len(texts)} files")
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdir", type=pathlib.Path, help="the folder of a sweep of configs/glue.py")
     parser.add_argument("name", help="of a convolution, such as composite")
     parser.add_argument("--out", type=pathlib.Path, help="the zip; by default WORKDIR/NAME.zip")
-    arguments = parser.parse_args()
-    try:
-        bundle(arguments.workdir, arguments.name, arguments.out or arguments.workdir / f"{arguments.name}.zip")
-    except (InputError, RunError) as error:
-        print(f"posattn_jax: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+    options = parser.parse_args(argv[1:])
+    bundle(options.workdir, options.name, options.out or options.workdir / f"{options.name}.zip")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run(main, sys.argv))

@@ -3,14 +3,13 @@
 import contextlib
 import dataclasses
 import fcntl
-import json
 import pathlib
 import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from posattn_jax.system.files import is_evaluated, read_metrics
+from posattn_jax.system.files import is_evaluated, read_json, read_metrics
 
 # What a run exits with after it was asked to stop: it has saved, or had nothing to save yet.
 STOPPED = (130, 143, -2, -15)
@@ -49,14 +48,14 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether the training has come to its end, and its best epoch was evaluated where that is asked for."""
-        summary = _read(self.workdir / "summary.json")
+        summary = read_json(self.workdir / "summary.json")
         if summary is None:
             return False
         final = summary["final"]
         total_steps = self.total_steps or self.total_epochs * final["step"] / final["epoch"]
         if final["step"] <= total_steps - 1:
             return False  # it was shorter
-        return not self.evaluate or is_evaluated(_read(self.workdir / "evaluation.json"), summary, self.evaluate)
+        return not self.evaluate or is_evaluated(read_json(self.workdir / "evaluation.json"), summary, self.evaluate)
 
     @property
     def running(self) -> bool:
@@ -77,7 +76,7 @@ class Job:
     @property
     def score(self) -> float | None:
         """Of the epoch that the sweep judges by, once the training is over."""
-        summary = _read(self.workdir / "summary.json")
+        summary = read_json(self.workdir / "summary.json")
         if summary is None:
             return None
         figures = summary["best" if self.epoch == "best" else "final"]
@@ -110,10 +109,6 @@ def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
         else:
             group.append(job)
     return [tuple(group) for group in groups]
-
-
-def _read(path: pathlib.Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 @contextlib.contextmanager

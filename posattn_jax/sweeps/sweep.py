@@ -27,8 +27,8 @@ import submitit
 
 from posattn_jax.sweeps import slurm
 from posattn_jax.sweeps.jobs import Job, is_claimed, seed_groups
-from posattn_jax.sweeps.table import ProgressTable
-from posattn_jax.sweeps.worker import Worker
+from posattn_jax.sweeps.table import progress_table
+from posattn_jax.sweeps.worker import Worker, signals
 from posattn_jax.system.errors import InputError, RunError
 
 # How often workers are started: again where one was killed from outside, or a run that belonged to nobody has ended.
@@ -91,7 +91,10 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
         print(
             f"--workers={workers}: {taken} of them work for another command already; with more, more runs go at a time"
         )
-    with _signals_raise(), ProgressTable(jobs) as table:
+    # SIGTERM raises too, and SIGINT also where a shell that started this in the background has it ignored: else the
+    # workers would inherit that, and could not be stopped.
+    ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, _: sys.exit(128 + signum)}
+    with signals(ends), progress_table(jobs) as show:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if not job.finished and job.failure(call) is None]
             if array:
@@ -104,7 +107,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                     submitted.append(_submit(worker, place, executor))
                 at_work = _at_work(submitted, executor)
                 while at_work() or any(map(is_claimed, slots)) or (not array and any(job.running for job in pending)):
-                    table.show()
+                    show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
                 for job in submitted:
@@ -113,7 +116,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                     time.sleep(0.1)  # the runs are saving
                 raise
             finally:
-                table.show()
+                show()
     elsewhere = [job for job in jobs if array and job.running]
     failed = [job for job in jobs if not job.finished and job not in elsewhere]
     if failed:
@@ -134,19 +137,6 @@ def _reason(job: Job, folder: pathlib.Path) -> str:
     if not job.log.exists():
         return f"no worker came to it (see {folder / 'jobs'})"
     return f"{job.failure() or 'was stopped from outside'} (see {job.log})"
-
-
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM too, and SIGINT also where a shell that started this in the background has it ignored: else the workers
-    would inherit that, and could not be stopped."""
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, frame: sys.exit(128 + signum)}
-    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
 
 
 def _workers(

@@ -1,7 +1,8 @@
 """How far a sweep is: a table on a terminal, kept up to date; elsewhere a line for what changes."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -10,49 +11,37 @@ from rich.table import Table
 from posattn_jax.sweeps.jobs import Job
 
 
-class ProgressTable:
-    """Treatments down, seeds across; a context in which `show` may be called at any time."""
+@contextlib.contextmanager
+def progress_table(jobs: Sequence[Job]) -> Iterator[Callable[[], None]]:
+    """Treatments down, seeds across: a function that looks at the files of every run, and shows them."""
+    console, told, started = Console(stderr=True), {}, time.perf_counter()
 
-    def __init__(self, jobs: Sequence[Job]):
-        self._jobs = jobs
-        self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._told: dict[str, str] = {}
-        self._started = time.perf_counter()
-
-    def __enter__(self) -> "ProgressTable":
-        if self._live is not None:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        if self._live is not None:
-            self._live.__exit__(*error)
-
-    def show(self) -> None:
-        """Looks at the files of every run."""
-        cells = {job.name: state(job) for job in self._jobs}
-        if self._live is not None:
-            self._live.update(self._table(cells), refresh=True)
-            return
-        for name, cell in cells.items():
+    def tell() -> None:
+        for job in jobs:
+            cell = state(job)
             word = cell.split()[0]  # not every percent
-            if self._told.get(name, "waiting") != word:
-                self._told[name] = word
-                self._console.print(f"{name}: {cell}", highlight=False, soft_wrap=True)
+            if told.get(job.name, "waiting") != word:
+                told[job.name] = word
+                console.print(f"{job.name}: {cell}", highlight=False, soft_wrap=True)
 
-    def _table(self, cells: dict[str, str]) -> Table:
-        done = sum(cell.startswith("done") for cell in cells.values())
-        minutes = (time.perf_counter() - self._started) / 60
-        table = Table(title=f"{done} of {len(cells)} runs done, {minutes:.0f} min", title_justify="left")
-        seeds = list(dict.fromkeys(job.seed for job in self._jobs))
-        table.add_column("treatment", no_wrap=True)
-        for seed in seeds:
-            table.add_column(str(seed), no_wrap=True)
-        for treatment in dict.fromkeys(job.treatment for job in self._jobs):
-            row = (cells.get(f"{treatment}/{seed}", "") for seed in seeds)
-            table.add_row(treatment, *(cell.removeprefix("done ").removeprefix("running ") for cell in row))
-        return table
+    if not console.is_terminal:
+        yield tell
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda: live.update(_table(jobs, time.perf_counter() - started), refresh=True)
+
+
+def _table(jobs: Sequence[Job], seconds: float) -> Table:
+    cells = {job.name: state(job) for job in jobs}
+    done = sum(cell.startswith("done") for cell in cells.values())
+    table = Table(title=f"{done} of {len(cells)} runs done, {seconds / 60:.0f} min", title_justify="left")
+    seeds = list(dict.fromkeys(job.seed for job in jobs))
+    for column in ("treatment", *map(str, seeds)):
+        table.add_column(column, no_wrap=True)
+    for treatment in dict.fromkeys(job.treatment for job in jobs):
+        row = (cells.get(f"{treatment}/{seed}", "") for seed in seeds)
+        table.add_row(treatment, *(cell.removeprefix("done ").removeprefix("running ") for cell in row))
+    return table
 
 
 def state(job: Job) -> str:

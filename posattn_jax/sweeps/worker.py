@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, Any
 
@@ -77,7 +77,8 @@ class Worker:
             if log is not logs[0]:
                 log.write(f"what it printed is in {logs[0].name}\n")
             log.flush()
-        with _warning_ignored():
+        # SLURM warns all of a job, and `checkpoint` tells the run.
+        with signals({signal.SIGUSR2: signal.SIG_IGN}):
             self.process = subprocess.Popen(
                 command,
                 env={name: value for name, value in environment.items() if value is not None},
@@ -123,10 +124,11 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _warning_ignored() -> Iterator[None]:
-    """By processes that are started meanwhile: SLURM warns all of a job, and `Worker.checkpoint` tells the run."""
-    previous = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+def signals(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Handles signals so meanwhile."""
+    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR2, previous)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

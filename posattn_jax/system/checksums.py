@@ -7,7 +7,7 @@ import hashlib
 import os
 import pathlib
 
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 
 FILE = "SHA256SUMS"
 
@@ -25,7 +25,7 @@ def write(folder: pathlib.Path) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
         lines.append(f"{of_file(path)}  {path.relative_to(folder).as_posix()}\n")
-    write_atomically(folder / FILE, lambda file: file.write("".join(lines).encode()))
+    write_text(folder / FILE, "".join(lines))
 
 
 def damage(folder: pathlib.Path, below: str = "") -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from posattn_jax.system.errors import InputError
+from posattn_jax.system.errors import InputError, RunError
 
 # Of the folder configs/ that comes with the package: an installed one has it inside, a checkout beside it.
 PACKAGE = pathlib.Path(__file__).parents[1]
@@ -129,12 +129,12 @@ def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
 
 
 def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
-    """`main`, with wrong input told in one line; returns the exit code."""
+    """`main`, with what is wrong told in one line; returns the exit code."""
     try:
         return main(argv)
-    except InputError as error:
+    except (InputError, RunError) as error:
         print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
         print("posattn_jax: stopped by SIGINT", file=sys.stderr)
         return 128 + signal.SIGINT

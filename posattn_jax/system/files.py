@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable
 from typing import IO, Any
 
-from posattn_jax.system.errors import RunError
+from posattn_jax.system.errors import InputError, RunError
 
 
 def beside(path: pathlib.Path) -> pathlib.Path:
@@ -30,10 +30,22 @@ def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> N
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a text, atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
 def write_json(path: pathlib.Path, value: Any) -> None:
     """Writes `value` as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: pathlib.Path) -> Any:
+    """What a file has, None where there is none; InputError where it is cut short."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
 
 
 def read_metrics(path: pathlib.Path) -> list[dict]:

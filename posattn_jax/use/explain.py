@@ -1,7 +1,6 @@
 """`--mode=explain`: a page of one file on what a run's attention attends to, in images or in sentences."""
 
 import pathlib
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.analysis import attention_page
-from posattn_jax.analysis.attention_page import Example, Kernel, Layer, Page
 from posattn_jax.axes import Array
 from posattn_jax.data import image_files
 from posattn_jax.data.images import GridImages
@@ -18,17 +16,15 @@ from posattn_jax.data.tokenizer import CLS, PAD, SEP, SPECIALS
 from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.use import trained
-from posattn_jax.use.trained import TrainedRun
+from posattn_jax.use.trained import Asked, TrainedRun
 
 MOST_BYTES = 24 * 2**20  # of weights, on a page
 SPECIAL_NAMES = {CLS: "[CLS]", SEP: "[SEP]"}
-
-Asked = list[tuple[str, Any] | InputError]  # inputs by their titles, or what is wrong with one
 
 
 def explain(
@@ -51,39 +47,35 @@ def explain(
     run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
     num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
     chosen = _chosen("layers", layers, num_layers), _chosen("heads", heads, num_heads)
-    if run.is_of_sentences():
-        if inputs:
-            raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
-        asked: Asked = [(" | ".join(each), each) if isinstance(each, tuple) else each for each in run.read_lines(lines)]
-        shown = 1, run.task.length
-    elif run.is_of_images() and isinstance(run.source, GridImages):
-        asked, shown = _images(run, inputs), _shown_grid(run)
+    if run.is_of_sentences:
+        asked, shown = list(run.read_lines(lines, inputs)), (1, run.task.length)
+    elif run.is_of_images and isinstance(run.source, GridImages):
+        asked = list(run.read_images(image_files.find(inputs))) if inputs else _kept_image(run)
+        shown = _shown_grid(run)
     else:
         raise InputError(f"--workdir={workdir}: a run of clips or points: expected one of images or of sentences")
     if not asked:
         raise InputError("--mode=explain: nothing to explain: expected image files, or sentences on standard input")
-    good = [each for each in asked if not isinstance(each, InputError)]
-    for error in asked:
-        if isinstance(error, InputError):
-            print(f"posattn_jax: error: {error}", file=sys.stderr)
+    good, _ = trained.split_errors(asked)
     if not good:
         return 2
     _check_size(run, len(good), *map(len, chosen))
     look = jax.jit(lambda params, batch: run.task.apply(params, batch, return_weights=True))
-    examples = [_example(run, look, title, given, *chosen) for title, given in good]
+    weights, examples = zip(*(_example(run, look, *each, *chosen) for each in good), strict=True)
     what = "masked tokens" if isinstance(run.task, MaskedLanguageModelling) else run.data.name
-    page = Page(
-        title=f"What attention attends to: {what}",
-        about=f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
-        grid=tuple(run.task.grid_shape),
-        shown=shown,
-        num_class_tokens=_num_class_tokens(run),
-        heads=[head + 1 for head in chosen[1]],
-        layers=_layers(run, examples, *chosen),
-        examples=examples,
-    )
-    text, path = attention_page.compose(page), workdir / "attention.html"
-    write_atomically(path, lambda file: file.write(text.encode()))
+    data = {
+        "kind": "text" if run.is_of_sentences else "image",
+        "about": f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
+        "grid": run.task.grid_shape,
+        "shown": shown,
+        "classTokens": _num_class_tokens(run),
+        "heads": [head + 1 for head in chosen[1]],
+        "layers": _layers(run, weights, *chosen),
+        "examples": examples,
+    }
+    text = attention_page.compose(f"What attention attends to: {what}", data)
+    path = workdir / "attention.html"
+    write_text(path, text)
     print(f"{path}: {len(good)} of {len(asked)} inputs, {len(text) / 2**20:.1f} MiB")
     return 2 if len(good) < len(asked) else 0
 
@@ -124,40 +116,32 @@ def _shown_grid(run: TrainedRun) -> tuple[int, int]:
     return grid[0] * patch // width, width // patch
 
 
-def _images(run: TrainedRun, inputs: Sequence[str]) -> Asked:
-    """Pictures [h w c] uint8."""
-    if not inputs:
-        path, pool = run.workdir / "positions.npz", run.source.pool
-        if not path.exists():
-            return []
-        with np.load(path, allow_pickle=False) as file:  # of its pooled pixels each stands for those it is the mean of
-            pixels = np.rint(file["image"] * 255).astype(np.uint8).repeat(pool, 0).repeat(pool, 1)
-        return [("an image of the validation", pixels)]
-    asked: Asked = []
-    for each in image_files.find(inputs):
-        try:
-            asked.append(each if isinstance(each, InputError) else (str(each), run.read_image(each)))
-        except InputError as error:
-            asked.append(error)
-    return asked
+def _kept_image(run: TrainedRun) -> list[Asked]:
+    """The image that the run kept of its validation [h w c] uint8, if it did."""
+    path, pool = run.workdir / "positions.npz", run.source.pool
+    if not path.exists():
+        return []
+    with np.load(path, allow_pickle=False) as file:  # of its pooled pixels each stands for those it is the mean of
+        pixels = np.rint(file["image"] * 255).astype(np.uint8).repeat(pool, 0).repeat(pool, 1)
+    return [({"path": "an image of the validation"}, pixels)]
 
 
 def _example(
-    run: TrainedRun, look: Callable, title: str, given: Any, layers: Sequence[int], heads: Sequence[int]
-) -> Example:
-    """An input with its weights; of a sentence without those of its padding."""
-    source = run.sentences([given]) if run.is_of_sentences() else run.images(given[None])
-    batch = {name: jnp.asarray(array) for name, array in source.batch(np.arange(1)).items()}
+    run: TrainedRun, look: Callable, name: dict[str, Any], given: Any, layers: Sequence[int], heads: Sequence[int]
+) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """The weights of each layer [h t s], and what the page says of an input; of a sentence without its padding."""
+    batch = {field: jnp.asarray(array) for field, array in run.examples([given]).batch(np.arange(1)).items()}
     logits, intermediates = look(run.params, batch)
     weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
     told = "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.told(np.asarray(logits[0], float)))
-    if not run.is_of_sentences():
-        return Example(title, told, weights, picture=given)
+    if not run.is_of_sentences:
+        return weights, attention_page.example(name["path"], told, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])
     num, is_piece = int((ids != PAD).sum()), ids >= len(SPECIALS)
     pieces = iter(run.source.tokenizer.pieces(ids[is_piece]))
     tokens = [next(pieces) if own else SPECIAL_NAMES[int(each)] for each, own in zip(ids[:num], is_piece, strict=False)]
-    return Example(title, told, [each[:, :num, :num] for each in weights], tokens=tokens)
+    weights = [each[:, :num, :num] for each in weights]
+    return weights, attention_page.example(" | ".join(given), told, weights, tokens=tokens)
 
 
 def _sentence(told: dict[str, Any]) -> str:
@@ -166,26 +150,29 @@ def _sentence(told: dict[str, Any]) -> str:
     return f"The model tells: {told['name']}, with probability {told['probability']:.3f}."
 
 
-def _layers(run: TrainedRun, examples: Sequence[Example], layers: Sequence[int], heads: Sequence[int]) -> list[Layer]:
-    """What the chosen layers know of distances, of the chosen heads."""
+def _layers(
+    run: TrainedRun, weights: Sequence[list[np.ndarray]], layers: Sequence[int], heads: Sequence[int]
+) -> list[dict[str, Any]]:
+    """What the chosen layers know of distances, of the chosen heads; `weights` are those of every input."""
     intermediates = jax.jit(run.task.describe)(run.params)
     grid, cls = tuple(run.task.grid_shape), _num_class_tokens(run)
     found = []
     for at, i in enumerate(layers):
         out, attention = intermediates[f"block_{i}"], run.task.blocks[i].attention
-        mean = attention_page.mean_by_offset([each.weights[at][:, cls:, cls:] for each in examples], grid)
-        kernels, half = [Kernel("Mean weight", "of keys so far from their query, in these inputs", mean)], None
+        mean = attention_page.mean_by_offset([each[at][:, cls:, cls:] for each in weights], grid)
+        kernels, half = [("Mean weight", "of keys so far from their query, in these inputs", mean)], None
         alone = _scores_of_positions(run, i, out)
         if alone is not None:
             what = "what any key so far from its query is scored for that"
-            kernels.append(Kernel("Scores of positions alone", what, np.asarray(alone, float)[list(heads)]))
+            kernels.append(("Scores of positions alone", what, np.asarray(alone, float)[list(heads)]))
         if "sigma" in out:
-            num_heads = attention.num_heads
-            half = _of_heads(span.half_span(out["sigma"], attention.span.threshold, grid), 1, num_heads)[list(heads)]
-            gaussian = _of_heads(span.gaussian(grid, out["sigma"]), len(grid), num_heads)[list(heads)]
+            reach = span.half_span(out["sigma"], attention.span.threshold, grid)
+            half = _of_heads(reach, 1, attention.num_heads)[list(heads)].tolist()
+            gaussian = _of_heads(span.gaussian(grid, out["sigma"]), len(grid), attention.num_heads)[list(heads)]
             what = "scores are multiplied by it" if attention.span.mode == "multiply" else "its logarithm is added"
-            kernels.append(Kernel("Gaussian of the span", what, gaussian))
-        found.append(Layer(i + 1, half, kernels))
+            kernels.append(("Gaussian of the span", what, gaussian))
+        of_layer = [attention_page.kernel(*each) for each in kernels]
+        found.append({"number": i + 1, "halfSpans": half, "kernels": of_layer})
     return found
 
 
@@ -203,7 +190,7 @@ def _scores_of_positions(run: TrainedRun, layer: int, out: dict[str, Any]) -> Ar
     bias = next((i for i, term in enumerate(attention.terms) if isinstance(term, PositionalBias)), None)
     if bias is None or "relative_encoding" not in out:
         return scores
-    params = run.params["encoder"] if run.is_of_sentences() else run.params
+    params = run.params["encoder"] if run.is_of_sentences else run.params
     own = params["blocks_0" if looped else f"blocks_{layer}"]["attention"][f"terms_{bias}"]["v"]
     own = own[layer] if looped else own
     scale = 1 / np.sqrt(own.shape[-1]) if attention.scale is None else attention.scale

@@ -5,7 +5,6 @@ WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 from importlib import metadata
 from typing import Any
@@ -46,7 +45,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     except ImportError as error:
         raise InputError('--mode=export needs the extra "export": pip install posattn_jax[export]') from error
     run = trained.of_run(workdir, implementation="dense")
-    if not (run.is_of_sentences() or isinstance(run.source, GridImages)):
+    if not (run.is_of_sentences or isinstance(run.source, GridImages)):
         raise InputError(f"--workdir={workdir}: data.kind=PointClouds is not exported: expected a grid")
     inputs = _inputs(run)
     whole = _exported(run, inputs)
@@ -64,18 +63,18 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         "data": run.data.name,
         "step": run.step,
     }
-    about |= _tokens(run, folder) if run.is_of_sentences() else {"images": IMAGES}
+    about |= _tokens(run, folder) if run.is_of_sentences else {"images": IMAGES}
     for name, content in ((MODEL_FILE, data), ("load.py", pathlib.Path(exported.__file__).read_bytes())):
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     write_json(folder / "model.json", about)  # last: it says which model is whole
     print(f"{folder / MODEL_FILE}: {len(data) / 2**20:.1f} MiB for {', '.join(whole.platforms)}, batches of any size")
-    print(f"logits differ from the module's by {_difference(run, folder):.1e} at most (2 random inputs)")
+    print(f"logits differ from the module's by {_difference(run, folder, inputs):.1e} at most (2 random inputs)")
     return folder
 
 
 def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
     """Name, shape and dtype of each input, and what it is."""
-    if run.is_of_sentences():
+    if run.is_of_sentences:
         shape = ["b", run.source.length]
         ids = "ids of tokens: [CLS] first [SEP] second [SEP], or one sentence alone, then [PAD]"
         return [
@@ -116,13 +115,13 @@ def _logits(run: TrainedRun):
         batch = source.read({"images": pixels[None], "labels": jnp.zeros(1, jnp.int32)})
         return run.task.apply(run.params, batch)[0][0]
 
-    return of_sentences if run.is_of_sentences() else of_images
+    return of_sentences if run.is_of_sentences else of_images
 
 
 def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Exported:
     """The model, its tables made, for any number of examples: a program for one, mapped over them."""
     intermediates = jax.jit(run.task.describe)(run.params)
-    if run.is_of_sentences():
+    if run.is_of_sentences:
         encoder, own = with_tables(run.task.model.encoder, run.params["encoder"], intermediates)
         model, params = run.task.model.clone(encoder=encoder), {**run.params, "encoder": own}
     else:
@@ -133,12 +132,12 @@ def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Expor
     return jax_export.export(jax.jit(jax.vmap(_logits(folded))), platforms=PLATFORMS)(*shapes)
 
 
-def _difference(run: TrainedRun, folder: pathlib.Path) -> float:
+def _difference(run: TrainedRun, folder: pathlib.Path, inputs: list[dict[str, Any]]) -> float:
     """The largest between the logits of what was written and the module's."""
     rng, examples = np.random.default_rng(0), []
-    for each in json.loads((folder / "model.json").read_text(encoding="utf-8"))["inputs"]:
+    for each in inputs:
         shape = (2, *each["shape"][1:])
-        whole = {"tokens": run.source.tokenizer.vocabulary_size, "segments": 2} if run.is_of_sentences() else {}
+        whole = {"tokens": run.source.tokenizer.vocabulary_size, "segments": 2} if run.is_of_sentences else {}
         values = rng.integers(0, whole[each["name"]], shape) if whole else rng.random(shape)
         examples.append(values.astype(each["dtype"]))
     ours = jax.jit(jax.vmap(_logits(run)))(*examples)

@@ -4,21 +4,16 @@ import io
 import itertools
 import json
 import pathlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
 
 from posattn_jax.data import image_files
-from posattn_jax.data.batches import Source, evaluation_batches
+from posattn_jax.data.batches import evaluation_batches
 from posattn_jax.system.errors import InputError
 from posattn_jax.train import compiled
 from posattn_jax.use import trained
-from posattn_jax.use.trained import TrainedRun
-
-Asked = dict[str, Any]  # what names an example in its answer
 
 
 def predict(
@@ -51,60 +46,24 @@ def predict(
     if top > 1 and not run.names:
         raise InputError(f"--top={top}: this run tells no classes but a number")
     most = run.config.train.eval_batch_size
-    if run.is_of_sentences():
-        if inputs:
-            raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
-        asked, make = _of_lines(run, lines), run.sentences
-    elif run.is_of_images():
+    if run.is_of_sentences:
+        asked = run.read_lines(lines, inputs)
+    elif run.is_of_images:
         if not inputs:
             raise InputError("--mode=predict: files or folders of images are missing")
         found = image_files.find(inputs)
-        asked, make = _of_files(run, found), lambda images: run.images(np.stack(images))
-        most = min(most, len(found))
+        asked, most = run.read_images(found), min(most, len(found))
     else:
         raise InputError(f"--workdir={workdir}: a run of clips: expected one of images or of sentences")
     compiled.keep(pathlib.Path(run.config.cache_dir) / "compiled")
-    return _answer(run, asked, make, most, output, top)
-
-
-def _of_files(run: TrainedRun, found: Iterable[pathlib.Path | InputError]) -> Iterator[tuple[Asked, Any] | InputError]:
-    for each in found:
-        if isinstance(each, InputError):
-            yield each
-            continue
-        try:
-            yield {"path": str(each)}, run.read_image(each)
-        except InputError as error:
-            yield error
-
-
-def _of_lines(run: TrainedRun, lines: Iterable[bytes]) -> Iterator[tuple[Asked, Any] | InputError]:
-    for number, each in enumerate(run.read_lines(lines), start=1):
-        yield each if isinstance(each, InputError) else ({"line": number}, each)
-
-
-def _answer(
-    run: TrainedRun,
-    asked: Iterator[tuple[Asked, Any] | InputError],
-    make: Callable[[list[Any]], Source],
-    batch_size: int,
-    output: io.TextIOBase,
-    top: int,
-) -> int:
-    """Answers a batch at a time, in order; the last is padded, so that one program is compiled."""
-    tell, exit_code = jax.jit(lambda params, batch: run.task.apply(params, batch)[0]), 0
-    while some := list(itertools.islice(asked, batch_size)):
-        good = []
-        for each in some:
-            if isinstance(each, InputError):
-                print(f"posattn_jax: error: {each}", file=sys.stderr)
-                exit_code = 2
-            else:
-                good.append(each)
+    tell, any_wrong = jax.jit(lambda params, batch: run.task.apply(params, batch)[0]), False
+    while some := list(itertools.islice(asked, most)):
+        good, wrong = trained.split_errors(some)
+        any_wrong |= wrong
         if not good:
             continue
-        (batch,) = evaluation_batches(make([example for _, example in good]), batch_size)
+        (batch,) = evaluation_batches(run.examples([example for _, example in good]), most)  # padded: one program
         for (name, _), row in zip(good, np.asarray(tell(run.params, batch), np.float64), strict=False):
             print(json.dumps(name | run.told(row, top)), file=output)
         output.flush()
-    return exit_code
+    return 2 if any_wrong else 0

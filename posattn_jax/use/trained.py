@@ -4,8 +4,8 @@ The data it was trained on need not be there; of a set that tensorflow-datasets 
 """
 
 import dataclasses
-import json
 import pathlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,12 +26,14 @@ from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.data.points import Points
 from posattn_jax.data.sentences import Sentences
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train import pretrained
 
 Source = GridImages | Points | Sentences | SentencePairs
+Asked = tuple[dict[str, Any], Any] | InputError  # what names an example, and the example; or what is wrong with it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,38 +63,45 @@ class TrainedRun:
         """Of the classes, by number; (): it tells a number, or tokens."""
         return self.task.classes or self.data.classes
 
-    def images(self, images: np.ndarray) -> GridImages | Points:
-        """A source of images [n *sides c], uint8."""
-        assert isinstance(self.source, GridImages | Points)
-        labels = np.zeros(len(images), np.int32)
-        return dataclasses.replace(self.source, images=ImageSet(images, labels, len(self.names)))
-
-    def sentences(self, texts: Sequence[tuple[str, ...]]) -> Sentences:
-        """A source of sentences, or pairs of them."""
-        assert isinstance(self.source, Sentences | SentencePairs)
-        subwords, nothing = self.source.tokenizer, np.zeros(len(texts), np.int32)
-        examples = [subwords.encode(parts) for parts in texts]
-        return Sentences(examples, nothing, nothing, self.source.length, subwords)
-
-    def is_of_images(self) -> bool:
-        """Whether an image file is what it can be asked about."""
-        return isinstance(self.source, GridImages | Points) and len(self.source.images.images.shape) == 4
-
+    @property
     def is_of_sentences(self) -> bool:
         """Whether a line of text is what it can be asked about."""
         return isinstance(self.source, Sentences | SentencePairs)
 
-    def read_image(self, path: pathlib.Path) -> np.ndarray:
-        """A file as an image [height width c] of the run's set; raises as `image_files.read`."""
+    @property
+    def is_of_images(self) -> bool:
+        """Whether an image file is what it can be asked about."""
+        return isinstance(self.source, GridImages | Points) and len(self.source.images.images.shape) == 4
+
+    def examples(self, given: Sequence[Any]) -> Source:
+        """A source of images [*sides c], uint8, or of sentences, or pairs of them."""
+        nothing = np.zeros(len(given), np.int32)
+        if isinstance(self.source, GridImages | Points):
+            images = ImageSet(np.stack(given), nothing, len(self.names))
+            return dataclasses.replace(self.source, images=images)
+        subwords = self.source.tokenizer
+        examples = [subwords.encode(parts) for parts in given]
+        return Sentences(examples, nothing, nothing, self.source.length, subwords)
+
+    def read_images(self, found: Iterable[pathlib.Path | InputError]) -> Iterator[Asked]:
+        """Of what `image_files.find` found: {"path"} and the image [height width c], or what is wrong with it."""
         assert isinstance(self.source, GridImages | Points)
         _, *shape = self.source.images.images.shape
-        return image_files.read(path, *shape)
+        for each in found:
+            try:
+                yield each if isinstance(each, InputError) else ({"path": str(each)}, image_files.read(each, *shape))
+            except InputError as error:
+                yield error
 
-    def read_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[str, ...] | InputError]:
-        """Of each line its one or two sentences, which a tab divides, or what is wrong with it."""
-        numbers = (1, 2)
-        if isinstance(self.data, Glue):
-            numbers = (len(self.data.task.sentences),)
+    def read_lines(self, lines: Iterable[bytes], inputs: Sequence[str]) -> Iterator[Asked]:
+        """Of each line {"line"} and its one or two sentences, which a tab divides, or what is wrong with it.
+
+        Raises:
+          InputError: there are `inputs`, which are of images.
+        """
+        if inputs:
+            raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
+        numbers = (len(self.data.task.sentences),) if isinstance(self.data, Glue) else (1, 2)
         what = "sentence" if numbers == (1,) else "sentences, a tab between them"
         expected = f"{' or '.join(map(str, numbers))} {what}"
         for number, line in enumerate(lines, start=1):
@@ -102,7 +111,7 @@ class TrainedRun:
                 yield InputError(f"input: line {number} is no UTF-8")
                 continue
             wrong = len(parts) not in numbers or not all(parts)
-            yield InputError(f"input: line {number}: expected {expected}") if wrong else parts
+            yield InputError(f"input: line {number}: expected {expected}") if wrong else ({"line": number}, parts)
 
     def told(self, logits: np.ndarray, top: int = 1) -> dict[str, Any]:
         """What logits [k] in float64 say: the class with its name and probability, of a number the "score".
@@ -120,12 +129,21 @@ class TrainedRun:
         return classes[0] | ({"top": classes} if top > 1 else {})
 
 
+def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any]], bool]:
+    """Those that are examples, and whether there are others, each of which is told on stderr."""
+    given = list(asked)
+    errors = [each for each in given if isinstance(each, InputError)]
+    for error in errors:
+        print(f"posattn_jax: error: {error}", file=sys.stderr)
+    return [each for each in given if not isinstance(each, InputError)], bool(errors)
+
+
 def read_config(workdir: pathlib.Path) -> ConfigDict:
     """The config of a run; InputError where there is no run."""
-    try:
-        return ConfigDict(json.loads((workdir / "config.json").read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError) as error:
-        raise InputError(f"--workdir={workdir}: no run there ({error})") from error
+    config = read_json(workdir / "config.json")
+    if config is None:
+        raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
+    return ConfigDict(config)
 
 
 def of_run(

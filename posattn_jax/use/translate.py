@@ -27,7 +27,6 @@ from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train import compiled
 from posattn_jax.train.averaging import average
@@ -168,8 +167,8 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
     """
     translator, config = of_run(workdir, changes)
     compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
-    number = 0
-    for chunk in _chunks(_decoded(lines), translator.batch_size * CHUNK_BATCHES):
+    decoded, number = _decoded(lines), 0
+    while chunk := list(itertools.islice(decoded, translator.batch_size * CHUNK_BATCHES)):
         for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):
             print(translated, file=output)
         output.flush()
@@ -189,10 +188,6 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
             yield line.decode().strip()
         except UnicodeDecodeError as error:
             raise InputError(f"input: line {number} is no UTF-8") from error
-
-
-def _chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    return iter(lambda: list(itertools.islice(lines, size)), [])
 
 
 def evaluate(
@@ -222,10 +217,9 @@ def evaluate(
     return results
 
 
-def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> list[pathlib.Path]:
+def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> None:
     """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
-    import matplotlib.pyplot as plt  # a second to import, which a translation does not wait for
-
+    from posattn_jax.analysis.pictures import save  # a second to import, which a translation does not wait for
     from posattn_jax.analysis.position_figures import attention_of_a_sentence
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
@@ -239,18 +233,13 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
     )
     source = [*translator.source.pieces(ids[0, :-1]), "END"]
     target = ["BEGIN", *translator.target.pieces(told[:-1])]
-    sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-    paths, last = [], len(translator.task.model.encoder_blocks) - 1
-    for name, tokens in sides.items():
-        stack, slot = (
-            ("encoder", "mixing") if name == "encoder" else ("decoder", "cross" if name == "cross" else "mixing")
-        )
+    last = len(translator.task.model.encoder_blocks) - 1
+    num_heads = translator.task.model.encoder_blocks[0].mixing.num_heads
+    for name, stack, slot, *tokens in (
+        ("encoder", "encoder", "mixing", source, source),
+        ("decoder", "decoder", "mixing", target, target),
+        ("cross", "decoder", "cross", target, source),
+    ):
         ((_, weights),) = captured["intermediates"][f"{stack}_blocks_{last}"][slot]["mix"]
-        weights = np.broadcast_to(
-            weights[0], (translator.task.model.encoder_blocks[0].mixing.num_heads, *weights.shape[2:])
-        )
-        figure = attention_of_a_sentence(weights.astype(float), *tokens)
-        paths.append(folder / f"attention_{name}_{last}.png")
-        write_atomically(paths[-1], lambda file, figure=figure: figure.savefig(file, format="png", dpi=150))
-        plt.close(figure)
-    return paths
+        weights = np.broadcast_to(weights[0], (num_heads, *weights.shape[2:]))
+        save(attention_of_a_sentence(weights.astype(float), *tokens), folder / f"attention_{name}_{last}.png")

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from posattn_jax.analysis import comparison, report
+from posattn_jax.analysis import report, sweep_figures, tables
 from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
@@ -47,7 +47,7 @@ def test_the_table_has_the_best_first(tmp_path):
 
 def test_the_picture_has_every_treatment_with_costs(tmp_path):
     made_sweep(tmp_path, better=COST, plain=COST | {"cpu_seconds": 0.1})
-    figure = comparison.draw(read_runs(tmp_path))
+    figure = sweep_figures.by_cost(read_runs(tmp_path))
     points = {text.get_text(): text.xy for text in figure.axes[0].texts}
     plt.close(figure)
     assert points.keys() == {"plain", "better"}
@@ -64,14 +64,14 @@ def test_of_losses_the_least_is_first(tmp_path):
             summary["best"]["loss"] = loss
             path.write_text(json.dumps(summary))
     runs = read_runs(tmp_path)
-    lines = comparison.compose(runs, outcomes(runs)).splitlines()[-2:]
+    lines = tables.by_cost(runs, outcomes(runs)).splitlines()[-2:]
     assert [line.split(" | ")[2] for line in lines] == ["1.0000", "2.0000"]
 
 
 def test_without_costs_there_is_nothing_to_compare(tmp_path):
     made_sweep(tmp_path)
     runs = read_runs(tmp_path)
-    assert comparison.compose(runs, outcomes(runs)) is comparison.draw(runs) is None
+    assert tables.by_cost(runs, outcomes(runs)) is sweep_figures.by_cost(runs) is None
 
 
 @pytest.mark.parametrize("text", ['{"treat', '{"treated": {}}'])

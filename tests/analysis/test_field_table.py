@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from posattn_jax.analysis import field_table, report, sweep_figures
+from posattn_jax.analysis import report, sweep_figures, tables
 from posattn_jax.analysis.findings import outcomes
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
@@ -37,7 +37,7 @@ def workdir(tmp_path):
 
 def test_means_errors_and_what_needs_no_model(workdir):
     """std of .5 and .6 is .0707, over the root of 2 is .05; the mean column is of seeds that all tasks have."""
-    assert field_table.compose(read_runs(workdir)).splitlines() == [
+    assert tables.by_field(read_runs(workdir)).splitlines() == [
         "|  | RTE | CoLA | mean |",
         "| --- | --- | --- | --- |",
         "| No convolution | 55.0 ± 5.0 | 20.0 ± 10.0 | 37.5 ± 7.5 |",
@@ -59,4 +59,4 @@ def test_a_field_of_numbers_has_no_table(tmp_path):
             write_run(tmp_path / f"m_{blocks}" / str(seed), 0.5 + blocks / 10 + seed / 50, num_blocks=blocks)
     treatments = tuple(Treatment(f"m_{n}", f"Model, depth {n}", {"model.num_blocks": n}) for n in (1, 2))
     write_plan(tmp_path / "sweep.json", Plan("Deeper?", treatments, seeds=(1, 2), axis="model.num_blocks"), {})
-    assert field_table.compose(read_runs(tmp_path)) is None
+    assert tables.by_field(read_runs(tmp_path)) is None

@@ -5,9 +5,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from posattn_jax.analysis import figures
-from posattn_jax.analysis.figures import draw_run
-from posattn_jax.analysis.kernel_figures import depthwise_kernels, fixed_kernels
+from posattn_jax.analysis.figures import depthwise_kernels, draw_run, fixed_kernels
+from posattn_jax.analysis.span_pictures import on_grid
 
 
 def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel=()):
@@ -73,7 +72,7 @@ def test_a_leaning_gaussian_and_its_box(grid_shape):
     p = len(grid_shape)
     factor = np.array([[0.2, 9, 9], [0.1, 0.2, 9], [0.05, 0.2, -0.1]])[3 - p :, 3 - p :]
     summary = {"grid_shape": list(grid_shape), "threshold": 0.1}
-    panel = figures._span_on_grid({"block_0/sigma": factor[None]}, summary).axes[0]
+    panel = on_grid({"block_0/sigma": factor[None]}, summary).axes[0]
     lower = np.tril(factor) * [*(1 for _ in grid_shape[1:]), -1]
     covariance = lower @ lower.T
     image = panel.images[0].get_array()

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from posattn_jax.analysis.figures import mean_factor
-from posattn_jax.analysis.span_pictures import on_image
+from posattn_jax.analysis.span_pictures import mean_factor, on_image
 
 
 def test_a_span_in_two_dimensions_is_a_box():

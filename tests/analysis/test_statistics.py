@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from configs import common
-from posattn_jax.analysis import paper_power, statistics
-from posattn_jax.analysis.paper_power import of_printed
+from posattn_jax.analysis import report, statistics
 from posattn_jax.analysis.plan import ALTERNATIVES
 from posattn_jax.analysis.statistics import LEVEL, Sample, compare, holm, power, runs_needed, sample
 
@@ -50,9 +49,9 @@ def test_the_paper_sweep_states_its_tests_and_its_largest_effect():
     *tested, last = plan.hypotheses
     assert [(figures(h.control), figures(h.treatment), h.paper_p) for h in tested] == [row[:3] for row in PRINTED]
     assert (last.treatment, last.control, last.alternative, last.paper_p) == ("siren_2d", "siren_1d", "greater", None)
-    effect = of_printed(plan.treatment(last.treatment), plan.treatment(last.control))
+    effect = compare([Sample(5, *figures(name)) for name in (last.treatment, last.control)], "two-sided")
     assert (effect.effect, effect.p_two_sided) == (pytest.approx(0.0722), pytest.approx(0.0012, abs=5e-5))
-    assert "| siren_2d - siren_1d | +0.0722 | - | 0.0012 |" in paper_power.compose(plan)
+    assert "| siren_2d - siren_1d | +0.0722 | - | 0.0012 |" in report.paper_power(plan)
 
 
 def test_the_papers_power_follows_from_an_effect_size_of_root_two():

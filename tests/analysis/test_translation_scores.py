@@ -87,19 +87,20 @@ def test_systems_against_a_baseline():
     references = made_corpus()
     baseline = worse(references, 0.3)
     systems = {"same": baseline, "bad": worse(references, 0.9), "near": worse(references, 0.3, seed=2)}
-    tested = paired_bootstrap(baseline, systems, references, num_samples=300)
+    tested, signatures = paired_bootstrap(baseline, systems, references, num_samples=300)
     assert list(tested) == ["baseline", "same", "bad", "near"]
     for metric in ("bleu", "chrf"):
         own = {name: scores[metric] for name, scores in tested.items()}
-        assert own["baseline"].p is None and own["same"].p == 1 and own["same"].score == own["baseline"].score
-        assert own["same"].interval == own["baseline"].interval
-        assert own["bad"].p < 0.02 and own["near"].p > 0.1
+        first, same, bad = own["baseline"], own["same"], own["bad"]
+        assert first.p_value is None and same.p_value == 1 and same.score == first.score
+        assert (same.mean, same.ci) == (first.mean, first.ci)
+        assert bad.p_value < 0.02 and own["near"].p_value > 0.1
         for name, each in own.items():
             hypotheses = systems.get(name, baseline)
             assert each.score == pytest.approx(corpus_scores(hypotheses, references)[metric])
-            assert each.interval.low < each.score < each.interval.high
-            assert "bs:300" in each.signature and "seed:12345" in each.signature
-        assert own["bad"].interval.high < own["baseline"].interval.low
+            assert each.mean - each.ci < each.score < each.mean + each.ci
+        assert "bs:300" in signatures[metric] and "seed:12345" in signatures[metric]
+        assert bad.mean + bad.ci < first.mean - first.ci
 
 
 def test_the_seed_is_that_of_the_draws(monkeypatch):
@@ -109,12 +110,13 @@ def test_the_seed_is_that_of_the_draws(monkeypatch):
     found = [paired_bootstrap(baseline, systems, references, 50, seed) for seed in (1, 2)]
     assert "SACREBLEU_SEED" not in os.environ
     monkeypatch.setenv("SACREBLEU_SEED", "none")
-    assert [paired_bootstrap(baseline, systems, references, 50, seed) for seed in (1, 2)] == found
+    again = [paired_bootstrap(baseline, systems, references, 50, seed) for seed in (1, 2)]
+    assert str(again) == str(found)
     assert os.environ["SACREBLEU_SEED"] == "none"
-    first, second = found
-    assert "seed:2" in second["other"]["bleu"].signature
+    (first, _), (second, signatures) = found
+    assert "seed:2" in signatures["bleu"]
     for name in ("baseline", "other"):
-        assert first[name]["bleu"].interval != second[name]["bleu"].interval
+        assert first[name]["bleu"].mean != second[name]["bleu"].mean
 
 
 def test_files_for_other_metrics(tmp_path):

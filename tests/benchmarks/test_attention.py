@@ -131,7 +131,9 @@ def test_bad_input_is_one_line(capsys, argument, message):
 
 
 def test_help(capsys):
-    assert attention.run(["attention", "--help"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        attention.run(["attention", "--help"])
+    assert ended.value.code == 0
     assert "--memory_limit_gib" in capsys.readouterr().out
 
 

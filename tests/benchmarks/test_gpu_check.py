@@ -16,9 +16,10 @@ import pytest
 from benchmarks.gpu import check, measure, parity
 from benchmarks.gpu.cases import Parity, Timing, cases, quick_cases
 from benchmarks.gpu.exact import attend_exactly
-from posattn_jax.benchmarks.programs import make_function, one_pass
+from benchmarks.gpu.programs import make_function
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, work
 from posattn_jax.benchmarks.shapes import Point, make_inputs
+from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention.api import LAYOUTS
 from posattn_jax.ops.attention.reference import reference_attention
 
@@ -254,7 +255,7 @@ def test_exact_values_are_those_of_the_reference(float64, point):
     arrays = make_inputs(point, 2, 2, 4, "float32")
     arrays = {name: jnp.asarray(np.asarray(array, np.float64)) for name, array in arrays.items()}
     exact = attend_exactly(arrays, point, positional=True)
-    function = make_function("reference", point, arrays, backward=True, static=False)
+    function = make_function("reference", point, backward=True)
     outputs, (gradients,) = jax.jit(function)(arrays, exact.cotangent)
     errors = exact.errors(outputs, gradients)
     assert len(errors) == 8 and max(errors.values()) < 1e-13

@@ -9,10 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.gpu import flex, table
+from benchmarks.gpu import flex, machine, table
 from benchmarks.gpu.cases import Timing
 from benchmarks.gpu.record import AGAIN, Clock, Record
-from posattn_jax.benchmarks import machine
 from posattn_jax.benchmarks.shapes import Point
 from posattn_jax.ops import grid
 

@@ -3,7 +3,6 @@
 import dataclasses
 import pathlib
 import re
-import sys
 import zipfile
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from posattn_jax.data import glue
 from posattn_jax.sweeps import glue_bundle
+from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
@@ -114,7 +114,6 @@ def test_what_the_site_would_refuse_is_refused(folder, monkeypatch, capsys):
     monkeypatch.setattr(glue_bundle, "evaluate", evaluate_less)
     with pytest.raises(InputError, match=r"rte_composite/2: 21 answers in RTE.tsv, and the site's test set has 3,000"):
         glue_bundle.bundle(folder, "composite", folder / "x.zip")
-    monkeypatch.setattr(sys, "argv", ["glue_bundle", str(folder), "dynamic"])
-    assert glue_bundle.main() == 2
+    assert command_line.run(glue_bundle.main, ["glue_bundle", str(folder), "dynamic"]) == 2
     assert "no finished run of dynamic (none is TASK_dynamic/SEED" in capsys.readouterr().err
     assert not list(folder.glob("*.zip"))

@@ -185,7 +185,7 @@ def test_sentences(tmp_path, make):
     assert code == 0 and page["kind"] == "text" and len(page["examples"]) == len(lines)
     for i, line in enumerate(lines):
         sentences = tuple(line.decode().strip().split("\t"))
-        batch = run.sentences([sentences]).batch(np.arange(1))
+        batch = run.examples([sentences]).batch(np.arange(1))
         tokens = jnp.asarray(batch["tokens"])
         example, size = page["examples"][i], int((tokens != 0).sum())
         assert example["title"] == " | ".join(sentences)

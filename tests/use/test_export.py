@@ -110,7 +110,7 @@ def test_sentences(rte_run, tmp_path, name):
     workdir = rte_run if name == "rte" else make_rte(tmp_path / "run", name)
     model, run = load(export.export(workdir)), trained.of_run(workdir)
     pairs = [("The cat sees a dog.", "A ship."), ("The tree finds no bird.", "The child hears the river.")] * 3
-    batch = run.sentences(pairs).batch(np.arange(6))
+    batch = run.examples(pairs).batch(np.arange(6))
     tokens, segments = batch["tokens"], batch["segments"]
     arrays = {"segments": jnp.asarray(segments), "key_mask": jnp.asarray(tokens != 0)}
     expected = jax.jit(run.task.model.apply)({"params": run.params}, jnp.asarray(tokens), **arrays)

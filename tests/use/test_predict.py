@@ -139,7 +139,7 @@ def test_sentences(rte_run, capsys):
     assert capsys.readouterr().err.splitlines() == [*errors, "posattn_jax: error: input: line 6 is no UTF-8"]
     assert [answer["line"] for answer in answers] == [1, 3]
     run = trained.of_run(rte_run)
-    batch = run.sentences([tuple(lines[i].split("\t")) for i in (0, 2)]).batch(np.arange(2))
+    batch = run.examples([tuple(lines[i].split("\t")) for i in (0, 2)]).batch(np.arange(2))
     tokens, segments = map(jnp.asarray, (batch["tokens"], batch["segments"]))
     apply = jax.jit(run.task.model.apply)
     logits = apply({"params": run.params}, tokens, segments=segments, key_mask=tokens != 0)

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from posattn_jax.analysis import span_cost
+from benchmarks import span_cost
 
 
 def write_run(workdir, penalty, images_per_second):

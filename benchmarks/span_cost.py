@@ -1,25 +1,23 @@
-"""What learned spans cost, from run folders: python -m posattn_jax.analysis.span_cost RUN [RUN ...] --out=FILE.png
+"""What learned spans cost, from run folders: python -m benchmarks.span_cost RUN [RUN ...] --out=FILE.png
 
 Three panels over the steps of each run: the mean span as a share of the grid, the scores computed, and the seconds of
 an update. The legend has each run's validation accuracy after its last step.
 """
 
 import argparse
-import json
 import pathlib
 from collections import defaultdict
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from posattn_jax.analysis.figures import MARKERS, STYLES
-from posattn_jax.system.files import read_metrics
+from posattn_jax.analysis.pictures import MARKERS, STYLES, panels, save
+from posattn_jax.system.files import read_json, read_metrics
 
 
 def read_run(workdir: pathlib.Path) -> tuple[str, dict[str, tuple[list[int], list[float]]]]:
     """A run's label, and per panel the steps and the values at them: means over blocks, dimensions and heads."""
-    config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
+    config = read_json(workdir / "config.json")
+    summary = read_json(workdir / "summary.json")
     images = config["train"]["batch_size"] * config["train"]["accumulation_steps"]
     reach = 2 * np.asarray(summary["grid_shape"]) - 1
     values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -43,7 +41,7 @@ def draw(workdirs: list[pathlib.Path], out: pathlib.Path) -> None:
     """Draws the runs into `out`."""
     runs = [read_run(workdir) for workdir in workdirs]
     names = ("span (share of the offsets)", "scores computed (share of N x N)", "seconds an update")
-    figure, axes = plt.subplots(1, len(names), figsize=(10, 3.4), layout="constrained")
+    figure, axes = panels(len(names), len(names), 3.0, 3.0)
     for axis, name in zip(axes, names, strict=True):
         for i, (label, series) in enumerate(runs):
             steps, values = series[name]
@@ -53,8 +51,7 @@ def draw(workdirs: list[pathlib.Path], out: pathlib.Path) -> None:
         axis.set(xlabel="updates", ylabel=name, ylim=(0, top))
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
-    figure.savefig(out, dpi=150)
-    plt.close(figure)
+    save(figure, out)
 
 
 def main() -> None:

@@ -1,0 +1,46 @@
+"""Numbers, text and tables in Markdown."""
+
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from posattn_jax.analysis.statistics import Interval
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Header and rows."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def plain(text: str) -> str:
+    """Text in which nothing is Markdown or HTML."""
+    return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
+
+
+def number(p: float) -> str:
+    """A p-value."""
+    if math.isnan(p):
+        return "-"
+    return f"{p:.4f}" if p >= 0.0001 else "< .0001"
+
+
+def figure(value: float, form: str = "{:.4f}") -> str:
+    """A number in this form; "-" for NaN."""
+    return "-" if math.isnan(value) else form.format(value).replace("inf", "∞")
+
+
+def interval_text(interval: Interval, form: str) -> str:
+    """Its ends in this form; "-" where it is undefined."""
+    return "-" if math.isnan(interval.low) else f"{figure(interval.low, form)} to {figure(interval.high, form)}"
+
+
+def mean_and_error(values: Sequence[float], form: str) -> str:
+    """The mean in this form, of several with its standard error; "-" of none."""
+    if not values:
+        return "-"
+    mean = form.format(np.mean(values))
+    return mean if len(values) < 2 else f"{mean} ± {form.format(np.std(values, ddof=1) / len(values) ** 0.5)}"

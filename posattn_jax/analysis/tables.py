@@ -1,0 +1,114 @@
+"""Tables of a sweep beside those that every report has: by a field, of translations, and of costs."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from posattn_jax.analysis.findings import Outcome
+from posattn_jax.analysis.markdown_text import interval_text, mean_and_error, plain, table
+from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.system.files import flatten
+
+EXPLANATION = (
+    "Operations, CPU time (of all cores) and temporary memory are those of one update, forward and backward. "
+    "Operations count every step of every loop of the formulas with all pairs laid out, not what a layout leaves out. "
+    "Process memory and seconds are those of whole runs, compilation and evaluation included, on a machine that other "
+    "work may have shared."
+)
+
+
+def lines_of(runs: Runs) -> dict[str, list[str]]:
+    """The names of treatments that differ in nothing but the plan's axis, by their label up to its last comma."""
+    lines: dict[str, list[str]] = {}
+    for name in runs.runs:
+        lines.setdefault(runs.plan.treatment(name).label.rpartition(",")[0], []).append(name)
+    return lines
+
+
+def value_of(run: Run, field: str) -> object:
+    """What a run has at a field of its config."""
+    return flatten(run.config)[field]
+
+
+def by_field(runs: Runs) -> str | None:
+    """A row a treatment, a column a value of the field that they differ in, as papers print them.
+
+    Where the plan's axis has names for values, such as those of tasks.
+
+    Cells are means, and standard errors of the mean; the last column is the mean of a row's cells, its error that of
+    the means of each seed. A task that is judged by two sets, as MNLI, has two columns. The last row is what it takes
+    no model for.
+    """
+    axis, response = runs.plan.axis, runs.plan.response
+    if axis is None or not all(isinstance(value_of(run, axis), str) for run in runs.all):
+        return None
+    columns: dict[tuple[object, str], str] = {}
+    for run in runs.all:
+        label = runs.plan.treatment(run.treatment).label.rpartition(",")[2].strip()
+        columns[value_of(run, axis), ""] = label
+        if f"{response}_mismatched" in run.figures:
+            columns[value_of(run, axis), "_mismatched"] = f"{label}-mm"
+    rows = []
+    for label, names in lines_of(runs).items():
+        by_value = {value_of(runs.runs[name][0], axis): runs.runs[name] for name in names}
+        found = [
+            {run.seed: run.figures[response + suffix] for run in by_value.get(value, [])} for value, suffix in columns
+        ]
+        seeds = set.intersection(*(set(each) for each in found))
+        means = [float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)]
+        rows.append([label, *(_mean(each.values()) for each in found), _mean(means)])
+    nothing = {value_of(run, axis): run.summary.get("always_the_same", {}) for run in runs.all}
+    if all(response + suffix in nothing[value] for value, suffix in columns):
+        found = [nothing[value][response + suffix] for value, suffix in columns]
+        rows.append(["Always the most frequent label, or the mean", *(_mean([x]) for x in (*found, np.mean(found)))])
+    return table(["", *columns.values(), "mean"], rows)
+
+
+def _mean(values: Iterable[float]) -> str:
+    return mean_and_error([100 * value for value in values], "{:.1f}")
+
+
+def by_translations(runs: Runs) -> str | None:
+    """Scores, sizes and paired bootstrap tests, as Schmidt 2023 prints them, where runs are judged by translations.
+
+    BLEU and chrF are means over seeds, with standard errors of the mean where there are several. p is that of a
+    paired bootstrap test of the translations of one seed against those of the first treatment with the same seed: of
+    these two runs, not of what other seeds would give. It is left out where the translations are gone.
+    """
+    if runs.plan.response not in ("bleu", "chrf"):
+        return None
+    rows = []
+    for name, of_one in runs.runs.items():
+        p = {metric: f"{value:.3f}" for metric, value in runs.p.get(name, {}).items()}
+        hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
+        row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
+        row += [mean_and_error([run.figures["bleu"] for run in of_one], "{:.2f}"), p.get("bleu", "")]
+        rows.append(
+            [*row, mean_and_error([run.figures["chrf"] for run in of_one], "{:.2f}"), p.get("chrf", ""), f"{hours:.2f}"]
+        )
+    signatures = dict.fromkeys(run.figures[f"{metric}_signature"] for run in runs.all for metric in ("bleu", "chrf"))
+    header = ["", "n", "parameters", "BLEU", "p", "chrF", "p", "hours a run"]
+    return f"{table(header, rows)}\n\nSignatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
+
+
+def by_cost(runs: Runs, found: Sequence[Outcome]) -> str | None:
+    """What methods are worth and what they cost, the best first, where any costs were measured; "-": not known."""
+    if not runs.costs:
+        return None
+    header = ["method", "n", runs.plan.response, "95% interval", "parameters", "million operations", "CPU ms"]
+    header += ["temporary MiB", "process MiB", "seconds a run"]
+    sign = 1 if runs.plan.response == "loss" else -1
+    lines = []
+    for outcome in sorted(found, key=lambda outcome: sign * outcome.sample.mean):
+        name, summaries = outcome.treatment.name, [run.summary for run in runs.runs[outcome.treatment.name]]
+        line = [plain(outcome.treatment.label), str(outcome.sample.n), f"{outcome.sample.mean:.4f}"]
+        line += [interval_text(outcome.interval, "{:.4f}"), f"{outcome.parameters:,}"]
+        if cost := runs.costs.get(name):
+            line += [f"{cost['operations'] / 1e6:,.0f}", f"{1e3 * cost['cpu_seconds']:.1f}"]
+            line += [f"{cost['temp_bytes'] / 2**20:.1f}"]
+        else:
+            line += ["-", "-", "-"]
+        peaks = [peak for summary in summaries if (peak := summary.get("peak_memory_bytes", {}).get("host"))]
+        line += [f"{max(peaks) / 2**20:.0f}" if peaks else "-"]
+        lines.append([*line, f"{np.mean([summary['seconds'] for summary in summaries]):.0f}"])
+    return f"{runs.response_title}: means and 95% intervals of the mean (t). {EXPLANATION}\n\n{table(header, lines)}"

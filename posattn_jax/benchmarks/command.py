@@ -1,0 +1,63 @@
+"""What the commands that measure share: flags, and results with what they depend on beside the code."""
+
+import os
+import pathlib
+import platform
+from importlib import metadata
+from typing import Any
+
+import jax
+from absl import flags
+
+from posattn_jax.system import command_line
+from posattn_jax.system.files import write_json
+
+# The environment variables that change speed: the compiler's, and the allocator's of a CPU.
+ENVIRONMENT = ("XLA_FLAGS", "GLIBC_TUNABLES", "MALLOC_")
+
+
+def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
+    """The flags that all of them have, unparsed, apart from those of any other command."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    flags.DEFINE_integer("repeats", repeats, "Runs of each, fewer where --seconds is short.", lower_bound=1, **own)
+    flags.DEFINE_float("seconds", seconds, "To spend on runs that take turns, though at least three each.", **own)
+    flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", **own)
+    flags.DEFINE_string("out", None, "The folder for results.json, and figures where there are any.", **own)
+    flags.DEFINE_bool("help", False, "Show this.", **own)
+    return values
+
+
+def parse(values: flags.FlagValues, argv: list[str], about: str) -> flags.FlagValues:
+    """Parses the flags, and makes the folder of results; of --help prints what it is about, and ends.
+
+    Raises:
+      InputError: anything wrong with them.
+    """
+    options = command_line.parse(values, argv)
+    if options.help:
+        print(f"{about}\n{options.get_help()}")
+        raise SystemExit(0)
+    command_line.make_folder(options.out)
+    return options
+
+
+def describe_machine() -> dict[str, Any]:
+    """The device, the CPUs, the environment and the versions."""
+    return {
+        "device": {"kind": jax.devices()[0].device_kind, "platform": jax.default_backend()},
+        "cpu_count": os.cpu_count(),
+        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(ENVIRONMENT)},
+        "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+        | {"python": platform.python_version()},
+    }
+
+
+def write(options: flags.FlagValues, **measured: Any) -> dict[str, Any]:
+    """What was asked and measured, and by which machine; with --out it is `results.json`."""
+    asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
+    results = {"options": asked, **describe_machine(), **measured}
+    if options.out is not None:
+        write_json(pathlib.Path(options.out) / "results.json", results)
+    return results
