@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from posattn_jax.data import cifar, digits, mnist, tfds_images
+from posattn_jax.data import cifar, digits, mnist, prepared
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.data.moving_mnist import Clips, Stills
@@ -73,10 +73,10 @@ class LabelledImages(DataSet):
         """Of the set; InputError where there is none of this name, or it is not prepared."""
         name, folder = self.name, pathlib.Path(self.dir)
         if name.startswith("tfds/"):
-            return tfds_images.record(name.removeprefix("tfds/"), folder)
+            return prepared.images(name.removeprefix("tfds/"), folder)
         if name not in SETS:
             raise InputError(f'data.name="{name}": expected {", ".join(SETS)} or tfds/NAME')
-        return tfds_images.record(name, folder) if tfds_images.is_prepared(name, folder) else SETS[name]
+        return prepared.images(name, folder) if prepared.find(name, folder) else SETS[name]
 
     @property
     def classes(self) -> tuple[str, ...]:

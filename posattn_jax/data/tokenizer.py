@@ -178,20 +178,6 @@ def train(
 
 
 def of_text(
-    files: Sequence[pathlib.Path],
-    vocabulary_size: int,
-    cache: pathlib.Path,
-    kind: Kind = "unigram",
-    fold_case: bool = True,
-    normalization: Normalization = "nfkc",
-    field: str = "data.vocabulary_size",
-) -> Tokenizer:
-    """The tokenizer of some text files, trained if the cache does not have it."""
-    more = {"normalization": normalization, "field": field}
-    return of_lines(text_files.lines(files), files, vocabulary_size, cache, kind, fold_case, **more)
-
-
-def of_lines(
     lines: Iterable[str],
     files: Sequence[pathlib.Path],
     vocabulary_size: int,
@@ -215,26 +201,20 @@ def of_lines(
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
-    if not _is_as_saved(path):
+    sums = path.with_suffix(".sha256")
+    if not _is_as_saved(path, sums):
         print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        tokenizer, known = train(lines, vocabulary_size, kind, fold_case, normalization, field), _sum_file(path)
-        write_atomically(known, lambda file: file.write(f"{tokenizer.sha256}  {path.name}\n".encode()))
+        tokenizer = train(lines, vocabulary_size, kind, fold_case, normalization, field)
+        write_atomically(sums, lambda file: file.write(f"{tokenizer.sha256}  {path.name}\n".encode()))
         tokenizer.save(path)
     return read(path)
 
 
-def _sum_file(path: pathlib.Path) -> pathlib.Path:
-    return path.with_suffix(".sha256")
-
-
-def _is_as_saved(path: pathlib.Path) -> bool:
+def _is_as_saved(path: pathlib.Path, sums: pathlib.Path) -> bool:
     """Whether the cache has a tokenizer; not where it has the SHA-256 of another. Earlier versions kept none."""
     if not path.exists():
         return False
-    known = _sum_file(path)
-    if not known.exists() or known.read_text(encoding="utf-8", errors="replace").split()[:1] == [
-        checksums.of_file(path)
-    ]:
+    if not sums.exists() or sums.read_text(errors="replace").split()[:1] == [checksums.of_file(path)]:
         return True
     _logger.warning("%s: has changed since it was saved: it is made anew", path)
     return False

@@ -24,7 +24,7 @@ from posattn_jax.data.data_set import DataSet
 from posattn_jax.data.glue import Glue
 from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.data.points import Points
-from posattn_jax.data.sentences import Sentences
+from posattn_jax.data.sequences import Sentences
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling

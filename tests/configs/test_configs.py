@@ -45,7 +45,7 @@ from posattn_jax.data.glue import Glue
 from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.parallel import ParallelText
-from posattn_jax.data.sentences import Sentences
+from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import EncoderDecoder
