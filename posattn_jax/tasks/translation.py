@@ -104,11 +104,6 @@ class Translation(Task):
         return -jnp.sum(weights * smoothed) / self.batch_tokens, totals
 
     @staticmethod
-    def zero_totals() -> Totals:
-        """The totals of no sentences."""
-        return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
-
-    @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy of the tokens in the totals, its negative, its perplexity, and their accuracy."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))

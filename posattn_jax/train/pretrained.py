@@ -1,9 +1,11 @@
-"""Parameters of an earlier run, as the start of another."""
+"""Parameters of an earlier run: of its best epoch, averaged, or as the start of another run."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import flax.traverse_util
+import jax
 import numpy as np
 
 from posattn_jax.system.errors import InputError
@@ -26,6 +28,17 @@ def read(workdir: pathlib.Path) -> tuple[Any, int]:
         return checkpoints.read_params(step), step
     finally:
         checkpoints.close()
+
+
+def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
+    """The mean of the parameters of these steps, summed in float64, in the dtype that they have."""
+    total, dtypes = None, None
+    for step in steps:
+        params = jax.device_get(checkpoints.read_params(step))
+        dtypes = jax.tree.map(lambda array: array.dtype, params)
+        wide = jax.tree.map(lambda array: np.asarray(array, np.float64), params)
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
+    return jax.tree.map(lambda array, dtype: (array / len(steps)).astype(dtype), total, dtypes)
 
 
 def start_from(params: Any, trained: Any, workdir: pathlib.Path) -> Any:

@@ -26,7 +26,7 @@ RULES = (("width", "fsdp"), ("heads", "model"), ("hidden", "model"), ("vocabular
 
 @dataclasses.dataclass(frozen=True)
 class MeshAxes:
-    """How many devices each axis of the mesh has: see `make_mesh`.
+    """How many devices each axis of the mesh has; one may be -1: whatever is left.
 
     Attributes:
       data, fsdp, model: of these axes.
@@ -39,28 +39,18 @@ class MeshAxes:
     grid: int = 1
 
     def make(self) -> Mesh:
-        """The mesh over all devices."""
-        return make_mesh(self.data, self.fsdp, self.model, self.grid)
-
-
-def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, grid: int = 1) -> Mesh:
-    """A mesh over all devices; one axis may be -1: whatever is left.
-
-    Raises:
-      InputError: sizes whose product is not the number of devices.
-    """
-    sizes = [data, fsdp, model, grid]
-    num_devices = jax.device_count()
-    known = math.prod(size for size in sizes if size != -1)
-    if sizes.count(-1) == 1 and known > 0 and num_devices % known == 0:
-        sizes[sizes.index(-1)] = num_devices // known
-    if min(sizes) < 1 or math.prod(sizes) != num_devices:
-        raise InputError(
-            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.model={model}, mesh.grid={grid}: their product is not the "
-            f"{num_devices} devices (one of them may be -1: what is left)"
-        )
-    # Auto: the compiler finds the sharding of what lies between; Explicit axes break tensor parallelism.
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        """The mesh over all devices; InputError where the product of the sizes is not their number."""
+        sizes, num_devices = [getattr(self, axis) for axis in AXES], jax.device_count()
+        given = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+        known = math.prod(size for size in sizes if size != -1)
+        if sizes.count(-1) == 1 and known > 0 and num_devices % known == 0:
+            sizes[sizes.index(-1)] = num_devices // known
+        if min(sizes) < 1 or math.prod(sizes) != num_devices:
+            raise InputError(
+                f"{given}: their product is not the {num_devices} devices (one of them may be -1: what is left)"
+            )
+        # Auto: the compiler finds the sharding of what lies between; Explicit axes break tensor parallelism.
+        return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def num_shards(mesh: Mesh) -> int:

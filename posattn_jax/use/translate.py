@@ -30,8 +30,8 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train import compiled
-from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.pretrained import average
 from posattn_jax.use.trained import read_config
 
 CHUNK_BATCHES = 8  # that are read, sorted by length and written at a time

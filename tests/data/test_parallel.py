@@ -171,7 +171,7 @@ def test_processes_pad_alike(train):
     one = dataclasses.replace(one, row_multiple=2, batch_unit="places")
     ids = one.order(144, 1, seed=0).dataset()
     assert np.asarray(ids[0]).tolist() in ([0, -3], [-3, 0])
-    batches = [next(training_batches(one, ids, 1, Share((index,), 2))) for index in range(2)]
+    batches = [next(training_batches(one.batch, ids, 1, Share((index,), 2))) for index in range(2)]
     assert [batch["source"].shape for batch in batches] == [(1, 72), (1, 72)]
 
 

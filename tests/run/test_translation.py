@@ -18,8 +18,8 @@ from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.train import train
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_metrics
-from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.pretrained import average
 from posattn_jax.train.program import Program
 from posattn_jax.use import translate
 from tests.support.command import environment
