@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import grain
 import numpy as np
 
+from posattn_jax.data.buckets import BucketOrder
 from posattn_jax.system.errors import InputError
 
 Batch = dict[str, np.ndarray]
@@ -42,23 +43,12 @@ class Resident(Source, Protocol):
 
 
 @runtime_checkable
-class Order(Protocol):
-    """The ids of the examples of update 0, 1, ..., and how many updates and examples an epoch has."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-    @property
-    def examples_per_step(self) -> float: ...
-    def dataset(self) -> grain.MapDataset: ...
-
-
-@runtime_checkable
 class Ordered(Source, Protocol):
     """Examples of several sizes, which decide what is together in an update: they have an order of their own."""
 
     @property
     def row_multiple(self) -> int: ...
-    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> Order: ...
+    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder: ...
     def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str: ...  # for people
 
 
@@ -67,24 +57,29 @@ class EpochOrder:
     """Every update as many examples: every epoch a new permutation, whose incomplete last update is left out."""
 
     num_examples: int
-    examples_per_step: int
+    update_size: int
     seed: int
 
     @property
     def steps_per_epoch(self) -> int:
         """The updates of an epoch."""
-        return max(self.num_examples // self.examples_per_step, 1)
+        return max(self.num_examples // self.update_size, 1)
+
+    @property
+    def examples_per_step(self) -> float:
+        """Of an update."""
+        return float(self.update_size)
 
     def dataset(self) -> grain.MapDataset:
         """The ids of update 0, 1, ...; InputError where an update is larger than the data."""
-        number, size = self.num_examples, self.examples_per_step
+        number, size = self.num_examples, self.update_size
         if not 0 < size <= number:
             raise InputError(f"a batch of {size} cannot be drawn from {number} training examples")
         ids = grain.MapDataset.range(number).seed(self.seed).shuffle()[: number // size * size]
         return ids.batch(size, drop_remainder=True).repeat()
 
 
-def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> Order:
+def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> "EpochOrder | BucketOrder":
     """The order in which a run meets a source."""
     if isinstance(source, Ordered):
         return source.order(batch_size, accumulation_steps, seed)

@@ -142,11 +142,7 @@ def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[S
 
 
 def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, cache: pathlib.Path) -> SentencePairs:
-    """The pairs of some text files, tokenised if the cache does not have them.
-
-    Raises:
-      InputError: there is no line in them, or one that is damaged.
-    """
+    """The pairs of some text files, tokenised if the cache does not have them; InputError where there is no line."""
 
     def make(temporary: pathlib.Path) -> None:
         print(f"tokenising {len(files)} files ...")

@@ -132,11 +132,7 @@ class Glue(DataSet):
         return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
 
     def read(self, part: Part, tokenizer: Tokenizer) -> Sentences:
-        """Reads a part.
-
-        Raises:
-          InputError: its files are missing or malformed.
-        """
+        """Reads a part; InputError where its files are missing or malformed."""
         texts: list[tuple[str, ...]] = []
         targets: list[float] = []
         groups: list[int] = []

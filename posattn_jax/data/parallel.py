@@ -152,11 +152,7 @@ def known(
 
 
 def ratio_of_run(workdir: pathlib.Path) -> float:
-    """gamma, as a run has measured it.
-
-    Raises:
-      InputError: it is not there.
-    """
+    """gamma, as a run has measured it; InputError where it has not."""
     try:
         return float(json.loads((workdir / RATIO_FILE).read_text(encoding="utf-8"))["length_ratio"])
     except (OSError, ValueError, KeyError, TypeError) as error:

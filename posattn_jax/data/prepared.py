@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from posattn_jax.data.images import ImageSet
+from posattn_jax.data.images import ImageRecord, ImageSet, Split
 from posattn_jax.system.errors import InputError
 
 NAMES = ("pythonClassName", "python_class_name", "type")  # of a feature's class; the last in older ones
@@ -31,22 +31,16 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreparedImages:
-    """A set with features "image" and "label", as an `image_sets.ImageRecord`.
-
-    Attributes:
-      name: of the set.
-      sides, channels: of its images; a side None: not known without reading them.
-      names: of its labels.
-    """
+class PreparedImages(ImageRecord):
+    """A set called `name` with features "image" and "label"; a side None is not known without reading the images."""
 
     name: str
     sides: tuple[Any, ...]
     channels: int
     names: tuple[str, ...]
 
-    def load(self, folder: pathlib.Path, split: str, download: bool = False) -> ImageSet:
-        """Reads a split; InputError where there is none, or it cannot be read."""
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
+        """See `ImageRecord`."""
         builder, what = _image_builder(self.name, folder), f'tfds set "{self.name}"'
         with _readable(f"{what} in {folder}"):
             _check_has(what, "split", split, builder.info.splits)
@@ -56,17 +50,13 @@ class PreparedImages:
         images = np.stack([example["image"] for example in examples])
         return ImageSet(images, np.array([example["label"] for example in examples], np.int64), len(self.names))
 
-    def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-        """All that the set consists of."""
+    def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
+        """See `ImageRecord`: all that the set consists of."""
         return files(folder / self.name)
 
 
 def images(name: str, folder: pathlib.Path) -> PreparedImages:
-    """What a set of images is like, known without reading them.
-
-    Raises:
-      InputError: the set is not prepared in `folder`, or is no set of labelled images.
-    """
+    """What a set of images is like, known without reading them; InputError where it is none, or is not prepared."""
     features = _image_builder(name, folder).info.features
     *sides, channels = features["image"].shape
     return PreparedImages(name, tuple(sides), channels, tuple(features["label"].names))

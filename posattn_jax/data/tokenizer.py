@@ -74,11 +74,7 @@ class Tokenizer:
 
 
 def read(path: pathlib.Path) -> Tokenizer:
-    """A model that was saved.
-
-    Raises:
-      InputError: there is none.
-    """
+    """A model that was saved; InputError where there is none."""
     try:
         return Tokenizer(path.read_bytes())
     except (OSError, RuntimeError) as error:
@@ -102,11 +98,7 @@ def keep(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
 
 
 def of_run(workdir: pathlib.Path) -> Tokenizer:
-    """The tokenizer that a run was trained with.
-
-    Raises:
-      InputError: it is not there, or not the one whose hash was kept.
-    """
+    """The tokenizer that a run was trained with; InputError where it is not there, or is another."""
     tokenizer, path = read(workdir / MODEL_FILE), workdir / HASH_FILE
     kept = path.read_text(encoding="utf-8").split()[0] if path.exists() else "not known"
     if kept != tokenizer.sha256:
@@ -130,7 +122,7 @@ def train(
     Args:
       sentences: one by one.
       vocabulary_size: the pieces and the special tokens.
-      kind: of model.
+      kind: unigram, or byte pairs.
       fold_case: whether upper case is read as lower case.
       normalization: of Unicode, "nfkc" or "none", which folds no case.
       field: of the config, that says how large, for errors.
@@ -188,14 +180,9 @@ def of_text(
     normalization: Normalization = "nfkc",
     field: str = "data.vocabulary_size",
 ) -> Tokenizer:
-    """The tokenizer of lines that are read only if the cache does not have it.
+    """The tokenizer of lines that are read only if the cache does not have it; for most arguments see `train`.
 
-    Args:
-      lines: the text.
-      files: that it comes from, in whatever format.
-      vocabulary_size, kind, fold_case, normalization, field: see `train`.
-      cache: where tokenizers are kept.
-      part: of what is in the files, where the lines are not all of it.
+    The lines come from these files, in whatever format, and are this part of what is in them; "": all.
     """
     options = (kind, fold_case, part, *(() if normalization == "nfkc" else (normalization,)))
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found

@@ -12,7 +12,7 @@ import scipy  # loads its stats once they are needed
 
 from posattn_jax.axes import Array, Bool, Int
 from posattn_jax.models.bert import Bert, MaskedLanguageModel
-from posattn_jax.tasks.sequences import SequenceTask
+from posattn_jax.tasks.blocks import SequenceTask
 from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 
 

@@ -15,11 +15,7 @@ PARTS = ("encoder", "pooler")  # what is taken over: heads are of one task
 
 
 def read(workdir: pathlib.Path) -> tuple[Any, int]:
-    """The parameters of a run's best epoch, and its step.
-
-    Raises:
-      InputError: it has no checkpoint.
-    """
+    """The parameters of a run's best epoch, and its step; InputError where it has no checkpoint."""
     checkpoints = Checkpoints(workdir, read_only=True)
     try:
         step = checkpoints.best_step()
@@ -42,15 +38,9 @@ def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
 
 
 def start_from(params: Any, trained: Any, workdir: pathlib.Path) -> Any:
-    """`params` with the values of `trained` in the parts that both have.
+    """`params`, fresh or their shapes, with the values of `trained` in the parts that both have.
 
-    Args:
-      params: fresh; or their shapes.
-      trained: of another run.
-      workdir: its folder, for errors.
-
-    Raises:
-      InputError: its encoder has not the same parameters.
+    InputError where the encoder of that run, whose folder is `workdir`, has not the same parameters.
     """
     fresh, found = (flax.traverse_util.flatten_dict(tree) for tree in (params, trained))
     taken = {}

@@ -18,10 +18,9 @@ from posattn_jax.tasks.task import Batch, Task
 from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.evaluator import Evaluator
-from posattn_jax.train.resident import ResidentData
 from posattn_jax.train.seed_map import SeedData, SeedMap
 from posattn_jax.train.settings import Settings
-from posattn_jax.train.sharding import num_shards, own_share, put_batch
+from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_batch
 from posattn_jax.train.step import TrainState, abstract_state, init_state, make_train_step, plan_micro_batches
 
 Figures = dict[str, jax.Array]

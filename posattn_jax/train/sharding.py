@@ -7,6 +7,7 @@ special case 1 x 1 x 1 x 1.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -14,9 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Share
+from posattn_jax.data.batches import Resident, Share
 from posattn_jax.nn.examples import EXAMPLE_AXES
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.task import Batch
+from posattn_jax.train.seed_map import SeedMap
 
 AXES = ("data", "fsdp", "model", "grid")
 
@@ -118,3 +121,28 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[s
         return jax.make_array_from_callback(shape, sharding, of_device)
 
     return {name: put(array) for name, array in batch.items()}
+
+
+class ResidentData:
+    """All examples of a source, or of one a seed, whole on every device.
+
+    Attributes:
+      arrays: the source's `table`; with several sources [source, ...].
+    """
+
+    def __init__(self, sources: Sequence[Resident], mesh: Mesh):
+        self._read = sources[0].read
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        table = SeedMap(len(sources)).stack([source.table() for source in sources])
+        self.arrays = {name: jax.device_put(array, everywhere) for name, array in table.items()}
+
+    @classmethod
+    def of(cls, sources: Sequence[Any], mesh: Mesh, most_mib: int) -> "ResidentData | None":
+        """The sources on the devices, if these can be there and take no more; else None."""
+        if not all(isinstance(source, Resident) for source in sources):
+            return None
+        return cls(sources, mesh) if sum(source.num_bytes for source in sources) <= most_mib * 2**20 else None
+
+    def read(self, arrays: dict[str, jax.Array], ids: jax.Array) -> Batch:
+        """The batch of these ids of one source, traced."""
+        return self._read({name: array[ids] for name, array in arrays.items()})

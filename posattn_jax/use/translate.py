@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
 from posattn_jax.build import experiment
-from posattn_jax.build.model import check_version
+from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import change
 from posattn_jax.data import parallel

@@ -38,7 +38,7 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build import experiment
-from posattn_jax.build.model import build_model
+from posattn_jax.build.experiment import build_model
 from posattn_jax.build.parts import change, leaves, part
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Glue

@@ -4,8 +4,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from posattn_jax.data import digits
 from posattn_jax.data.batches import EpochOrder, Share, evaluation_batches, training_batches
+from posattn_jax.data.image_sets import SETS
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.system.errors import InputError
 
@@ -13,7 +13,7 @@ SET = ImageSet(np.arange(13 * 4 * 6 * 2, dtype=np.uint16).reshape(13, 4, 6, 2) %
 
 
 def test_digits_are_real_and_whole():
-    images = digits.SETS["digits"].load(pathlib.Path(), "train")
+    images = SETS["digits"].load(pathlib.Path(), "train")
     assert images.images.shape == (1797, 8, 8, 1)
     assert images.images.max() == 16
     assert np.bincount(images.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
