@@ -38,7 +38,7 @@ from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.train import wandb_writer
+from posattn_jax.train import writers
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
@@ -169,7 +169,7 @@ def parse_flags(argv: list[str]) -> list[str]:
             raise InputError("--wandb=: expected the name of a project")
         if (_MODE.value == "train" and _SEEDS.value is not None) or flags.FLAGS.vmap_seeds > 1:
             raise InputError(f"--wandb={_WANDB.value}: expected seeds trained one by one, not vmapped")
-        wandb_writer.load()
+        writers.load_wandb()
     return rest
 
 

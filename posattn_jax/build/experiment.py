@@ -1,6 +1,8 @@
 """From a config to the objects of a run."""
 
 import dataclasses
+import functools
+import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -11,24 +13,29 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from posattn_jax.axes import Sizes
-from posattn_jax.build.model import build_model, check_kind, table_shapes
-from posattn_jax.build.names import class_of
+from posattn_jax.build.names import class_of, name_of, short
 from posattn_jax.build.parts import build, leaves, set_all
-from posattn_jax.build.pretrained import pretrained_run, start_from_pretrained
 from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.tokenizer import HASH_FILE
+from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import flatten
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.task import Task
+from posattn_jax.train import pretrained as parameters
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes
 from posattn_jax.train.step import init_params
+
+# Of the model's fields, those in which a run may differ from the one it starts from, in whatever part they are; for
+# max_length see `pretrained_run`.
+MAY_DIFFER = ("max_length", "dropout_rate", "mlp_dropout_rate", "kernel_init", "implementation", "remat", "dtype")
 
 
 def data_set(config: ConfigDict) -> DataSet:
@@ -38,20 +45,11 @@ def data_set(config: ConfigDict) -> DataSet:
 
 def task_class(config: ConfigDict) -> type[Task]:
     """What a run does."""
-    try:
-        return class_of(config.task.kind)
-    except (ValueError, ImportError) as error:
-        raise InputError(f"task.kind: {error}") from error
+    return class_of(config.task.kind, "task.kind")
 
 
 def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """What a run trains on and is judged by: "train", "validation" and, if asked for and there, "test".
-
-    Args:
-      config: of the run.
-      test: whether the run is to be evaluated; without a label, its test part is "unlabelled".
-      workdir: its folder, whose tokenizer is that of its text.
-    """
+    """What a run trains on and is judged by: see `DataSet.load`; with `test` the run is to be evaluated."""
     seed: Any = config.seed
     if seed < 0:
         raise InputError(f"seed={seed}: expected 0 or more")
@@ -106,6 +104,60 @@ def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None 
     return task
 
 
+def check_version(config: Any, workdir: pathlib.Path) -> None:
+    """InputError for the config of a run that was written before all of it were parts."""
+    for group in ("data", "task", "model"):
+        if not isinstance(config.get(group), dict | ConfigDict) or "kind" not in config[group]:
+            raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
+
+
+def build_model(config: ConfigDict, kinds: tuple[type, ...], **known: Any) -> Any:
+    """The model, of one of the kinds that the task takes; for `known` see `build`."""
+    check_kind(config, kinds)
+    return build(config.model, "model", **known)
+
+
+def check_kind(config: ConfigDict, kinds: tuple[type, ...]) -> None:
+    """InputError where the model is of none of these kinds."""
+    if config.model.kind not in [name_of(kind) for kind in kinds]:
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise InputError(f'model.kind="{config.model.kind}": expected {expected} with task {short(config.task.kind)}')
+
+
+def table_shapes(config: ConfigDict, grid_shape: Sizes) -> dict[str, Sizes]:
+    """What parts with a table a place, or a pair of places, are told of the grid that attention meets."""
+    model: Any = config.model
+    if "patch_shape" in model:
+        try:
+            grid_shape = patch_grid(grid_shape, tuple(model.patch_shape))
+        except ValueError as error:
+            raise InputError(f"model.{error}") from error
+    elif model.get("max_length"):
+        grid_shape = (model.max_length,)
+    return dict.fromkeys(("grid_shape", "query_shape", "key_shape"), grid_shape)
+
+
+def pretrained_run(config: ConfigDict) -> pathlib.Path:
+    """The folder of the run that a config starts from; InputError where it is none, or has another model."""
+    given, model = config.task.pretrained, config.model.to_dict()
+    workdir = pathlib.Path(given.replace("{seed}", str(config.seed)))
+    try:
+        saved = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
+        own, its = flatten(json.loads(json.dumps(model))), flatten(saved["model"])
+        positions = saved["model"].get("max_length") or saved["data"]["length"]
+    except (OSError, json.JSONDecodeError, KeyError) as error:
+        raise InputError(f"task.pretrained={given}: no run there ({workdir / 'config.json'})") from error
+    differing = [name for name in sorted(own | its) if own.get(name) != its.get(name)]
+    differing = [name for name in differing if name.split(".")[-1] not in MAY_DIFFER]
+    if differing:
+        listed = ", ".join(f"model.{name} is {its.get(name)!r} there and {own.get(name)!r} here" for name in differing)
+        raise InputError(f"task.pretrained={given}: another model: {listed}")
+    wanted = model["max_length"] or config.data.length
+    if model["absolute_positions"] and wanted != positions:
+        raise InputError(f"model.max_length={wanted}: task.pretrained={given} has {positions} absolute positions")
+    return workdir
+
+
 def pretrained(config: ConfigDict, task: Task) -> Callable[[Any], Any] | None:
     """From fresh parameters to those that a run starts from, where these are an earlier run's.
 
@@ -114,7 +166,10 @@ def pretrained(config: ConfigDict, task: Task) -> Callable[[Any], Any] | None:
     """
     if not config.task.get("pretrained"):
         return None
-    start = start_from_pretrained(config)
+    workdir = pretrained_run(config)
+    trained, step = parameters.read(workdir)
+    print(f"starts from {workdir}, step {step}")
+    start = functools.partial(parameters.start_from, trained=trained, workdir=workdir)
     start(jax.eval_shape(task.init, jax.random.key(0)))
     return start
 

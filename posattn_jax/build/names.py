@@ -11,6 +11,7 @@ from posattn_jax.nn.displacements import fan_in_table, kaiming_table
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.linear import NORMAL, STANDARD_NORMAL, XAVIER
 from posattn_jax.nn.projections import fan_in, fused_xavier
+from posattn_jax.system.errors import InputError
 
 FUNCTIONS = {
     "relu": nn.relu,
@@ -40,12 +41,15 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def class_of(name: str) -> Any:
-    """The class of a name; ValueError where there is none."""
+def class_of(name: str, path: str) -> Any:
+    """The class of a name, which stands at this path of a config; InputError where there is none."""
     module, colon, attribute = name.rpartition(":")
-    found = getattr(importlib.import_module(module) if colon else posattn_jax, attribute, None)
+    try:
+        found = getattr(importlib.import_module(module) if colon else posattn_jax, attribute, None)
+    except (ValueError, ImportError) as error:
+        raise InputError(f"{path}: {error}") from error
     if not isinstance(found, type):
-        raise ValueError(f"{name} is no class of posattn_jax, and no MODULE:NAME")
+        raise InputError(f"{path}: {name} is no class of posattn_jax, and no MODULE:NAME")
     return found
 
 

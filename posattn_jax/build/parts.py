@@ -15,6 +15,8 @@ alone can say has `FROM_DATA` as its metadata and stands in no config.
 
 import dataclasses
 import difflib
+import functools
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -71,10 +73,7 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
     """As `build`, of a part within another, whose dtypes are `around` it."""
     if "kind" not in config:
         raise InputError(f"{path}: expected a part, with the name of a class as its kind")
-    try:
-        cls = class_of(config["kind"])
-    except (ValueError, ImportError) as error:
-        raise InputError(f"{path}.kind: {error}") from error
+    cls = class_of(config["kind"], f"{path}.kind")
     given = {name: config[name] for name in config if name != "kind"}
     for name in sorted(set(given) - _accepted(cls)):
         raise InputError(_no_field(path, name, given[name], cls))
@@ -158,10 +157,7 @@ def change(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
 
 def value_at(config: ConfigDict, path: str) -> Any:
     """The value of a field by its path; a part as a plain dict."""
-    value: Any = config.to_dict()
-    for name in path.split("."):
-        value = value[name]
-    return value
+    return functools.reduce(operator.getitem, path.split("."), config.to_dict())
 
 
 def without_none(config: ConfigDict) -> ConfigDict:
@@ -265,10 +261,8 @@ def _fits(value: Any, hint: Any) -> bool:
         elif typing.get_origin(each) is tuple:
             item = typing.get_args(each)[0]
             fits = isinstance(value, tuple) and all(_fits(one, item) for one in value)
-        elif each is float:
-            fits = isinstance(value, int | float) and not isinstance(value, bool)
-        elif each is int:
-            fits = isinstance(value, int) and not isinstance(value, bool)
+        elif each in (int, float):
+            fits = isinstance(value, int | each) and not isinstance(value, bool)
         else:
             fits = not isinstance(each, type) or isinstance(value, each)
         if fits:

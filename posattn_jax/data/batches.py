@@ -2,12 +2,13 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import grain
 import numpy as np
 
+from posattn_jax.data.buckets import BucketOrder
 from posattn_jax.system.errors import InputError
 
 Batch = dict[str, np.ndarray]
@@ -41,69 +42,48 @@ class Resident(Source, Protocol):
     def read(self, rows: dict[str, Any]) -> dict[str, Any]: ...  # of some rows of the table, traced or not
 
 
-@dataclasses.dataclass(frozen=True)
-class ResidentIds:
-    """Instead of a source that is device-resident: of a batch the ids alone."""
-
-    num_examples: int
-    knows: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return self.num_examples
-
-    def batch(self, ids: np.ndarray) -> Batch:
-        """{"ids": [b] int32}."""
-        return {"ids": ids.astype(np.int32)}
-
-
-@runtime_checkable
-class Order(Protocol):
-    """The ids of the examples of update 0, 1, ..., and how many updates and examples an epoch has."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-    @property
-    def examples_per_step(self) -> float: ...
-    def dataset(self) -> grain.MapDataset: ...
-
-
 @runtime_checkable
 class Ordered(Source, Protocol):
     """Examples of several sizes, which decide what is together in an update: they have an order of their own."""
 
     @property
     def row_multiple(self) -> int: ...
-    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> Order: ...
+    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder: ...
     def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str: ...  # for people
 
 
+@dataclasses.dataclass(frozen=True)
 class EpochOrder:
-    """Every update as many examples: see `epoch_order`."""
+    """Every update as many examples: every epoch a new permutation, whose incomplete last update is left out."""
 
-    def __init__(self, num_examples: int, examples_per_step: int, seed: int):
-        self._arguments = num_examples, examples_per_step, seed
-        self.steps_per_epoch = max(num_examples // examples_per_step, 1)
-        self.examples_per_step = float(examples_per_step)
+    num_examples: int
+    update_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The updates of an epoch."""
+        return max(self.num_examples // self.update_size, 1)
+
+    @property
+    def examples_per_step(self) -> float:
+        """Of an update."""
+        return float(self.update_size)
 
     def dataset(self) -> grain.MapDataset:
-        """The ids of every update."""
-        return epoch_order(*self._arguments)
+        """The ids of update 0, 1, ...; InputError where an update is larger than the data."""
+        number, size = self.num_examples, self.update_size
+        if not 0 < size <= number:
+            raise InputError(f"a batch of {size} cannot be drawn from {number} training examples")
+        ids = grain.MapDataset.range(number).seed(self.seed).shuffle()[: number // size * size]
+        return ids.batch(size, drop_remainder=True).repeat()
 
 
-def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> Order:
+def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> "EpochOrder | BucketOrder":
     """The order in which a run meets a source."""
     if isinstance(source, Ordered):
         return source.order(batch_size, accumulation_steps, seed)
     return EpochOrder(len(source), batch_size * accumulation_steps, seed)
-
-
-def epoch_order(num_examples: int, batch_size: int, seed: int) -> grain.MapDataset:
-    """The ids of batch 0, 1, ...: every epoch a new permutation, whose incomplete last batch is left out."""
-    if not 0 < batch_size <= num_examples:
-        raise InputError(f"a batch of {batch_size} cannot be drawn from {num_examples} training examples")
-    whole = num_examples // batch_size * batch_size
-    ids = grain.MapDataset.range(num_examples).seed(seed).shuffle()[:whole]
-    return ids.batch(batch_size, drop_remainder=True).repeat()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,19 +109,19 @@ WHOLE = Share()
 
 
 def training_batches(
-    source: Source, order: grain.MapDataset, num_micro_batches: int = 1, share: Share = WHOLE
+    read: Callable[[np.ndarray], Batch], order: grain.MapDataset, num_micro_batches: int = 1, share: Share = WHOLE
 ) -> grain.DatasetIterator:
-    """Batches in that order, of each micro-batch this process's share, one after the other.
+    """What is read of ids in that order, of each micro-batch this process's share, one after the other.
 
     The iterator's get_state and set_state hold the position, which is the same in all processes, and whatever their
     number. One thread reads ahead.
     """
 
-    def read(ids: np.ndarray) -> Batch:
-        return source.batch(np.concatenate([share.of(each) for each in np.split(ids, num_micro_batches)]))
+    def own(ids: np.ndarray) -> np.ndarray:
+        return np.concatenate([share.of(each) for each in np.split(np.asarray(ids), num_micro_batches)])
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-    return iter(order.map(lambda ids: read(np.asarray(ids))).to_iter_dataset(options))
+    return iter(order.map(lambda ids: read(own(ids))).to_iter_dataset(options))
 
 
 def evaluation_batches(source: Source, batch_size: int, share: Share = WHOLE) -> Iterator[Batch]:

@@ -7,12 +7,11 @@ import pickle
 import tarfile
 import zlib
 from collections.abc import Collection
-from typing import Literal
 
 import numpy as np
 
 from posattn_jax.data.downloads import fetch, tell_if_not_official
-from posattn_jax.data.images import ImageSet
+from posattn_jax.data.images import ImageRecord, ImageSet, Split
 from posattn_jax.system.errors import InputError
 
 URL = "https://www.cs.toronto.edu/~kriz/"
@@ -45,8 +44,8 @@ class Version:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cifar:
-    """One of the sets, as an `image_sets.ImageRecord`.
+class Cifar(ImageRecord):
+    """One of the sets: its official archive, or the unpacked folder, or files of that folder.
 
     Attributes:
       title: the name of the set.
@@ -65,17 +64,8 @@ class Cifar:
     sides: tuple[int, ...] = (32, 32)
     channels: int = 3
 
-    def load(self, folder: pathlib.Path, split: Literal["train", "test"], download: bool = False) -> ImageSet:
-        """Reads one split, "train" (50,000 images) or "test" (10,000).
-
-        Args:
-          folder: has an official archive, or its unpacked folder, or is that folder.
-          split: "train" or "test".
-          download: whether to fetch the binary archive into `folder` where nothing is found.
-
-        Raises:
-          InputError: nothing is found, or a file is damaged; the message says what and where.
-        """
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
+        """See `ImageRecord`; what is downloaded is the binary archive."""
         found = self._find(folder, split)
         if found is None and download:
             fetch(URL + self.binary.archive, self.binary.md5, folder)
@@ -108,7 +98,7 @@ class Cifar:
         return ImageSet(images.reshape(-1, 32, 32, 3), np.concatenate(labels), len(self.names))
 
     def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-        """What `load` reads of a folder, as far as it is there."""
+        """See `ImageRecord`."""
         found = self._find(folder, split)
         if found is None:
             return []

@@ -3,23 +3,18 @@
 import array
 import contextlib
 import dataclasses
-import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from posattn_jax.data import cache as kept
-from posattn_jax.data import sequences, text_files
+from posattn_jax.data import lines, sequences, text_files, tokenizer
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.remembered import Files, below
-from posattn_jax.data.tokenizer import MASK, Tokenizer, check, keep, of_run
-from posattn_jax.data.tokenizer import of_text as tokenizer_of_text
+from posattn_jax.data.tokenizer import MASK, Tokenizer
 from posattn_jax.system.errors import InputError
-
-CHUNK = 10_000  # lines that are tokenised at a time
-VERSION = 1  # of what is kept on disk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +38,9 @@ class SentencePairs:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def select(self, numbers: np.ndarray) -> "SentencePairs":
+    def select(self, numbers: np.ndarray | slice) -> "SentencePairs":
         """The pairs of these numbers, in this order."""
         return dataclasses.replace(self, pairs=self.pairs[numbers])
-
-    def first(self, number: int) -> "SentencePairs":
-        """The first so many."""
-        return self.select(np.arange(min(number, len(self))))
 
     @property
     def knows(self) -> dict[str, Any]:
@@ -64,7 +55,7 @@ class SentencePairs:
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
-        keep(self.tokenizer, workdir)
+        tokenizer.keep(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""
@@ -111,11 +102,11 @@ class Text(DataSet):
         """
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
         if reading.evaluates and reading.workdir is not None:
-            subwords = of_run(reading.workdir)
+            subwords = tokenizer.of_run(reading.workdir)
         else:
-            subwords = tokenizer_of_text(files, self.vocabulary_size, cache)
+            subwords = tokenizer.of_text(text_files.lines(files), files, self.vocabulary_size, cache)
             if reading.workdir is not None:
-                check(subwords, reading.workdir)
+                tokenizer.check(subwords, reading.workdir)
         train = of_text(files, subwords, self.length, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
@@ -124,9 +115,7 @@ class Text(DataSet):
             train, validation = split(train, reading.seed)
         if not len(train):
             raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
-        if self.validation_limit:
-            validation = validation.first(self.validation_limit)
-        parts = {"train": train, "validation": validation}
+        parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
         sequences.tell_what_is_cut(parts, "pairs of lines")
         return parts
 
@@ -141,8 +130,8 @@ class Text(DataSet):
 
     def empty(self, workdir: pathlib.Path) -> SentencePairs:
         """See `DataSet`."""
-        nothing = np.zeros(0, np.int32)
-        return SentencePairs(nothing, np.zeros(1, np.int64), np.zeros((0, 2), np.int64), self.length, of_run(workdir))
+        ids, starts, pairs = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros((0, 2), np.int64)
+        return SentencePairs(ids, starts, pairs, self.length, tokenizer.of_run(workdir))
 
 
 def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[SentencePairs, SentencePairs]:
@@ -153,40 +142,33 @@ def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[S
 
 
 def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, cache: pathlib.Path) -> SentencePairs:
-    """The pairs of some text files, tokenised if the cache does not have them.
-
-    Raises:
-      InputError: there is no line in them, or one that is damaged.
-    """
-    folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', VERSION, tokenizer.sha256)[:16]}"
-    dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
+    """The pairs of some text files, tokenised if the cache does not have them; InputError where there is no line."""
 
     def make(temporary: pathlib.Path) -> None:
         print(f"tokenising {len(files)} files ...")
-        _write(text_files.lines(files), tokenizer, dtype, temporary)
+        pairs = array.array("q")
+        rows = _paired(lines.encoded(text_files.lines(files), tokenizer), pairs)
+        lines.write(rows, tokenizer, temporary)
+        np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
 
+    folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', lines.VERSION, tokenizer.sha256)[:16]}"
     kept.folder(folder, make)
-    starts, pairs = (np.load(folder / f"{each}.npy", mmap_mode="r", allow_pickle=False) for each in ("starts", "pairs"))
+    pairs = np.load(folder / "pairs.npy", mmap_mode="r", allow_pickle=False)
     if not len(pairs):
         raise InputError(f"{', '.join(map(str, files))}: no line with text")
-    return SentencePairs(np.memmap(folder / "ids.bin", dtype, "r"), starts, pairs, length, tokenizer)
+    return SentencePairs(*lines.read(folder, tokenizer), pairs, length, tokenizer)
 
 
-def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
-    """Streams the lines into a folder."""
-    starts, pairs, is_open = array.array("q", [0]), array.array("q"), False
-    with (folder / "ids.bin").open("wb") as file:
-        for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
-            for line, ids in zip(chunk, tokenizer.encode(chunk), strict=True):
-                if not line:
-                    is_open = False
-                elif len(ids):
-                    if is_open:
-                        pairs[-1] = 2
-                    else:
-                        pairs.extend((len(starts) - 1, 1))
-                    is_open = not is_open
-                    starts.append(starts[-1] + len(ids))
-                    file.write(ids.astype(dtype).tobytes())
-    np.save(folder / "starts.npy", np.array(starts, np.int64))
-    np.save(folder / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
+def _paired(encoded: Iterable[tuple[str, np.ndarray]], pairs: array.array) -> Iterator[np.ndarray]:
+    """The ids of each line that has some, while `pairs` is given each pair's first line and how many it has."""
+    number, is_open = 0, False
+    for line, ids in encoded:
+        if not line:
+            is_open = False
+        elif len(ids):
+            if is_open:
+                pairs[-1] = 2
+            else:
+                pairs.extend((number, 1))
+            is_open, number = not is_open, number + 1
+            yield ids

@@ -21,13 +21,7 @@ def fetch(url: str, md5: str, folder: pathlib.Path) -> None:
 
 
 def tell_if_not_official(path: pathlib.Path, md5: str | None, content: bytes | None = None) -> None:
-    """Warns where a file, or what is in it, is not what is published: it may be made otherwise, or be damaged.
-
-    Args:
-      path: of the file.
-      md5: that is published; None: none is.
-      content: what the MD5 is of; None: the file.
-    """
+    """Warns where a file, or its `content`, has not the MD5 that is published: made otherwise, or damaged."""
     if md5 is None:
         return
     with path.open("rb") as file:

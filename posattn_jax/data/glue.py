@@ -7,16 +7,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import sequences, tfds_sentences
+from posattn_jax.data import prepared, sequences
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.remembered import Files, below
-from posattn_jax.data.sentences import Metric, Sentences
+from posattn_jax.data.sequences import Metric, Sentences
 from posattn_jax.data.tokenizer import HASH_FILE, Tokenizer, of_run
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically
 
 Part = Literal["train", "dev", "test"]
-Malformed = Literal["refuse", "skip"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,8 @@ class Glue(DataSet):
     validation_limit: int = 0
 
     def __post_init__(self):
-        check_name(self.name)
+        if self.name not in TASKS:
+            raise InputError(f'data.name="{self.name}": expected one of GLUE\'s tasks: {", ".join(TASKS)}')
         sequences.check_length(self.length)
 
     @property
@@ -114,116 +114,91 @@ class Glue(DataSet):
 
     def load(self, reading: Reading) -> dict[str, Sentences]:
         """See `DataSet`; "validation" is the development set, and a test set is "unlabelled"."""
-        workdir, folder = reading.workdir, pathlib.Path(self.dir)
+        workdir = reading.workdir
         has_begun = workdir is not None and (workdir / HASH_FILE).exists()
         kept_in = workdir if has_begun else reading.pretrained
         if kept_in is None:
             raise InputError("task.pretrained is empty: expected the folder of a run that this one starts from")
         subwords = of_run(kept_in)
-        names: dict[str, Part] = {"train": "train", "validation": "dev"}
-        if reading.evaluates and has_test(self.name, folder):
-            names["unlabelled"] = "test"
-        parts = {
-            name: load(self.name, folder, part, subwords, self.length, self.malformed) for name, part in names.items()
-        }
-        if self.validation_limit:
-            parts["validation"] = parts["validation"].first(self.validation_limit)
+        parts = {"train": self.read("train", subwords), "validation": self.read("dev", subwords)}
+        if reading.evaluates and self.has_test:
+            parts["unlabelled"] = self.read("test", subwords)
+        parts["validation"] = parts["validation"].select(slice(self.validation_limit or None))
+        most = max(len(parts[name]) for name in ("train", "validation"))
         sequences.tell_what_is_cut(parts, "examples")
         for name, part in parts.items():
             if part.num_skipped:
                 print(f"{name}: {part.num_skipped:,} malformed lines are skipped, beside {len(part):,} examples")
-        most = max(len(parts[name]) for name in ("train", "validation"))
         return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
+
+    def read(self, part: Part, tokenizer: Tokenizer) -> Sentences:
+        """Reads a part; InputError where its files are missing or malformed."""
+        texts: list[tuple[str, ...]] = []
+        targets: list[float] = []
+        groups: list[int] = []
+        num_skipped, refuses = 0, self.malformed == "refuse" or part == "test"  # whose lines are all to be answered
+        for group, rows in enumerate(self._rows(part)):
+            for row in rows:
+                if isinstance(row, InputError):
+                    if refuses:
+                        raise row
+                    num_skipped += 1
+                    continue
+                texts.append(row[0])
+                targets.append(row[1])
+                groups.append(group)
+        if not texts:
+            raise InputError(f"{self.dir}: {part} of {self.name} has no example")
+        examples = list(zip(*map(tokenizer.encode, zip(*texts, strict=True)), strict=True))
+        return self._sentences(examples, targets, groups, tokenizer, num_skipped)
+
+    @property
+    def has_test(self) -> bool:
+        """Whether the questions of its test set are there."""
+        return self._prepared is not None or all(path.is_file() for path in self._paths("test"))
 
     def files(self) -> Files:
         """See `DataSet`."""
-        return below(pathlib.Path(self.dir), files(self.name, pathlib.Path(self.dir)))
+        if self._prepared is not None:
+            paths = prepared.files(self._prepared)
+        else:
+            paths = [path for part in ("train", "dev", "test") for path in self._paths(part)]
+        return below(pathlib.Path(self.dir), [path for path in (*paths, self._diagnostic) if path.is_file()])
 
     def empty(self, workdir: pathlib.Path) -> Sentences:
         """See `DataSet`."""
-        nothing, task = np.zeros(0, np.int32), self.task
-        told = {"num_labels": len(task.labels), "metric": task.metric}
-        return Sentences([], nothing, nothing, self.length, of_run(workdir), **told)
+        return self._sentences([], [], [], of_run(workdir))
 
+    def _sentences(self, examples: list, targets: list, groups: list, *more: Any) -> Sentences:
+        task = self.task
+        arrays = np.array(targets, np.int32 if task.labels else np.float32), np.array(groups, np.int32)
+        return Sentences(examples, *arrays, self.length, *more, num_labels=len(task.labels), metric=task.metric)
 
-def check_name(name: str) -> GlueTask:
-    """The task of a name; InputError where there is none."""
-    if name not in TASKS:
-        raise InputError(f'data.name="{name}": expected one of GLUE\'s tasks: {", ".join(TASKS)}')
-    return TASKS[name]
+    @property
+    def _prepared(self) -> pathlib.Path | None:
+        """Where tensorflow-datasets has prepared the task, if it has."""
+        return prepared.find(f"glue/{self.name}", pathlib.Path(self.dir))
 
+    @property
+    def _diagnostic(self) -> pathlib.Path:
+        return pathlib.Path(self.dir, self.task.diagnostic)
 
-def has_test(name: str, folder: pathlib.Path) -> bool:
-    """Whether the questions of a task's test set are there."""
-    task = check_name(name)
-    paths = [folder / task.folder / f"test{suffix}.tsv" for suffix, _ in task.parts]
-    return tfds_sentences.find(name, folder) is not None or all(path.is_file() for path in paths)
+    def _paths(self, part: Part) -> list[pathlib.Path]:
+        """The official files of a part."""
+        folder, suffixes = pathlib.Path(self.dir, self.task.folder), [suffix for suffix, _ in self.task.parts]
+        return [folder / f"{part}{suffix}.tsv" for suffix in (suffixes if part != "train" else [""])]
 
-
-def files(name: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """What `load` reads, of every part, as far as it is there."""
-    task = check_name(name)
-    prepared = tfds_sentences.find(name, folder)
-    if prepared is not None:
-        paths = sorted(prepared.iterdir())
-    else:
-        names = ["train.tsv", *(f"{part}{suffix}.tsv" for part in ("dev", "test") for suffix, _ in task.parts)]
-        paths = [folder / task.folder / each for each in names]
-    return [path for path in (*paths, folder / task.diagnostic) if path.is_file()]
-
-
-def load(
-    name: str, folder: pathlib.Path, part: Part, tokenizer: Tokenizer, length: int, malformed: Malformed = "refuse"
-) -> Sentences:
-    """Reads a part of a task.
-
-    Args:
-      name: of the task.
-      folder: that has the folders of GLUE's official files, or of sets that are prepared.
-      part: which.
-      tokenizer: makes ids of sentences.
-      length: of a sequence.
-      malformed: see `Glue`.
-
-    Raises:
-      InputError: no such task, or its files are missing or malformed.
-    """
-    task = check_name(name)
-    texts: list[tuple[str, ...]] = []
-    targets: list[float] = []
-    groups: list[int] = []
-    num_skipped = 0
-    for group, rows in enumerate(_groups(name, folder, part)):
-        for row in rows:
-            if isinstance(row, InputError):
-                if malformed == "refuse" or part == "test":  # whose lines are all to be answered
-                    raise row
-                num_skipped += 1
-                continue
-            texts.append(row[0])
-            targets.append(row[1])
-            groups.append(group)
-    if not texts:
-        raise InputError(f"{folder}: {part} of {name} has no example")
-    ids = [tokenizer.encode(column) for column in zip(*texts, strict=True)]
-    dtype = np.int32 if task.labels else np.float32
-    examples = list(zip(*ids, strict=True))
-    arrays = np.array(targets, dtype), np.array(groups, np.int32)
-    told = {"num_labels": len(task.labels), "metric": task.metric}
-    return Sentences(examples, *arrays, length, tokenizer, num_skipped, **told)
-
-
-def _groups(name: str, folder: pathlib.Path, part: Part) -> Iterator[Iterator[Any]]:
-    """The rows of each file of a part, as `_read` has them."""
-    task, prepared = TASKS[name], tfds_sentences.find(name, folder)
-    for suffix, _ in task.parts if part != "train" else (("", ""),):
-        if prepared is not None:
-            features = task.tfds_columns or task.sentences
-            yield tfds_sentences.read(prepared, {"dev": "validation"}.get(part, part) + suffix, features)
-        else:
-            yield _read(task, folder / task.folder / f"{part}{suffix}.tsv", labelled=part != "test")
-    if part == "test" and (folder / task.diagnostic).is_file():
-        yield _read(task, folder / task.diagnostic, labelled=False)
+    def _rows(self, part: Part) -> Iterator[Iterator[Any]]:
+        """The rows of each file of a part, as `_read` has them."""
+        task = self.task
+        for path in self._paths(part):
+            if self._prepared is not None:
+                split = path.stem.replace("dev", "validation")
+                yield prepared.sentences(self._prepared, split, task.tfds_columns or task.sentences)
+            else:
+                yield _read(task, path, labelled=part != "test")
+        if part == "test" and self._diagnostic.is_file():
+            yield _read(task, self._diagnostic, labelled=False)
 
 
 def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
@@ -274,11 +249,8 @@ def _target(task: GlueTask, text: str) -> float:
 def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
     """Writes a task's answers to its test sets in the form that GLUE's site takes: CoLA.tsv, MNLI-m.tsv, ...
 
-    Args:
-      name: of the task.
-      outputs: [n] the numbers of labels, or scores, which are put between 0 and 5.
-      groups: [n] which of the task's test sets each belongs to.
-      folder: where to.
+    `outputs` [n] are the numbers of labels, or scores, which are put between 0 and 5; `groups` [n] which of the task's
+    test sets each belongs to.
     """
     task, paths = TASKS[name], []
     for group, stem in enumerate(task.answers):

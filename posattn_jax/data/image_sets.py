@@ -3,47 +3,38 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import cifar, digits, mnist, tfds_images
+from posattn_jax.data import cifar, mnist, prepared
 from posattn_jax.data.data_set import DataSet, Reading
-from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split, split
 from posattn_jax.data.moving_mnist import Clips, Stills
-from posattn_jax.data.points import Points
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
 
-Split = Literal["train", "test"]
+
+@dataclasses.dataclass(frozen=True)
+class Digits(ImageRecord):
+    """scikit-learn's handwritten digits: 1,797 real images, in the package's dependencies. They have no test part."""
+
+    sides: tuple[int, ...] = (8, 8)
+    channels: int = 1
+    names: tuple[str, ...] = tuple("0123456789")
+
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet | None:
+        """See `ImageRecord`."""
+        if split != "train":
+            return None
+        from sklearn.datasets import load_digits  # takes seconds, and most runs read other data
+
+        digits = load_digits()
+        images = digits.images.astype(np.uint8)[..., None]
+        return ImageSet(images, digits.target.astype(np.int64), num_classes=10, max_value=16)
 
 
-@runtime_checkable
-class ImageRecord(Protocol):
-    """All there is to know of a set of images.
-
-    Attributes:
-      sides: height and width of an image, before them frames in clips.
-      channels: of a pixel.
-      names: of the labels, by number.
-    """
-
-    @property
-    def sides(self) -> tuple[int, ...]: ...
-    @property
-    def channels(self) -> int: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    def load(self, folder: pathlib.Path, split: Split, download: bool) -> ImageSet | None:
-        """One split, as the set's authors divide it; None where they do not."""
-
-    def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
-        """What `load` reads of a folder, as far as it is there."""
-        ...
-
-
-SETS: Mapping[str, ImageRecord] = digits.SETS | mnist.SETS | cifar.SETS
+SETS: Mapping[str, ImageRecord] = {"digits": Digits()} | mnist.SETS | cifar.SETS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +64,10 @@ class LabelledImages(DataSet):
         """Of the set; InputError where there is none of this name, or it is not prepared."""
         name, folder = self.name, pathlib.Path(self.dir)
         if name.startswith("tfds/"):
-            return tfds_images.record(name.removeprefix("tfds/"), folder)
+            return prepared.images(name.removeprefix("tfds/"), folder)
         if name not in SETS:
             raise InputError(f'data.name="{name}": expected {", ".join(SETS)} or tfds/NAME')
-        return tfds_images.record(name, folder) if tfds_images.is_prepared(name, folder) else SETS[name]
+        return prepared.images(name, folder) if prepared.find(name, folder) else SETS[name]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -99,18 +90,16 @@ class LabelledImages(DataSet):
 
     def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet`."""
-        train, test = self.read("train"), None
+        train = self.read("train")
         assert train is not None, "every set has a train part"
-        if self.validation == "test" or reading.evaluates:
-            test = self.read("test")
+        test = self.read("test") if self.validation == "test" or reading.evaluates else None
         if self.validation == "split":
             train, validation = split(train, reading.seed)
         elif test is None:
             raise InputError(f'data.validation="test": {self.name} has no test part')
         else:
             validation = test
-        if self.validation_limit:
-            validation = validation.select(np.arange(min(self.validation_limit, len(validation))))
+        validation = validation.select(slice(self.validation_limit or None))
         parts = {"train": train, "validation": validation, "test": test if reading.evaluates else None}
         return {name: self.lay_out(part) for name, part in parts.items() if part is not None}
 

@@ -1,24 +1,15 @@
-"""Labelled images and clips, as batches of numpy arrays laid out on a grid."""
+"""Labelled images and clips, as batches of numpy arrays: laid out on a grid, or as points."""
 
 import dataclasses
 import math
-from typing import Any, Literal, Protocol, runtime_checkable
+import pathlib
+from typing import Any, Literal
 
 import numpy as np
 
 from posattn_jax.system.errors import InputError
 
-
-@runtime_checkable
-class Pixels(Protocol):
-    """A numpy array of unsigned integers, or what becomes one when it is asked for: see `MovingDigits`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, ids, /) -> "Pixels": ...
-
-    def __array__(self, dtype=None, copy=None, /) -> np.ndarray: ...
+Split = Literal["train", "test"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +17,14 @@ class ImageSet:
     """Labelled images of one size.
 
     Attributes:
-      images: [n, *sides, channels], up to `max_value`; the sides are height and width, before them frames in clips.
+      images: [n, *sides, channels], up to `max_value`; the sides are height and width, before them frames in clips. A
+        numpy array of unsigned integers, or what becomes one when it is asked for: see `MovingDigits`.
       labels: [n] integers from 0 to num_classes - 1.
       num_classes: how many labels there are.
       max_value: white.
     """
 
-    images: Pixels
+    images: Any
     labels: np.ndarray
     num_classes: int
     max_value: int = 255
@@ -40,9 +32,40 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, ids: np.ndarray) -> "ImageSet":
+    def select(self, ids: np.ndarray | slice) -> "ImageSet":
         """The images with these ids, in this order."""
         return dataclasses.replace(self, images=self.images[ids], labels=self.labels[ids])
+
+
+class ImageRecord:
+    """All there is to know of a set of images: a dataclass.
+
+    Attributes:
+      sides: height and width of an image, before them frames in clips.
+      channels: of a pixel.
+      names: of the labels, by number.
+    """
+
+    sides: tuple[Any, ...]
+    channels: int
+    names: tuple[str, ...]
+
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet | None:
+        """One split, as the set's authors divide it; None where they do not.
+
+        Args:
+          folder: of the set's files.
+          split: which.
+          download: whether to fetch official files that are not found into `folder`.
+
+        Raises:
+          InputError: a file is missing, damaged or of another kind; the message says what and where.
+        """
+        raise NotImplementedError
+
+    def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
+        """What `load` reads of a folder, as far as it is there."""
+        return []
 
 
 def split(images: ImageSet, seed: int, train_share: float = 0.8) -> tuple[ImageSet, ImageSet]:
@@ -131,3 +154,58 @@ class GridImages:
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""
         return self.read(self._rows(ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+    """The brightest pixels of each image, as points.
+
+    Attributes:
+      images: the images or clips, of one channel.
+      num_points: n, how many points an example has at most; the places of those it lacks are masked.
+    """
+
+    images: ImageSet
+    num_points: int = 128
+
+    def __post_init__(self):
+        *sides, channels = self.images.images.shape[1:]
+        if channels != 1:
+            raise InputError(f"data.kind=PointClouds: expected images of 1 channel, not {channels}")
+        if not 1 <= self.num_points <= np.prod(sides):
+            raise InputError(
+                f"data.num_points={self.num_points}: expected 1 to {np.prod(sides)}, the pixels of an image"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`; all that a cloud has of a grid is its number of points."""
+        known = {"input_shape": (self.num_points,), "num_channels": 1, "num_dims": len(self.images.images.shape) - 2}
+        return known | {"num_classes": self.images.num_classes}
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Where each pixel lies, row-major: [pixels, p] float32, linspace(-1, 1, size) along each side."""
+        axes = [np.linspace(-1, 1, side, dtype=np.float32) for side in self.images.images.shape[1:-1]]
+        return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The points of the images with these ids, the brightest first and row-major among equals.
+
+        Returns:
+          {"positions": [b, n, p] float32 in [-1, 1], rows before columns; "inputs": [b, n, 1] float32 in [0, 1], the
+          brightness; "mask": [b, n] bool, True where there is a point, elsewhere all is 0; "labels": [b] int32}.
+        """
+        pixels = np.asarray(self.images.images[ids], np.float32).reshape(len(ids), -1) / self.images.max_value
+        brightest = np.argsort(-pixels, axis=1, kind="stable")[:, : self.num_points]
+        inputs = np.take_along_axis(pixels, brightest, axis=1)[..., None]
+        mask = inputs > 0
+        return {
+            "positions": np.where(mask, self.positions[brightest], np.float32(0)),
+            "inputs": inputs,
+            "mask": mask[..., 0],
+            "labels": self.images.labels[ids].astype(np.int32),
+        }

@@ -1,14 +1,15 @@
-"""One text's lines as token ids on disk, made once as a stream."""
+"""A text's lines as token ids on disk, made once as a stream."""
 
 import array
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from posattn_jax.data import cache as kept
+from posattn_jax.data import text_files
 from posattn_jax.data.tokenizer import END, Tokenizer
 from posattn_jax.system.errors import InputError
 
@@ -16,44 +17,66 @@ CHUNK = 10_000  # lines that are tokenised at a time
 VERSION = 1  # of what is kept on disk
 
 
-class Lines(NamedTuple):
-    """The ids of lines.
+class Side(NamedTuple):
+    """One language's side of parallel text.
 
     Attributes:
-      name: of the text, for errors.
-      ids: one line after the other, each ended by END; an empty one has no id.
-      starts: [lines + 1] where each begins.
+      name: for errors.
+      lines: of the text.
+      files: that they come from, in whatever format.
+      part: of what is in these; (): all.
     """
 
     name: str
-    ids: np.ndarray
-    starts: np.ndarray
+    lines: Iterator[str]
+    files: list[pathlib.Path]
+    part: tuple[str, ...] = ()
 
 
-def tokenised(name: str, lines: Iterator[str], key: str, tokenizer: Tokenizer, cache: pathlib.Path) -> Lines:
-    """One side's ids; InputError where it has no text."""
-    folder = cache / f"lines-{key[:16]}"
-    dtype = np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32
+def tokenised(side: Side, tokenizer: Tokenizer, cache: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of a side, each line ended by END, and where each begins: see `read`; an empty one has no id.
+
+    Raises:
+      InputError: it has no text.
+    """
 
     def make(temporary: pathlib.Path) -> None:
-        print(f"tokenising {name} ...")
-        _write(lines, tokenizer, dtype, temporary)
+        print(f"tokenising {side.name} ...")
+        rows = (ids for _, ids in encoded(side.lines, tokenizer))
+        # a line may be of characters only that the model reads as none
+        write((np.append(ids, END) if len(ids) else ids for ids in rows), tokenizer, temporary)
 
+    key = text_files.fingerprint(side.files, "lines", VERSION, tokenizer.sha256, *side.part)
+    folder = cache / f"lines-{key[:16]}"
     kept.folder(folder, make)
-    starts = np.load(folder / "starts.npy", mmap_mode="r", allow_pickle=False)
-    if not starts[-1]:
-        raise InputError(f"{name}: no line with text")
-    return Lines(name, np.memmap(folder / "ids.bin", dtype, "r"), starts)
+    ids, starts = read(folder, tokenizer)
+    if not len(ids):
+        raise InputError(f"{side.name}: no line with text")
+    return ids, starts
 
 
-def _write(lines: Iterator[str], tokenizer: Tokenizer, dtype: type, folder: pathlib.Path) -> None:
-    """Streams the lines into a folder."""
+def encoded(lines: Iterator[str], tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray]]:
+    """Each line and its ids."""
+    for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
+        yield from zip(chunk, tokenizer.encode(chunk), strict=True)
+
+
+def write(rows: Iterable[np.ndarray], tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+    """Streams the ids of lines into a folder."""
     starts = array.array("q", [0])
     with (folder / "ids.bin").open("wb") as file:
-        for chunk in iter(lambda: list(itertools.islice(lines, CHUNK)), []):
-            for ids in tokenizer.encode(chunk):
-                if len(ids):  # a line may be of characters only that the model reads as none
-                    ids = np.append(ids, END)
-                starts.append(starts[-1] + len(ids))
-                file.write(ids.astype(dtype).tobytes())
+        for ids in rows:
+            starts.append(starts[-1] + len(ids))
+            file.write(ids.astype(_dtype(tokenizer)).tobytes())
     np.save(folder / "starts.npy", np.array(starts, np.int64))
+
+
+def read(folder: pathlib.Path, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """All ids that `write` was given, one line after the other; and [lines + 1] where each begins."""
+    starts = np.load(folder / "starts.npy", mmap_mode="r", allow_pickle=False)
+    ids = np.memmap(folder / "ids.bin", _dtype(tokenizer), "r") if starts[-1] else np.zeros(0, _dtype(tokenizer))
+    return ids, starts
+
+
+def _dtype(tokenizer: Tokenizer) -> type:
+    return np.uint16 if tokenizer.vocabulary_size <= 2**16 else np.uint32

@@ -5,21 +5,21 @@ import gzip
 import math
 import pathlib
 import zlib
-from typing import Literal
 
 import numpy as np
 
 from posattn_jax.data.downloads import fetch, tell_if_not_official
-from posattn_jax.data.images import ImageSet
+from posattn_jax.data.images import ImageRecord, ImageSet, Split
 from posattn_jax.system.errors import InputError
 
 SIDE = 28
+FASHION = "T-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
 SPLITS = {"train": "train", "test": "t10k"}  # what the names of its files begin with
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxFiles:
-    """Images of 28 x 28 of ten classes, as an `image_sets.ImageRecord`.
+class IdxFiles(ImageRecord):
+    """Images of 28 x 28 of ten classes.
 
     Attributes:
       title: the name of the set.
@@ -37,17 +37,8 @@ class IdxFiles:
     sides: tuple[int, ...] = (SIDE, SIDE)
     channels: int = 1
 
-    def load(self, folder: pathlib.Path, split: Literal["train", "test"], download: bool = False) -> ImageSet:
-        """Reads one split, "train" (60,000 images in the official files) or "test" (10,000).
-
-        Args:
-          folder: has the idx files of the split, or has them in one of `places`.
-          split: "train" or "test".
-          download: whether to fetch the files that are not found into `folder`.
-
-        Raises:
-          InputError: a file is missing, damaged or of another kind; the message says what and where.
-        """
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
+        """See `ImageRecord`."""
         found = []
         for name in self._names(split):
             path = self._find(folder, name)
@@ -70,7 +61,7 @@ class IdxFiles:
         return ImageSet(images[..., None], labels.astype(np.int64), classes)
 
     def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-        """What `load` reads of a folder, as far as it is there."""
+        """See `ImageRecord`."""
         return [path for name in self._names(split) if (path := self._find(folder, name)) is not None]
 
     def _names(self, split: str) -> list[str]:
@@ -124,18 +115,7 @@ SETS = {
     ),
     "fashion_mnist": IdxFiles(  # Xiao, Rasul and Vollgraf 2017
         title="Fashion-MNIST",
-        names=(
-            "T-shirt/top",
-            "trouser",
-            "pullover",
-            "dress",
-            "coat",
-            "sandal",
-            "shirt",
-            "sneaker",
-            "bag",
-            "ankle boot",
-        ),
+        names=tuple(FASHION.split(", ")),
         url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         places=(".", "fashion_mnist", "FashionMNIST/raw"),
         md5s={

@@ -38,7 +38,7 @@ class MovingDigits:
         """(n, canvas, canvas, 1), or (n, frames, canvas, canvas, 1) of clips."""
         return (*self.places.shape[:-1], self.canvas, self.canvas, 1)
 
-    def __getitem__(self, ids: np.ndarray) -> "MovingDigits":
+    def __getitem__(self, ids: np.ndarray | slice) -> "MovingDigits":
         return dataclasses.replace(self, digits=self.digits[ids], places=self.places[ids])
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import text_files, tfds_translation
+from posattn_jax.data import prepared, text_files
 from posattn_jax.data.buckets import BatchUnit, BucketOrder, check_buckets, padded_length
-from posattn_jax.data.lines import VERSION, Lines, tokenised
-from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer, check, keep, of_run
+from posattn_jax.data.lines import Side, tokenised
+from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer, keep
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
@@ -53,13 +53,9 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def select(self, numbers: np.ndarray) -> "ParallelText":
+    def select(self, numbers: np.ndarray | slice) -> "ParallelText":
         """The examples of these numbers, in this order."""
         return dataclasses.replace(self, numbers=self.numbers[numbers])
-
-    def first(self, number: int) -> "ParallelText":
-        """The first so many."""
-        return self.select(np.arange(min(number, len(self))))
 
     def by_length(self) -> "ParallelText":
         """From the shortest to the longest: batches in this order have few shapes."""
@@ -83,16 +79,6 @@ class ParallelText:
     def lengths(self) -> np.ndarray:
         """[n] of the longer side."""
         return np.maximum(self.source_lengths, self.target_lengths)
-
-    @property
-    def num_source_tokens(self) -> int:
-        """Of all examples."""
-        return int(np.sum(self.source_lengths))
-
-    @property
-    def num_target_tokens(self) -> int:
-        """Of all examples."""
-        return int(np.sum(self.target_lengths))
 
     @property
     def length_ratio(self) -> float:
@@ -165,115 +151,62 @@ def known(
     return sizes | {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
 
 
-def tokenizers_of_run(workdir: pathlib.Path, joint: bool = True) -> tuple[Tokenizer, Tokenizer]:
-    """Those that a run was trained with: of the source, and of the target."""
-    target = of_run(workdir)
-    return (target if joint else of_run(workdir / SOURCE_FOLDER)), target
-
-
-def check_tokenizers(source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
-    """InputError where a run has others."""
-    check(target, workdir)
-    if source is not target:
-        check(source, workdir / SOURCE_FOLDER)
-
-
 def ratio_of_run(workdir: pathlib.Path) -> float:
-    """gamma, as a run has measured it.
-
-    Raises:
-      InputError: it is not there.
-    """
+    """gamma, as a run has measured it; InputError where it has not."""
     try:
         return float(json.loads((workdir / RATIO_FILE).read_text(encoding="utf-8"))["length_ratio"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{workdir / RATIO_FILE}: no ratio of lengths can be read there ({error})") from error
 
 
-def find(folder: pathlib.Path, part: str, language: str, field: str) -> pathlib.Path:
-    """The file of a part in a language, plain or zipped.
-
-    Args:
-      folder: where to look.
-      part: such as train.
-      language: which the file's name ends with.
-      field: the config's field that says so, for errors.
-
-    Raises:
-      InputError: there is none.
-    """
+def of_file(folder: pathlib.Path, part: str, language: str) -> Side:
+    """The side of a part that a file PART.LANGUAGE has, plain or zipped; InputError where there is none."""
     names = (f"{part}.{language}", f"{part}.{language}.gz")
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(f"{field}={folder}: no {' or '.join(names)} there")
+    for path in (folder / name for name in names):
+        if path.is_file():
+            lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is no line of it
+            return Side(str(path), lines, [path])
+    raise InputError(f"data.dir={folder}: no {' or '.join(names)} there")
+
+
+def of_prepared(folder: pathlib.Path, split: str, language: str) -> Side:
+    """A side of a set that tensorflow-datasets has prepared in this folder."""
+    lines = prepared.lines(folder, split, language)
+    return Side(f"{folder}: {split}.{language}", lines, prepared.files(folder), (split, language))
 
 
 def of_text(
-    source_file: pathlib.Path,
-    target_file: pathlib.Path,
+    source: Side,
+    target: Side,
     tokenizers: tuple[Tokenizer, Tokenizer],
     buckets: tuple[int, ...],
     cache: pathlib.Path,
     malformed: Malformed = "refuse",
 ) -> ParallelText:
-    """The pairs of lines of two files, tokenised if the cache does not have them.
+    """The pairs of lines of two sides, tokenised if the cache does not have them.
 
     Args:
-      source_file, target_file: with as many lines.
+      source, target: with as many lines.
       tokenizers: of the source, and of the target; the same where they are joint.
       buckets: the lengths that batches are padded to, ascending.
-      cache: where ids are kept, of each file on its own.
+      cache: where ids are kept, of each side on its own.
       malformed: whether a line that is empty on one side only is refused, or skipped. Lines that are empty on both
         sides are left out.
 
     Raises:
-      InputError: the files have not as many lines, or no text, or a line that is damaged or refused.
+      InputError: the sides have not as many lines, or no text, or a line that is damaged or refused.
     """
     check_buckets(buckets)
-    sides = []
-    for path, tokenizer in zip((source_file, target_file), tokenizers, strict=True):
-        lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is no line of it
-        key = text_files.fingerprint([path], "lines", VERSION, tokenizer.sha256)
-        sides.append(tokenised(str(path), lines, key, tokenizer, cache))
-    return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
-
-
-def of_prepared(
-    folder: pathlib.Path,
-    split: str,
-    source_language: str,
-    target_language: str,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    buckets: tuple[int, ...],
-    cache: pathlib.Path,
-    malformed: Malformed = "refuse",
-) -> ParallelText:
-    """The pairs of a set that tensorflow-datasets has prepared in this folder: see `of_text`."""
-    check_buckets(buckets)
-    sides, files = [], tfds_translation.files(folder)
-    for language, tokenizer in zip((source_language, target_language), tokenizers, strict=True):
-        lines = tfds_translation.lines(folder, split, language)
-        key = text_files.fingerprint(files, "lines", VERSION, tokenizer.sha256, split, language)
-        sides.append(tokenised(f"{folder}: {split}.{language}", lines, key, tokenizer, cache))
-    return _aligned(sides[0], sides[1], tokenizers, buckets, malformed)
-
-
-def _aligned(
-    source: Lines,
-    target: Lines,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    buckets: tuple[int, ...],
-    malformed: Malformed,
-) -> ParallelText:
-    """Both sides together, checked line by line."""
-    num_source, num_target = len(source.starts) - 1, len(target.starts) - 1
+    (source_ids, source_starts), (target_ids, target_starts) = (
+        tokenised(side, tokenizer, cache) for side, tokenizer in zip((source, target), tokenizers, strict=True)
+    )
+    num_source, num_target = len(source_starts) - 1, len(target_starts) - 1
     if num_source != num_target:
         raise InputError(
             f"{source.name} has {num_source} lines, {target.name} has {num_target}: expected as many, each the other's "
             "translation"
         )
-    has_source, has_target = np.diff(source.starts) > 0, np.diff(target.starts) > 0
+    has_source, has_target = np.diff(source_starts) > 0, np.diff(target_starts) > 0
     alone = np.flatnonzero(has_source != has_target)
     if len(alone) and malformed == "refuse":
         empty, full = (target, source) if has_source[alone[0]] else (source, target)
@@ -284,5 +217,5 @@ def _aligned(
     numbers = np.flatnonzero(has_source & has_target)
     if not len(numbers):
         raise InputError(f"{source.name}, {target.name}: no line has text on both sides")
-    arrays = source.ids, source.starts, target.ids, target.starts, numbers
+    arrays = source_ids, source_starts, target_ids, target_starts, numbers
     return ParallelText(*arrays, buckets, tokenizers[1], tokenizers[0])

@@ -22,12 +22,9 @@ def below(folder: pathlib.Path, paths: list[pathlib.Path], field: str = "data.di
 
 
 def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
-    """Compares the files with those that a run began with; nothing is known before `keep`.
+    """Compares the files to be read with those that a run began with; nothing is known before `keep`.
 
-    Args:
-      files: that are to be read.
-      workdir: the run folder.
-      evaluates: whether the run is only evaluated, which may be on other data, and is told.
+    A run that is only evaluated may be so on other data, which is told.
 
     Raises:
       InputError: a run that is trained would go on with a file that has changed, or without one.

@@ -14,12 +14,7 @@ SUFFIXES = (".txt", ".txt.gz")
 def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
     """The text files of a folder and its folders, ordered by name; or the one file that `path` is.
 
-    Args:
-      path: where to look.
-      field: the config's field that says so, for errors.
-
-    Raises:
-      InputError: there are none.
+    Where there are none, InputError names the config's `field`.
     """
     if path.is_file():
         return [path]

@@ -74,11 +74,7 @@ class Tokenizer:
 
 
 def read(path: pathlib.Path) -> Tokenizer:
-    """A model that was saved.
-
-    Raises:
-      InputError: there is none.
-    """
+    """A model that was saved; InputError where there is none."""
     try:
         return Tokenizer(path.read_bytes())
     except (OSError, RuntimeError) as error:
@@ -102,11 +98,7 @@ def keep(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
 
 
 def of_run(workdir: pathlib.Path) -> Tokenizer:
-    """The tokenizer that a run was trained with.
-
-    Raises:
-      InputError: it is not there, or not the one whose hash was kept.
-    """
+    """The tokenizer that a run was trained with; InputError where it is not there, or is another."""
     tokenizer, path = read(workdir / MODEL_FILE), workdir / HASH_FILE
     kept = path.read_text(encoding="utf-8").split()[0] if path.exists() else "not known"
     if kept != tokenizer.sha256:
@@ -130,7 +122,7 @@ def train(
     Args:
       sentences: one by one.
       vocabulary_size: the pieces and the special tokens.
-      kind: of model.
+      kind: unigram, or byte pairs.
       fold_case: whether upper case is read as lower case.
       normalization: of Unicode, "nfkc" or "none", which folds no case.
       field: of the config, that says how large, for errors.
@@ -178,20 +170,6 @@ def train(
 
 
 def of_text(
-    files: Sequence[pathlib.Path],
-    vocabulary_size: int,
-    cache: pathlib.Path,
-    kind: Kind = "unigram",
-    fold_case: bool = True,
-    normalization: Normalization = "nfkc",
-    field: str = "data.vocabulary_size",
-) -> Tokenizer:
-    """The tokenizer of some text files, trained if the cache does not have it."""
-    more = {"normalization": normalization, "field": field}
-    return of_lines(text_files.lines(files), files, vocabulary_size, cache, kind, fold_case, **more)
-
-
-def of_lines(
     lines: Iterable[str],
     files: Sequence[pathlib.Path],
     vocabulary_size: int,
@@ -202,39 +180,28 @@ def of_lines(
     normalization: Normalization = "nfkc",
     field: str = "data.vocabulary_size",
 ) -> Tokenizer:
-    """The tokenizer of lines that are read only if the cache does not have it.
+    """The tokenizer of lines that are read only if the cache does not have it; for most arguments see `train`.
 
-    Args:
-      lines: the text.
-      files: that it comes from, in whatever format.
-      vocabulary_size, kind, fold_case, normalization, field: see `train`.
-      cache: where tokenizers are kept.
-      part: of what is in the files, where the lines are not all of it.
+    The lines come from these files, in whatever format, and are this part of what is in them; "": all.
     """
     options = (kind, fold_case, part, *(() if normalization == "nfkc" else (normalization,)))
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
-    if not _is_as_saved(path):
+    sums = path.with_suffix(".sha256")
+    if not _is_as_saved(path, sums):
         print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        tokenizer, known = train(lines, vocabulary_size, kind, fold_case, normalization, field), _sum_file(path)
-        write_atomically(known, lambda file: file.write(f"{tokenizer.sha256}  {path.name}\n".encode()))
+        tokenizer = train(lines, vocabulary_size, kind, fold_case, normalization, field)
+        write_atomically(sums, lambda file: file.write(f"{tokenizer.sha256}  {path.name}\n".encode()))
         tokenizer.save(path)
     return read(path)
 
 
-def _sum_file(path: pathlib.Path) -> pathlib.Path:
-    return path.with_suffix(".sha256")
-
-
-def _is_as_saved(path: pathlib.Path) -> bool:
+def _is_as_saved(path: pathlib.Path, sums: pathlib.Path) -> bool:
     """Whether the cache has a tokenizer; not where it has the SHA-256 of another. Earlier versions kept none."""
     if not path.exists():
         return False
-    known = _sum_file(path)
-    if not known.exists() or known.read_text(encoding="utf-8", errors="replace").split()[:1] == [
-        checksums.of_file(path)
-    ]:
+    if not sums.exists() or sums.read_text(errors="replace").split()[:1] == [checksums.of_file(path)]:
         return True
     _logger.warning("%s: has changed since it was saved: it is made anew", path)
     return False

@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 
-from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
+from posattn_jax.data import parallel, prepared, tokenizer
 from posattn_jax.data.buckets import BatchUnit, check_buckets
 from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.lines import Side
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ class Translations(DataSet):
         folder = pathlib.Path(self.dir)
         if not self.name:
             return folder
-        found = tfds_translation.find(self.name.removeprefix("tfds/"), folder)
+        found = prepared.find(self.name.removeprefix("tfds/"), folder)
         if found is None or not self.name.startswith("tfds/"):
             raise InputError(
                 f"data.name={self.name}: tensorflow-datasets has prepared no such set in data.dir={folder}"
@@ -87,11 +87,9 @@ class Translations(DataSet):
         """Where the examples of "train", "validation" or "test" are."""
         return self.train_part if name == "validation" and self.every else getattr(self, f"{name}_part")
 
-    def _lines(self, part: str, language: str) -> Iterable[str]:
-        """One side of a part."""
-        if self.name:
-            return tfds_translation.lines(self._folder, part, language)
-        return text_files.lines([parallel.find(self._folder, part, language, "data.dir")])
+    def _side(self, part: str, language: str) -> Side:
+        read = parallel.of_prepared if self.name else parallel.of_file
+        return read(self._folder, part, language)
 
     def load(self, reading: Reading) -> dict[str, ParallelText]:
         """See `DataSet`; of "train" what is within the limit of length.
@@ -102,7 +100,8 @@ class Translations(DataSet):
         subwords, workdir = self._tokenizers(reading), reading.workdir
         parts = {}
         for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
-            parts[name] = self._read(self._part(name), subwords, reading.cache)
+            sides = (self._side(self._part(name), each) for each in (self.source, self.target))
+            parts[name] = parallel.of_text(*sides, subwords, self.buckets, reading.cache, self.malformed)
             if parts[name].num_skipped:
                 print(f"{name}: {parts[name].num_skipped:,} lines are left out, one side of them is empty")
             if self.every and name != "test":
@@ -124,17 +123,8 @@ class Translations(DataSet):
             parts["train"] = dataclasses.replace(parts["train"], known_ratio=parallel.ratio_of_run(workdir))
         if reading.places is not None:
             parts = {name: _fitting(part, name, reading.places) for name, part in parts.items()}
-        if self.validation_limit:
-            parts["validation"] = parts["validation"].first(self.validation_limit)
-        parts["validation"] = parts["validation"].by_length()
+        parts["validation"] = parts["validation"].select(slice(self.validation_limit or None)).by_length()
         return parts
-
-    def _read(self, part: str, subwords: tuple[Tokenizer, Tokenizer], cache: pathlib.Path) -> ParallelText:
-        arguments = subwords, self.buckets, cache, self.malformed
-        if self.name:
-            return parallel.of_prepared(self._folder, part, self.source, self.target, *arguments)
-        sides = (parallel.find(self._folder, part, each, "data.dir") for each in (self.source, self.target))
-        return parallel.of_text(*sides, *arguments)
 
     def sentences(self, source: ParallelText, name: str) -> tuple[list[str], list[str]]:
         """The text of the examples of "validation" or "test", and their translations.
@@ -143,7 +133,7 @@ class Translations(DataSet):
         """
         sides = []
         for language in (self.source, self.target):
-            lines = list(self._lines(self._part(name), language))
+            lines = list(self._side(self._part(name), language).lines)
             side = [lines[number] for number in source.numbers]
             sides.append([line.lower() for line in side] if self.fold_case else side)
         return sides[0], sides[1]
@@ -152,41 +142,48 @@ class Translations(DataSet):
         """Of the source and of the target; the same where the vocabulary is joint."""
         if reading.evaluates and reading.workdir is not None:
             return self.tokenizers(reading.workdir)
-        own = {(self.target,): "vocabulary_size"}
-        joint = {(self.source, self.target): "vocabulary_size"}
-        groups = {(self.source,): "source_vocabulary_size"} | own if self.source_vocabulary_size else joint
-        found = [self._tokenizer(languages, field, reading.cache) for languages, field in groups.items()]
+        if not self.source_vocabulary_size:
+            source = target = self._tokenizer("vocabulary_size", reading.cache, self.source, self.target)
+        else:
+            source = self._tokenizer("source_vocabulary_size", reading.cache, self.source)
+            target = self._tokenizer("vocabulary_size", reading.cache, self.target)
         if reading.workdir is not None:
-            parallel.check_tokenizers(found[0], found[-1], reading.workdir)
-        return found[0], found[-1]
+            tokenizer.check(target, reading.workdir)
+            if source is not target:
+                tokenizer.check(source, reading.workdir / parallel.SOURCE_FOLDER)
+        return source, target
 
     def tokenizers(self, workdir: pathlib.Path) -> tuple[Tokenizer, Tokenizer]:
         """Those that a run was trained with: of the source, and of the target."""
-        return parallel.tokenizers_of_run(workdir, joint=not self.source_vocabulary_size)
+        target = tokenizer.of_run(workdir)
+        has_own = bool(self.source_vocabulary_size)
+        return (tokenizer.of_run(workdir / parallel.SOURCE_FOLDER) if has_own else target), target
 
-    def _tokenizer(self, languages: tuple[str, ...], field: str, cache: pathlib.Path) -> Tokenizer:
-        """Byte pairs of what is trained on, in some languages together."""
-        part, sides = "", [self._lines(self.train_part, language) for language in languages]
-        if self.name:
-            part, files = "/".join((self.train_part, *languages)), tfds_translation.files(self._folder)
-        else:
-            files = [parallel.find(self._folder, self.train_part, language, "data.dir") for language in languages]
+    def _tokenizer(self, field: str, cache: pathlib.Path, *languages: str) -> Tokenizer:
+        """Byte pairs of what is trained on, in some languages together; how many a field says."""
+        sides = [self._side(self.train_part, language) for language in languages]
+        lines, part = [side.lines for side in sides], "/".join((self.train_part, *languages)) if self.name else ""
         if every := self.every:
             part += f"/{every}"
-            sides = [(line for number, line in enumerate(side, 1) if number % every) for side in sides]
-        options = {"kind": "bpe", "fold_case": self.fold_case, "normalization": self.normalization}
-        options |= {"field": f"data.{field}", "part": part}
-        return tokenizer.of_lines(itertools.chain.from_iterable(sides), files, getattr(self, field), cache, **options)
+            lines = [(line for number, line in enumerate(side, 1) if number % every) for side in lines]
+        return tokenizer.of_text(
+            itertools.chain.from_iterable(lines),
+            list(dict.fromkeys(path for side in sides for path in side.files)),
+            getattr(self, field),
+            cache,
+            kind="bpe",
+            fold_case=self.fold_case,
+            part=part,
+            normalization=self.normalization,
+            field=f"data.{field}",
+        )
 
     def files(self) -> Files:
         """See `DataSet`."""
         paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # told when it is read
-            paths += tfds_translation.files(self._folder) if self.name else []
-        for part in dict.fromkeys(map(self._part, ("train", "validation", "test"))) if not self.name else ():
-            for language in (self.source, self.target):
-                with contextlib.suppress(InputError):
-                    paths.append(parallel.find(self._folder, part, language, "data.dir"))
+        for part, language in itertools.product(("train", "validation", "test"), (self.source, self.target)):
+            with contextlib.suppress(InputError):  # told when it is read
+                paths += self._side(self._part(part), language).files
         return below(pathlib.Path(self.dir), paths)
 
 

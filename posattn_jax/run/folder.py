@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from posattn_jax.build.model import check_version
+from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import name_of
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import flatten, read_json

@@ -21,7 +21,7 @@ from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
-from posattn_jax.train.wandb_writer import WandbWriter
+from posattn_jax.train.writers import WandbWriter
 
 
 def check_vmapped(config: ConfigDict) -> None:

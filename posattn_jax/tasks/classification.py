@@ -106,11 +106,6 @@ class Classification(BlockTask):
         return totals["loss"] / count + self.penalty_of(intermediates), totals
 
     @staticmethod
-    def zero_totals() -> Totals:
-        """The totals of no examples."""
-        return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
-
-    @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy and accuracy of the examples in the totals."""
         count = float(totals["count"])

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+
 from posattn_jax.axes import Array, Shape
 
 Params = Any
@@ -47,8 +49,8 @@ class Task:
         raise NotImplementedError
 
     def zero_totals(self) -> Totals:
-        """The totals of no examples."""
-        raise NotImplementedError
+        """The totals of no examples; of a task whose totals are others, these."""
+        return {name: jnp.zeros(()) for name in ("loss", "correct", "count")}
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
         """The metrics of the examples in the totals, "loss" and `score` among them."""

@@ -104,11 +104,6 @@ class Translation(Task):
         return -jnp.sum(weights * smoothed) / self.batch_tokens, totals
 
     @staticmethod
-    def zero_totals() -> Totals:
-        """The totals of no sentences."""
-        return {"loss": jnp.zeros(()), "correct": jnp.zeros(()), "count": jnp.zeros(())}
-
-    @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
         """Mean cross-entropy of the tokens in the totals, its negative, its perplexity, and their accuracy."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
@@ -153,38 +148,29 @@ class Translation(Task):
         return tokens[:, 0], scores[:, 0]
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
-        """The energies of positions alone, [h t s], of every mixer that has such, by its name."""
-        return energies_of_positions(self.model, params, self.length)
-
-
-def energies_of_positions(model: EncoderDecoder, params: Params, length: int) -> dict[str, dict[str, Array]]:
-    """Of every mixer whose weights know positions alone: {"encoder_0": {"energies" [h t s]}, ..., "cross_0": ...}.
-
-    Args:
-      model: the encoder-decoder.
-      params: of the model.
-      length: of the sequences.
-    """
-    bound, made = model.bind({"params": params}), {}
-    places = jnp.arange(length)[:, None]
-    features = {stack: getattr(bound, f"{stack}_positions")(places, model.width)[1] for stack in ("encoder", "decoder")}
-    inputs = jnp.zeros((1, length, model.width), model.param_dtype)
-    for stack in ("encoder", "decoder"):
-        for i, block in enumerate(getattr(bound, f"{stack}_blocks")):
-            for name, mixing in ((f"{stack}_{i}", block.mixing), (f"cross_{i}", block.cross)):
-                energies = None if mixing is None else mixing.energies
-                if energies is None or energies.knows_content:
-                    continue
-                is_cross = name.startswith("cross")
-                at = between(
-                    length,
-                    length,
-                    length_ratio=model.length_ratio if is_cross else 1.0,
-                    query_features=features[stack],
-                    key_features=features["encoder" if is_cross else stack],
-                )
-                heads = mixing.num_heads, mixing.head_dim or model.width // mixing.num_heads
-                found, inside = energies(inputs, Memory(), at, heads)
-                found = jnp.broadcast_to(found[0], (heads[0], length, length))
-                made[name] = {"energies": found if inside is None else jnp.where(inside, found, -jnp.inf)}
-    return made
+        """Of every mixer whose weights know positions alone: {"encoder_0": {"energies" [h t s]}, ...}; by its name."""
+        model, length = self.model, self.length
+        bound, made, places = model.bind({"params": params}), {}, jnp.arange(length)[:, None]
+        _, of_encoder = bound.encoder_positions(places, model.width)
+        _, of_decoder = bound.decoder_positions(places, model.width)
+        features = {"encoder": of_encoder, "decoder": of_decoder}
+        inputs = jnp.zeros((1, length, model.width), model.param_dtype)
+        for stack in ("encoder", "decoder"):
+            for i, block in enumerate(getattr(bound, f"{stack}_blocks")):
+                for name, mixing in ((f"{stack}_{i}", block.mixing), (f"cross_{i}", block.cross)):
+                    energies = None if mixing is None else mixing.energies
+                    if energies is None or energies.knows_content:
+                        continue
+                    is_cross = name.startswith("cross")
+                    at = between(
+                        length,
+                        length,
+                        length_ratio=model.length_ratio if is_cross else 1.0,
+                        query_features=features[stack],
+                        key_features=features["encoder" if is_cross else stack],
+                    )
+                    heads = mixing.num_heads, mixing.head_dim or model.width // mixing.num_heads
+                    found, inside = energies(inputs, Memory(), at, heads)
+                    found = jnp.broadcast_to(found[0], (heads[0], length, length))
+                    made[name] = {"energies": found if inside is None else jnp.where(inside, found, -jnp.inf)}
+        return made

@@ -80,7 +80,7 @@ class Checkpoints:
 
     def save(self, state: Any, progress: dict[str, Any], score: float | None = None) -> None:
         """Saves in the background; `score` is the validation score of a finished epoch."""
-        self._settle()
+        self.wait()
         step = int(state.step)
         if step in self._manager.all_steps():
             return
@@ -103,7 +103,7 @@ class Checkpoints:
         Raises:
           RunError: there are checkpoints, and none can be read; they stay where they are.
         """
-        self._settle()
+        self.wait()
         failures: dict[int, str] = {}
         while (candidate := _of_first_process(lambda: self._next_sound(step, failures))) >= 0:
             restored = None
@@ -156,7 +156,7 @@ class Checkpoints:
 
     def latest_step(self) -> int | None:
         """The step of the newest checkpoint."""
-        self._settle()
+        self.wait()
         return max(self._steps(), default=None)
 
     def steps_to_average(self, number: int) -> list[int]:
@@ -167,16 +167,13 @@ class Checkpoints:
         """The step of the best epoch so far."""
         return retention.best(self._scores())
 
-    def wait(self) -> None:
-        """Until everything saved is on disk, and what is no longer kept is deleted."""
-        self._settle()
-
     def close(self) -> None:
-        self._settle()
+        self.wait()
         self._thread.shutdown()
         self._manager.close()
 
-    def _settle(self) -> None:
+    def wait(self) -> None:
+        """Until everything saved is on disk, and what is no longer kept is deleted."""
         self._manager.wait_until_finished()
         if self._tidying is not None:
             tidying, self._tidying = self._tidying, None
@@ -189,7 +186,7 @@ class Checkpoints:
         """
         try:
             self._manager.wait_until_finished()
-        except BaseException:  # which `_settle` meets too
+        except BaseException:  # which `wait` meets too
             return
         sound, scores = [saved], {}
         for step in reversed(self._steps()):
@@ -231,7 +228,7 @@ class Checkpoints:
 
     def _scores(self) -> dict[int, retention.Score]:
         """Of the evaluations whose checkpoints there are; one that is damaged is told, and left out."""
-        self._settle()
+        self.wait()
         found = {}
         for step in self._steps():
             score, reason = self._score(step, verified="metrics")

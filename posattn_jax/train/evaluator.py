@@ -12,9 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from posattn_jax.data.batches import Source, evaluation_batches
 from posattn_jax.nn.examples import EXAMPLE_AXES
 from posattn_jax.tasks.task import Batch, Task, Totals
-from posattn_jax.train.resident import ResidentData
 from posattn_jax.train.seed_map import ALONE, SeedMap
-from posattn_jax.train.sharding import num_shards, own_share, put_batch
+from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_batch
 
 
 class Evaluator:
@@ -42,10 +41,8 @@ class Evaluator:
             else:
                 zero = self._seeds.stack([self.task.zero_totals() for _ in sources])
                 totals = jax.device_put(zero, self._replicated)
-                for batches in zip(
-                    *(evaluation_batches(source, self.batch_size, own_share(self.mesh)) for source in sources),
-                    strict=True,
-                ):
+                readers = [evaluation_batches(source, self.batch_size, own_share(self.mesh)) for source in sources]
+                for batches in zip(*readers, strict=True):
                     batch = put_batch(self._seeds.stack(batches), self.mesh, axis=int(several))
                     totals = self._step(params, batch, totals)
         return [self.task.summarise(each) for each in self._seeds.split(jax.device_get(totals))]

@@ -159,7 +159,9 @@ class Trainer:
         """Waits for the pending updates, and makes sure that all were finite."""
         for first, count, figures in jax.device_get(self._pending):
             for member, own in zip(self.members, self.program.seeds.split(figures), strict=True):
-                member.check(first, {name: values[:count] for name, values in own.items()})
+                for i in range(count):
+                    member.check(first + i, {name: float(values[i]) for name, values in own.items()})
+                member.shown["loss"] = float(own["loss"][count - 1])
         self._pending.clear()
 
     def _log(self, clock: Clock) -> None:
@@ -191,7 +193,7 @@ class Trainer:
         validations = self.program.evaluate(self.state.params, self._span_bounds)
         score, lines = self.task.score, []
         for member, validation in zip(self.members, validations, strict=True):
-            member.check_validation(self.step, validation)
+            member.check(self.step, {f"validation {name}": value for name, value in validation.items()})
         for member, own, validation in zip(self.members, totals, validations, strict=True):
             metrics = {"train": self.task.summarise(own), "validation": validation}
             for split, values in metrics.items():

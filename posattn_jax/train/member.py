@@ -45,9 +45,7 @@ class Member:
     ) -> "tuple[Member, TrainState | None]":
         """The run of a program's i-th seed, whose data go on where its folder left them; and its state, None at first.
 
-        Raises:
-          InputError: the run is already further than it shall go.
-          RunError: none of its checkpoints can be read.
+        It raises as `Trainer`.
         """
         data, batches, settings = program.data[i], program.batches(i), program.settings
         name = f"seed {data.seed}: " if program.seeds.size > 1 else ""
@@ -70,23 +68,13 @@ class Member:
         progress = {"data": self.batches.get_state(), "seconds": self.seconds + seconds}
         self.checkpoints.save(state, progress, score)
 
-    def check(self, first: int, figures: Mapping[str, np.ndarray]) -> None:
-        """RunError unless the figures of the updates from `first` on, each [updates], are finite."""
-        for i in range(len(figures["loss"])):
-            for name, values in figures.items():
-                if not np.isfinite(values[i]):
-                    raise RunError(f"{self.name}{name} is {values[i]} at step {first + i}: stopped; {self._kept()}")
-        self.shown["loss"] = float(figures["loss"][-1])
-
-    def check_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """RunError unless they are finite."""
-        for name, value in metrics.items():
+    def check(self, step: int, figures: Mapping[str, float]) -> None:
+        """RunError unless the figures of a step are finite."""
+        for name, value in figures.items():
             if not np.isfinite(value):
-                raise RunError(f"{self.name}validation {name} is {value} at step {step}: stopped; {self._kept()}")
-
-    def _kept(self) -> str:
-        saved = self.checkpoints.latest_step()
-        return "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
+                saved = self.checkpoints.latest_step()
+                kept = "no checkpoint was saved yet" if saved is None else f"the checkpoint of step {saved} is kept"
+                raise RunError(f"{self.name}{name} is {value} at step {step}: stopped; {kept}")
 
     def close(self) -> None:
         """Closes its folder."""

@@ -1,9 +1,11 @@
-"""Parameters of an earlier run, as the start of another."""
+"""Parameters of an earlier run: of its best epoch, averaged, or as the start of another run."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import flax.traverse_util
+import jax
 import numpy as np
 
 from posattn_jax.system.errors import InputError
@@ -13,11 +15,7 @@ PARTS = ("encoder", "pooler")  # what is taken over: heads are of one task
 
 
 def read(workdir: pathlib.Path) -> tuple[Any, int]:
-    """The parameters of a run's best epoch, and its step.
-
-    Raises:
-      InputError: it has no checkpoint.
-    """
+    """The parameters of a run's best epoch, and its step; InputError where it has no checkpoint."""
     checkpoints = Checkpoints(workdir, read_only=True)
     try:
         step = checkpoints.best_step()
@@ -28,16 +26,21 @@ def read(workdir: pathlib.Path) -> tuple[Any, int]:
         checkpoints.close()
 
 
+def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
+    """The mean of the parameters of these steps, summed in float64, in the dtype that they have."""
+    total, dtypes = None, None
+    for step in steps:
+        params = jax.device_get(checkpoints.read_params(step))
+        dtypes = jax.tree.map(lambda array: array.dtype, params)
+        wide = jax.tree.map(lambda array: np.asarray(array, np.float64), params)
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
+    return jax.tree.map(lambda array, dtype: (array / len(steps)).astype(dtype), total, dtypes)
+
+
 def start_from(params: Any, trained: Any, workdir: pathlib.Path) -> Any:
-    """`params` with the values of `trained` in the parts that both have.
+    """`params`, fresh or their shapes, with the values of `trained` in the parts that both have.
 
-    Args:
-      params: fresh; or their shapes.
-      trained: of another run.
-      workdir: its folder, for errors.
-
-    Raises:
-      InputError: its encoder has not the same parameters.
+    InputError where the encoder of that run, whose folder is `workdir`, has not the same parameters.
     """
     fresh, found = (flax.traverse_util.flatten_dict(tree) for tree in (params, trained))
     taken = {}

@@ -12,16 +12,15 @@ import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Ordered, ResidentIds, order_of, training_batches
+from posattn_jax.data.batches import Ordered, order_of, training_batches
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
 from posattn_jax.train.bounds import Bounds
 from posattn_jax.train.clock import Clock
 from posattn_jax.train.evaluator import Evaluator
-from posattn_jax.train.resident import ResidentData
 from posattn_jax.train.seed_map import SeedData, SeedMap
 from posattn_jax.train.settings import Settings
-from posattn_jax.train.sharding import num_shards, own_share, put_batch
+from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_batch
 from posattn_jax.train.step import TrainState, abstract_state, init_state, make_train_step, plan_micro_batches
 
 Figures = dict[str, jax.Array]
@@ -66,9 +65,7 @@ class Program:
         self.orders = [
             order_of(each.train_source, settings.batch_size, settings.accumulation_steps, each.seed) for each in data
         ]
-        self._datasets = [
-            order.dataset() for order in self.orders
-        ]  # what cannot be ordered is told before a run is made
+        self._datasets = [each.dataset() for each in self.orders]  # what cannot be ordered is told before a run is made
         self.steps_per_epoch, self.examples_per_step = self.orders[0].steps_per_epoch, self.orders[0].examples_per_step
         resident = functools.partial(ResidentData.of, mesh=mesh, most_mib=settings.resident_mib)
         self._resident = resident([each.train_source for each in data])
@@ -83,7 +80,7 @@ class Program:
         self._everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
         self.stack = jax.jit(lambda states: self.seeds.stack(states), out_shardings=self._of_all)
         self.split = jax.jit(self.seeds.split, out_shardings=[self._of_one] * len(data))
-        self.sigmas = jax.jit(self.seeds.map(_sigmas_of(task)), out_shardings=self._everywhere)
+        self.sigmas = jax.jit(self.seeds.map(self._sigmas), out_shardings=self._everywhere)
         self.within = functools.cache(lambda bounds: task if bounds is None else task.within(bounds))
         self.updates = functools.cache(self._compile)
         self._evaluator = functools.cache(
@@ -100,8 +97,8 @@ class Program:
 
     def batches(self, i: int) -> grain.DatasetIterator:
         """What is read of the examples of the i-th seed, in its order; of device-resident ones the ids alone."""
-        source = self.data[i].train_source if self._resident is None else ResidentIds(len(self.data[i].train_source))
-        return training_batches(source, self._datasets[i], self.micro_batches[0], own_share(self.mesh))
+        read = self.data[i].train_source.batch if self._resident is None else lambda ids: {"ids": ids.astype(np.int32)}
+        return training_batches(read, self._datasets[i], self.micro_batches[0], own_share(self.mesh))
 
     def update(
         self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, bounds: Bounds | None, clock: Clock
@@ -127,6 +124,11 @@ class Program:
         """The metrics of each seed on its validation data."""
         sources = [each.validation_source for each in self.data]
         return self._evaluator(bounds).of_each(params, sources, self._resident_validation)
+
+    def _sigmas(self, params: Any) -> dict[str, dict[str, jax.Array]]:
+        """Traced, so that the rest of what `describe` makes is not computed."""
+        blocks = self.task.describe(params)
+        return {name: {"sigma": out["sigma"]} if "sigma" in out else {} for name, out in blocks.items()}
 
     def _block(self, read: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """What a seed reads for some updates, as arrays [most, micro-batches, examples, ...]."""
@@ -172,11 +174,3 @@ def _micro_batches(source: Any, mesh: Mesh, settings: Settings) -> tuple[int, in
         needed = f"a divisor of {source.row_multiple}, the multiple that a batch has rows of"
         raise InputError(f"mesh.data x mesh.fsdp is {num_shards(mesh)}: expected {needed}")
     return settings.accumulation_steps, settings.batch_size
-
-
-def _sigmas_of(task: Task) -> Callable[[Any], Any]:
-    def sigmas(params):  # of what `describe` makes the rest is not computed
-        blocks = task.describe(params).items()
-        return {block: {name: array for name, array in out.items() if name == "sigma"} for block, out in blocks}
-
-    return sigmas

@@ -17,15 +17,18 @@ def best(scores: Mapping[int, Score]) -> int | None:
     return max(scores, key=lambda step: rank(scores[step]), default=None)
 
 
+def from_best(scores: Mapping[int, Score], number: int) -> list[int]:
+    """The best evaluation and those after it, `number` in all, or as many as there are."""
+    first = best(scores)
+    return [step for step in sorted(scores) if first is not None and step >= first][:number]
+
+
 def to_average(scores: Mapping[int, Score], number: int) -> list[int]:
     """The best evaluation and those after it, `number` in all; where there are not as many, the last so many."""
-    steps, first = sorted(scores), best(scores)
-    following = [step for step in steps if first is not None and step >= first][:number]
-    return following if len(following) == number else steps[-number:]
+    following = from_best(scores, number)
+    return following if len(following) == number else sorted(scores)[-number:]
 
 
 def of_evaluations(scores: Mapping[int, Score], number: int) -> set[int]:
     """What may yet be averaged: `number` evaluations from the best one on, and the last."""
-    steps, first = sorted(scores), best(scores)
-    following = [step for step in steps if first is not None and step >= first][:number]
-    return {*following, *steps[-number:]}
+    return {*from_best(scores, number), *sorted(scores)[-number:]}

@@ -10,11 +10,7 @@ from posattn_jax.system.errors import InputError
 
 
 def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -> int:
-    """The number of steps of a duration given in steps or, where `steps` is 0, in epochs.
-
-    Raises:
-      InputError: a negative duration.
-    """
+    """The steps of a duration in steps or, where `steps` is 0, in epochs; InputError where it is negative."""
     if steps < 0 or epochs < 0:
         raise InputError(f"{name}_steps={steps}, {name}_epochs={epochs}: expected 0 or more")
     return steps or math.ceil(epochs * steps_per_epoch)

@@ -7,6 +7,7 @@ special case 1 x 1 x 1 x 1.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -14,9 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.data.batches import Share
+from posattn_jax.data.batches import Resident, Share
 from posattn_jax.nn.examples import EXAMPLE_AXES
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.task import Batch
+from posattn_jax.train.seed_map import SeedMap
 
 AXES = ("data", "fsdp", "model", "grid")
 
@@ -26,7 +29,7 @@ RULES = (("width", "fsdp"), ("heads", "model"), ("hidden", "model"), ("vocabular
 
 @dataclasses.dataclass(frozen=True)
 class MeshAxes:
-    """How many devices each axis of the mesh has: see `make_mesh`.
+    """How many devices each axis of the mesh has; one may be -1: whatever is left.
 
     Attributes:
       data, fsdp, model: of these axes.
@@ -39,28 +42,18 @@ class MeshAxes:
     grid: int = 1
 
     def make(self) -> Mesh:
-        """The mesh over all devices."""
-        return make_mesh(self.data, self.fsdp, self.model, self.grid)
-
-
-def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, grid: int = 1) -> Mesh:
-    """A mesh over all devices; one axis may be -1: whatever is left.
-
-    Raises:
-      InputError: sizes whose product is not the number of devices.
-    """
-    sizes = [data, fsdp, model, grid]
-    num_devices = jax.device_count()
-    known = math.prod(size for size in sizes if size != -1)
-    if sizes.count(-1) == 1 and known > 0 and num_devices % known == 0:
-        sizes[sizes.index(-1)] = num_devices // known
-    if min(sizes) < 1 or math.prod(sizes) != num_devices:
-        raise InputError(
-            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.model={model}, mesh.grid={grid}: their product is not the "
-            f"{num_devices} devices (one of them may be -1: what is left)"
-        )
-    # Auto: the compiler finds the sharding of what lies between; Explicit axes break tensor parallelism.
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        """The mesh over all devices; InputError where the product of the sizes is not their number."""
+        sizes, num_devices = [getattr(self, axis) for axis in AXES], jax.device_count()
+        given = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+        known = math.prod(size for size in sizes if size != -1)
+        if sizes.count(-1) == 1 and known > 0 and num_devices % known == 0:
+            sizes[sizes.index(-1)] = num_devices // known
+        if min(sizes) < 1 or math.prod(sizes) != num_devices:
+            raise InputError(
+                f"{given}: their product is not the {num_devices} devices (one of them may be -1: what is left)"
+            )
+        # Auto: the compiler finds the sharding of what lies between; Explicit axes break tensor parallelism.
+        return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def num_shards(mesh: Mesh) -> int:
@@ -128,3 +121,28 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[s
         return jax.make_array_from_callback(shape, sharding, of_device)
 
     return {name: put(array) for name, array in batch.items()}
+
+
+class ResidentData:
+    """All examples of a source, or of one a seed, whole on every device.
+
+    Attributes:
+      arrays: the source's `table`; with several sources [source, ...].
+    """
+
+    def __init__(self, sources: Sequence[Resident], mesh: Mesh):
+        self._read = sources[0].read
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        table = SeedMap(len(sources)).stack([source.table() for source in sources])
+        self.arrays = {name: jax.device_put(array, everywhere) for name, array in table.items()}
+
+    @classmethod
+    def of(cls, sources: Sequence[Any], mesh: Mesh, most_mib: int) -> "ResidentData | None":
+        """The sources on the devices, if these can be there and take no more; else None."""
+        if not all(isinstance(source, Resident) for source in sources):
+            return None
+        return cls(sources, mesh) if sum(source.num_bytes for source in sources) <= most_mib * 2**20 else None
+
+    def read(self, arrays: dict[str, jax.Array], ids: jax.Array) -> Batch:
+        """The batch of these ids of one source, traced."""
+        return self._read({name: array[ids] for name, array in arrays.items()})

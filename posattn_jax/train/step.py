@@ -83,10 +83,6 @@ def plan_micro_batches(batch_size: int, accumulation_steps: int, num_shards: int
     Raises:
       InputError: the mesh divides neither.
     """
-    if batch_size < 1 or accumulation_steps < 1:
-        raise InputError(
-            f"train.batch_size={batch_size}, train.accumulation_steps={accumulation_steps}: expected at least 1"
-        )
     if batch_size % num_shards == 0:
         return accumulation_steps, batch_size
     if batch_size * accumulation_steps % num_shards == 0:

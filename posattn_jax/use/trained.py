@@ -15,16 +15,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
-from posattn_jax.build.model import check_version
+from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
 from posattn_jax.data import image_files
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.data_set import DataSet
 from posattn_jax.data.glue import Glue
-from posattn_jax.data.images import GridImages, ImageSet
-from posattn_jax.data.points import Points
-from posattn_jax.data.sentences import Sentences
+from posattn_jax.data.images import GridImages, ImageSet, Points
+from posattn_jax.data.sequences import Sentences
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
 from posattn_jax.build import experiment
-from posattn_jax.build.model import check_version
+from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import change
 from posattn_jax.data import parallel
@@ -29,8 +29,8 @@ from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train import compiled
-from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.pretrained import average
 from posattn_jax.use.trained import read_config
 
 CHUNK_BATCHES = 8  # that are read, sorted by length and written at a time

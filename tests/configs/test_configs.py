@@ -38,14 +38,14 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build import experiment
-from posattn_jax.build.model import build_model
+from posattn_jax.build.experiment import build_model
 from posattn_jax.build.parts import change, leaves, part
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Glue
 from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.parallel import ParallelText
-from posattn_jax.data.sentences import Sentences
+from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import EncoderDecoder

@@ -52,7 +52,9 @@ def test_every_part_has_the_fields_of_its_class_and_no_others(name):
     assert set(config) == {"seed", "cache_dir", "data", "task", "model", "train", "optimizer", "mesh"}
     for group in ("data", "task", "model", "train", "optimizer", "mesh"):
         for path, part in parts_of(config[group], group):
-            fields = {field.name for field in dataclasses.fields(class_of(part.kind)) if field.metadata != FROM_DATA}
+            fields = {
+                field.name for field in dataclasses.fields(class_of(part.kind, "kind")) if field.metadata != FROM_DATA
+            }
             fields -= {"parent", "name"} - set(part)  # Flax's own
             for several in [field for field in fields if field.endswith("blocks") and field not in part]:
                 fields = fields - {several} | {several.removesuffix("s"), f"num_{several}"}
@@ -66,7 +68,7 @@ def reads(monkeypatch):
 
     def watch(config):
         for _, part in parts_of(config, ""):
-            cls = class_of(part.kind)
+            cls = class_of(part.kind, "kind")
             if cls in watched:
                 continue
             watched.add(cls)
@@ -88,7 +90,7 @@ def unread(config, found):
     """The leaves of a part, and of those within it, that are not among what was read."""
     leaves = set()
     for path, part in parts_of(config, ""):
-        cls = class_of(part.kind).__name__
+        cls = class_of(part.kind, "kind").__name__
         for name in set(part) - {"kind"}:
             asked = f"{name}s" if name.endswith("block") else name
             asked = name.removeprefix("num_") if name.endswith("blocks") else asked

@@ -107,12 +107,12 @@ def test_position_is_saved_and_restored():
     """In the middle of the first epoch, and at its end; what follows goes on into the next."""
     steps = order().steps_per_epoch
     for done in (5, steps - 1, steps, steps + 3):
-        batches = training_batches(Ids(), order().dataset())
+        batches = training_batches(Ids().batch, order().dataset())
         for _ in range(done):
             next(batches)
         position = batches.get_state()
         expected = [next(batches)["ids"].tolist() for _ in range(steps)]
-        resumed = training_batches(Ids(), order().dataset())
+        resumed = training_batches(Ids().batch, order().dataset())
         resumed.set_state(position)
         assert [next(resumed)["ids"].tolist() for _ in range(steps)] == expected == updates(order(), done, steps)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posattn_jax.data import corpus, tokenizer
+from posattn_jax.data import corpus, text_files, tokenizer
 from posattn_jax.data.cache import folder
 from posattn_jax.system import checksums
 from tests.drills.damages import DAMAGES, flip_a_bit
@@ -54,13 +54,13 @@ def test_of_text(tmp_path, caplog):
     """A flipped bit would be another token, or another subword."""
     files = sorted(write_text(tmp_path / "text").iterdir())
     cache = tmp_path / "cache"
-    subwords = tokenizer.of_text(files, 50, cache)
+    subwords = tokenizer.of_text(text_files.lines(files), files, 50, cache)
     pairs = corpus.of_text(files, subwords, 16, cache)
     expected = pairs.batch(np.arange(9))["tokens"]
     (ids,), (model,) = cache.glob("corpus-*/ids.bin"), cache.glob("tokenizer-*.model")
     flip_a_bit(ids)
     flip_a_bit(model)
-    again = tokenizer.of_text(files, 50, cache)
+    again = tokenizer.of_text(text_files.lines(files), files, 50, cache)
     assert again.sha256 == subwords.sha256 and f"{model}: has changed since it was saved" in caplog.text
     np.testing.assert_array_equal(corpus.of_text(files, again, 16, cache).batch(np.arange(9))["tokens"], expected)
     assert "ids.bin has changed" in caplog.text

@@ -16,6 +16,10 @@ def subwords():
     return tokenizer.train(sentences(0, 300), 50)
 
 
+def load(name, folder, part, subwords, length=40, malformed="refuse"):
+    return glue.Glue(name, str(folder), length, malformed).read(part, subwords)
+
+
 # Of each task: files, as their rows, and the texts, targets and groups that are read.
 OFFICIAL = {
     "cola": ({"train": [("gj04", 1, "", A), ("gj04", 0, "*", B)]}, [(A,), (B,)], [1, 0], [0, 0]),
@@ -67,7 +71,7 @@ def test_official_files(tmp_path, subwords, name):
     for file, rows in files.items():
         write_tsv(tmp_path / glue.TASKS[name].folder / f"{file}.tsv", rows)
     part = "dev" if name == "mnli" else "train"
-    found = glue.load(name, tmp_path, part, subwords, 40)
+    found = load(name, tmp_path, part, subwords)
     assert [[subwords.decode(part) for part in parts] for parts in found.examples] == [
         [subwords.decode(ids) for ids in subwords.encode(each)] for each in texts
     ]
@@ -77,27 +81,28 @@ def test_official_files(tmp_path, subwords, name):
 
 def test_test_files_have_a_header_and_no_label(tmp_path, subwords):
     write_tsv(tmp_path / "CoLA" / "test.tsv", [("index", "sentence"), (0, A), (1, B)])
-    found = glue.load("cola", tmp_path, "test", subwords, 40)
+    found = load("cola", tmp_path, "test", subwords)
     assert len(found) == 2 and found.targets.tolist() == [0, 0]
 
 
 def test_the_diagnostic_set_is_one_more_test_set_of_mnli(tmp_path, subwords):
     write_mnli(tmp_path)
-    assert glue.load("mnli", tmp_path, "test", subwords, 40).groups.max() == 1
+    assert load("mnli", tmp_path, "test", subwords).groups.max() == 1
     path = write_tsv(tmp_path / "diagnostic" / "diagnostic.tsv", [HEADER[:3], (0, A, B), (1, B, C)])
-    test, dev = (glue.load("mnli", tmp_path, part, subwords, 40) for part in ("test", "dev"))
+    test, dev = (load("mnli", tmp_path, part, subwords) for part in ("test", "dev"))
     assert test.groups.tolist() == [0] * 24 + [1] * 5 + [2] * 2 and dev.groups.max() == 1
     assert [subwords.decode(each) for each in test.examples[-1]] == [
         subwords.decode(each) for each in subwords.encode([B, C])
     ]
-    assert path in glue.files("mnli", tmp_path) and path not in glue.files("rte", tmp_path)
+    files = lambda name: glue.Glue(name, str(tmp_path)).files().values()
+    assert path in files("mnli") and path not in files("rte")
     written = glue.write_answers("mnli", np.zeros(31), test.groups, tmp_path / "answers")
     assert [each.name for each in written] == ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
     assert written[2].read_text() == "index\tprediction\n0\tentailment\n1\tentailment\n"
 
 
 def test_batches(tmp_path, subwords):
-    train = glue.load("rte", write_rte(tmp_path), "train", subwords, 12)
+    train = load("rte", write_rte(tmp_path), "train", subwords, 12)
     batch = train.batch(np.array([3, 0]))
     assert {name: array.shape for name, array in batch.items()} == {
         "tokens": (2, 12),
@@ -127,38 +132,38 @@ def test_malformed_lines_are_told(tmp_path, subwords, header, row, message):
     good = (0, A, B, "entailment")[: len(header)]
     write_tsv(tmp_path / "RTE" / "train.tsv", [header, good, row, good])
     with pytest.raises(InputError, match=message):
-        glue.load("rte", tmp_path, "train", subwords, 40)
+        load("rte", tmp_path, "train", subwords)
     if len(header) == 4:
-        found = glue.load("rte", tmp_path, "train", subwords, 40, "skip")
+        found = load("rte", tmp_path, "train", subwords, malformed="skip")
         assert len(found) == 2 and found.num_skipped == 1
 
 
 def test_every_line_of_a_test_set_is_answered(tmp_path, subwords):
-    assert not glue.has_test("rte", tmp_path)
+    assert not glue.Glue("rte", str(tmp_path)).has_test
     write_tsv(tmp_path / "RTE" / "test.tsv", [HEADER[:3], (0, A, B), (1, A)])
-    assert glue.has_test("rte", tmp_path)
+    assert glue.Glue("rte", str(tmp_path)).has_test
     with pytest.raises(InputError, match="test.tsv: line 3: 2 columns, expected 3"):
-        glue.load("rte", tmp_path, "test", subwords, 40, "skip")
+        load("rte", tmp_path, "test", subwords, malformed="skip")
 
 
 def test_a_file_without_an_example(tmp_path, subwords):
     write_tsv(tmp_path / "RTE" / "dev.tsv", [HEADER])
     with pytest.raises(InputError, match="dev of rte has no example"):
-        glue.load("rte", tmp_path, "dev", subwords, 40)
+        load("rte", tmp_path, "dev", subwords)
 
 
 @pytest.mark.parametrize("score", ["6", "-0.1", "nan", "x", ""])
 def test_scores_are_from_0_to_5(tmp_path, subwords, score):
     write_tsv(tmp_path / "STS-B" / "train.tsv", [("sentence1", "sentence2", "score"), (A, B, score)])
     with pytest.raises(InputError, match="line 2: score=.*expected a number from 0 to 5"):
-        glue.load("stsb", tmp_path, "train", subwords, 40)
+        load("stsb", tmp_path, "train", subwords)
 
 
 def test_what_is_not_there(tmp_path, subwords, unchecked):
     with pytest.raises(InputError, match="train.tsv is missing"):
-        glue.load("rte", tmp_path, "train", subwords, 40)
+        load("rte", tmp_path, "train", subwords)
     with pytest.raises(InputError, match='data.name="sst": expected one of GLUE\'s tasks: cola, sst2'):
-        glue.load("sst", tmp_path, "train", subwords, 40)
+        load("sst", tmp_path, "train", subwords)
 
 
 def test_answers_are_in_the_form_of_the_site(tmp_path):
@@ -193,7 +198,7 @@ class Rte(tfds.core.GeneratorBasedBuilder):
 
 def test_prepared_sets(tmp_path, subwords):
     Rte(data_dir=tmp_path / "glue", file_format="array_record").download_and_prepare()
-    train, test = (glue.load("rte", tmp_path, part, subwords, 40) for part in ("train", "test"))
+    train, test = (load("rte", tmp_path, part, subwords) for part in ("train", "test"))
     assert train.targets.tolist() == [0, 1, 0] and test.targets.tolist() == [0, 0, 0]
     assert [subwords.decode(first) for first, _ in train.examples] == [
         subwords.decode(ids) for ids in subwords.encode([A, B, C])

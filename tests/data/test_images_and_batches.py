@@ -4,8 +4,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from posattn_jax.data import digits
-from posattn_jax.data.batches import Share, epoch_order, evaluation_batches, training_batches
+from posattn_jax.data.batches import EpochOrder, Share, evaluation_batches, training_batches
+from posattn_jax.data.image_sets import SETS
 from posattn_jax.data.images import GridImages, ImageSet, split
 from posattn_jax.system.errors import InputError
 
@@ -13,7 +13,7 @@ SET = ImageSet(np.arange(13 * 4 * 6 * 2, dtype=np.uint16).reshape(13, 4, 6, 2) %
 
 
 def test_digits_are_real_and_whole():
-    images = digits.SETS["digits"].load(pathlib.Path(), "train")
+    images = SETS["digits"].load(pathlib.Path(), "train")
     assert images.images.shape == (1797, 8, 8, 1)
     assert images.images.max() == 16
     assert np.bincount(images.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
@@ -73,23 +73,24 @@ def ids(order, batches):
 
 
 def test_every_epoch_is_a_new_permutation():
-    order = epoch_order(13, 4, seed=3)
+    order = EpochOrder(13, 4, seed=3).dataset()
     epochs = [list(itertools.chain(*ids(order, 12)[start : start + 3])) for start in (0, 3, 6)]
     for epoch in epochs:
         assert len(set(epoch)) == 12
     assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert ids(order, 12) == ids(epoch_order(13, 4, seed=3), 12)
-    assert ids(order, 3) != ids(epoch_order(13, 4, seed=4), 3)
+    assert ids(order, 12) == ids(EpochOrder(13, 4, seed=3).dataset(), 12)
+    assert ids(order, 3) != ids(EpochOrder(13, 4, seed=4).dataset(), 3)
 
 
 @pytest.mark.parametrize("shares", [((0,), (1,)), ((0, 2), (1, 3)), ((0,), (1,), (2, 3))])
 @pytest.mark.parametrize("num_micro_batches", [1, 2])
 def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches):
     """Put together in the order of the shards, each micro-batch is what one process alone would have read."""
-    order = epoch_order(13, 8, seed=3)
+    order = EpochOrder(13, 8, seed=3).dataset()
     num_shards = sum(map(len, shares))
     readers = [
-        training_batches(GridImages(SET), order, num_micro_batches, Share(shards, num_shards)) for shards in shares
+        training_batches(GridImages(SET).batch, order, num_micro_batches, Share(shards, num_shards))
+        for shards in shares
     ]
     for whole, *parts in zip(range(4), *(itertools.islice(reader, 4) for reader in readers), strict=True):
         joined = np.zeros((num_micro_batches, num_shards, 8 // num_micro_batches // num_shards), int)
@@ -102,19 +103,19 @@ def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches)
 @pytest.mark.parametrize("batch_size", [0, 14])
 def test_batch_larger_than_the_data(batch_size):
     with pytest.raises(InputError, match=f"a batch of {batch_size} cannot be drawn from 13"):
-        epoch_order(13, batch_size, seed=0)
+        EpochOrder(13, batch_size, seed=0).dataset()
 
 
 def test_position_is_saved_and_restored():
     source = GridImages(SET)
-    batches = training_batches(source, epoch_order(13, 4, seed=3))
+    batches = training_batches(source.batch, EpochOrder(13, 4, seed=3).dataset())
     for _ in range(4):
         next(batches)
     position, expected = batches.get_state(), [next(batches)["labels"].tolist() for _ in range(4)]
-    resumed = training_batches(source, epoch_order(13, 4, seed=3))
+    resumed = training_batches(source.batch, EpochOrder(13, 4, seed=3).dataset())
     resumed.set_state(position)
     assert [next(resumed)["labels"].tolist() for _ in range(4)] == expected
-    assert expected == ids(epoch_order(13, 4, seed=3), 8)[4:]
+    assert expected == ids(EpochOrder(13, 4, seed=3).dataset(), 8)[4:]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import lines as lines_
-from posattn_jax.data import parallel, text_files, tfds_translation, tokenizer
+from posattn_jax.data import parallel, prepared, text_files, tokenizer
 from posattn_jax.data.batches import Share, training_batches
 from posattn_jax.data.tokenizer import BEGIN, CLS, END, MASK, PAD, SEP
 from posattn_jax.system.errors import InputError
@@ -23,7 +23,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def files(folder):
-    return [parallel.find(folder, "train", language, "data.dir") for language in LANGUAGES]
+    return [folder / f"train.{language}" for language in LANGUAGES]
+
+
+def of_files(files, *arguments):
+    """Of files PART.LANGUAGE, plain or zipped."""
+    sides = [parallel.of_file(path.parent, *path.name.removesuffix(".gz").split(".")) for path in files]
+    return parallel.of_text(*sides, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +39,14 @@ def subwords(files):
 
 @pytest.fixture(scope="module")
 def train(files, subwords, tmp_path_factory):
-    return parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path_factory.mktemp("cache"))
+    return of_files(files, (subwords, subwords), BUCKETS, tmp_path_factory.mktemp("cache"))
 
 
 def of_lines(folder, subwords, source, target, *malformed):
     for name, lines in (("a.qa", source), ("a.qb", target)):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return parallel.of_text(
-        folder / "a.qa", folder / "a.qb", (subwords, subwords), BUCKETS, folder / "cache", *malformed
-    )
+    files = [folder / f"a.{language}" for language in LANGUAGES]
+    return of_files(files, (subwords, subwords), BUCKETS, folder / "cache", *malformed)
 
 
 def test_cased_byte_pairs_keep_the_text(subwords, files):
@@ -74,20 +79,20 @@ def test_a_number_of_byte_pairs_that_the_text_does_not_allow(size, bound):
 
 def test_every_kind_of_tokenizer_is_kept_apart(files, tmp_path, monkeypatch):
     options = [("unigram", True), ("unigram", False), ("bpe", True), ("bpe", False)]
-    first = [tokenizer.of_text(files, 60, tmp_path, *each).sha256 for each in options]
+    first = [tokenizer.of_text(text_files.lines(files), files, 60, tmp_path, *each).sha256 for each in options]
     assert len(set(first)) == 4
     monkeypatch.setattr(tokenizer, "train", None)
-    assert [tokenizer.of_text(files, 60, tmp_path, *each).sha256 for each in options] == first
-    assert tokenizer.of_text(files, 60, tmp_path).sha256 == first[0]
+    assert [tokenizer.of_text(text_files.lines(files), files, 60, tmp_path, *each).sha256 for each in options] == first
+    assert tokenizer.of_text(text_files.lines(files), files, 60, tmp_path).sha256 == first[0]
 
 
 def test_finds_plain_and_zipped_files(tmp_path):
     for name in ("train.qa", "train.qa.gz", "train.qb.gz"):
         (tmp_path / name).touch()
-    assert parallel.find(tmp_path, "train", "qa", "data.dir") == tmp_path / "train.qa"
-    assert parallel.find(tmp_path, "train", "qb", "data.dir") == tmp_path / "train.qb.gz"
+    assert parallel.of_file(tmp_path, "train", "qa").files == [tmp_path / "train.qa"]
+    assert parallel.of_file(tmp_path, "train", "qb").files == [tmp_path / "train.qb.gz"]
     with pytest.raises(InputError, match=r"^data.dir=.*: no val.qb or val.qb.gz there$"):
-        parallel.find(tmp_path, "val", "qb", "data.dir")
+        parallel.of_file(tmp_path, "val", "qb")
 
 
 def test_every_line_with_its_translation(train, files, subwords):
@@ -110,7 +115,7 @@ def test_every_line_with_its_translation(train, files, subwords):
 def test_counts(train):
     ids = train.batch(np.arange(len(train)))
     source, target = (np.sum(ids[name] != PAD, axis=1) for name in ("source", "target"))
-    assert train.num_source_tokens == source.sum() and train.num_target_tokens == target.sum()
+    assert train.source_lengths.sum() == source.sum() and train.target_lengths.sum() == target.sum()
     assert train.lengths.tolist() == np.maximum(source, target).tolist()
     assert train.length_ratio == pytest.approx(np.mean([a / b for a, b in zip(source, target, strict=True)]))
     assert train.length_ratio > 1, "articles are left out"
@@ -142,7 +147,7 @@ def test_parts(train):
     order = np.array([7, 3, 5])
     part = train.select(order).select(np.array([2, 0]))
     assert part.numbers.tolist() == [5, 7] and part.lengths.tolist() == train.lengths[[5, 7]].tolist()
-    assert len(train.first(5)) == 5 and len(train.first(999)) == len(train)
+    assert len(train.select(slice(5))) == 5 and len(train.select(slice(999))) == len(train)
     by_length = train.by_length()
     assert by_length.numbers.tolist() == sorted(range(len(train)), key=lambda i: train.lengths[i])
     short = dataclasses.replace(train, buckets=(24, 48))
@@ -153,7 +158,7 @@ def test_parts(train):
 
 def test_the_order_is_of_its_lengths(train):
     order = dataclasses.replace(train, row_multiple=1, batch_unit="places").order(96, 1, seed=0)
-    assert order.examples_per_step == train.num_target_tokens / order.steps_per_epoch
+    assert order.examples_per_step == train.target_lengths.sum() / order.steps_per_epoch
     ids = [np.asarray(order.dataset()[i]) for i in range(order.steps_per_epoch)]
     assert sorted(i for each in ids for i in each if i >= 0) == list(range(len(train)))
     for each in ids:
@@ -166,15 +171,15 @@ def test_processes_pad_alike(train):
     one = dataclasses.replace(one, row_multiple=2, batch_unit="places")
     ids = one.order(144, 1, seed=0).dataset()
     assert np.asarray(ids[0]).tolist() in ([0, -3], [-3, 0])
-    batches = [next(training_batches(one, ids, 1, Share((index,), 2))) for index in range(2)]
+    batches = [next(training_batches(one.batch, ids, 1, Share((index,), 2))) for index in range(2)]
     assert [batch["source"].shape for batch in batches] == [(1, 72), (1, 72)]
 
 
 def test_a_text_is_tokenised_once(files, subwords, tmp_path, monkeypatch, train):
-    parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path)
-    monkeypatch.setattr(lines_, "_write", None)
-    again = parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path)
-    swapped = parallel.of_text(*files[::-1], (subwords, subwords), BUCKETS, tmp_path)
+    of_files(files, (subwords, subwords), BUCKETS, tmp_path)
+    monkeypatch.setattr(lines_, "write", None)
+    again = of_files(files, (subwords, subwords), BUCKETS, tmp_path)
+    swapped = of_files(files[::-1], (subwords, subwords), BUCKETS, tmp_path)
     batch = train.batch(np.arange(9))
     for name, array in again.batch(np.arange(9)).items():
         np.testing.assert_array_equal(array, batch[name])
@@ -185,7 +190,7 @@ def test_a_text_is_tokenised_once(files, subwords, tmp_path, monkeypatch, train)
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_whatever_is_read_at_a_time(files, subwords, tmp_path, monkeypatch, train, chunk):
     monkeypatch.setattr(lines_, "CHUNK", chunk)
-    again = parallel.of_text(*files, (subwords, subwords), BUCKETS, tmp_path)
+    again = of_files(files, (subwords, subwords), BUCKETS, tmp_path)
     np.testing.assert_array_equal(again.source_ids, train.source_ids)
     np.testing.assert_array_equal(again.target_starts, train.target_starts)
 
@@ -193,8 +198,8 @@ def test_whatever_is_read_at_a_time(files, subwords, tmp_path, monkeypatch, trai
 def test_zipped_files_and_a_last_line_without_end(files, subwords, tmp_path, train):
     for path in files:
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes().removesuffix(b"\n")))
-    zipped = [parallel.find(tmp_path, "train", language, "data.dir") for language in LANGUAGES]
-    again = parallel.of_text(*zipped, (subwords, subwords), BUCKETS, tmp_path / "cache")
+    zipped = [tmp_path / f"{path.name}.gz" for path in files]
+    again = of_files(zipped, (subwords, subwords), BUCKETS, tmp_path / "cache")
     assert len(again) == len(train)
     np.testing.assert_array_equal(again.target_ids, train.target_ids)
 
@@ -225,18 +230,18 @@ def test_malformed_files(subwords, tmp_path, unchecked):
     (tmp_path / "a.qb").write_bytes(b"fine\nnot \xff\n")
     for _ in range(2):  # nothing is kept of it
         with pytest.raises(InputError, match=r"a.qb: line 2 is no UTF-8$"):
-            parallel.of_text(tmp_path / "a.qa", tmp_path / "a.qb", (subwords, subwords), BUCKETS, tmp_path / "cache")
+            of_files([tmp_path / "a.qa", tmp_path / "a.qb"], (subwords, subwords), BUCKETS, tmp_path / "cache")
     assert not list((tmp_path / "cache").glob(".*"))
 
 
 @pytest.mark.parametrize("buckets", [(), (16, 8), (16, 16), (1, 8)])
 def test_buckets_that_are_none(files, subwords, tmp_path, buckets):
     with pytest.raises(InputError, match=r"^data.buckets=\(.*\): expected ascending lengths, the first at least 2$"):
-        parallel.of_text(*files, (subwords, subwords), buckets, tmp_path)
+        of_files(files, (subwords, subwords), buckets, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def made_set(tmp_path_factory):
     tfds = pytest.importorskip("tensorflow_datasets")
 
     class MadeTranslate(tfds.core.GeneratorBasedBuilder):
@@ -260,27 +265,32 @@ def prepared(tmp_path_factory):
     return folder
 
 
-def test_prepared_sets(prepared, subwords, tmp_path, monkeypatch):
-    folder = tfds_translation.find("made_translate/qb-qa", prepared)
-    assert folder is not None and tfds_translation.find("made_translate/qc-qa", prepared) is None
-    lines = list(tfds_translation.lines(folder, "train", "qa"))
+def test_prepared_sets(made_set, subwords, tmp_path, monkeypatch):
+    folder = prepared.find("made_translate/qb-qa", made_set)
+    assert folder is not None and prepared.find("made_translate/qc-qa", made_set) is None
+    lines = list(prepared.lines(folder, "train", "qa"))
     assert sorted(lines) == sorted(sentences(9, 9))
-    found = parallel.of_prepared(folder, "train", *LANGUAGES, (subwords, subwords), BUCKETS, tmp_path)
+
+    def of_split(split, languages=LANGUAGES):
+        sides = [parallel.of_prepared(folder, split, language) for language in languages]
+        return parallel.of_text(*sides, (subwords, subwords), BUCKETS, tmp_path)
+
+    found = of_split("train")
     batch = found.batch(np.arange(9))
     assert [subwords.decode(row) for row in batch["source"]] == lines
     assert [subwords.decode(row) for row in batch["target"]] == list(map(translated, lines))
-    assert len(parallel.of_prepared(folder, "validation", *LANGUAGES, (subwords, subwords), BUCKETS, tmp_path)) == 4
-    monkeypatch.setattr(lines_, "_write", None)
-    swapped = parallel.of_prepared(folder, "train", *LANGUAGES[::-1], (subwords, subwords), BUCKETS, tmp_path)
+    assert len(of_split("validation")) == 4
+    monkeypatch.setattr(lines_, "write", None)
+    swapped = of_split("train", LANGUAGES[::-1])
     np.testing.assert_array_equal(swapped.target_ids, found.source_ids)
 
 
-def test_a_tokenizer_of_a_prepared_set(prepared, tmp_path, monkeypatch):
-    folder = tfds_translation.find("made_translate/qb-qa", prepared)
+def test_a_tokenizer_of_a_prepared_set(made_set, tmp_path, monkeypatch):
+    folder = prepared.find("made_translate/qb-qa", made_set)
 
     def of_split(split):
-        lines = tfds_translation.lines(folder, split, "qa")
-        return tokenizer.of_lines(lines, tfds_translation.files(folder), 50, tmp_path, "bpe", False, split)
+        lines = prepared.lines(folder, split, "qa")
+        return tokenizer.of_text(lines, prepared.files(folder), 50, tmp_path, "bpe", False, split)
 
     first = of_split("train")
     assert of_split("validation").sha256 != first.sha256
@@ -288,16 +298,16 @@ def test_a_tokenizer_of_a_prepared_set(prepared, tmp_path, monkeypatch):
     assert of_split("train").sha256 == first.sha256
 
 
-def test_what_a_prepared_set_has_not(prepared):
-    folder = tfds_translation.find("made_translate/qb-qa", prepared)
+def test_what_a_prepared_set_has_not(made_set):
+    folder = prepared.find("made_translate/qb-qa", made_set)
     with pytest.raises(InputError, match='no split "test": it has train, validation$'):
-        list(tfds_translation.lines(folder, "test", "qa"))
+        list(prepared.lines(folder, "test", "qa"))
     with pytest.raises(InputError, match='no language "qc": it has qa, qb$'):
-        list(tfds_translation.lines(folder, "train", "qc"))
+        list(prepared.lines(folder, "train", "qc"))
 
 
 def test_a_damaged_prepared_set(tmp_path):
     pytest.importorskip("tensorflow_datasets")
     (tmp_path / "dataset_info.json").write_text("{}")
     with pytest.raises(InputError, match="cannot be read .*prepare it again with --file_format=array_record"):
-        list(tfds_translation.lines(tmp_path, "train", "qa"))
+        list(prepared.lines(tmp_path, "train", "qa"))

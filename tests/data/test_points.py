@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.batches import Source
-from posattn_jax.data.images import ImageSet
-from posattn_jax.data.points import Points
+from posattn_jax.data.images import ImageSet, Points
 from posattn_jax.system.errors import InputError
 
 INK = [[0, 9, 0, 5], [0, 0, 0, 0], [5, 0, 10, 5]]

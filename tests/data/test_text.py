@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import corpus, sequences, text_files, tokenizer
+from posattn_jax.data import lines as lines_
 from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP
 from posattn_jax.system.errors import InputError
 from tests.support.made_text import sentences, write_text
@@ -62,7 +63,7 @@ def test_a_vocabulary_that_the_text_does_not_allow(size, message):
 def test_what_goes_wrong_with_the_text_is_told_as_such(tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"\xff\n")
     with pytest.raises(InputError, match=r"bad.txt: line 1 is no UTF-8"):
-        tokenizer.of_text([tmp_path / "bad.txt"], 50, tmp_path / "cache")
+        tokenizer.of_text(text_files.lines([tmp_path / "bad.txt"]), [tmp_path / "bad.txt"], 50, tmp_path / "cache")
 
     def stopped():
         yield "The cat."
@@ -81,7 +82,7 @@ def test_the_bound_that_is_told_is_the_bound():
 
 def test_a_text_is_tokenised_once(tmp_path, monkeypatch):
     files = text_files.find(write_text(tmp_path / "text"), "data.dir")
-    first = tokenizer.of_text(files, 50, tmp_path / "cache")
+    first = tokenizer.of_text(text_files.lines(files), files, 50, tmp_path / "cache")
     pairs = corpus.of_text(files, first, 16, tmp_path / "cache")
 
     def fail(*_):
@@ -89,13 +90,13 @@ def test_a_text_is_tokenised_once(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(tokenizer, "train", fail)
-        patch.setattr(corpus, "_write", fail)
-        again = tokenizer.of_text(files, 50, tmp_path / "cache")
+        patch.setattr(lines_, "write", fail)
+        again = tokenizer.of_text(text_files.lines(files), files, 50, tmp_path / "cache")
         same = corpus.of_text(files, again, 16, tmp_path / "cache")
     assert again.sha256 == first.sha256
     np.testing.assert_array_equal(same.batch(np.arange(9))["tokens"], pairs.batch(np.arange(9))["tokens"])
     files[0].write_text("\n".join(sentences(7, 300)))
-    assert tokenizer.of_text(files, 50, tmp_path / "cache").sha256 != first.sha256
+    assert tokenizer.of_text(text_files.lines(files), files, 50, tmp_path / "cache").sha256 != first.sha256
 
 
 def test_a_run_keeps_its_tokenizer(tmp_path, subwords):
@@ -118,7 +119,7 @@ def test_a_run_keeps_its_tokenizer(tmp_path, subwords):
 @pytest.mark.parametrize("chunk", [1, 3, 10_000])
 def test_pairs_of_consecutive_lines(tmp_path, subwords, monkeypatch, chunk):
     """Within a document, without overlap; what is left over is alone; none is lost, whatever is read at a time."""
-    monkeypatch.setattr(corpus, "CHUNK", chunk)
+    monkeypatch.setattr(lines_, "CHUNK", chunk)
     lines = sentences(3, 9)
     documents = [lines[:3], lines[3:5], lines[5:6], lines[6:]]
     (tmp_path / "a.txt").write_text("\n" + "\n\n".join("\n".join(each) for each in documents[:2]) + "\n\n\n")
@@ -154,7 +155,7 @@ def test_split_loses_nothing_and_repeats_nothing(tmp_path, subwords):
     assert sorted(map(tuple, both)) == sorted(map(tuple, pairs.pairs))
     np.testing.assert_array_equal(corpus.split(pairs, seed=1)[1].pairs, validation.pairs)
     assert not np.array_equal(corpus.split(pairs, seed=2)[1].pairs, validation.pairs)
-    assert list(map(len, corpus.split(pairs.first(3), seed=1))) == [2, 1], "never none to be judged by"
+    assert list(map(len, corpus.split(pairs.select(slice(3)), seed=1))) == [2, 1], "never none to be judged by"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from configs import bert_tiny, digits, glue, nmt_multi30k
 from posattn_jax.build import experiment
-from posattn_jax.data import remembered, tokenizer
+from posattn_jax.data import remembered, text_files, tokenizer
 from posattn_jax.system.errors import InputError
 from tests.drills.damages import DAMAGES
 from tests.drills.test_damaged_checkpoints import tell
@@ -43,7 +43,9 @@ def sentences(folder):
     bert = text(folder)
     bert.data.length = glue.get_config("tiny").data.length
     files = sorted((folder / "text").iterdir())
-    tokenizer.keep(tokenizer.of_text(files, bert.data.vocabulary_size, folder / "cache"), folder / "run")
+    tokenizer.keep(
+        tokenizer.of_text(text_files.lines(files), files, bert.data.vocabulary_size, folder / "cache"), folder / "run"
+    )
     config = glue.get_config("tiny")
     config.data.update(name="rte", dir=str(folder / "glue"))
     return config

@@ -18,7 +18,7 @@ from configs import (
     translution_imagenet,
 )
 from posattn_jax import Classifier, LowRankTranslution, VisionTransformer
-from posattn_jax.build.model import build_model, table_shapes
+from posattn_jax.build.experiment import build_model, table_shapes
 from posattn_jax.build.parts import change, part
 from posattn_jax.tasks.classification import Classification
 from tests.support.slow import slow

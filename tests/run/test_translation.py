@@ -13,13 +13,13 @@ from configs import common, common_nmt, nmt_multi30k
 from configs.common_mixers import mixing
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
-from posattn_jax.data import parallel, tokenizer
+from posattn_jax.data import parallel, text_files, tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.train import train
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_metrics
-from posattn_jax.train.averaging import average
 from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.pretrained import average
 from posattn_jax.train.program import Program
 from posattn_jax.use import translate
 from tests.support.command import environment
@@ -62,9 +62,9 @@ def trains(files, workdir):
     train(config_of(files), workdir)
     summary = read(workdir / "summary.json")
     assert set(summary["final"]) == {"step", "epoch", "loss", "log_likelihood", "perplexity", "accuracy"}
-    source = parallel.of_text(
-        files / "train.qa", files / "train.qb", parallel.tokenizers_of_run(workdir), (72,), files / "cache"
-    )
+    sides = [parallel.of_file(files, "train", language) for language in LANGUAGES]
+    subwords = tokenizer.of_run(workdir)
+    source = parallel.of_text(*sides, (subwords, subwords), (72,), files / "cache")
     assert parallel.ratio_of_run(workdir) == source.within_limit().length_ratio
     speeds = [row for row in read_metrics(workdir / "metrics.jsonl") if row["name"] == "tokens_per_second"]
     assert len(speeds) == 4, "an evaluation an update"
@@ -183,7 +183,7 @@ def test_a_checkpoint_of_another_vocabulary(tmp_path):
     """Refused, on either side."""
     write_parallel(tmp_path)
     files = [tmp_path / "train.qa", tmp_path / "train.qb"]
-    of_58, of_60 = (tokenizer.of_text(files, size, tmp_path, "bpe", False) for size in (58, 60))
+    of_58, of_60 = (tokenizer.train(text_files.lines(files), size, "bpe", False) for size in (58, 60))
     params = {name: {"embedding": np.zeros((60, 4))} for name in ("embedding", "source_embedding")}
     translate.check_vocabulary(params, of_60, of_60, tmp_path)
     for source, target in ((of_58, of_60), (of_60, of_58)):
@@ -198,7 +198,7 @@ def test_a_vocabulary_a_language(tmp_path):
     config = config_of(tmp_path, source_vocabulary_size=58)
     config.train.total_steps = 1
     train(config, tmp_path / "run")
-    source, target = parallel.tokenizers_of_run(tmp_path / "run", joint=False)
+    source, target = experiment.data_set(config).tokenizers(tmp_path / "run")
     assert (source.vocabulary_size, target.vocabulary_size) == (58, 60)
     params = Checkpoints(tmp_path / "run", read_only=True).read_params(1)
     sizes = [len(params[name]["embedding"]) for name in ("source_embedding", "embedding", "output_embedding")]

@@ -11,13 +11,19 @@ import pytest
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, bert_block
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
-from posattn_jax.tasks.masking import Masking
 from tests.support.made_params import made_params
 
 SIZE, LENGTH = 30, 12
 MASKED = {"vocabulary_size": SIZE, "num_special": 4, "mask_id": 3}
-MASKING = Masking(**MASKED)
-draw = jax.jit(MASKING)
+
+
+def make_task(share=0.15):
+    blocks = (bert_block(2, 12, dropout_rate=0.3),)
+    model = MaskedLanguageModel(Bert(SIZE, 8, blocks, embedding_dim=6, max_length=LENGTH, dropout_rate=0.3))
+    return MaskedLanguageModelling(model=model, input_shape=(LENGTH,), mask_share=share, **MASKED)
+
+
+draw = jax.jit(make_task().hide)
 
 
 def make_tokens(num_sequences, length=LENGTH, seed=0):
@@ -37,7 +43,7 @@ def of_loops(masking, key, tokens, ids):
         numbers = jax.random.uniform(jax.random.fold_in(key, number), (3, len(row)))
         places = set()
         for place, (token, chance, kind, other) in enumerate(zip(row.tolist(), *np.asarray(numbers), strict=True)):
-            if token < masking.num_special or chance >= np.float32(masking.share):
+            if token < masking.num_special or chance >= np.float32(masking.mask_share):
                 continue
             places.add(place)
             if kind < np.float32(0.8):
@@ -50,8 +56,8 @@ def of_loops(masking, key, tokens, ids):
 
 @pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
 def test_against_loops(share):
-    masking, tokens, ids = Masking(SIZE, 4, 3, share), make_tokens(200), np.arange(200) + 7
-    shown, places, told = map(np.asarray, jax.jit(masking)(jax.random.key(0), tokens, ids))
+    masking, tokens, ids = make_task(share), make_tokens(200), np.arange(200) + 7
+    shown, places, told = map(np.asarray, jax.jit(masking.hide)(jax.random.key(0), tokens, ids))
     expected, hidden = of_loops(masking, jax.random.key(0), np.asarray(tokens), ids)
     np.testing.assert_array_equal(shown, expected)
     for place, chosen, own in zip(places, told, hidden, strict=True):
@@ -64,7 +70,7 @@ def test_each_token_is_drawn_whatever_the_others_are(ordinary, share):
     """Of n ordinary tokens Binomial(n, share): its mean, its variance, and how often there is none at all."""
     runs, length = 20_000, 40
     tokens = jnp.tile(jnp.where(jnp.arange(length) < ordinary, 9, 0), (runs, 1))
-    _, places, told = jax.jit(Masking(SIZE, 4, 3, share))(jax.random.key(2), tokens, jnp.arange(runs))
+    _, places, told = jax.jit(make_task(share).hide)(jax.random.key(2), tokens, jnp.arange(runs))
     counts = np.asarray(told.sum(1))
     mean, variance = ordinary * share, ordinary * share * (1 - share)
     assert abs(counts.mean() - mean) < 4 * np.sqrt(variance / runs)
@@ -81,7 +87,7 @@ def test_each_token_is_drawn_whatever_the_others_are(ordinary, share):
 @pytest.mark.parametrize("length", [1, 5, 40, 128])
 @pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
 def test_there_is_room_for_all_but_one_sequence_in_a_billion(length, share):
-    p, room = Fraction(share), Masking(SIZE, 4, 3, share).most(length)
+    p, room = Fraction(share), make_task(share).most(length)
 
     def more(number):
         terms = (math.comb(length, k) * p**k * (1 - p) ** (length - k) for k in range(number + 1, length + 1))
@@ -92,9 +98,9 @@ def test_there_is_room_for_all_but_one_sequence_in_a_billion(length, share):
 
 
 def test_what_there_is_no_room_for_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr(Masking, "most", lambda self, length: 2)
+    monkeypatch.setattr(MaskedLanguageModelling, "most", lambda self, length: 2)
     tokens = jnp.full((500, LENGTH), 7)
-    shown, places, told = map(np.asarray, Masking(SIZE, 4, 3, 0.4)(jax.random.key(0), tokens, jnp.arange(500)))
+    shown, places, told = map(np.asarray, make_task(0.4).hide(jax.random.key(0), tokens, jnp.arange(500)))
     assert told.sum(1).max() == 2
     for row, place, chosen in zip(shown, places, told, strict=True):
         assert set(np.flatnonzero(row != 7)) <= set(place[chosen])
@@ -135,15 +141,13 @@ def test_a_sequence_of_special_tokens_alone_hides_nothing():
 
 def test_share_is_a_share(unchecked):
     for share in (0, 1.1):
-        with pytest.raises(ValueError, match=f"share={share}"):
-            Masking(SIZE, 4, 3, share)
+        with pytest.raises(ValueError, match=f"^mask_share={share}"):
+            make_task(share)
 
 
 @pytest.fixture(scope="module")
 def task():
-    blocks = (bert_block(2, 12, dropout_rate=0.3),)
-    encoder = Bert(SIZE, 8, blocks, embedding_dim=6, max_length=LENGTH, dropout_rate=0.3)
-    return MaskedLanguageModelling(model=MaskedLanguageModel(encoder), input_shape=(LENGTH,), **MASKED)
+    return make_task()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.train import retention
-from posattn_jax.train.averaging import average
+from posattn_jax.train.pretrained import average
 
 
 def by_step(scores):

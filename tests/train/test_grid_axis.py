@@ -23,7 +23,7 @@ from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
-from posattn_jax.train.sharding import make_mesh, put_batch
+from posattn_jax.train.sharding import MeshAxes, put_batch
 from tests.train.made_run import make_images, one_device
 
 
@@ -70,14 +70,14 @@ def train(workdir, mesh, num_blocks, **fields):
 def test_trains_as_on_one_device(tmp_path, caplog, fields):
     """Dropout, evaluation and changing bounds included; other axes of the mesh stay as they are."""
     params, losses = train(tmp_path / "one", one_device(), **fields)
-    cut_params, cut_losses = train(tmp_path / "cut", make_mesh(2, 1, 1, 4), **fields)
+    cut_params, cut_losses = train(tmp_path / "cut", MeshAxes(2, 1, 1, 4).make(), **fields)
     np.testing.assert_allclose(cut_losses, losses, atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), cut_params, params)
     assert "all-gather" not in caplog.text
 
 
 def test_batches_are_cut_along_their_positions():
-    mesh = make_mesh(2, 1, 1, 4)
+    mesh = MeshAxes(2, 1, 1, 4).make()
     batch = {"inputs": np.zeros((3, 4, 16, 1)), "labels": np.zeros((3, 4)), "odd": np.zeros((3, 4, 13, 1))}
     found = {name: array.sharding.spec for name, array in put_batch(batch, mesh, axis=1).items()}
     examples = ("data", "fsdp")
@@ -128,7 +128,7 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
 
     gradients, (outputs, made) = differentiate(params)
     differentiate.clear_cache()
-    with jax.set_mesh(make_mesh(4, 1, 1, 2)):
+    with jax.set_mesh(MeshAxes(4, 1, 1, 2).make()):
         cut_gradients, (cut_outputs, cut_made) = differentiate(params)
     np.testing.assert_allclose(cut_outputs, outputs, atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), cut_gradients, gradients)

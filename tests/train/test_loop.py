@@ -14,7 +14,7 @@ from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.settings import Settings
-from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
 from tests.train.made_run import make_task, make_trainer, train
 
@@ -205,7 +205,7 @@ SIZES = [((2, 2, 2), 8), ((8, 1, 1), 4), ((8, 1, 1), 8)]
 def test_eight_devices_lose_as_one_does(tmp_path, sizes, batch_size):
     """Dropout included; but two micro-batches of 4 become one of 8, with other dropout and doubled gradient."""
     rate = 0.0 if batch_size == 4 else 0.1
-    runs = [(tmp_path / "one", None), (tmp_path / "eight", make_mesh(*sizes))]
+    runs = [(tmp_path / "one", None), (tmp_path / "eight", MeshAxes(*sizes).make())]
     trainers = [train(folder, mesh=mesh, batch_size=batch_size, task=make_task(rate)) for folder, mesh in runs]
     losses = [[row["value"] for row in figures_of(folder) if row["name"] == "loss"] for folder, _ in runs]
     np.testing.assert_allclose(losses[1], losses[0], atol=1e-5)
@@ -218,7 +218,7 @@ def test_eight_devices_lose_as_one_does(tmp_path, sizes, batch_size):
 
 @pytest.mark.slow
 def test_resumes_on_other_devices(whole, tmp_path):
-    train(tmp_path, total_steps=STEPS_PER_EPOCH, mesh=make_mesh(2, 2, 2))
+    train(tmp_path, total_steps=STEPS_PER_EPOCH, mesh=MeshAxes(2, 2, 2).make())
     resumed = train(tmp_path)
     chex.assert_trees_all_close(jax.device_get(resumed.state.params), jax.device_get(whole[1].params), atol=1e-4)
 

@@ -6,7 +6,7 @@ import pytest
 
 from posattn_jax.data.batches import Resident
 from posattn_jax.train.program import Program
-from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
 from tests.train.made_run import make_images, make_trainer, train
@@ -60,7 +60,15 @@ def test_several_updates_are_one_dispatch(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_examples_are_resident_on_every_device(tmp_path, one_by_one):
-    train(tmp_path, total_steps=17, log_steps=7, checkpoint_steps=5, resident_mib=1, dispatch_steps=3, mesh=make_mesh())
+    train(
+        tmp_path,
+        total_steps=17,
+        log_steps=7,
+        checkpoint_steps=5,
+        resident_mib=1,
+        dispatch_steps=3,
+        mesh=MeshAxes().make(),
+    )
     expected = values(one_by_one)
     assert values(tmp_path) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 

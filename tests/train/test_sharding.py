@@ -15,7 +15,7 @@ from posattn_jax import LowRankTranslution
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.train.optimizer import Adam
-from posattn_jax.train.sharding import RULES, bytes_of, is_box, make_mesh, put_batch, sharded
+from posattn_jax.train.sharding import RULES, MeshAxes, bytes_of, is_box, put_batch, sharded
 from posattn_jax.train.step import abstract_state, init_state, make_train_step
 from tests.configs.test_configs import NAMES, made_source
 from tests.train.made_run import one_device
@@ -105,7 +105,7 @@ def test_which_parameters_are_cut_how(unchecked, of_every_config):
 def test_little_is_on_every_device(unchecked, parameters, key):
     """A model's large parameters are cut, by fsdp or by model; copies are at most 5 % of it."""
     params = parameters[key]
-    arrays = jax.tree.leaves(sharded(params, make_mesh(1, 4, 2)))
+    arrays = jax.tree.leaves(sharded(params, MeshAxes(1, 4, 2).make()))
     whole = sum(array.size for array in arrays if array.sharding.is_fully_replicated)
     assert whole < 0.05 * sum(array.size for array in arrays)
 
@@ -126,7 +126,7 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
     rows = source.batch(np.arange(8))
     optimizer = Adam(1e-2, eps=1.0).make(100, 10)  # of which an update is about proportional to the gradient
     states = []
-    for mesh in (make_mesh(2, 2, 2), one_device()):
+    for mesh in (MeshAxes(2, 2, 2).make(), one_device()):
         abstract = abstract_state(task, optimizer, 0, mesh)
         shardings = jax.tree.map(lambda array: array.sharding, abstract)
         state = jax.jit(lambda: init_state(task, optimizer, 0), out_shardings=shardings)()
@@ -154,7 +154,7 @@ def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per
     """Nothing that an example needs is gathered: its parameters are on every device."""
     _, source, task = made("cifar2d_span", "tiny", {f"{SPAN}.per_head": per_head})
     rows = {key: array[None] for key, array in source.batch(np.arange(8)).items()}
-    program, _ = compiled(task, rows, make_mesh(8, 1, 1))
+    program, _ = compiled(task, rows, MeshAxes(8, 1, 1).make())
     sent = collective_bytes(program.as_text(), 8)
     assert sent["exchanged"] == 0 < sent["summed"]
 
@@ -171,7 +171,7 @@ def test_memory_of_a_device_falls(unchecked, name, variant, capsys):
     rows = {key: np.repeat(array, 8, 0)[None, :64] for key, array in source.batch(np.arange(8)).items()}
     table = []
     for sizes in MESHES:
-        program, abstract = compiled(task, rows, make_mesh(*sizes))
+        program, abstract = compiled(task, rows, MeshAxes(*sizes).make())
         memory = program.memory_analysis()
         whole, on_each = bytes_of(abstract)
         table.append((on_each, memory.argument_size_in_bytes, memory.temp_size_in_bytes))

@@ -7,7 +7,8 @@ import pytest
 from posattn_jax.system.errors import InputError
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Constant, Cosine, InverseSqrt, Linear, to_steps
-from posattn_jax.train.sharding import make_mesh, num_shards
+from posattn_jax.train.settings import Settings
+from posattn_jax.train.sharding import MeshAxes, num_shards
 from posattn_jax.train.step import init_state, make_train_step, plan_micro_batches
 from tests.train.made_run import make_images, make_task
 
@@ -65,17 +66,17 @@ def test_plan(batch_size, accumulation_steps, shards, expected):
 def test_bad_plan():
     with pytest.raises(InputError, match=r"train.batch_size=20 x train.accumulation_steps=2: not divisible by the 3"):
         plan_micro_batches(20, 2, 3)
-    with pytest.raises(InputError, match="train.batch_size=0"):
-        plan_micro_batches(0, 2, 1)
+    with pytest.raises(ValueError, match="^batch_size=0: expected at least 1"):
+        Settings(batch_size=0)
 
 
 def test_mesh():
-    assert dict(make_mesh().shape) == {"data": 8, "fsdp": 1, "model": 1, "grid": 1}
-    assert dict(make_mesh(2, -1, 2).shape) == {"data": 2, "fsdp": 2, "model": 2, "grid": 1}
-    assert dict(make_mesh(1, 1, 2, -1).shape) == {"data": 1, "fsdp": 1, "model": 2, "grid": 4}
-    assert num_shards(make_mesh(2, 2, 2)) == 4
+    assert dict(MeshAxes().make().shape) == {"data": 8, "fsdp": 1, "model": 1, "grid": 1}
+    assert dict(MeshAxes(2, -1, 2).make().shape) == {"data": 2, "fsdp": 2, "model": 2, "grid": 1}
+    assert dict(MeshAxes(1, 1, 2, -1).make().shape) == {"data": 1, "fsdp": 1, "model": 2, "grid": 4}
+    assert num_shards(MeshAxes(2, 2, 2).make()) == 4
     with pytest.raises(InputError, match=r"mesh.data=3, mesh.fsdp=1, mesh.model=1, mesh.grid=1: .* not the 8 devices"):
-        make_mesh(3)
+        MeshAxes(3).make()
 
 
 def test_durations():

@@ -13,7 +13,7 @@ from posattn_jax.data.images import GridImages
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.seed_map import SeedData
-from posattn_jax.train.sharding import make_mesh
+from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
 from tests.train.made_run import make_images, make_trainer
@@ -80,7 +80,7 @@ def test_they_begin_bit_for_bit_as_alone(tmp_path):
         slow({}),
         slow({"dispatch_steps": 4, "resident_mib": 1}),
         slow({"bounded_spans": "yes"}),
-        slow({"mesh": make_mesh()}),
+        slow({"mesh": MeshAxes().make()}),
     ],
     ids=lambda fields: ",".join(fields),
 )

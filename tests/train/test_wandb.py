@@ -7,7 +7,7 @@ import types
 import pytest
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.train import wandb_writer
+from posattn_jax.train import writers
 from tests.support.command import run, run_forked
 
 FAKE = """
@@ -46,7 +46,7 @@ def calls(workdir):
 
 def test_metrics_go_to_one_run_of_the_project(fake, tmp_path):
     for step in (1, 2):  # a run that goes on
-        writer = wandb_writer.WandbWriter(tmp_path, "grids", {"seed": 3})
+        writer = writers.WandbWriter(tmp_path, "grids", {"seed": 3})
         writer.write(step, 0.5, "validation", {"accuracy": 0.25})
         writer.close()
     first, logged, finished, again, *_ = calls(tmp_path)
@@ -64,7 +64,7 @@ def test_metrics_go_to_one_run_of_the_project(fake, tmp_path):
 
 
 def test_a_run_that_fails_is_told_as_failed(fake, tmp_path):
-    writer = wandb_writer.WandbWriter(tmp_path, "grids", {})
+    writer = writers.WandbWriter(tmp_path, "grids", {})
     with pytest.raises(ZeroDivisionError):
         try:
             _ = 1 / 0
@@ -76,10 +76,10 @@ def test_a_run_that_fails_is_told_as_failed(fake, tmp_path):
 def test_missing_library_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match="Weights & Biases is not installed: pip install wandb"):
-        wandb_writer.load()
+        writers.load_wandb()
     monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))  # a folder wandb/, as runs leave behind
     with pytest.raises(InputError, match="is not installed"):
-        wandb_writer.load()
+        writers.load_wandb()
 
 
 @pytest.mark.parametrize(

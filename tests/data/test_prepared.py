@@ -4,7 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
-from posattn_jax.data import tfds_images
+from posattn_jax.data import prepared
 from posattn_jax.data.image_sets import Images
 from posattn_jax.system.errors import InputError
 
@@ -41,27 +41,27 @@ def folder(tmp_path_factory):
 
 
 def test_reads_a_prepared_set(folder):
-    assert tfds_images.is_prepared("squares", folder)
-    loaded = tfds_images.record("squares", folder).load(folder, "train")
+    assert prepared.find("squares", folder)
+    loaded = prepared.images("squares", folder).load(folder, "train")
     assert loaded.num_classes == 5
     found = {image.tobytes(): label for image, label in zip(loaded.images, loaded.labels, strict=True)}
     assert found == {image.tobytes(): i % 5 for i, image in enumerate(IMAGES)}
 
 
 def test_describes_a_prepared_set(folder):
-    found = tfds_images.record("squares", folder)
+    found = prepared.images("squares", folder)
     assert (found.sides, found.channels, found.names) == ((4, 4), 3, ("0", "1", "2", "3", "4"))
     assert Images("tfds/squares", str(folder)).shape == (4, 4, 3)
 
 
 def test_missing_set_is_told_at_once(tmp_path):
     with pytest.raises(InputError, match='tfds set "mnist" is not prepared in data.dir=.*extra "prepare"'):
-        tfds_images.record("mnist", tmp_path)
+        prepared.images("mnist", tmp_path)
 
 
 def test_missing_split(folder):
     with pytest.raises(InputError, match='no split "test": it has train'):
-        tfds_images.record("squares", folder).load(folder, "test")
+        prepared.images("squares", folder).load(folder, "test")
 
 
 @pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
@@ -75,7 +75,7 @@ def test_a_set_names_no_module_to_import(folder, tmp_path, monkeypatch, key):
     described["featuresDict"]["features"]["image"] = {key: "evil_features.Image"}
     path.write_text(json.dumps(described))
     with pytest.raises(InputError, match=f'{path}: names the class "evil_features.Image"'):
-        tfds_images.record("squares", tmp_path / "data")
+        prepared.images("squares", tmp_path / "data")
     path.write_text(path.read_text()[:50])
     with pytest.raises(InputError, match=f"{path}: cannot be read"):
-        tfds_images.record("squares", tmp_path / "data")
+        prepared.images("squares", tmp_path / "data")

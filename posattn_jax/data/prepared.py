@@ -1,0 +1,142 @@
+"""Sets that tensorflow-datasets has prepared before: of images, GLUE's sentences, and translations.
+
+Reading them needs no TensorFlow; preparing them does. A set's `features.json` names Python classes, whose modules
+tensorflow-datasets would import, which is to execute them, whatever they are: it is looked at first.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from posattn_jax.data.images import ImageRecord, ImageSet, Split
+from posattn_jax.system.errors import InputError
+
+NAMES = ("pythonClassName", "python_class_name", "type")  # of a feature's class; the last in older ones
+MODULES = "tensorflow_datasets.core.features."
+
+
+def find(name: str, folder: pathlib.Path) -> pathlib.Path | None:
+    """Where `folder` holds a prepared set of this name, such as wmt14_translate/de-en, if it does."""
+    return max((path.parent for path in (folder / name).glob("**/dataset_info.json")), default=None)
+
+
+def files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """What a prepared set consists of."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedImages(ImageRecord):
+    """A set called `name` with features "image" and "label"; a side None is not known without reading the images."""
+
+    name: str
+    sides: tuple[Any, ...]
+    channels: int
+    names: tuple[str, ...]
+
+    def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
+        """See `ImageRecord`."""
+        builder, what = _image_builder(self.name, folder), f'tfds set "{self.name}"'
+        with _readable(f"{what} in {folder}"):
+            _check_has(what, "split", split, builder.info.splits)
+            examples = list(builder.as_data_source(split))
+        if len({example["image"].shape for example in examples}) != 1:
+            raise InputError(f"{what}: its images differ in size")
+        images = np.stack([example["image"] for example in examples])
+        return ImageSet(images, np.array([example["label"] for example in examples], np.int64), len(self.names))
+
+    def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
+        """See `ImageRecord`: all that the set consists of."""
+        return files(folder / self.name)
+
+
+def images(name: str, folder: pathlib.Path) -> PreparedImages:
+    """What a set of images is like, known without reading them; InputError where it is none, or is not prepared."""
+    features = _image_builder(name, folder).info.features
+    *sides, channels = features["image"].shape
+    return PreparedImages(name, tuple(sides), channels, tuple(features["label"].names))
+
+
+def sentences(folder: pathlib.Path, split: str, features: Sequence[str]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The sentences and the label of each of GLUE's examples, in the order of the official files; 0: not known.
+
+    Raises:
+      InputError: the set cannot be read.
+    """
+    with _readable(f"{folder}:"):
+        for example in sorted(_builder(folder).as_data_source(split), key=lambda example: example["idx"]):
+            yield tuple(example[each].decode() for each in features), max(0.0, float(example["label"]))
+
+
+def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
+    """One language's side of each translation, in the order of the set, without the white space around.
+
+    Raises:
+      InputError: the set has no such split or language, or cannot be read.
+    """
+    with _readable(f"{folder}:"):
+        builder = _builder(folder)
+        _check_has(f"{folder}:", "split", split, builder.info.splits)
+        _check_has(f"{folder}:", "language", language, builder.info.features)
+        for example in builder.as_data_source(split):
+            yield " ".join(example[language].decode().split())
+
+
+def _builder(folder: pathlib.Path, name: str = "") -> Any:
+    """What reads the set that `folder` is; or the one of this name in it."""
+    for path in (folder / name).rglob("features.json"):
+        try:
+            named = list(_classes(json.loads(path.read_text(encoding="utf-8"))))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: cannot be read ({error}): prepare the set again") from error
+        for each in named:
+            if not str(each).startswith(MODULES):
+                raise InputError(f'{path}: names the class "{each}": expected features of tensorflow-datasets')
+    import tensorflow_datasets as tfds  # takes seconds, and most runs do not read tfds
+
+    return tfds.builder(name, data_dir=folder) if name else tfds.builder_from_directory(folder)
+
+
+def _classes(described: Any) -> Iterator[Any]:
+    """Every class named in a tree of JSON."""
+    if isinstance(described, dict):
+        yield from (described[key] for key in NAMES if key in described)
+        described = list(described.values())
+    for each in described if isinstance(described, list) else ():
+        yield from _classes(each)
+
+
+def _image_builder(name: str, folder: pathlib.Path) -> Any:
+    """What reads a set of labelled images; InputError where it is none, or is not prepared."""
+    if find(name, folder) is None:
+        raise InputError(
+            f'tfds set "{name}" is not prepared in data.dir={folder}: install the extra "prepare" and run '
+            f"tfds build {name} --data_dir={folder} --file_format=array_record"
+        )
+    builder = _builder(folder, name)
+    if not {"image", "label"} <= set(builder.info.features or ()):
+        raise InputError(f'tfds set "{name}" has no "image" and "label"')
+    return builder
+
+
+def _check_has(where: str, what: str, given: str, allowed: Any) -> None:
+    if given not in allowed:
+        raise InputError(f'{where} has no {what} "{given}": it has {", ".join(allowed)}')
+
+
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """InputError for whatever array_record and tfds raise for another format or a damaged file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be read ({error}): prepare it again with --file_format=array_record"
+        ) from error
