@@ -7,6 +7,7 @@ import pytest
 
 from posattn_jax.analysis.figures import depthwise_kernels, draw_run, fixed_kernels
 from posattn_jax.analysis.span_pictures import on_grid
+from tests.support.slow import slow
 
 
 def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel=()):
@@ -44,7 +45,7 @@ def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel
     [
         ((9,), {}),
         ((9,), {"span": False, "kernel": (5,)}),
-        ((4, 6), {"full": True, "per_head": True}),
+        slow((4, 6), {"full": True, "per_head": True}),
         ((3, 4, 5), {"kernel": (3, 3, 3)}),
         pytest.param((4, 6), {"per_head": True}, marks=pytest.mark.slow),
         pytest.param((3, 4, 5), {"full": True}, marks=pytest.mark.slow),

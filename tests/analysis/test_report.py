@@ -148,6 +148,7 @@ def test_runs_that_cannot_be_read_again_are_named(folder, undrawn, spoil, messag
         read_runs(path.parent)
 
 
+@pytest.mark.slow
 def test_runs_evaluated_once_have_no_curves(folder):
     for path in folder.glob("*/*/metrics.jsonl"):
         *_, last = rows = path.read_text().splitlines()
@@ -252,6 +253,7 @@ def check_counted(folder):
     assert row.split(" | ")[1:4] == ["-", "-", "-"]
 
 
+@pytest.mark.slow
 def test_a_treatment_that_was_not_chosen(folder):
     """Of a sweep's part the plan is whole, and what was not started is one line."""
     shutil.rmtree(folder / "half")

@@ -61,6 +61,7 @@ def read(folder):
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
+@pytest.mark.slow
 def test_everything_is_measured(checked):
     folder, printed = checked
     results = read(folder)
@@ -76,6 +77,7 @@ def test_everything_is_measured(checked):
     assert "| 2d8, 2, 2, 8 | bfloat16 |" in printed and "cudnn is absent from 4 passes: " in printed
 
 
+@pytest.mark.slow
 def test_times_floors_errors_and_ratios(checked):
     results = read(checked[0])
     for case in quick_cases():
@@ -106,6 +108,7 @@ def test_times_floors_errors_and_ratios(checked):
             assert section["ratios"]["fused/tiled"] is None
 
 
+@pytest.mark.slow
 def test_every_layout_is_compared_with_float64(checked):
     results = read(checked[0])
     for case in quick_cases():
@@ -143,6 +146,7 @@ def forget(path, name, implementation):
     path.write_text(json.dumps(values))
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_measured_again(in_process, monkeypatch):
     _, run = in_process
     monkeypatch.setattr(measure, "measure", None)
@@ -151,6 +155,7 @@ def test_what_is_there_is_not_measured_again(in_process, monkeypatch):
     assert code == 0 and not changed
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_stopped(in_process, unchecked, monkeypatch):
     """A layout that was not there before is measured, and nothing else of its case."""
     folder, run = in_process
@@ -168,6 +173,7 @@ def test_it_goes_on_where_it_stopped(in_process, unchecked, monkeypatch):
     assert read(folder)[name]["passes"]["forward_backward"]["implementations"]["fused"].keys() == {"absent"}
 
 
+@pytest.mark.slow
 def test_what_fails_as_a_whole_is_tried_twice(in_process, monkeypatch):
     folder, run = in_process
     name = quick_cases()[-1].name
@@ -189,6 +195,7 @@ def test_what_fails_as_a_whole_is_tried_twice(in_process, monkeypatch):
     assert not changed
 
 
+@pytest.mark.slow
 def test_out_of_time_nothing_is_started_and_all_that_is_left_out_is_named(in_process, monkeypatch):
     folder, run = in_process
     kept, forgotten = quick_cases()[0].name, [case.name for case in quick_cases()[1:]]
@@ -203,6 +210,7 @@ def test_out_of_time_nothing_is_started_and_all_that_is_left_out_is_named(in_pro
     assert f"Not measured yet: {', '.join(forgotten)}." in printed.out
 
 
+@pytest.mark.slow
 def test_a_layout_that_computes_something_else_is_told(in_process, unchecked, monkeypatch):
     folder, run = in_process
     name = next(case.name for case in quick_cases() if isinstance(case, Parity) and case.dtype == "float32")

@@ -74,6 +74,7 @@ def test_unknown_variant():
         compare.get_config("huge")
 
 
+@pytest.mark.slow
 def test_costs_are_measured_once(tmp_path, capsys, monkeypatch):
     """As a user calls it: what is there already is kept."""
     arguments = ["costs", "--config=configs/compare.py:tiny", f"--workdir={tmp_path}", "--updates=1"]

@@ -65,7 +65,7 @@ ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 # test_main.py trains the first.
 NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips")
-NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet")
+NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet", "fashion_mnist")
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 # What no record says: the sides of an image, its channels, and how many labels there are.
@@ -232,9 +232,11 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
             assert config[group].to_dict() == run.config[group]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
-)
+SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
+SWEPT_ALIKE = [name for name in SWEPT if name.startswith(("cifar", "translution_", "bert_")) and name != "bert_small"]
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in SWEPT_ALIKE else name for name in SWEPT])
 def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
     """Its fields are the config's, and no two treatments train the same; of those with an axis the first.
 

@@ -10,6 +10,7 @@ import pytest
 from posattn_jax.data.cifar import CIFAR10, CIFAR100
 from posattn_jax.system.errors import InputError
 from tests.support import made_data
+from tests.support.slow import slow
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_planar_records_become_images(binary):
     assert len(CIFAR10.load(binary, "test")) == 10_000
 
 
-@pytest.mark.parametrize("cifar, suffix", [(CIFAR10, ""), (CIFAR100, "_100")], ids=["10", "100"])
+@pytest.mark.parametrize("cifar, suffix", [slow(CIFAR10, ""), (CIFAR100, "_100")], ids=["10", "100"])
 def test_every_layout_gives_the_same_images(request, tmp_path, cifar, suffix):
     binary, python = (request.getfixturevalue(name + suffix) for name in ("binary", "python"))
     expected = cifar.load(binary, "test")

@@ -15,6 +15,7 @@ from posattn_jax.nn.projections import ConvolutionalProjections
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 TINY = {"embedding_dim": 6, "width": 8, "num_heads": 2, "mlp_dim": 12, "num_blocks": 2}
 
@@ -61,7 +62,7 @@ def make_tiny(kinds=EVERYTHING, head=MaskedLanguageModel, **fields):
     return model, params, tokens, segments
 
 
-@pytest.mark.parametrize("kinds", [COMPOSITE, EVERYTHING], ids=["composite", "everything"])
+@pytest.mark.parametrize("kinds", [slow(COMPOSITE), EVERYTHING], ids=["composite", "everything"])
 def test_padding_changes_no_token(kinds):
     """Of any length, with anything in it; and a mask that keeps all is no mask."""
     model, params, tokens, segments = make_tiny(kinds)

@@ -53,7 +53,7 @@ def test_patches(sizes, patch):
         np.testing.assert_array_equal(patches[:, i], x[(slice(None), *box)].reshape(2, -1))
 
 
-@pytest.mark.parametrize("pooling", ["class", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["class", slow("mean"), slow("max")])
 def test_without_positions_patches_are_a_bag(pooling):
     """Their order is nothing to content alone; absolute positions tell it."""
     x = X.reshape(3, 2, 2, 2, 3, 2)
@@ -91,13 +91,13 @@ MIXERS = {
     "mixer, pooling",
     [
         ("siren-span", "mean"),
-        ("learned", "class"),
         ("translution", "class"),
-        ("general-span", "mean"),
         slow("siren-span", "class"),
+        slow("learned", "class"),
         slow("learned", "mean"),
         slow("translution", "mean"),
         slow("general-span", "class"),
+        slow("general-span", "mean"),
     ],
 )
 def test_every_mixer_runs(mixer, pooling):
@@ -110,6 +110,7 @@ def test_every_mixer_runs(mixer, pooling):
     assert all("blocks_1" in path and any(part in path for part in positional) for path in silent), silent
 
 
+@pytest.mark.slow
 def test_remat_and_scan_change_nothing():
     model = make_model(MIXERS["general-span"])
     scanned = dataclasses.replace(model, scan_layers=True, remat=True)

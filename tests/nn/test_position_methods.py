@@ -246,7 +246,7 @@ def test_values_and_gradients_of_a_layer(float64, name):
         np.testing.assert_allclose(gradient, expected_gradients[path], rtol=1e-8, atol=1e-9, err_msg=path)
 
 
-@pytest.mark.parametrize("grid_shape", [(1,), (7,), (3, 1, 2)], ids=str)
+@pytest.mark.parametrize("grid_shape", [slow((1,)), slow((7,)), (3, 1, 2)], ids=str)
 def test_a_decay_multiplies_weights(grid_shape):
     """Without content all that is left is exp(-a |s - t|), normalised."""
     layer, n = PositionalSelfAttention(H, terms=(LearnedDecay(initial_decay=0.7),)), math.prod(grid_shape)

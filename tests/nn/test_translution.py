@@ -187,7 +187,10 @@ def test_a_translated_input_gives_a_translated_output(form):
     np.testing.assert_allclose(outputs(*shift), outputs(0, 0), atol=1e-5)
 
 
-@pytest.mark.parametrize("threshold, form", [(0.1, "full"), *((0.6, form) for form in FORMS)])
+@pytest.mark.parametrize(
+    "threshold, form",
+    [(0.1, "full"), (0.6, "general"), *(slow(0.6, form) for form in FORMS if form != "general")],
+)
 def test_what_a_span_leaves_out_is_not_reached(form, threshold):
     """By the gradient: exactly the keys inside the span, at run time, and within the static half-span."""
     grid_shape, inputs = (7, 6), make_inputs((7, 6), batch=1)
@@ -384,7 +387,7 @@ def test_a_network_of_ones_own():
     assert params["values"]["basis"]["kernel_1"].shape == (2, 5)
 
 
-@pytest.mark.parametrize("values", [Translution(), LowRankTranslution(rank=2)])
+@pytest.mark.parametrize("values", [Translution(), slow(LowRankTranslution(rank=2))])
 def test_tables_cut_to_a_learned_span(values):
     """Fewer parameters, the same outputs."""
     grid_shape, inputs = (7, 6), make_inputs((7, 6))

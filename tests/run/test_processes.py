@@ -63,6 +63,7 @@ def assert_alike(workdir, other):
         assert ours[key] == pytest.approx(value, rel=1e-5, abs=1e-5), key
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path):
     """With dropout; only the first of them writes and tells."""
     out = finish(start(tmp_path / "two", TINY))

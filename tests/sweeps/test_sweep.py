@@ -168,6 +168,7 @@ def make_commands(folder, **texts):
         (folder / name).chmod(0o755)
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_slurm_array_share_a_sweep(tmp_path, monkeypatch):
     """None waits for what another has begun."""
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")

@@ -12,6 +12,7 @@ from posattn_jax.models.bert import Bert, MaskedLanguageModel, bert_block
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 SIZE, LENGTH = 30, 12
 MASKED = {"vocabulary_size": SIZE, "num_special": 4, "mask_id": 3}
@@ -229,7 +230,7 @@ def test_segments_are_seen(task, params):
     assert abs(loss(params, batch)[0] - loss(params, second)[0]) > 1e-3
 
 
-@pytest.mark.parametrize("implementation", ["auto", "window"])
+@pytest.mark.parametrize("implementation", ["auto", slow("window")])
 def test_a_learned_span_in_bert(implementation):
     """It is priced, told of, and bounded for layouts of a static size."""
     block = bert_block(2, 12, span=GaussianSpan(initial_sigma=0.1), implementation=implementation, dropout_rate=0.0)

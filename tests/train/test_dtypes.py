@@ -17,6 +17,7 @@ from posattn_jax.build.parts import change
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.command import ROOT, environment
+from tests.support.slow import slow
 
 
 def test_what_stays_float32():
@@ -39,7 +40,7 @@ def test_what_stays_float32():
     assert figures["loss"] != figures_exact["loss"]
 
 
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("covariance", [slow("diagonal"), "full"])
 def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
     """In the state that is written to disk, and so 200 updates of .001 move a sigma by .2."""
     config = digits.get_config("tiny")

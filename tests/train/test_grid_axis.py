@@ -24,6 +24,7 @@ from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes, put_batch
+from tests.support.slow import slow
 from tests.train.made_run import make_images, one_device
 
 
@@ -92,11 +93,10 @@ def test_batches_are_cut_along_their_positions():
     "encoding, grid_shape",
     [
         (SirenEncoding(), (5, 3)),
-        (RelativeBias((3, 5)), (6, 2)),
-        (LinearBias(), (5, 3)),
+        slow(RelativeBias((3, 5)), (6, 2)),
         *(
-            pytest.param(encoding, (5, 3), marks=pytest.mark.slow)
-            for encoding in (SinusoidalEncoding(), LearnedEncoding(), KernelEncoding((5, 3)))
+            slow(encoding, (5, 3))
+            for encoding in (LinearBias(), SinusoidalEncoding(), LearnedEncoding(), KernelEncoding((5, 3)))
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, tuple) else type(value).__name__,

@@ -42,6 +42,7 @@ def test_learns(tmp_path):
     assert {("train", "loss"), ("span", "block_0/sigma_1"), ("span", "block_0/size_0")} <= names
 
 
+@pytest.mark.slow
 def test_the_latest_two_checkpoints_and_the_best_are_kept(tmp_path):
     train(tmp_path, total_steps=60)
     rows = [row for row in figures_of(tmp_path) if (row["split"], row["name"]) == ("validation", "accuracy")]
@@ -77,6 +78,7 @@ def test_resumes_bit_for_bit(whole, tmp_path, stop):
     assert figures_of(tmp_path) == figures_of(whole[0])
 
 
+@pytest.mark.slow
 def test_metrics_after_the_checkpoint_are_dropped(whole, tmp_path):
     train(tmp_path, total_steps=STEPS_PER_EPOCH)
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -147,6 +149,7 @@ def test_an_unreadable_checkpoint_falls_back_to_the_one_before(whole, tmp_path, 
     assert_same(resumed.state, whole[1])
 
 
+@pytest.mark.slow
 def test_a_bad_update_at_the_end_of_an_epoch_is_not_saved(tmp_path):
     explodes = optax.chain(
         optax.adam(1e-2), optax.scale_by_schedule(lambda step: jnp.where(step == STEPS_PER_EPOCH - 1, jnp.inf, 1.0))

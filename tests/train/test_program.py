@@ -36,6 +36,7 @@ def test_neither_changes_what_is_computed(tmp_path, one_by_one, fields):
         assert made[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_inside_a_block_ends_bit_for_bit(tmp_path):
     """Blocks are 4 updates from the 6th on, and 4 from the 2nd."""
     for name, stops in (("whole", ()), ("stopped", (6,))):

@@ -17,7 +17,8 @@ from posattn_jax.build.parts import change, part
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.sharding import RULES, MeshAxes, bytes_of, is_box, put_batch, sharded
 from posattn_jax.train.step import abstract_state, init_state, make_train_step
-from tests.configs.test_configs import NAMES, made_source
+from tests.configs.test_configs import ALIKE, TRAINED, made_source
+from tests.support.slow import slow
 from tests.train.made_run import one_device
 
 # Config, its variant, and changes.
@@ -83,8 +84,8 @@ def parameters():
 
 @pytest.fixture(scope="module")
 def of_every_config(parameters):
-    """Path and parameter, of every config and model."""
-    trees = [*parameters.values(), *(named_parameters(name) for name in NAMES)]
+    """Path and parameter, of every model, and of every config that has another."""
+    trees = [*parameters.values(), *(named_parameters(name) for name in TRAINED if name not in ALIKE)]
     found = [jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box) for tree in trees]
     return [("/".join(key.key for key in path), box) for leaves in found for path, box in leaves]
 
@@ -114,9 +115,9 @@ def test_little_is_on_every_device(unchecked, parameters, key):
     "name, variant",
     [
         ("translution_mnist", "tiny"),
-        pytest.param("wmt14_en_de", "rposnet,tiny", marks=pytest.mark.slow),
-        pytest.param("bert_base", "tiny", marks=pytest.mark.slow),
-        pytest.param("wmt14_en_de", "tiny", marks=pytest.mark.slow),
+        slow("wmt14_en_de", "rposnet,tiny"),
+        slow("bert_base", "tiny"),
+        slow("wmt14_en_de", "tiny"),
     ],
 )
 def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
@@ -149,7 +150,7 @@ def compiled(task, rows, mesh):
         return step.lower(abstract, batch).compile(), abstract
 
 
-@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("per_head", [slow(False), True])
 def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per_head):
     """Nothing that an example needs is gathered: its parameters are on every device."""
     _, source, task = made("cifar2d_span", "tiny", {f"{SPAN}.per_head": per_head})

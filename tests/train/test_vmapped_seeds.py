@@ -124,6 +124,7 @@ def test_interrupted_they_end_bit_for_bit(tmp_path):
         assert figures_of(tmp_path / "stopped" / str(seed)) == figures_of(tmp_path / "whole" / str(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* encountered in divide")
 def test_what_is_not_finite_names_its_seed(tmp_path):
     first, second = make_data(SEEDS)

@@ -35,8 +35,8 @@ def suite(request):
 @pytest.mark.parametrize(
     "grid_shape, heads, threshold, span_mode",
     [
-        ((5,), "shared", 0.1, "multiply"),
-        ((3, 2), "per_head", 0.1, "multiply"),
+        slow((5,), "shared", 0.1, "multiply"),
+        slow((3, 2), "per_head", 0.1, "multiply"),
         ((2, 3), "shared", 0.0, "log_add"),
         ((2, 3, 2), "per_head", 0.1, "log_add"),
         slow((1,), "per_head", 0.1, "log_add"),

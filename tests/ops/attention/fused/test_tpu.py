@@ -14,12 +14,8 @@ from posattn_jax.ops.attention.fused.lines import Lines
 from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
 from posattn_jax.ops.attention.loop import attend
 from posattn_jax.ops.attention.problem import Block
-from tests.ops.attention.attention_suite import CASES, B, LocalSuite, make_inputs
+from tests.ops.attention.attention_suite import B, LocalSuite, make_inputs
 from tests.support.slow import slow
-
-# Each case compiles four kernels for the interpreter.
-FAST = [((3, 2), "span"), ((5,), "log_add")]
-SLOW = [case for case in (getattr(case, "values", case) for case in CASES) if case not in FAST]
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +28,7 @@ def in_the_place_of_tiled(monkeypatch):
 
 class TestFusedTpu(LocalSuite):
     implementation = "tiled"  # whose place it takes
-
-    @pytest.mark.parametrize("grid_shape, span", [*FAST, *(slow(*case) for case in SLOW)], ids=str)
-    def test_values_and_gradients(self, float64, grid_shape, span):
-        super().test_values_and_gradients(float64, grid_shape, span)
-
-    @pytest.mark.parametrize("left_out", ["key", *map(slow, ("relative_encoding", "content_bias", "position_bias"))])
-    def test_terms_left_out(self, float64, left_out):
-        super().test_terms_left_out(float64, left_out)
+    pytestmark = pytest.mark.slow  # each case compiles four kernels; `test_many_chunks` has most of it at once
 
     @pytest.mark.parametrize(
         "options, named",
