@@ -260,7 +260,7 @@ class Kernels:
         return masked, logits, factor, products
 
     def backward(self, place, bounds, ins, t, s):
-        """Weights, and the cotangents of logits and terms, as in `WindowLoop`; and what else `logits` returns."""
+        """Weights, and the cotangents of logits and terms, as in layout "tiled"; and what else `logits` returns."""
         logits, unmasked, factor, products = self.logits(place, bounds, ins, t, s)
         rows = self.rows(t, place.query)
         statistics = ins["statistics"][rows, :]
