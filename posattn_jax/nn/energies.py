@@ -18,6 +18,7 @@ from posattn_jax.nn.linear import XAVIER, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing
+from posattn_jax.ops.scores import product_sum
 
 Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "t s"] | None]
 Side = Literal["content", "position"]
@@ -110,25 +111,20 @@ class DotProducts(nn.Module):
         energies: Any = 0.0
         if "content" in self.keys:
             key = memory.keep("key", project("key"))
-            energies += _dot("bthd,bshd->bhts", query, key)
+            energies += product_sum("bthd,bshd->bhts", query, key)
         if "position" in self.keys:
             key = project("key_position" if "content" in self.keys else "key")(
                 features(places.key_features, places.key)
             )
-            energies += _dot("bthd,bshd->bhts", query, key)
+            energies += product_sum("bthd,bshd->bhts", query, key)
         if "relative" in self.keys:
             half = (self.context,) * num_dims
             shape = ((2 * self.context + 1) ** num_dims, *heads)
             init = named(per_head(heads, self.kernel_init), "heads", None)
             table = self.param("relative", init, shape, self.param_dtype)
-            by_entry = _dot("bthd,rhd->bhtr", query, table.astype(query.dtype))
+            by_entry = product_sum("bthd,rhd->bhtr", query, table.astype(query.dtype))
             energies += mixing.of_offsets(by_entry, mixing.kernel_entries(places.offsets, half)[0])
         return energies / jnp.sqrt(heads[1]).astype(energies.dtype), None
-
-
-def _dot(subscripts: str, a: Array, b: Array) -> Array:
-    """Products in float32 or better."""
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.result_type(jnp.float32, a, b))
 
 
 class OffsetTable(nn.Module):

@@ -59,8 +59,10 @@ class Places:
 
     @property
     def anchor(self) -> Int[Array, "t p"]:
-        """Where among the keys the queries stand."""
-        return mixing.anchors(self.query, self.length_ratio)
+        """Where among the keys the queries stand: floor(gamma t)."""
+        if self.length_ratio == 1:
+            return self.query
+        return jnp.floor(self.query * self.length_ratio).astype(jnp.int32)
 
     @property
     def offsets(self) -> Int[Array, "t s p"]:

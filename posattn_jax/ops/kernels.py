@@ -9,6 +9,7 @@ from jax import lax
 
 from posattn_jax.axes import Array, Key, Query, RelativeEncoding, Shape, Sizes, Weights
 from posattn_jax.ops import grid
+from posattn_jax.ops.scores import product_sum
 
 Outside = Literal["clip", "drop"]
 
@@ -98,11 +99,8 @@ def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weigh
     Returns:
       A [b h t s], in float32 or better.
     """
-    dtype = jnp.result_type(jnp.float32, key, encoding)
-    shape = encoding.shape[:-2]
-    flat = encoding.reshape(-1, *encoding.shape[-2:])
-    scores = jnp.einsum("bshd,rhd->bhsr", key, flat, preferred_element_type=dtype)
-    return by_pair(scores.reshape(*scores.shape[:-1], *shape), grid_shape).swapaxes(-1, -2)
+    scores = product_sum("bshd,rhd->bhsr", key, encoding.reshape(-1, *encoding.shape[-2:]))
+    return by_pair(scores.reshape(*scores.shape[:-1], *encoding.shape[:-2]), grid_shape).swapaxes(-1, -2)
 
 
 def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Shape) -> Query:
@@ -116,6 +114,4 @@ def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Sh
     Returns:
       [b t h d] in float32 or better.
     """
-    values = grid.toeplitz(encoding, grid_shape)
-    dtype = jnp.result_type(jnp.float32, weights, encoding)
-    return jnp.einsum("bhts,tshd->bthd", weights, values, preferred_element_type=dtype)
+    return product_sum("bhts,tshd->bthd", weights, grid.toeplitz(encoding, grid_shape))

@@ -14,11 +14,6 @@ from posattn_jax.ops import grid
 Places = Int[Array, "_ p"]
 
 
-def anchors(places: Places, length_ratio: float) -> Places:
-    """floor(gamma t): where queries stand among keys of another length."""
-    return places if length_ratio == 1 else jnp.floor(places * length_ratio).astype(jnp.int32)
-
-
 def offsets(queries: Places, keys: Places) -> Int[Array, "t s p"]:
     """s - t of every pair."""
     return keys[None] - queries[:, None]

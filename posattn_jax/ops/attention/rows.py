@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array, Sizes
+from posattn_jax.ops import grid
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.kernels import relative_shift
@@ -63,9 +64,9 @@ class Rows:
 
         Rows that only fill the last step repeat.
         """
-        row = np.arange(self.steps * self.at_once) % (self.runs * self.line)
-        where = np.stack(np.unravel_index(row, (self.runs, *self.grid_shape[1:])), -1)
-        return (where * np.array([self.run, *(1 for _ in self.grid_shape[1:])])).reshape(self.steps, self.at_once, -1)
+        first = grid.positions((self.runs, *self.grid_shape[1:])) * [self.run, *(1 for _ in self.grid_shape[1:])]
+        rows = np.arange(self.steps * self.at_once) % len(first)
+        return first[rows].reshape(self.steps, self.at_once, -1)
 
     def queries(self, x: Array) -> Array:
         """[b h *S d] -> [steps, h, b, i, t, d], the padding 0."""

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array, Sizes
+from posattn_jax.ops import grid
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 
 # Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
@@ -63,21 +64,17 @@ class Tiling:
     @property
     def origins(self) -> np.ndarray:
         """The position of the first query of each group, among the queries: [groups, p]."""
-        where = np.stack(np.unravel_index(np.arange(math.prod(self.groups)), self.groups), -1)
-        return where * np.multiply(self.tile, self.group)
+        return grid.positions(self.groups) * np.multiply(self.tile, self.group)
 
     @property
     def starts(self) -> np.ndarray:
         """The position of the first query of each tile of a group, from that of the group: [tiles, p]."""
-        where = np.stack(np.unravel_index(np.arange(math.prod(self.group)), self.group), -1)
-        return where * np.array(self.tile)
+        return grid.positions(self.group) * np.array(self.tile)
 
     @property
     def relative(self) -> np.ndarray:
         """Key minus query, both counted from the start of the window and of the tile: [tile, window, p]."""
-        queries = np.stack(np.unravel_index(np.arange(math.prod(self.tile)), self.tile), -1)
-        keys = np.stack(np.unravel_index(np.arange(math.prod(self.window)), self.window), -1)
-        return keys - queries[:, None]
+        return grid.positions(self.window) - grid.positions(self.tile)[:, None]
 
     def queries(self, x: Array) -> Array:
         """[b h *S d] -> [groups, b, h, tiles, queries, d], the padding 0."""
