@@ -17,6 +17,7 @@ from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.reach import SHARES
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid
 from posattn_jax.ops.translution import ClsMatrices
 
 
@@ -63,7 +64,7 @@ class OverDisplacements(nn.Module):
         assert half is not None, "a part with a table has a limit"
         table = self.param(name, named(init, *MATRIX), (*(2 * reach + 1 for reach in half), *shape), self.param_dtype)
         near = tuple(min(reach, size - 1) for reach, size in zip(half, tokens.grid_shape, strict=True))
-        return centre(table, near).astype(tokens.inputs.dtype)
+        return grid.centre(table, near).astype(tokens.inputs.dtype)
 
     def _class_matrices(self, name: str, init: Initializer, tokens: Tokens, shape: Shape) -> ClsMatrices | None:
         """The trained matrices of pairs with a class token; None without class tokens."""
@@ -87,15 +88,9 @@ def cut_tables(params: Any, half_span: Shape) -> Any:
     """
 
     def cut(path, array):
-        return centre(array, half_span) if getattr(path[-1], "key", None) in TABLES else array
+        return grid.centre(array, half_span) if getattr(path[-1], "key", None) in TABLES else array
 
     return jax.tree_util.tree_map_with_path(cut, params)
-
-
-def centre(table: Array, half: Shape) -> Array:
-    """The displacements of at most `half`, of a table over displacements."""
-    middle = [size // 2 for size in table.shape[: len(half)]]
-    return table[tuple(slice(m - reach, m + reach + 1) for m, reach in zip(middle, half, strict=True))]
 
 
 def over_reach(function: Callable, tables: Any, tokens: Tokens) -> Array:
@@ -104,7 +99,7 @@ def over_reach(function: Callable, tables: Any, tokens: Tokens) -> Array:
     half = np.array([size // 2 for size in jax.tree.leaves(tables)[0].shape[:p]])
 
     def within(reach):
-        cut = functools.partial(centre, half=tuple(reach.tolist()))
+        cut = functools.partial(grid.centre, half=tuple(reach.tolist()))
         return lambda tables: function(jax.tree.map(cut, tables))
 
     if tokens.reach is None or not isinstance(tokens.reach, Array):

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Query, Sizes, Weights
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.axis_names import MATRIX, named
-from posattn_jax.nn.displacements import OverDisplacements, centre, fan_in_table, kaiming_table, over_reach
+from posattn_jax.nn.displacements import OverDisplacements, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.siren import Siren
@@ -177,7 +177,7 @@ class GeneralTranslution(PairValues):
             return basis_translution(weights, tokens.inputs, matrices, coefficients, cls_matrices=cls)
         table = basis(grid.relative_coordinates(tokens.grid_shape, tokens.reference_shape))
         if self.half_span is not None:
-            table = centre(table, np.minimum(self.limit(tokens), np.subtract(tokens.grid_shape, 1)).tolist())
+            table = grid.centre(table, np.minimum(self.limit(tokens), np.subtract(tokens.grid_shape, 1)).tolist())
 
         def value(table):
             fields = {"grid_shape": tokens.grid_shape, "cls_matrices": cls}

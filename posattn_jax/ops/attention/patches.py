@@ -68,8 +68,7 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
 
     position_scores = 0.0
     if problem.encoding is not None:
-        centre = tuple(slice(s - 1 - reach, s + reach) for s, reach in zip(shape, half, strict=True))
-        e_hat = problem.encoding[centre]
+        e_hat = grid.centre(problem.encoding, half)
         e_hat = e_hat.reshape(offsets.shape[1], *e_hat.shape[-2:])
         position_scores = problem.product("bthd,shd->bhts", problem.position_queries(problem.query), e_hat)
     log_g_hat = None
