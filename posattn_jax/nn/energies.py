@@ -79,14 +79,6 @@ class DotProducts(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
-    def _check(self) -> None:
-        if self.query not in get_args(Side):
-            raise ValueError(f'query="{self.query}": expected "content" or "position"')
-        if not self.keys or set(self.keys) - set(get_args(KeySide)):
-            raise ValueError(f"keys={self.keys}: expected some of {', '.join(get_args(KeySide))}")
-        if self.context < 0:
-            raise ValueError(f"context={self.context}: expected 0 or more")
-
     @property
     def knows_content(self) -> bool:
         """Whether the energies depend on tokens."""
@@ -94,7 +86,12 @@ class DotProducts(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
-        self._check()
+        if self.query not in get_args(Side):
+            raise ValueError(f'query="{self.query}": expected "content" or "position"')
+        if not self.keys or set(self.keys) - set(get_args(KeySide)):
+            raise ValueError(f"keys={self.keys}: expected some of {', '.join(get_args(KeySide))}")
+        if self.context < 0:
+            raise ValueError(f"context={self.context}: expected 0 or more")
         num_dims, width = places.query.shape[-1], inputs.shape[-1]
         positions = self.positions or SinusoidalPositions()
 

@@ -1,4 +1,4 @@
-"""Tables over offsets: those of a convolution's kernel, laid out for a grid, scored with keys, averaged as values."""
+"""Tables over offsets: those of a convolution's kernel, laid out for a grid, and scored with keys."""
 
 import math
 from typing import Literal, get_args
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Key, Query, RelativeEncoding, Shape, Sizes, Weights
+from posattn_jax.axes import Array, Key, RelativeEncoding, Shape, Sizes, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.scores import product_sum
 
@@ -101,17 +101,3 @@ def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weigh
     """
     scores = product_sum("bshd,rhd->bhsr", key, encoding.reshape(-1, *encoding.shape[-2:]))
     return by_pair(scores.reshape(*scores.shape[:-1], *encoding.shape[:-2]), grid_shape).swapaxes(-1, -2)
-
-
-def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Shape) -> Query:
-    """outputs_t = sum_s alpha_ts A_{s-t}: what values of offsets add to the averages (Shaw 2018, equation 3).
-
-    Args:
-      weights: alpha [b h t s].
-      encoding: A [*R h d].
-      grid_shape: S; t = s = prod(S).
-
-    Returns:
-      [b t h d] in float32 or better.
-    """
-    return product_sum("bhts,tshd->bthd", weights, grid.toeplitz(encoding, grid_shape))

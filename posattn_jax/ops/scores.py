@@ -53,11 +53,6 @@ def check_key_mask(key_mask: Array | None) -> None:
         raise ValueError(f"key_mask has dtype {key_mask.dtype}: expected bool, True = keep")
 
 
-def causal_mask(queries: Int[Array, "t"], keys: Int[Array, "s"]) -> Bool[Array, "t s"]:
-    """Row-major order: query t attends to keys s <= t."""
-    return keys <= queries[:, None]
-
-
 def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, "..."]]) -> Float[Array, "... s"]:
     """Softmax over the keys that every mask keeps; a row that attends to nothing has weights 0, and gradient 0."""
     if not masks:

@@ -59,7 +59,7 @@ def attention_weights(problem: Problem) -> Weights:
     if limit is not None and any(reach < size - 1 for reach, size in zip(limit, shape, strict=True)):
         masks.append(of_all(jnp.asarray((np.abs(offsets) <= np.array(limit)).all(-1)), True))
     if problem.is_causal:
-        masks.append(scores.causal_mask(jnp.arange(n), jnp.arange(n)))
+        masks.append(jnp.arange(n) <= jnp.arange(n)[:, None])  # row-major order: keys s <= t
     if problem.key_mask is not None:
         masks.append(problem.key_mask[:, None, None, :])
     weights = scores.masked_softmax(logits, masks)
