@@ -198,7 +198,6 @@ def tilings(
             tiles = -(-size // t)
             parts = -(-tiles // min(room, tiles))
             group.insert(0, -(-tiles // parts))
-            room //= group[0]
-            room = max(1, room)
+            room = max(1, room // group[0])
         chosen.append((Tiling(grid_shape, query_shape, tile, window, tuple(group)), heads_at_once(num_heads, room)))
     return chosen
