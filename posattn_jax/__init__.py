@@ -7,10 +7,9 @@ from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
-from posattn_jax.nn.decay import LearnedDecay
+from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
-from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
@@ -38,6 +37,7 @@ from posattn_jax.nn.terms import (
     PositionalBias,
     RelativeBias,
     RelativeContent,
+    RotaryContent,
 )
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution

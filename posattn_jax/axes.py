@@ -29,25 +29,3 @@ RelativeBias = Float[Array, "*r h"]
 Offsets = Int[Array, "*r p"]
 Coordinates = Float[Array, "*r p"]
 PointPositions = Float[Array, "b n p"]
-
-__all__ = [
-    "Array",
-    "Bool",
-    "Coordinates",
-    "Features",
-    "Float",
-    "HeadVector",
-    "Int",
-    "Key",
-    "KeyMask",
-    "Offsets",
-    "PointPositions",
-    "Query",
-    "RelativeBias",
-    "RelativeEncoding",
-    "Shape",
-    "Sigma",
-    "Sizes",
-    "Value",
-    "Weights",
-]

@@ -1,5 +1,6 @@
 """The blocks of a model: attention or mixing, and feed-forward, with residuals around them."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -122,15 +123,13 @@ class EncoderBlock(nn.Module):
             intermediates.update(found)
             return x
 
-        def feed_forward(x):
-            rate = self.dropout_rate if self.mlp_dropout_rate is None else self.mlp_dropout_rate
-            module = FeedForward(self.mlp_dim, rate, self.activation, self.kernel_init, name="feed_forward", **dtypes)
-            return module(x, deterministic=deterministic)
-
+        rate = self.dropout_rate if self.mlp_dropout_rate is None else self.mlp_dropout_rate
+        mlp = FeedForward(self.mlp_dim, rate, self.activation, self.kernel_init, name="feed_forward", **dtypes)
+        feed_forward = functools.partial(mlp, deterministic=deterministic)
         x = shared_out(inputs)
         for name, branch in (("attention", attend), ("feed_forward", feed_forward)):
             layer_norm = nn.LayerNorm(self.layer_norm_epsilon, name=f"{name}_norm", **dtypes)
-            drop = Dropout(self.dropout_rate, deterministic=deterministic)
+            drop = functools.partial(Dropout(self.dropout_rate), deterministic=deterministic)
             x = layer_norm(x + drop(branch(x))) if self.norm == "post" else x + drop(branch(layer_norm(x)))
         outputs = shared_out(x)
         return (outputs, intermediates) if return_intermediates or return_weights else outputs
@@ -215,12 +214,9 @@ class SequenceBlock(nn.Module):
             joined = x.reshape(memory.batch_size, -1, x.shape[-1])
             return self.cross.mix(joined, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
 
-        def feed_forward(x):
-            module = FeedForward(
-                self.mlp_dim, self.mlp_dropout_rate, self.activation, self.kernel_init, name="feed_forward", **dtypes
-            )
-            return module(x, deterministic=deterministic)
-
+        fields = dtypes | {"kernel_init": self.kernel_init, "name": "feed_forward"}
+        mlp = FeedForward(self.mlp_dim, self.mlp_dropout_rate, self.activation, **fields)
+        feed_forward = functools.partial(mlp, deterministic=deterministic)
         x = shared_out(inputs)
         branches = {"mixing": mix, "cross": cross, "feed_forward": feed_forward}
         for name, branch in branches.items():

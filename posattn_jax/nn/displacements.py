@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.nn.initializers import Initializer
-from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.reach import SHARES
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid
 from posattn_jax.ops.translution import ClsMatrices
 
 
@@ -32,7 +32,9 @@ def fan_in_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any 
 
 
 class OverDisplacements(nn.Module):
-    """A part of attention that has matrices for the displacements of a grid.
+    """A part of attention that has matrices for the displacements of a grid, in the inputs' dtype.
+
+    A subclass has a `param_dtype`.
 
     Attributes:
       half_span: the displacements that have a matrix, in positions a dimension, on each side; keys further away are not
@@ -56,22 +58,20 @@ class OverDisplacements(nn.Module):
             raise ValueError(f"half_span={self.half_span}: expected {len(far)} numbers of at least 0")
         return tuple(min(half, size) for half, size in zip(self.half_span, far, strict=True))
 
-    def _table(self, name: str, init: Initializer, tokens: Tokens, shape: Shape, dtype: DTypeLike) -> Array:
+    def _table(self, name: str, init: Initializer, tokens: Tokens, shape: Shape) -> Array:
         """A trained table over displacements, [*R *shape], cut to those that the grid has."""
         half = self.limit(tokens)
         assert half is not None, "a part with a table has a limit"
-        init = named(init, *MATRIX)
-        table = self.param(name, init, (*(2 * reach + 1 for reach in half), *shape), dtype)
-        return centre(table, tuple(min(reach, size - 1) for reach, size in zip(half, tokens.grid_shape, strict=True)))
+        table = self.param(name, named(init, *MATRIX), (*(2 * reach + 1 for reach in half), *shape), self.param_dtype)
+        near = tuple(min(reach, size - 1) for reach, size in zip(half, tokens.grid_shape, strict=True))
+        return grid.centre(table, near).astype(tokens.inputs.dtype)
 
-    def _class_matrices(
-        self, name: str, init: Initializer, tokens: Tokens, shape: Shape, dtype: DTypeLike
-    ) -> ClsMatrices | None:
+    def _class_matrices(self, name: str, init: Initializer, tokens: Tokens, shape: Shape) -> ClsMatrices | None:
         """The trained matrices of pairs with a class token; None without class tokens."""
         if not tokens.num_class_tokens:
             return None
-        matrices = self.param(name, named(init, *MATRIX), (len(ClsMatrices._fields), *shape), dtype)
-        return ClsMatrices(*matrices)
+        matrices = self.param(name, named(init, *MATRIX), (len(ClsMatrices._fields), *shape), self.param_dtype)
+        return ClsMatrices(*(matrix.astype(tokens.inputs.dtype) for matrix in matrices))
 
 
 # The names of the tables of all parts.
@@ -88,34 +88,23 @@ def cut_tables(params: Any, half_span: Shape) -> Any:
     """
 
     def cut(path, array):
-        return centre(array, half_span) if getattr(path[-1], "key", None) in TABLES else array
+        return grid.centre(array, half_span) if getattr(path[-1], "key", None) in TABLES else array
 
     return jax.tree_util.tree_map_with_path(cut, params)
 
 
-def centre(table: Array, half: Shape) -> Array:
-    """The displacements of at most `half`, of a table over displacements."""
-    middle = [size // 2 for size in table.shape[: len(half)]]
-    return table[tuple(slice(m - reach, m + reach + 1) for m, reach in zip(middle, half, strict=True))]
-
-
-def over_reach(function: Callable, tables: Any, tokens: Tokens, *arrays: Any) -> Array:
-    """function(tables cut to what some query reaches, *arrays), so that its cost follows a span at run time."""
+def over_reach(function: Callable, tables: Any, tokens: Tokens) -> Array:
+    """function(tables cut to what some query reaches), so that its cost follows a span at run time."""
     p = len(tokens.grid_shape)
     half = np.array([size // 2 for size in jax.tree.leaves(tables)[0].shape[:p]])
 
     def within(reach):
-        cut = functools.partial(centre, half=tuple(reach.tolist()))
-        return lambda tables, *arrays: function(jax.tree.map(cut, tables), *arrays)
+        cut = functools.partial(grid.centre, half=tuple(reach.tolist()))
+        return lambda tables: function(jax.tree.map(cut, tables))
 
     if tokens.reach is None or not isinstance(tokens.reach, Array):
         reach = half if tokens.reach is None else np.minimum(tokens.reach, half)
-        return within(reach)(tables, *arrays)
+        return within(reach)(tables)
     halves = np.unique(np.ceil(np.outer(SHARES, half)).astype(int), axis=0)
     enough = jnp.all(jnp.minimum(tokens.reach, half) <= jnp.asarray(halves), axis=-1)
-    return lax.switch(jnp.argmax(enough), [within(reach) for reach in halves], tables, *arrays)
-
-
-def as_inputs(tokens: Tokens, parameters: Any) -> Any:
-    """The parameters in the inputs' dtype."""
-    return jax.tree.map(lambda array: array.astype(tokens.inputs.dtype), parameters)
+    return lax.switch(jnp.argmax(enough), [within(reach) for reach in halves], tables)

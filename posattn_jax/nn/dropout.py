@@ -11,15 +11,13 @@ class Dropout(nn.Module):
 
     Attributes:
       rate: the share that is dropped, rounded to a 256th.
-      deterministic: whether nothing is; given here or to the call.
     """
 
     rate: float
-    deterministic: bool | None = None
 
     @nn.compact
-    def __call__(self, inputs: Array, deterministic: bool | None = None) -> Array:
-        """The inputs, dropped with a key of the collection "dropout"."""
-        if nn.merge_param("deterministic", self.deterministic, deterministic) or self.rate == 0:
+    def __call__(self, inputs: Array, deterministic: bool) -> Array:
+        """The inputs, dropped with a key of the collection "dropout" unless `deterministic`."""
+        if deterministic or self.rate == 0:
             return inputs
         return dropout(inputs, self.make_rng("dropout"), self.rate)

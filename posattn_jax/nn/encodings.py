@@ -87,7 +87,7 @@ class LearnedEncoding(nn.Module):
             raise ValueError(f"grid_shape={shape}: a learned table reaches only to {reference}")
         sizes = (*grid.relative_shape(reference), tokens.num_heads, tokens.head_dim)
         table = self.param("table", self.embedding_init, sizes, self.param_dtype)
-        return table[tuple(slice(r - s, r + s - 1) for r, s in zip(reference, shape, strict=True))]
+        return grid.centre(table, [size - 1 for size in shape])
 
 
 class AxialEncoding(nn.Module):

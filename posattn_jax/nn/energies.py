@@ -18,6 +18,7 @@ from posattn_jax.nn.linear import XAVIER, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing
+from posattn_jax.ops.scores import product_sum
 
 Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "t s"] | None]
 Side = Literal["content", "position"]
@@ -78,14 +79,6 @@ class DotProducts(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
-    def _check(self) -> None:
-        if self.query not in get_args(Side):
-            raise ValueError(f'query="{self.query}": expected "content" or "position"')
-        if not self.keys or set(self.keys) - set(get_args(KeySide)):
-            raise ValueError(f"keys={self.keys}: expected some of {', '.join(get_args(KeySide))}")
-        if self.context < 0:
-            raise ValueError(f"context={self.context}: expected 0 or more")
-
     @property
     def knows_content(self) -> bool:
         """Whether the energies depend on tokens."""
@@ -93,7 +86,12 @@ class DotProducts(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
-        self._check()
+        if self.query not in get_args(Side):
+            raise ValueError(f'query="{self.query}": expected "content" or "position"')
+        if not self.keys or set(self.keys) - set(get_args(KeySide)):
+            raise ValueError(f"keys={self.keys}: expected some of {', '.join(get_args(KeySide))}")
+        if self.context < 0:
+            raise ValueError(f"context={self.context}: expected 0 or more")
         num_dims, width = places.query.shape[-1], inputs.shape[-1]
         positions = self.positions or SinusoidalPositions()
 
@@ -110,25 +108,20 @@ class DotProducts(nn.Module):
         energies: Any = 0.0
         if "content" in self.keys:
             key = memory.keep("key", project("key"))
-            energies += _dot("bthd,bshd->bhts", query, key)
+            energies += product_sum("bthd,bshd->bhts", query, key)
         if "position" in self.keys:
             key = project("key_position" if "content" in self.keys else "key")(
                 features(places.key_features, places.key)
             )
-            energies += _dot("bthd,bshd->bhts", query, key)
+            energies += product_sum("bthd,bshd->bhts", query, key)
         if "relative" in self.keys:
             half = (self.context,) * num_dims
             shape = ((2 * self.context + 1) ** num_dims, *heads)
             init = named(per_head(heads, self.kernel_init), "heads", None)
             table = self.param("relative", init, shape, self.param_dtype)
-            by_entry = _dot("bthd,rhd->bhtr", query, table.astype(query.dtype))
+            by_entry = product_sum("bthd,rhd->bhtr", query, table.astype(query.dtype))
             energies += mixing.of_offsets(by_entry, mixing.kernel_entries(places.offsets, half)[0])
         return energies / jnp.sqrt(heads[1]).astype(energies.dtype), None
-
-
-def _dot(subscripts: str, a: Array, b: Array) -> Array:
-    """Products in float32 or better."""
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.result_type(jnp.float32, a, b))
 
 
 class OffsetTable(nn.Module):

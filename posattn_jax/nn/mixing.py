@@ -16,7 +16,7 @@ from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.linear import XAVIER, from_heads, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
-from posattn_jax.ops import mixing, scores
+from posattn_jax.ops import scores
 
 
 class TokenMixing(nn.Module):
@@ -151,7 +151,8 @@ class TokenMixing(nn.Module):
             value = to_heads(wide, self.kernel_init, name="value", **fields)(x)
             return value if self.values is None else self.values(value)
 
-        mixed = mixing.mix(dropped, memory.keep("value", make_value))
+        value = memory.keep("value", make_value)
+        mixed = jnp.einsum("bhts,bshd->bthd", dropped.astype(value.dtype), value)
         outputs = Dropout(self.sum_dropout_rate)(mixed, deterministic=deterministic)
         if self.gate is not None:
             outputs = self.gate(inputs, outputs)

@@ -59,19 +59,21 @@ class Places:
 
     @property
     def anchor(self) -> Int[Array, "t p"]:
-        """Where among the keys the queries stand."""
-        return mixing.anchors(self.query, self.length_ratio)
+        """Where among the keys the queries stand: floor(gamma t)."""
+        if self.length_ratio == 1:
+            return self.query
+        return jnp.floor(self.query * self.length_ratio).astype(jnp.int32)
 
     @property
     def offsets(self) -> Int[Array, "t s p"]:
         """Key minus query."""
-        return mixing.offsets(self.anchor, self.key)
+        return self.key[None] - self.anchor[:, None]
 
     def masks(self) -> list[Bool[Array, "..."]]:
         """Which keys are attended, each to be broadcast against [b h t s]."""
         masks: list[Any] = [] if self.key_mask is None else [self.key_mask[:, None, None, :]]
         if self.is_causal:
-            masks.append(grid.not_after(mixing.offsets(self.query, self.key)))
+            masks.append(grid.not_after(self.key[None] - self.query[:, None]))
         return masks
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Float
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid
 
 # Where the reach is known only at run time, E is evaluated to the first of these shares of the grid that holds it.
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
@@ -19,8 +20,7 @@ def within_reach(module: nn.Module, features: Float[Array, "*r k"], tokens: Toke
         half = np.minimum(half, far)
 
         def branch(module, features):
-            box = tuple(slice(f - h, f + h + 1) for f, h in zip(far, half, strict=True))
-            encoding = module(features[box])
+            encoding = module(grid.centre(features, half.tolist()))
             return jnp.pad(encoding, [*((f - h, f - h) for f, h in zip(far, half, strict=True)), (0, 0)])
 
         return branch

@@ -12,6 +12,7 @@ from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.scores import product_sum
 
 
 class ScoreNetwork(nn.Module):
@@ -51,8 +52,7 @@ class ScoreNetwork(nn.Module):
         places = linear(len(shape), len(shape), use_bias=False, name="places", **dtypes)
         offsets = places(grid.relative_coordinates(shape, tokens.reference_shape))
         offsets = jnp.pad(grid.toeplitz(offsets, shape), [(cls, 0), (cls, 0), (0, 0)])
-        dtype = jnp.result_type(jnp.float32, query, key)
-        products = jnp.einsum("bthd,bshd->btsh", query, key, preferred_element_type=dtype)
+        products = product_sum("bthd,bshd->btsh", query, key)
         # W_1 y + b_1 in two parts: that of the offsets is the same for every example.
         fan_in = heads + len(shape)
         x = linear(hidden, fan_in, use_bias=False, name="of_products", **dtypes)(products)

@@ -67,23 +67,17 @@ class Scores:
         return self.pair_scores is not None or self.limit is not None
 
     def __add__(self, other: "Scores") -> "Scores":
-        names = {field.name for field in dataclasses.fields(self)}
-        sums = {name: _either(getattr(self, name), getattr(other, name)) for name in names}
-        both = {name for name in names if getattr(self, name) is not None and getattr(other, name) is not None}
+        one, two = ({name: x for name, x in vars(each).items() if x is not None} for each in (self, other))
+        both = one.keys() & two.keys()
         if both & {"key", "query"}:
             raise ValueError("two terms give key, such as Content and RotaryContent: expected one")
+        sums = one | two | {name: one[name] + two[name] for name in both - {"factors", "limit"}}
         if "relative_encoding" in both:
             sums["factors"] = None  # no one W makes the sum of two encodings
         if "limit" in both:
             sums["limit"] = tuple(map(min, self.limit, other.limit))
-        for name in both - {"factors", "limit"}:
-            sums[name] = getattr(self, name) + getattr(other, name)
-        total = dataclasses.replace(self, **sums)
+        total = Scores(**sums)
         alone = [name for name in ("relative_encoding", "content_bias") if getattr(total, name) is not None]
         if total.query is not None and alone:
             raise ValueError(f"a term gives query, as RotaryContent does, which does not add to {alone[0]}")
         return total
-
-
-def _either(one, other):
-    return other if one is None else one

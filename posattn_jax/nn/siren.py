@@ -1,5 +1,6 @@
 """Sinusoidal representation networks, and relative positions encoded by one."""
 
+import dataclasses
 import math
 from typing import Literal
 
@@ -119,16 +120,8 @@ class SirenEncoding(nn.Module):
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d], 0 where no query reaches; distances are in the unit of the reference grid."""
         coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape)
-        siren = Siren(
-            tokens.num_heads * tokens.head_dim,
-            hidden_features=self.hidden_features,
-            num_layers=self.num_layers,
-            omega=self.omega,
-            omega_initial=self.omega_initial,
-            bias_init=self.bias_init,
-            learn_omega=self.learn_omega,
-            param_dtype=self.param_dtype,
-            name="siren",
-        )
+        own = [field.name for field in dataclasses.fields(self) if field.name not in ("parent", "name")]
+        fields = {name: getattr(self, name) for name in own}
+        siren = Siren(tokens.num_heads * tokens.head_dim, **fields, name="siren")
         encoding = within_reach(siren, coordinates, tokens)
         return encoding.reshape(*encoding.shape[:-1], tokens.num_heads, tokens.head_dim)

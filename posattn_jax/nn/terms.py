@@ -3,6 +3,7 @@
 A term gives what it stands for as `Scores`, arguments of `relative_attention`, and says what it `needs` projected:
 
   Content          q_t . k_s
+  RotaryContent    (R_t q_t) . (R_s k_s)
   RelativeContent  (x_t W^q_{s-t}) . (x_s W^k_{s-t})
   Positional       q_t . E_{s-t}
   ContentBias      u . k_s
@@ -16,19 +17,20 @@ Content, composite attention. RelativeContent and KeyPositional have a score of 
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Key, Query
-from posattn_jax.nn.displacements import OverDisplacements, as_inputs, kaiming_table, over_reach
+from posattn_jax.axes import Array, Key, Query
+from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
 from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops.encodings import rotate
 from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
 from posattn_jax.ops.pair_scores import pair_scores
 
@@ -49,6 +51,39 @@ class Content(nn.Module):
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         return Scores(key=key)
+
+
+class RotaryContent(nn.Module):
+    """(R_t q_t) . (R_s k_s), queries and keys turned by their places (RoPE, Su 2021): see `ops.encodings.rotate`.
+
+    Instead of `Content`, and alone with biases of offsets: a turned query means nothing to an encoding E. On a
+    grid each dimension turns its share of the features. Class tokens, which have no place, are left as they are.
+
+    Attributes:
+      base: of the frequencies.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, RotaryContent
+      >>> layer = PositionalSelfAttention(num_heads=2, terms=(RotaryContent(base=100.0),))
+      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> outputs.shape
+      (1, 12, 8)
+    """
+
+    needs: ClassVar[tuple[Part, ...]] = ("query", "key")
+
+    base: float = 10000.0
+
+    def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
+        if tokens.positions is not None:
+            raise ValueError("RotaryContent turns by places on a grid: points have none")
+        cls = tokens.num_class_tokens
+
+        def turn(x: Array) -> Array:
+            return jnp.concatenate([x[:, :cls], rotate(x[:, cls:], tokens.grid_shape, self.base)], 1)
+
+        return Scores(query=turn(query), key=turn(key))
 
 
 class Positional(nn.Module):
@@ -234,15 +269,12 @@ class RelativeContent(OverDisplacements):
         if not relative:
             raise ValueError("relative_query and relative_key are both False: this is Content()")
         shape = (tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim)
-        init, dtype = self.kernel_init, self.param_dtype
-        tables = {part: self._table(f"{part}_matrices", init, tokens, shape, dtype) for part in relative}
-        cls = {part: self._class_matrices(f"{part}_class_matrices", init, tokens, shape, dtype) for part in relative}
-
-        def score(tables, inputs, sides, cls):
-            matrices = {f"{part}_matrices": table for part, table in tables.items()}
-            return pair_scores(inputs, grid_shape=tokens.grid_shape, **sides, **matrices, **cls)
-
-        sides = {part: side for part, side in (("query", query), ("key", key)) if part not in relative}
-        tables, cls = as_inputs(tokens, (tables, {f"{part}_cls": matrices for part, matrices in cls.items()}))
-        scores = over_reach(score, tables, tokens, tokens.inputs, sides, cls)
+        fields: dict[str, Any] = {"query": query, "key": key, "grid_shape": tokens.grid_shape}
+        fields |= dict.fromkeys(relative)  # what another term needs is not given
+        names = [f"{part}_matrices" for part in relative]
+        tables = {name: self._table(name, self.kernel_init, tokens, shape) for name in names}
+        for part in relative:
+            matrices = self._class_matrices(f"{part}_class_matrices", self.kernel_init, tokens, shape)
+            fields[f"{part}_cls"] = matrices
+        scores = over_reach(lambda tables: pair_scores(tokens.inputs, **tables, **fields), tables, tokens)
         return Scores(pair_scores=scores, limit=self.limit(tokens))

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Query, Sizes, Weights
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.axis_names import MATRIX, named
-from posattn_jax.nn.displacements import OverDisplacements, as_inputs, centre, fan_in_table, kaiming_table, over_reach
+from posattn_jax.nn.displacements import OverDisplacements, fan_in_table, kaiming_table, over_reach
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.siren import Siren
@@ -62,14 +62,13 @@ class Translution(PairValues):
     def average(self, weights: Weights, tokens: Tokens) -> Query:
         heads = 1 if self.share_heads else tokens.num_heads
         shape = (tokens.inputs.shape[-1], heads, tokens.head_dim)
-        table = self._table("matrices", self.kernel_init, tokens, shape, self.param_dtype)
-        cls = self._class_matrices("class_matrices", self.kernel_init, tokens, shape, self.param_dtype)
+        table = self._table("matrices", self.kernel_init, tokens, shape)
+        cls = self._class_matrices("class_matrices", self.kernel_init, tokens, shape)
 
-        def value(table, weights, inputs, cls):
-            return translution(weights, inputs, table, grid_shape=tokens.grid_shape, cls_matrices=cls)
+        def value(table):
+            return translution(weights, tokens.inputs, table, grid_shape=tokens.grid_shape, cls_matrices=cls)
 
-        table, cls = as_inputs(tokens, (table, cls))
-        return over_reach(value, table, tokens, weights, tokens.inputs, cls)
+        return over_reach(value, table, tokens)
 
 
 class LowRankTranslution(PairValues):
@@ -107,27 +106,27 @@ class LowRankTranslution(PairValues):
             raise ValueError(f"rank={self.rank}, down_dim={self.down_dim}: expected at least 1")
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         shape = (c if self.down_dim is None else self.down_dim, h, self.rank)
-        matrix = self.param("matrix", named(fan_in_table, *MATRIX), (c, h, d), self.param_dtype)
+
+        def parameter(name, init, names, *shape):
+            return self.param(name, named(init, *names), shape, self.param_dtype).astype(tokens.inputs.dtype)
+
+        matrix = parameter("matrix", fan_in_table, MATRIX, c, h, d)
         if self.mix_heads:
-            init = named(uniform(1 / math.sqrt(h * self.rank)), "heads", None, None, None)
-            up = self.param("joint_up", init, (h, self.rank, h, d), self.param_dtype)
+            init = uniform(1 / math.sqrt(h * self.rank))
+            up = parameter("joint_up", init, ("heads", None, None, None), h, self.rank, h, d)
         else:
-            init = named(uniform(1 / math.sqrt(self.rank)), "heads", None, None)
-            up = self.param("up", init, (h, self.rank, d), self.param_dtype)
+            up = parameter("up", uniform(1 / math.sqrt(self.rank)), ("heads", None, None), h, self.rank, d)
         down = None
         if self.down_dim is not None:
-            init = named(uniform(1 / math.sqrt(c)), "width", None)
-            down = self.param("down", init, (c, self.down_dim), self.param_dtype)
-        table = self._table("relative", self.kernel_init, tokens, shape, self.param_dtype)
-        cls = self._class_matrices("class_matrices", self.kernel_init, tokens, shape, self.param_dtype)
+            down = parameter("down", uniform(1 / math.sqrt(c)), ("width", None), c, self.down_dim)
+        table = self._table("relative", self.kernel_init, tokens, shape)
+        fields = {"down": down, "grid_shape": tokens.grid_shape}
+        fields["cls_matrices"] = self._class_matrices("class_matrices", self.kernel_init, tokens, shape)
 
-        def value(table, weights, inputs, matrix, up, down, cls):
-            return low_rank_translution(
-                weights, inputs, matrix, table, up, down=down, cls_matrices=cls, grid_shape=tokens.grid_shape
-            )
+        def value(table):
+            return low_rank_translution(weights, tokens.inputs, matrix, table, up, **fields)
 
-        table, *others = as_inputs(tokens, (table, matrix, up, down, cls))
-        outputs = over_reach(value, table, tokens, weights, tokens.inputs, *others)
+        outputs = over_reach(value, table, tokens)
         return outputs / 2 if self.mix_heads else outputs
 
 
@@ -170,18 +169,18 @@ class GeneralTranslution(PairValues):
         c, h, d = tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim
         init = self.kernel_init or uniform(1 / math.sqrt(self.num_bases * c))
         matrices = self.param("bases", named(init, *MATRIX), (self.num_bases, c, h, d), self.param_dtype)
-        cls = self._class_matrices("class_matrices", fan_in_table, tokens, (c, h, d), self.param_dtype)
+        matrices = matrices.astype(tokens.inputs.dtype)
+        cls = self._class_matrices("class_matrices", fan_in_table, tokens, (c, h, d))
         basis = Siren(self.num_bases, hidden_features=32, name="siren") if self.basis is None else self.basis
         if tokens.positions is not None:
-            coefficients = basis(tokens.positions[:, None] - tokens.positions[:, :, None])
-            coefficients, matrices, cls = as_inputs(tokens, (coefficients, matrices, cls))
+            coefficients = basis(tokens.positions[:, None] - tokens.positions[:, :, None]).astype(matrices.dtype)
             return basis_translution(weights, tokens.inputs, matrices, coefficients, cls_matrices=cls)
         table = basis(grid.relative_coordinates(tokens.grid_shape, tokens.reference_shape))
         if self.half_span is not None:
-            table = centre(table, np.minimum(self.limit(tokens), np.subtract(tokens.grid_shape, 1)).tolist())
+            table = grid.centre(table, np.minimum(self.limit(tokens), np.subtract(tokens.grid_shape, 1)).tolist())
 
-        def value(table, weights, inputs, matrices, cls):
-            return basis_translution(weights, inputs, matrices, table, grid_shape=tokens.grid_shape, cls_matrices=cls)
+        def value(table):
+            fields = {"grid_shape": tokens.grid_shape, "cls_matrices": cls}
+            return basis_translution(weights, tokens.inputs, matrices, table, **fields)
 
-        table, matrices, cls = as_inputs(tokens, (table, matrices, cls))
-        return over_reach(value, table, tokens, weights, tokens.inputs, matrices, cls)
+        return over_reach(value, table.astype(matrices.dtype), tokens)

@@ -14,8 +14,10 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Encoding, Part
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import grid
 from posattn_jax.ops.depthwise import depthwise_convolution
-from posattn_jax.ops.kernels import check_kernel, relative_values
+from posattn_jax.ops.kernels import check_kernel
+from posattn_jax.ops.scores import product_sum
 
 
 class DepthwiseConvolution(nn.Module):
@@ -127,6 +129,7 @@ class PlusRelative(nn.Module):
             raise ValueError("PlusRelative has an encoding of a grid: points have none")
         cls, weights = tokens.num_class_tokens, attention.weights()
         encoding = self.encoding(tokens).astype(weights.dtype)
-        relative = relative_values(weights[:, :, cls:, cls:], encoding, tokens.grid_shape)
+        by_pair = grid.toeplitz(encoding, tokens.grid_shape)
+        relative = product_sum("bhts,tshd->bthd", weights[:, :, cls:, cls:], by_pair)
         relative = jnp.pad(relative, [(0, 0), (cls, 0), (0, 0), (0, 0)])
         return (attention.average(value) + relative).astype(value.dtype)

@@ -40,8 +40,12 @@ def by_shifts(inputs: Array, kernel: Array) -> Array:
 def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
     kernel_shape = kernel.shape[:-1]
     if math.prod(kernel_shape) <= MAX_UNROLLED:
-        every = itertools.product(*map(range, kernel_shape))
-        return functools.reduce(jnp.add, (kernel[start] * _grid_at(padded, start, grid_shape) for start in every))
+
+        def term(start: tuple[int, ...]) -> Array:
+            shifted = (slice(first, first + size) for first, size in zip(start, grid_shape, strict=True))
+            return kernel[start] * padded[:, *shifted]
+
+        return functools.reduce(jnp.add, map(term, itertools.product(*map(range, kernel_shape))))
     axis = next(axis for axis, size in enumerate(kernel_shape) if size > 1)
 
     def add_slice(outputs: Array, start: Array) -> tuple[Array, None]:
@@ -51,11 +55,6 @@ def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
 
     zeros = jnp.zeros((len(padded), *grid_shape, padded.shape[-1]), padded.dtype)
     return jax.lax.scan(add_slice, zeros, jnp.arange(kernel_shape[axis]))[0]
-
-
-def _grid_at(padded: Array, start: tuple[int, ...], grid_shape: Shape) -> Array:
-    """As much of a grid as `grid_shape` says, from `start`."""
-    return padded[:, *(slice(first, first + size) for first, size in zip(start, grid_shape, strict=True))]
 
 
 def by_xla(inputs: Array, kernel: Array) -> Array:

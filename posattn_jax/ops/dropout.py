@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array, Bool
+from posattn_jax.axes import Array
 
 LEVELS = 256
 
@@ -15,20 +15,16 @@ def dropped_levels(rate: float) -> int:
     return min(max(round(LEVELS * rate), 1), LEVELS - 1)
 
 
-def kept(rng: Array, shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
-    """True where a random byte is not among the dropped; a 32-bit word serves four neighbours of the last dimension."""
-    *leading, last = shape
-    words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)
-    every_byte = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
-    return every_byte >= dropped_levels(rate)
-
-
 def dropout(inputs: Array, rng: Array, rate: float) -> Array:
     """Inverted dropout: with p = `rate` rounded to a 256th, 0 with probability p, and elsewhere inputs / (1 - p).
 
     Its mean is the inputs. Rates between 0 and 1 are at least 1/256 and at most 255/256.
     """
-    share = dropped_levels(rate) / LEVELS
+    levels = dropped_levels(rate)
+    share = levels / LEVELS
     if share in (0, 1):
         return inputs * int(1 - share)
-    return jnp.where(kept(rng, inputs.shape, rate), inputs / (1 - share), 0)
+    *leading, last = inputs.shape
+    words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)  # a word serves four neighbours
+    every_byte = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
+    return jnp.where(every_byte >= levels, inputs / (1 - share), 0)

@@ -70,8 +70,7 @@ class GridWindows:
 
     def keys(self) -> np.ndarray:
         """The numbers of the keys in every query's window, [t w]."""
-        inside = np.stack([axis.ravel() for axis in np.indices(self._sizes)], -1)
-        return (self._keys[:, None] + inside) @ grid.strides(self.grid_shape)
+        return (self._keys[:, None] + grid.positions(self._sizes)) @ grid.strides(self.grid_shape)
 
     def by_pair(self, axis: int) -> Window:
         """Of an array whose axis `axis` is the queries, and the next the grid of keys."""

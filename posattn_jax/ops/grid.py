@@ -89,6 +89,12 @@ def not_after(offsets: Int[Array, "... p"]) -> Bool[Array, "..."]:
     return ~after
 
 
+def centre(table: Array, half: Shape) -> Array:
+    """The offsets of at most `half`, of a table over offsets with 0 in its middle: [*R ...] -> [*(2 half + 1) ...]."""
+    middle = [size // 2 for size in table.shape[: len(half)]]
+    return table[tuple(slice(m - reach, m + reach + 1) for m, reach in zip(middle, half, strict=True))]
+
+
 def take_patches(values: Array, starts: np.ndarray, size: Shape) -> Array:
     """[*S, ...] -> [n, prod(size), ...]: the block of `size` that begins at each of `starts` [n p]."""
     rest = values.shape[len(size) :]

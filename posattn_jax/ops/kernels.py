@@ -1,4 +1,4 @@
-"""Tables over offsets: those of a convolution's kernel, laid out for a grid, scored with keys, averaged as values."""
+"""Tables over offsets: those of a convolution's kernel, laid out for a grid, and scored with keys."""
 
 import math
 from typing import Literal, get_args
@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Key, Query, RelativeEncoding, Shape, Sizes, Weights
+from posattn_jax.axes import Array, Key, RelativeEncoding, Shape, Sizes, Weights
 from posattn_jax.ops import grid
+from posattn_jax.ops.scores import product_sum
 
 Outside = Literal["clip", "drop"]
 
@@ -98,24 +99,5 @@ def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weigh
     Returns:
       A [b h t s], in float32 or better.
     """
-    dtype = jnp.result_type(jnp.float32, key, encoding)
-    shape = encoding.shape[:-2]
-    flat = encoding.reshape(-1, *encoding.shape[-2:])
-    scores = jnp.einsum("bshd,rhd->bhsr", key, flat, preferred_element_type=dtype)
-    return by_pair(scores.reshape(*scores.shape[:-1], *shape), grid_shape).swapaxes(-1, -2)
-
-
-def relative_values(weights: Weights, encoding: RelativeEncoding, grid_shape: Shape) -> Query:
-    """outputs_t = sum_s alpha_ts A_{s-t}: what values of offsets add to the averages (Shaw 2018, equation 3).
-
-    Args:
-      weights: alpha [b h t s].
-      encoding: A [*R h d].
-      grid_shape: S; t = s = prod(S).
-
-    Returns:
-      [b t h d] in float32 or better.
-    """
-    values = grid.toeplitz(encoding, grid_shape)
-    dtype = jnp.result_type(jnp.float32, weights, encoding)
-    return jnp.einsum("bhts,tshd->bthd", weights, values, preferred_element_type=dtype)
+    scores = product_sum("bshd,rhd->bhsr", key, encoding.reshape(-1, *encoding.shape[-2:]))
+    return by_pair(scores.reshape(*scores.shape[:-1], *encoding.shape[:-2]), grid_shape).swapaxes(-1, -2)

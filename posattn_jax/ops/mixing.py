@@ -14,16 +14,6 @@ from posattn_jax.ops import grid
 Places = Int[Array, "_ p"]
 
 
-def anchors(places: Places, length_ratio: float) -> Places:
-    """floor(gamma t): where queries stand among keys of another length."""
-    return places if length_ratio == 1 else jnp.floor(places * length_ratio).astype(jnp.int32)
-
-
-def offsets(queries: Places, keys: Places) -> Int[Array, "t s p"]:
-    """s - t of every pair."""
-    return keys[None] - queries[:, None]
-
-
 def kernel_entries(offset: Int[Array, "t s p"], half: Sizes) -> tuple[Int[Array, "t s"], Bool[Array, "t s"]]:
     """Of each pair, which entry of a kernel of 2 half + 1 offsets a dimension it meets, clipped; and whether inside."""
     limit = jnp.asarray(half)
@@ -56,8 +46,3 @@ def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "b p"])
     # Reduced modulo M before the division: cosines of large angles lose their digits.
     turns = jnp.sum((products % lengths[:, None, None]) / lengths[:, None, None], -1)
     return (jnp.cos(2 * math.pi * turns) / jnp.sqrt(jnp.prod(lengths, -1))[:, None, None])[:, None]
-
-
-def mix(weights: Float[Array, "#b #h t s"], value: Float[Array, "b s h d"]) -> Float[Array, "b t h d"]:
-    """c_t = sum_s alpha_ts v_s; weights of batch 1 are those of every example."""
-    return jnp.einsum("bhts,bshd->bthd", weights.astype(value.dtype), value)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Features, Float, Key, Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.each_query import GridWindows, map_queries
-from posattn_jax.ops.translution import ClsMatrices, product_sum, table_half
+from posattn_jax.ops.scores import product_sum
+from posattn_jax.ops.translution import ClsMatrices, table_half
 
 
 def pair_scores(

@@ -22,6 +22,11 @@ MASKED = -1e30
 LOWEST = MASKED / 10
 
 
+def product_sum(subscripts: str, x: Array, y: Array) -> Array:
+    """The products of x and y, summed in float32 or better."""
+    return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.promote_types(jnp.float32, jnp.result_type(x, y)))
+
+
 def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
     """Scaled scores under the span's Gaussian: multiplied by G, or with ln G added (Alfons 2022, Algorithm 8)."""
     return scores * jnp.exp(log_gaussian) if span_mode == "multiply" else scores + log_gaussian
@@ -46,11 +51,6 @@ def check_key_mask(key_mask: Array | None) -> None:
     """ValueError unless the mask is bool: an additive one, 0 where it keeps, would keep what it is to leave out."""
     if key_mask is not None and key_mask.dtype != bool:
         raise ValueError(f"key_mask has dtype {key_mask.dtype}: expected bool, True = keep")
-
-
-def causal_mask(queries: Int[Array, "t"], keys: Int[Array, "s"]) -> Bool[Array, "t s"]:
-    """Row-major order: query t attends to keys s <= t."""
-    return keys <= queries[:, None]
 
 
 def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, "..."]]) -> Float[Array, "... s"]:

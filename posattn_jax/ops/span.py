@@ -38,10 +38,8 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
     if not isinstance(sigma, jax.core.Tracer):
         values = np.asarray(sigma)
         if not np.all(np.isfinite(values)) or np.any(_diagonal(values) == 0):
-            allowed = (
-                "finite values, other than 0 on the diagonal" if _is_factor(sigma) else "finite values other than 0"
-            )
-            raise ValueError(f"sigma={values.tolist()}: expected {allowed}")
+            other = ", other than 0 on the diagonal" if _is_factor(sigma) else " other than 0"
+            raise ValueError(f"sigma={values.tolist()}: expected finite values{other}")
 
 
 def check_threshold(threshold: float) -> None:
@@ -203,13 +201,9 @@ def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:
     span that trembles at a border does not change it back and forth. Integers on the host: what they decide is
     compiled.
     """
-    bounds = [None] * len(half) if previous is None else previous
-    return tuple(_bound_for(h, bound) for h, bound in zip(half, bounds, strict=True))
-
-
-def _bound_for(half: int, previous: int | None) -> int:
     sizes = sorted([2**i for i in range(31)] + [3 * 2**i for i in range(30)])
-    wanted = bisect.bisect_left(sizes, half + 1)
-    if previous is not None and half + 1 <= previous <= sizes[wanted + 1]:
-        return previous
-    return sizes[wanted]
+    bounds = []
+    for h, bound in zip(half, previous or [0] * len(half), strict=True):
+        wanted = bisect.bisect_left(sizes, h + 1)
+        bounds.append(bound if h + 1 <= bound <= sizes[wanted + 1] else sizes[wanted])
+    return tuple(bounds)

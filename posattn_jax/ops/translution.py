@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Features, Float, Query, Shape, Sizes, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.each_query import GridWindows, Window, map_queries
+from posattn_jax.ops.scores import product_sum
 
 Matrix = Float[Array, "c #h d"]
 
@@ -213,11 +214,6 @@ def _all_tokens(
 def _shared(weights: Array, inputs: Array, matrix: Matrix) -> Array:
     """Attention's plain values: sum_s alpha_ts x_s W, [b t h d]."""
     return product_sum("bhts,bshd->bthd", weights, product_sum("bsc,chd->bshd", inputs, matrix))
-
-
-def product_sum(subscripts: str, x: Array, y: Array) -> Array:
-    """The products of x and y, summed in float32 or better."""
-    return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.promote_types(jnp.float32, jnp.result_type(x, y)))
 
 
 def table_half(name: str, table: Array, features: int, grid_shape: Sizes) -> Sizes:

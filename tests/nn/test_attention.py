@@ -10,12 +10,11 @@ import pytest
 
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.fixed_terms import RotaryContent
 from posattn_jax.nn.precompute import precompute_encoding
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RotaryContent
 from posattn_jax.ops.attention import factorised
 from tests import oracle
 from tests.support.made_params import made_params

@@ -11,18 +11,17 @@ import pytest
 import scipy.special
 
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.decay import LearnedDecay
+from posattn_jax.nn.decay import LearnedDecay, LinearBias, slopes
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, SinusoidalEncoding
-from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent, slopes
 from posattn_jax.nn.places import FourierPositions
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan, WindowSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias, RotaryContent
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import PlusRelative
 from posattn_jax.ops import grid
-from posattn_jax.ops.rotary import rotate
+from posattn_jax.ops.encodings import rotate
 from tests import oracle
 from tests.support.made_params import made_params
 from tests.support.slow import slow

@@ -10,11 +10,11 @@ from posattn_jax.data.images import GridImages
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.decay import LinearBias
 from posattn_jax.nn.encodings import KernelEncoding, LearnedEncoding, SinusoidalEncoding
-from posattn_jax.nn.fixed_terms import LinearBias, RotaryContent
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeBias, RotaryContent
 from posattn_jax.nn.translution import Translution
 from posattn_jax.system.files import read_metrics
 from posattn_jax.tasks.classification import Classification

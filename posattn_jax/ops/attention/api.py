@@ -19,11 +19,10 @@ from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.factorised import factorised_attention
 from posattn_jax.ops.attention.fused.layout import fused_attention
-from posattn_jax.ops.attention.patch import patch_attention
+from posattn_jax.ops.attention.patches import patch_attention, window_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import tiled_attention
-from posattn_jax.ops.attention.window import window_attention
 from posattn_jax.ops.span import SpanMode
 
 Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "fused", "factorised"]

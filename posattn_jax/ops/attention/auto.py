@@ -8,7 +8,7 @@ import math
 from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import factorised
-from posattn_jax.ops.attention.dense import dense_attention, row_loop
+from posattn_jax.ops.attention.dense import RowLoop, dense_attention
 from posattn_jax.ops.attention.loop import attend
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
@@ -28,7 +28,7 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
     n = grid.num_positions(problem.grid_shape)
     if problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or n < LEAST_POSITIONS:
         return dense_attention(problem)
-    return attend(problem, [row_loop(problem), *window_loops(problem)])
+    return attend(problem, [RowLoop(problem), *window_loops(problem)])
 
 
 def score_share(

@@ -3,23 +3,212 @@
 A row is a run of queries along the first dimension. Its positional scores are (q + v) E^T over the offsets the row
 meets, one matrix product, then shifted so that column s holds offset s - t. Of a row only its outputs and two
 statistics of its softmax are kept: the backward pass computes the weights again.
+
+Axes stand as the products read them, heads first and features before positions: queries [h b i t d] of i rows that are
+computed at once, keys [h b d s], scores [h b i t s], by offset [h b i t r].
 """
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
 from posattn_jax.axes import Query, Weights
-from posattn_jax.ops.attention.loop import attend
+from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.loop import Loop, attend, scan
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.ops.attention.row_loop import RowLoop
 from posattn_jax.ops.attention.rows import choose_rows
 
 
 def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """Outputs [b t h d], and the weights [b h t s] where asked for."""
-    return attend(problem, [row_loop(problem)])
+    return attend(problem, [RowLoop(problem)])
 
 
-def row_loop(problem: Problem) -> RowLoop:
-    """The loop for the rows and heads that are best computed at once."""
-    b, _, h, _ = problem.query.shape
-    all_heads = problem.return_weights or problem.dropout_rate > 0
-    rows, heads = choose_rows(problem.grid_shape, b, h, problem.dtype.itemsize, all_heads, problem.query_shape[0])
-    return RowLoop(problem, rows, heads)
+class RowLoop(Loop):
+    """The loop for the rows and heads that are best computed at once, forward and backward."""
+
+    def __init__(self, problem: Problem):
+        self.rows, heads = choose_rows(problem)
+        super().__init__(problem, heads)
+
+    def cost(self, sigma):
+        return float(grid.num_positions(self.rows.query_shape)) * self.rows.num_positions
+
+    def prepared(self, arrays):
+        """The arrays as the steps read them: rows of queries, features before keys, padded tables of offsets."""
+        rows = self.rows
+        ready = {name: rows.queries(x) for name, x in self.of_queries(arrays).items()}
+        for name in ("key", "value"):
+            if name in arrays:
+                b, h, *_, d = arrays[name].shape
+                ready[name] = arrays[name].reshape(b, h, -1, d).transpose(1, 0, 3, 2)
+        if "encoding" in arrays:
+            ready["encoding"] = rows.pad(jnp.moveaxis(arrays["encoding"], (-2, -1), (0, 1)))  # [h d *R]
+        return ready
+
+    def tables(self, arrays):
+        """What makes logits of terms, by offset: factor and addend [h|1 *R]."""
+        problem, offsets = self.problem, grid.relative_offsets(self.problem.grid_shape)
+        tables = {}
+        if "sigma" in arrays:
+            inside = span.inside_span(offsets, problem.half_of(arrays["sigma"]))
+            coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
+            log_gaussian = span.log_gaussian(coordinates, arrays["sigma"]).astype(self.dtype)
+            tables["addend"] = scores.masked_out(inside, self.dtype)
+            if self.multiply:
+                tables["factor"] = problem.scaling * jnp.exp(log_gaussian)
+            else:
+                tables["addend"] += log_gaussian
+        if problem.is_causal:
+            tables["addend"] = tables.get("addend", 0.0) + scores.masked_out(grid.not_after(offsets), self.dtype)[None]
+        return {name: self.rows.pad(table) for name, table in tables.items()}
+
+    def modulation(self, arrays, tables, starts):
+        """Factor and addend of the rows at `starts`: numbers, or broadcast against [h b i t s]."""
+        factor = self.by_key(tables["factor"], starts) if "factor" in tables else self.problem.scaling
+        addend = self.by_key(tables["addend"], starts) if "addend" in tables else 0.0
+        if "key_addend" in arrays:
+            addend += arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
+        if "block" in arrays:
+            low, high = self.key_range(arrays)
+            where = grid.positions(self.rows.grid_shape)
+            addend += scores.masked_out(jnp.all((where >= low) & (where < high), -1), self.dtype)
+        return factor, addend
+
+    def by_key(self, table, starts):
+        """A table by offset, at the offsets between the queries of the rows and every key: [h|m 1 i t s]."""
+        return self.rows.toeplitz(self.rows.bands(table, starts)[:, None])
+
+    def logits(self, queries, ready, encoding, factor, addend):
+        """Each term is modulated before they are added: the compiler of the CPU would otherwise add them up anew in
+        whatever reads the logits."""
+        logits = addend
+        if encoding is not None:
+            by_offset = self.problem.product("hbitd,hdir->hbitr", queries["position_query"], encoding)
+            logits += factor * self.rows.shift(by_offset)
+        if "key" in ready:
+            logits += factor * self.problem.product("hbitd,hbds->hbits", queries["content_query"], ready["key"])
+        return logits
+
+    def dropped(self, weights, starts, arrays):
+        """Dropout of [h b i t s]; linear, and its own transpose."""
+        if "dropout_rng" not in arrays:
+            return weights
+        h, b, i, t, s = weights.shape
+        strides = grid.strides(self.problem.grid_shape)
+        queries = (starts @ strides)[:, None] + np.arange(t) * strides[0]
+        flat = weights.swapaxes(0, 1).reshape(b, h, i * t, s)
+        flat = scores.dropout(flat, queries.reshape(-1), self.problem.dropout_rate, arrays["dropout_rng"])
+        return flat.reshape(b, h, i, t, s).swapaxes(0, 1)
+
+    def met_encoding(self, ready, starts):
+        """The encodings of the offsets that the rows meet: [h d i r]."""
+        return self.rows.bands(ready["encoding"], starts) if "encoding" in ready else None
+
+    def some_forward(self, arrays):
+        ready, tables = self.prepared(arrays), self.tables(arrays)
+        queries = self.of_queries(ready)
+        value = ready["value"]
+
+        def step(_, xs):
+            starts, queries = xs
+            encoding = self.met_encoding(ready, starts)
+            numerators, largest, total = scores.exponentials(
+                self.logits(queries, ready, encoding, *self.modulation(arrays, tables, starts))
+            )
+            numerators = self.dropped(numerators, starts, arrays)
+            outputs = self.problem.product("hbits,hbds->hbitd", numerators.astype(value.dtype), value)
+            weights = numerators / total if self.problem.return_weights else None
+            return None, (outputs / total, weights, jnp.concatenate([largest, 1 / total], -1))
+
+        starts = jnp.asarray(self.rows.starts) + self.first_query(arrays)
+        outputs, weights, statistics = scan(step, None, (starts, queries))[1]
+        if weights is not None:
+            b, h, *_ = arrays["value"].shape
+            weights = self.rows.grid(weights).reshape(b, h, self.rows.num_positions, self.rows.num_positions)
+        return self.rows.grid(outputs), weights, self.rows.grid(statistics)
+
+    def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
+        """With A the weights, which are computed again, and L the logits:
+
+        dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dA_ts - sum_s A_ts dA_ts)        dA_ts = dO_t . V_s
+        """
+        rows = self.rows
+        (ready, unprepare), tables = jax.vjp(self.prepared, arrays), self.tables(arrays)
+        queries = self.of_queries(ready)
+        if "sigma" in arrays:
+            x = grid.relative_coordinates(self.problem.grid_shape, self.problem.reference_shape)
+            products = jnp.stack([x[..., i] * x[..., j] for i, j in span.pairs(arrays["sigma"])])
+            products = rows.pad(products.astype(self.dtype))  # [m *R]
+
+        def step(carry, xs):
+            starts, queries, statistics, d_outputs, d_kept = xs
+            largest, inverse_total = statistics[..., :1], statistics[..., 1:]
+            encoding, (factor, addend) = self.met_encoding(ready, starts), self.modulation(arrays, tables, starts)
+            logits = self.logits(queries, ready, encoding, factor, addend)
+            weights = jnp.exp(logits - largest) * inverse_total
+            d_weights = self.problem.product("hbitd,hbds->hbits", d_outputs, ready["value"])
+            if d_kept is not None:
+                d_weights += d_kept
+            d_weights = self.dropped(d_weights, starts, arrays)
+            d_logits = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+            d_terms = d_logits * factor
+            added = {"value": _over_queries(d_outputs, self.dropped(weights, starts, arrays))}
+            d_queries = {}
+            if "key" in ready:
+                d_queries["content_query"] = jnp.einsum("hbits,hbds->hbitd", d_terms, ready["key"])
+                added["key"] = _over_queries(queries["content_query"], d_terms)
+            carry = carry | {name: carry[name] + added[name] for name in added}
+            if encoding is not None:
+                d_by_offset = rows.unshift(d_terms)
+                d_queries["position_query"] = jnp.einsum("hbitr,hdir->hbitd", d_by_offset, encoding)
+                d_encoding = _over_batch(queries["position_query"], d_by_offset)
+                carry["encoding"] = rows.add_bands(carry["encoding"], d_encoding, starts)
+            if "sigma" in arrays:
+                d_log = d_logits * logits if self.multiply else d_logits
+                d_log = _over_examples(d_log, each_head=len(arrays["sigma"]) > 1)
+                carry["precision"] -= 0.5 * jnp.einsum("hits,mits->hm", d_log, self.by_key(products, starts)[:, 0])
+            return carry, d_queries
+
+        summed = [name for name in ("key", "value", "encoding") if name in ready]
+        carry = {name: jnp.zeros(ready[name].shape, self.dtype) for name in summed}
+        if "sigma" in arrays:
+            carry["precision"] = jnp.zeros((len(arrays["sigma"]), len(products)), self.dtype)
+        if d_weights is not None:
+            d_weights = rows.queries(d_weights.reshape(-1, self.heads, *rows.grid_shape, rows.num_positions))
+        d_outputs = rows.queries(d_outputs.astype(self.dtype))
+        starts = jnp.asarray(rows.starts) + self.first_query(arrays)
+        xs = (starts, queries, rows.queries(statistics), d_outputs, d_weights)
+        carry, d_queries = scan(step, carry, xs)
+        d_ready = carry | d_queries
+        (cotangents,) = unprepare({name: d_ready[name].astype(x.dtype) for name, x in ready.items()})
+        cotangents = {name: cotangents[name] for name in arrays if name in ready}
+        if "sigma" in arrays:
+            _, to_sigma = jax.vjp(span.precision, arrays["sigma"])
+            (cotangents["sigma"],) = to_sigma(d_ready["precision"].astype(arrays["sigma"].dtype))
+        return cotangents
+
+
+def _over_queries(features, x):
+    """sum_it features[h b i t d] x[h b i t s]: [h b d s]."""
+    return jnp.einsum("hbidt,hbits->hbds", features.swapaxes(-1, -2), x)
+
+
+def _over_batch(features, x):
+    """sum_bt features[h b i t d] x[h b i t r]: [h d i r]. Written out: the compiler would transpose x for an einsum."""
+    h, b, i, t, d = features.shape
+    features = features.transpose(0, 2, 4, 1, 3).reshape(h, i, d, b * t)
+    x = x.swapaxes(1, 2).reshape(h, i, b * t, -1)
+    return lax.dot_general(features, x, (((3,), (2,)), ((0, 1), (0, 1)))).swapaxes(1, 2)
+
+
+def _over_examples(x, each_head):
+    """sum_b x[h b ...], or sum_hb as [1 ...]; as a product with ones: on a CPU several times as fast as the sum.
+
+    Heads and examples stay apart: merged, a batch that is cut over devices would be gathered.
+    """
+    h, b, *rest = x.shape
+    ones = jnp.ones((h, b), x.dtype)
+    x = jnp.einsum("hb,hbx->hx" if each_head else "hb,hbx->x", ones, x.reshape(h, b, -1))
+    return x.reshape(-1, *rest)

@@ -178,8 +178,11 @@ def halo_attention(
     bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])
     if len(bound) == len(far):
         bound = tuple(map(min, bound, far))
-    tables = {name: _within(arguments.get(name), bound) for name in ("relative_encoding", "relative_bias")}
-    arguments |= tables | {"sigma": sigma, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
+    for name in ("relative_encoding", "relative_bias"):
+        if (table := arguments.get(name)) is not None:
+            near = [min(reach, size // 2) for reach, size in zip(bound, table.shape, strict=False)]
+            arguments[name] = grid.centre(table, near)
+    arguments |= {"sigma": sigma, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
     problem = Problem(query, key, value, shape, **arguments)
     if problem.is_pairwise or problem.return_weights or problem.dropout_rate > 0:
         raise ValueError("halo_attention has no weights, no dropout and no scores of pairs: relative_attention has")
@@ -234,14 +237,6 @@ def with_halo(x: Array, exchange: Exchange, line: int, axis_name: str) -> Array:
         before.insert(0, lax.ppermute(last, axis_name, pairs))
         after.append(lax.ppermute(first, axis_name, [(there, here) for here, there in pairs]))
     return jnp.concatenate([*before, x, *after], 1)
-
-
-def _within(table: Array | None, bound: tuple[int, ...]) -> Array | None:
-    """A table over offsets without those beyond the bound."""
-    if table is None:
-        return None
-    sides = [(size // 2, min(reach, size // 2)) for size, reach in zip(table.shape, bound, strict=False)]
-    return table[tuple(slice(middle - reach, middle + reach + 1) for middle, reach in sides)]
 
 
 @functools.cache

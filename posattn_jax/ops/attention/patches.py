@@ -1,16 +1,86 @@
-"""What the layouts of patches share: attention of each query to a block of keys of its own."""
+"""Layouts V2 and V3 (Alfons 2022, Appendix A.2 and A.3): each query attends to a block of N_p keys of its own.
+
+V2, "patch": moved at the borders so that it stays on the grid, PatchSize_i = min(SpanSize_i, S_i).
+
+  K*, V* [b N N_p h d]    the keys and values of every query's patch (Algorithm 11)
+  P [N N_p h d]           E at the offsets of that patch (Algorithm 12), and G* [N N_p] alike
+  SpanMask [N N_p]        |offset_i| <= half_i (Algorithm 13): at a border the patch reaches beyond the span
+
+V3, "window": centred on the query and padded beyond the borders, SpanSize_i = 2 half_i + 1, at most 2 S_i - 1.
+
+  K*, V* [b N N_p h d]    the keys and values of every query's window, of the padded grid (Algorithm 14)
+  E^ [N_p h d], G^ [N_p]  E and G at the offsets of a window, the same for every query
+  SpanMask [N N_p]        the places that hold a key (Algorithm 15), where also |offset_i| <= half_i
+"""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posattn_jax.axes import Array, Bool, Float, Int, Query, Weights
-from posattn_jax.ops import grid, span
+from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
 
 
-def attend_patches(
+def patch_attention(problem: Problem) -> tuple[Query, None]:
+    """Outputs [b t h d] (formula 4).
+
+    A patch's start gives its offsets in any dimension, of size 1 or 2 and where the patch is the whole grid too, where
+    the paper's steps of repeating the first, middle and last patch do not.
+    """
+    shape, half = problem.grid_shape, problem.local_half("patch")
+    size = tuple(min(2 * reach + 1, s) for reach, s in zip(half, shape, strict=True))
+    positions = grid.positions(shape)
+    starts = np.clip(positions - half, 0, np.subtract(shape, size))  # [t p]
+
+    def at_offsets(values: Array) -> Array:
+        """From all relative offsets [*R, ...] to those of every query's patch [t s ...]."""
+        return grid.take_patches(values, starts - positions + np.subtract(shape, 1), size)
+
+    position_scores = 0.0
+    if problem.encoding is not None:
+        queries, p = problem.position_queries(problem.query), at_offsets(problem.encoding)
+        position_scores = problem.product("bthd,tshd->bhts", queries, p)
+    log_g_star = None
+    if problem.sigma is not None:
+        log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
+        log_g_star = (jax.vmap(at_offsets) if problem.sigma.ndim > 1 else at_offsets)(log_g)
+    offsets = jnp.asarray(starts - positions)[:, None] + grid.positions(size)
+
+    def gather(rows: Array) -> Array:
+        return grid.take_patches(rows, starts, size)
+
+    return _attend(problem, gather, offsets, position_scores, log_g_star), None
+
+
+def window_attention(problem: Problem) -> tuple[Query, None]:
+    """Outputs [b t h d] (formula 5)."""
+    shape, half = problem.grid_shape, problem.local_half("window")
+    size = tuple(2 * reach + 1 for reach in half)
+    positions = grid.positions(shape)
+    offsets = jnp.asarray(grid.positions(size) - half)[None]  # [1 s p]
+
+    def gather(rows: Array) -> Array:
+        padding = [(reach, reach) for reach in half] + [(0, 0)] * (rows.ndim - len(half))
+        return grid.take_patches(jnp.pad(rows, padding), positions, size)
+
+    position_scores = 0.0
+    if problem.encoding is not None:
+        e_hat = grid.centre(problem.encoding, half)
+        e_hat = e_hat.reshape(offsets.shape[1], *e_hat.shape[-2:])
+        position_scores = problem.product("bthd,shd->bhts", problem.position_queries(problem.query), e_hat)
+    log_g_hat = None
+    if problem.sigma is not None:
+        coordinates = grid.normalise(offsets, shape, problem.reference_shape)
+        log_g_hat = span.log_gaussian(coordinates, problem.sigma)
+    keys = jnp.asarray(positions)[:, None] + offsets
+    on_grid = jnp.all((keys >= 0) & (keys < np.array(shape)), -1)
+    return _attend(problem, gather, offsets, position_scores, log_g_hat, on_grid), None
+
+
+def _attend(
     problem: Problem,
     gather: Callable[[Array], Array],
     offsets: Int[Array, "#t s p"],
@@ -36,15 +106,16 @@ def attend_patches(
 
     terms = position_scores
     if problem.key is not None:
-        queries, keys = problem.content_queries(problem.query), near(problem.key)
-        terms += jnp.einsum("bthd,btshd->bhts", queries, keys, preferred_element_type=problem.dtype)
+        terms += problem.product("bthd,btshd->bhts", problem.content_queries(problem.query), near(problem.key))
     masks = [] if on_grid is None else [on_grid]
     if problem.sigma is not None:  # the static size bounds the span; of what it holds, the box is known only now
-        masks.append(span.inside_span(offsets, problem.half))
+        masks.append(span.inside_span(offsets, problem.half_of(problem.sigma)))
     if problem.is_causal:  # row-major indices are linear in the coordinates
         masks.append(jnp.sum(offsets * grid.strides(problem.grid_shape), -1) <= 0)
     if problem.key_mask is not None:
         masks.append(near(problem.key_mask)[:, None])
-    weights = problem.weigh(terms, log_gaussian, masks).astype(problem.value.dtype)
-    outputs = jnp.einsum("bhts,btshd->bthd", weights, near(problem.value), preferred_element_type=problem.dtype)
-    return outputs.astype(problem.value.dtype)
+    logits = problem.scaling * terms
+    if log_gaussian is not None:
+        logits = scores.modulate(logits, log_gaussian.astype(problem.dtype), problem.span_mode)
+    weights = scores.masked_softmax(logits, masks).astype(problem.value.dtype)
+    return problem.product("bhts,btshd->bthd", weights, near(problem.value)).astype(problem.value.dtype)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +11,8 @@ import numpy as np
 
 from posattn_jax.axes import (
     Array,
-    Bool,
     Float,
     HeadVector,
-    Int,
     Key,
     KeyMask,
     Query,
@@ -195,14 +192,8 @@ class Problem:
         assert self.span_bound is not None, "a grid is cut within a bound"
         return tuple(self.span_bound)
 
-    @property
-    def half(self) -> Float[Array, "... p"]:
-        """The half-span of `sigma`, [p] or [h p]."""
-        assert self.sigma is not None
-        return self.half_of(self.sigma)
-
     def half_of(self, sigma: Sigma) -> Float[Array, "... p"]:
-        """The half-span of any sigma on this grid."""
+        """The half-span of a sigma on this grid, [p] or [h p]."""
         return span.half_span(sigma, self.threshold, self.whole_shape, self.reference_shape)
 
     @functools.cached_property
@@ -220,14 +211,13 @@ class Problem:
     def static_half(self) -> tuple[int, ...] | None:
         """What no half-span exceeds, where that is known while tracing: the span itself, or else `span_bound`."""
         half = self.span_bound if self.concrete_half is None else self.concrete_half
-        return (
-            None
-            if half is None
-            else tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
-        )
+        if half is None:
+            return None
+        return tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
 
     def local_half(self, implementation: str) -> tuple[int, ...]:
-        """`static_half`, or ValueError where it is not known."""
+        """`static_half` for a local layout, or ValueError where it is not known."""
+        self.check_local(implementation)
         if self.static_half is None:
             raise ValueError(f'implementation="{implementation}" needs span_bound where sigma is traced')
         return self.static_half
@@ -236,7 +226,8 @@ class Problem:
         """The same problem, with sigma NaN where it is traced and its span turns out to exceed `span_bound`."""
         if self.span_bound is None or self.concrete_half is not None:
             return self
-        exceeds = jnp.any(self.half > jnp.asarray(self.span_bound, self.half.dtype))
+        half = self.half_of(self.sigma)
+        exceeds = jnp.any(half > jnp.asarray(self.span_bound, half.dtype))
         return dataclasses.replace(self, sigma=jnp.where(exceeds, jnp.nan, self.sigma))
 
     @property
@@ -255,12 +246,9 @@ class Problem:
         """q + u."""
         return queries if self.content_bias is None else queries + self.content_bias
 
-    def content_scores(self, queries: Query) -> Weights | float:
-        """(q + u) . k of some queries with every key."""
-        if self.key is None:
-            return 0.0
-        queries = self.content_queries(queries)
-        return jnp.einsum("bthd,bshd->bhts", queries, self.key, preferred_element_type=self.dtype)
+    def product(self, subscripts: str, *arrays: Array) -> Array:
+        """Their einsum in `dtype`."""
+        return jnp.einsum(subscripts, *arrays, preferred_element_type=self.dtype)
 
     @functools.cached_property
     def encoding(self) -> Float[Array, "*r h _"] | None:
@@ -280,22 +268,7 @@ class Problem:
             parts.append(jnp.ones((*queries.shape[:-1], 1), queries.dtype))
         return jnp.concatenate(parts, -1)
 
-    def span_at(self, offsets: Int[Array, "... p"], sigma: Sigma) -> tuple[Array, Array]:
-        """ln G, and whether they are inside the span, at some offsets: [h ...]."""
-        coordinates = grid.normalise(offsets, self.grid_shape, self.reference_shape)
-        inside = span.inside_span(offsets, self.half_of(sigma))
-        return span.log_gaussian(coordinates, sigma).astype(self.dtype), inside
-
     def coefficients(self, sigma: Sigma) -> Float[Array, "_ m"]:
         """c of ln G = sum_m c_m offset_i offset_j, for offsets in positions and (i, j) of `span.pairs`: [h|1 m]."""
         units = grid.normalise(np.ones(len(self.grid_shape)), self.grid_shape, self.reference_shape)
         return -0.5 * span.precision(sigma) * jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
-
-    def weigh(
-        self, terms: Weights, log_gaussian: Float[Array, "..."] | None, masks: Sequence[Bool[Array, "..."]]
-    ) -> Weights:
-        """From the summed terms to the weights, before dropout; ln G and masks are broadcast against [b h t s]."""
-        logits = self.scaling * terms
-        if log_gaussian is not None:
-            logits = scores.modulate(logits, log_gaussian.astype(self.dtype), self.span_mode)
-        return scores.masked_softmax(logits, masks)

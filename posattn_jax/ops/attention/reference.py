@@ -5,26 +5,13 @@ It alone has scores and values of single pairs, and tokens that lie on no grid.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Bool, Float, Query, Shape, Sigma, Value, Weights
+from posattn_jax.axes import Query, Value, Weights
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
-
-
-def span_by_pair(
-    sigma: Sigma, threshold: float, grid_shape: Shape, reference_shape: Shape | None = None
-) -> tuple[Float[Array, "... t s"], Bool[Array, "... t s"]]:
-    """ln G, and whether the key is inside the span, for every pair: [t s], or [h t s] with a span a head."""
-    positions = grid.positions(grid_shape)
-    log_g = span.log_gaussian(grid.relative_coordinates(grid_shape, reference_shape), sigma)
-    if sigma.ndim > 1:  # one Gaussian a head: its axis goes last to be carried along, then first again
-        log_g_star = jnp.moveaxis(grid.toeplitz(jnp.moveaxis(log_g, 0, -1), grid_shape), -1, 0)
-    else:
-        log_g_star = grid.toeplitz(log_g, grid_shape)
-    half = span.half_span(sigma, threshold, grid_shape, reference_shape)
-    return log_g_star, span.inside_span(jnp.asarray(positions) - positions[:, None], half)
 
 
 def reference_attention(problem: Problem) -> tuple[Any, Weights]:
@@ -52,24 +39,27 @@ def attention_weights(problem: Problem) -> Weights:
         return jnp.pad(pairs, [(0, 0)] * (pairs.ndim - 2) + [(cls, 0)] * 2, constant_values=fill)
 
     terms = jnp.zeros((b, h, n, n), dtype) if problem.pair_scores is None else problem.pair_scores.astype(dtype)
-    terms += problem.content_scores(query)
+    if problem.key is not None:
+        terms += problem.product("bthd,bshd->bhts", problem.content_queries(query), problem.key)
     if problem.relative_encoding is not None:
         positional = query[:, cls:] if problem.position_bias is None else query[:, cls:] + problem.position_bias
         p = grid.toeplitz(problem.relative_encoding, shape)
-        terms += of_all(jnp.einsum("bthd,tshd->bhts", positional, p, preferred_element_type=dtype), 0)
+        terms += of_all(problem.product("bthd,tshd->bhts", positional, p), 0)
     logits, masks = terms * problem.scaling, []
+    offsets = grid.positions(shape) - grid.positions(shape)[:, None]
     if problem.relative_bias is not None:
         logits += of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, shape), -1, 0), 0)
     if problem.sigma is not None:
-        log_g, inside = span_by_pair(problem.sigma, problem.threshold, shape, problem.reference_shape)
-        logits = scores.modulate(logits, of_all(log_g, 0).astype(dtype), problem.span_mode)
-        masks.append(of_all(inside, True))
+        coordinates = grid.relative_coordinates(shape, problem.reference_shape)
+        log_g = span.log_gaussian(coordinates, jnp.atleast_2d(problem.sigma))  # [h|1 *R]
+        log_g_star = jax.vmap(lambda log_g: grid.toeplitz(log_g, shape))(log_g)
+        logits = scores.modulate(logits, of_all(log_g_star, 0).astype(dtype), problem.span_mode)
+        masks.append(of_all(span.inside_span(jnp.asarray(offsets), problem.half_of(problem.sigma)), True))
     limit = problem.limit
     if limit is not None and any(reach < size - 1 for reach, size in zip(limit, shape, strict=True)):
-        offsets = grid.positions(shape) - grid.positions(shape)[:, None]
         masks.append(of_all(jnp.asarray((np.abs(offsets) <= np.array(limit)).all(-1)), True))
     if problem.is_causal:
-        masks.append(scores.causal_mask(jnp.arange(n), jnp.arange(n)))
+        masks.append(jnp.arange(n) <= jnp.arange(n)[:, None])  # row-major order: keys s <= t
     if problem.key_mask is not None:
         masks.append(problem.key_mask[:, None, None, :])
     weights = scores.masked_softmax(logits, masks)

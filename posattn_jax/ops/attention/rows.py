@@ -13,7 +13,9 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array, Sizes
+from posattn_jax.ops import grid
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
+from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.kernels import relative_shift
 
 # Queries of a row: more make larger products, but also more offsets that only some of them meet.
@@ -25,21 +27,16 @@ class Rows:
     """A grid S cut into rows of queries.
 
     Attributes:
-      grid_shape: S.
+      grid_shape: S, of the keys.
+      query_shape: the grid of the queries, which may be some rows of S.
       run: queries of a row, all along the first dimension.
       at_once: rows that are computed at once.
-      num_queries: along the first dimension, where they are fewer than the keys.
     """
 
     grid_shape: Sizes
+    query_shape: Sizes
     run: int
     at_once: int
-    num_queries: int | None = None
-
-    @property
-    def query_shape(self) -> Sizes:
-        """The grid of the queries."""
-        return (self.num_queries or self.grid_shape[0], *self.grid_shape[1:])
 
     @property
     def num_positions(self) -> int:
@@ -67,9 +64,9 @@ class Rows:
 
         Rows that only fill the last step repeat.
         """
-        row = np.arange(self.steps * self.at_once) % (self.runs * self.line)
-        where = np.stack(np.unravel_index(row, (self.runs, *self.grid_shape[1:])), -1)
-        return (where * np.array([self.run, *(1 for _ in self.grid_shape[1:])])).reshape(self.steps, self.at_once, -1)
+        first = grid.positions((self.runs, *self.grid_shape[1:])) * [self.run, *(1 for _ in self.grid_shape[1:])]
+        rows = np.arange(self.steps * self.at_once) % len(first)
+        return first[rows].reshape(self.steps, self.at_once, -1)
 
     def queries(self, x: Array) -> Array:
         """[b h *S d] -> [steps, h, b, i, t, d], the padding 0."""
@@ -146,14 +143,13 @@ class Rows:
         return jnp.stack([lax.slice_in_dim(x, first, first + keys, axis=-1) for first in firsts], -2)
 
 
-def choose_rows(
-    grid_shape: Sizes, batch: int, num_heads: int, itemsize: int, all_heads: bool, num_queries: int
-) -> tuple[Rows, int]:
+def choose_rows(problem: Problem) -> tuple[Rows, int]:
     """The rows, and the heads to compute at once: few enough for a cache, unless they have to be all."""
-    first, line = grid_shape[0], math.prod(grid_shape[1:])
+    shape, num_queries = problem.grid_shape, problem.query_shape[0]
+    b, _, h, _ = problem.query.shape
     run = -(-num_queries // -(-num_queries // ROW_QUERIES))  # rows of equal length
-    room = score_bytes() // (batch * run * first * line * itemsize)
-    heads = num_heads if all_heads else heads_at_once(num_heads, room)
-    rows = -(-num_queries // run) * line
+    room = score_bytes() // (b * run * math.prod(shape) * problem.dtype.itemsize)
+    heads = h if problem.return_weights or problem.dropout_rate > 0 else heads_at_once(h, room)
+    rows = -(-num_queries // run) * math.prod(shape[1:])
     steps = -(-rows // max(1, room // heads))
-    return Rows(grid_shape, run, -(-rows // steps), num_queries), heads
+    return Rows(shape, problem.query_shape, run, -(-rows // steps)), heads

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from posattn_jax.axes import Array, Sizes
+from posattn_jax.ops import grid
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 
 # Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
@@ -63,21 +64,17 @@ class Tiling:
     @property
     def origins(self) -> np.ndarray:
         """The position of the first query of each group, among the queries: [groups, p]."""
-        where = np.stack(np.unravel_index(np.arange(math.prod(self.groups)), self.groups), -1)
-        return where * np.multiply(self.tile, self.group)
+        return grid.positions(self.groups) * np.multiply(self.tile, self.group)
 
     @property
     def starts(self) -> np.ndarray:
         """The position of the first query of each tile of a group, from that of the group: [tiles, p]."""
-        where = np.stack(np.unravel_index(np.arange(math.prod(self.group)), self.group), -1)
-        return where * np.array(self.tile)
+        return grid.positions(self.group) * np.array(self.tile)
 
     @property
     def relative(self) -> np.ndarray:
         """Key minus query, both counted from the start of the window and of the tile: [tile, window, p]."""
-        queries = np.stack(np.unravel_index(np.arange(math.prod(self.tile)), self.tile), -1)
-        keys = np.stack(np.unravel_index(np.arange(math.prod(self.window)), self.window), -1)
-        return keys - queries[:, None]
+        return grid.positions(self.window) - grid.positions(self.tile)[:, None]
 
     def queries(self, x: Array) -> Array:
         """[b h *S d] -> [groups, b, h, tiles, queries, d], the padding 0."""
@@ -90,14 +87,10 @@ class Tiling:
         return x.reshape(math.prod(self.groups), b, h, math.prod(self.group), math.prod(self.tile), d)
 
     def grid(self, x: Array) -> Array:
-        """The inverse of `queries`: [groups, b, h, tiles, queries, d] -> [b h *S d]."""
+        """The inverse of `queries`, which is its transpose: [groups, b, h, tiles, queries, d] -> [b h *S d]."""
         _, b, h, _, _, d = x.shape
-        p = len(self.tile)
-        x = x.reshape(*self.groups, b, h, *self.group, *self.tile, d)
-        axes = [axis for i in range(p) for axis in (i, p + 2 + i, 2 * p + 2 + i)]
-        x = x.transpose(p, p + 1, *axes, x.ndim - 1)
-        x = x.reshape(b, h, *(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True)), d)
-        return x[(slice(None), slice(None), *(slice(size) for size in self.query_shape))]
+        like = jax.ShapeDtypeStruct((b, h, *self.query_shape, d), x.dtype)
+        return jax.linear_transpose(self.queries, like)(x)[0]
 
     def wrap(self, x: Array) -> Array:
         """[b h *S d] -> [b h d *S], its beginning repeated behind its end: a window may start anywhere modulo S."""
@@ -205,7 +198,6 @@ def tilings(
             tiles = -(-size // t)
             parts = -(-tiles // min(room, tiles))
             group.insert(0, -(-tiles // parts))
-            room //= group[0]
-            room = max(1, room)
+            room = max(1, room // group[0])
         chosen.append((Tiling(grid_shape, query_shape, tile, window, tuple(group)), heads_at_once(num_heads, room)))
     return chosen

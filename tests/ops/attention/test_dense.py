@@ -43,7 +43,7 @@ def test_looped_over_short_rows(float64, monkeypatch, grid_shape, span_mode, per
 @given(run=st.integers(1, 6), line=st.integers(1, 4), first=st.integers(1, 6))
 @settings(deadline=None, max_examples=6)
 def test_shift_takes_the_offset_of_each_key(run, line, first):
-    cut = rows.Rows((first, line), run, 1)
+    cut = rows.Rows((first, line), (first, line), run, 1)
     n, r = first * line, (first + run - 1) * line
     by_offset = np.random.default_rng(0).normal(size=(2, run, r)).astype(np.float32)
     by_key = jax.jit(cut.shift)(by_offset)
@@ -59,7 +59,7 @@ def test_shift_takes_the_offset_of_each_key(run, line, first):
 @pytest.mark.parametrize("grid_shape, run, at_once", [((7,), 3, 2), ((5, 3), 2, 4), ((2, 3, 2), 2, 5)], ids=str)
 def test_rows_cover_the_grid(grid_shape, run, at_once):
     """Every query is in its place, and its row's window holds the offsets that the row meets."""
-    cut = rows.Rows(grid_shape, run, at_once)
+    cut = rows.Rows(grid_shape, grid_shape, run, at_once)
     x = np.arange(2 * 3 * math.prod(grid_shape) * 4.0, dtype=np.float32).reshape(2, 3, *grid_shape, 4)
     np.testing.assert_array_equal(jax.jit(lambda x: cut.grid(cut.queries(x)))(x), x)
     where = np.moveaxis(np.indices(grid_shape, np.float32), 0, -1)[None, None]

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 
+import jax
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Sizes
@@ -94,13 +95,9 @@ class Blocks:
         return x.reshape(-1, BLOCK, d)
 
     def grid(self, pages: Array, b: int, h: int) -> Array:
-        """The inverse of `pages`."""
-        p = len(self.tile)
-        x = pages.reshape(b, h, *self.counts, *self.tile, pages.shape[-1])
-        order = [axis for k in range(p) for axis in (2 + k, 2 + p + k)]
-        x = x.transpose(0, 1, *order, 2 + 2 * p)
-        x = x.reshape(b, h, *(n * t for n, t in zip(self.counts, self.tile, strict=True)), x.shape[-1])
-        return x[(slice(None), slice(None), *(slice(size) for size in self.grid_shape))]
+        """The inverse of `pages`, which is its transpose."""
+        like = jax.ShapeDtypeStruct((b, h, *self.grid_shape, pages.shape[-1]), pages.dtype)
+        return jax.linear_transpose(self.pages, like)(pages)[0]
 
     def bands(self, encoding: Array) -> Array:
         """[*R h d] -> [h * prod(steps) * chunks, 64, d]: the band of every step between blocks."""

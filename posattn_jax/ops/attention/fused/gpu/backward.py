@@ -50,11 +50,9 @@ def backward_operands(plan: Plan) -> list[Operands]:
         Operands(names, turns={"value": "key"}, stages=False),
         Operands(names, turns={"content_query": "query", "position_query": "query", "cotangent": "query"}, stages=True),
     ]
-    return (
-        [*kernels, Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True)]
-        if plan.encodings
-        else kernels
-    )
+    if plan.encodings:
+        kernels.append(Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True))
+    return kernels
 
 
 def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, page: Array) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ from posattn_jax.ops.attention.problem import Problem
 
 # Shared memory of a block of threads: 227 KiB on Hopper, less what Mosaic keeps for itself.
 SHARED_BYTES = 227 * 1024 - 4096
-FEATURES = ("content_query", "position_query", "key", "value", "cotangent")
+OPERANDS = ("content_query", "position_query", "key", "value", "encoding")
 
 
 class FusedGpu(Loop):
@@ -82,8 +82,7 @@ class FusedGpu(Loop):
 
     def features(self, arrays: dict[str, Array]) -> Any:
         """The dtype that all operands of products are brought to."""
-        names = ("content_query", "position_query", "key", "value", "encoding")
-        dtype = jnp.result_type(*(arrays[name] for name in names if name in arrays))
+        dtype = jnp.result_type(*(arrays[name] for name in OPERANDS if name in arrays))
         return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
 
     def plan(self, arrays: dict[str, Array]) -> Plan:
@@ -100,8 +99,7 @@ class FusedGpu(Loop):
     def _plan(self, arrays, blocks, shared):
         b, h, *_ = arrays["value"].shape
         sigma = arrays.get("sigma")
-        names = ("content_query", "position_query", "key", "value", "encoding")
-        widths = {name: padded_width(arrays[name].shape[-1]) for name in names if name in arrays}
+        widths = {name: padded_width(arrays[name].shape[-1]) for name in OPERANDS if name in arrays}
         if shared:
             widths = dict.fromkeys(widths, max(widths.values()))
         return Plan(
@@ -130,13 +128,10 @@ class FusedGpu(Loop):
             half = jnp.where(jnp.isnan(half), 0, half)  # the query alone, whose ln G is NaN
             coefficients = self.problem.coefficients(sigma)
         inputs = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel()}
-        for name in FEATURES:
+        for name in (*OPERANDS, "cotangent"):
             if name in arrays:
-                pages = plan.blocks.pages(arrays[name].astype(plan.warpgroup.features))
-                inputs[name] = split(pages, plan.widths[name])
-        if "encoding" in arrays:
-            bands = plan.blocks.bands(arrays["encoding"].astype(plan.warpgroup.features))
-            inputs["encoding"] = split(bands, plan.widths["encoding"])
+                lay = plan.blocks.bands if name == "encoding" else plan.blocks.pages
+                inputs[name] = split(lay(arrays[name].astype(plan.warpgroup.features)), plan.widths[name])
         if "key_addend" in arrays:
             inputs["key_addend"] = plan.blocks.pages(arrays["key_addend"].astype(dtype))[..., 0]
         return inputs

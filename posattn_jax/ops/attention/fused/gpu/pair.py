@@ -189,21 +189,15 @@ def ravel(where: Sequence[Array], counts: Sequence[int]) -> Array:
     return index
 
 
-def neighbours(plan: Plan, span: Span, block: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """The first of the blocks that hold a position within the half-spans of a block, and how many, a dimension."""
-    first, counts = [], []
+def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], iteration: Callable, carry: Any) -> Any:
+    """carry = iteration(neighbour, carry) for each block that holds a position within the half-spans of a block."""
+    first, counts = [], []  # in each dimension
     for coordinate, t, half, size in zip(block, plan.blocks.tile, span.half, plan.blocks.grid_shape, strict=True):
         low = jnp.maximum(coordinate * t - half, 0)
         high = jnp.minimum(coordinate * t + (t - 1) + half, size - 1)
         shift = t.bit_length() - 1
         first.append(low >> shift)
         counts.append((high >> shift) - first[-1] + 1)
-    return first, counts
-
-
-def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], iteration: Callable, carry: Any) -> Any:
-    """carry = iteration(neighbour, carry) for each neighbour of a block."""
-    first, counts = neighbours(plan, span, block)
 
     def body(index, carry):
         return iteration([low + k for low, k in zip(first, unravel(index, counts), strict=True)], carry)

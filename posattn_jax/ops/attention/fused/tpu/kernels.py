@@ -99,12 +99,7 @@ class Kernels:
 
     def to_queries(self, place: Place, first: Array, last: Array, bounds, ins, outs):
         """The cotangents of queries, and of the coefficients of ln G: [pairs, tile], by the column of a tile."""
-        del last
-
-        @pl.when(first)
-        def _():
-            for out in outs.values():
-                out[...] = jnp.zeros_like(out)
+        _begin_with_zeros(first, outs)
 
         def tile(t, keys):
             rows = self.rows(t, place.query)
@@ -131,12 +126,7 @@ class Kernels:
 
     def to_keys(self, place: Place, first: Array, last: Array, bounds, ins, outs):
         """The cotangents of keys and values, accumulated over the queries' chunks."""
-        del last
-
-        @pl.when(first)
-        def _():
-            for out in outs.values():
-                out[...] = jnp.zeros_like(out)
+        _begin_with_zeros(first, outs)
 
         def tile(s, queries):
             rows = self.rows(s, place.key)
@@ -150,28 +140,22 @@ class Kernels:
                     carry["key"] += self.mix(d_terms, ins["content_query"][of_queries, :], ROWS_WITH_ROWS)
                 return carry
 
-            for name, total in lax.fori_loop(
-                *queries, step, {name: out[rows, :] for name, out in outs.items()}
-            ).items():
+            carry = {name: out[rows, :] for name, out in outs.items()}
+            for name, total in lax.fori_loop(*queries, step, carry).items():
                 outs[name][rows, :] = total
 
         self.each_tile(place, bounds, place.key, place.query, tile, from_keys=True)
 
     def to_encoding(self, place: Place, first: Array, last: Array, bounds, ins, outs):
         """The cotangent of a band of encodings, accumulated over the batch and the queries' lines and chunks."""
-        del last
-        out = outs["encoding"]
-
-        @pl.when(first)
-        def _():
-            out[...] = jnp.zeros_like(out)
+        _begin_with_zeros(first, outs)
 
         def tile(t, keys):
             query = ins["position_query"][self.rows(t, place.query), :]
 
             def step(s, _):
                 d_terms = self.backward(place, bounds, ins, t, s)[2]
-                out[self.band(place, t, s), :] += self.mix(self.by_offset(d_terms), query, ROWS_WITH_ROWS)
+                outs["encoding"][self.band(place, t, s), :] += self.mix(self.by_offset(d_terms), query, ROWS_WITH_ROWS)
 
             lax.fori_loop(*keys, step, None)
 
@@ -229,10 +213,8 @@ class Kernels:
             query, key = ins["content_query"][self.rows(t, place.query), :], ins["key"][self.rows(s, place.key), :]
             terms += self.dot(query, key, COLUMNS_WITH_COLUMNS)
         if "encoding" in ins:
-            query, band = (
-                ins["position_query"][self.rows(t, place.query), :],
-                ins["encoding"][self.band(place, t, s), :],
-            )
+            query = ins["position_query"][self.rows(t, place.query), :]
+            band = ins["encoding"][self.band(place, t, s), :]
             terms += self.by_key(self.dot(query, band, COLUMNS_WITH_COLUMNS))
         along = lax.broadcasted_iota(jnp.int32, (tile, tile), 1) - lax.broadcasted_iota(jnp.int32, (tile, tile), 0)
         along += (s - t) * tile
@@ -260,7 +242,7 @@ class Kernels:
         return masked, logits, factor, products
 
     def backward(self, place, bounds, ins, t, s):
-        """Weights, and the cotangents of logits and terms, as in `WindowLoop`; and what else `logits` returns."""
+        """Weights, and the cotangents of logits and terms, as in layout "tiled"; and what else `logits` returns."""
         logits, unmasked, factor, products = self.logits(place, bounds, ins, t, s)
         rows = self.rows(t, place.query)
         statistics = ins["statistics"][rows, :]
@@ -291,3 +273,10 @@ class Kernels:
     def mix(self, weights, features, axes=COLUMNS_WITH_ROWS):
         """A product of weights or their cotangents with features, in the dtype of these."""
         return self.dot(weights.astype(features.dtype), features, axes)
+
+
+def _begin_with_zeros(first: Array, outs) -> None:
+    @pl.when(first)
+    def _():
+        for out in outs.values():
+            out[...] = jnp.zeros_like(out)

@@ -69,8 +69,7 @@ class FusedTpu(Loop):
         largest, inverse = jnp.split(statistics, 2, -1)
         # Queries that only fill up a line: far below their largest logit every weight is 0.
         columns = [self.lines.lay(largest, -scores.MASKED), self.lines.lay(inverse), self.lines.lay(removed)]
-        learned = {name: x for name, x in arrays.items() if name != "key_addend"}
-        exact = {name: x.astype(self.dtype) for name, x in learned.items()}
+        exact = {name: x.astype(self.dtype) for name, x in arrays.items() if name != "key_addend"}
         _, unprepare = jax.vjp(self.laid_out, exact)
         ins = self.prepared(arrays)
         ins["cotangent"] = self.lines.lay(d_outputs.astype(arrays["value"].dtype))
@@ -210,13 +209,12 @@ class FusedTpu(Loop):
                 return example, place.head, *place.query, 0, 0
             return example, place.head, *clipped(place.key if name in ("key", "value") else place.query), 0
 
-        if name == "encoding":
-            return pl.BlockSpec((None, None, None, None, 2 * lines.chunk, array.shape[-1]), index)
+        rows, columns = array.shape[-2:]
         if name == "key_addend":
-            return pl.BlockSpec((None, None, None, 1, lines.chunk), index)
-        if name == "coefficients":
-            return pl.BlockSpec((None, None, None, None, None, *array.shape[-2:]), index)
-        return pl.BlockSpec((None, None, None, None, lines.chunk, array.shape[-1]), index)
+            columns = lines.chunk
+        elif name not in ("encoding", "coefficients"):
+            rows = lines.chunk
+        return pl.BlockSpec((*(None for _ in array.shape[:-2]), rows, columns), index)
 
 
 def _longest_chunk(problem: Problem, tile: int) -> int:
