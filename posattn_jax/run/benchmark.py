@@ -126,12 +126,8 @@ class Updates:
     """
 
     def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, made: dict[Any, Compiled]):
-        per_epoch = experiment.steps_per_epoch(config, source)
-        self.task = experiment.make_task(config, source)
-        settings = experiment.make_settings(config, per_epoch, self.task)
-        optimizer = experiment.make_optimizer(config, settings, per_epoch)
-        data = [SeedData(config.seed, source, source)]
-        self._training = Program(self.task, optimizer, data, experiment.make_mesh(config), settings)
+        self.task, optimizer, mesh, settings = experiment.prepare(config, source)
+        self._training = Program(self.task, optimizer, [SeedData(config.seed, source, source)], mesh, settings)
         self._state, self._batches = self._training.init(config.seed), [self._training.batches(0)]
         self.waited: list[float] = []
         self._steps, self._clock = steps, Clock(0)

@@ -33,11 +33,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     remembered.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)
-    task = experiment.make_task(config, sources["train"], ConfigDict(saved))
-    per_epoch = experiment.steps_per_epoch(config, sources["train"])
-    settings = experiment.make_settings(config, per_epoch, task)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
-    mesh = experiment.make_mesh(config)
+    task, optimizer, mesh, settings = experiment.prepare(config, sources["train"], ConfigDict(saved))
     checkpoints = Checkpoints(workdir, read_only=True)
     restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
     checkpoints.close()

@@ -60,11 +60,7 @@ def train(
     with first_goes_ahead("data"):
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
-    per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
-    task = experiment.make_task(config, sources[0]["train"])
-    settings = experiment.make_settings(config, per_epoch, task, vmapped=len(configs) > 1)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
-    mesh = experiment.make_mesh(config)
+    task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], vmapped=len(configs) > 1)
     if isinstance(sources[0]["train"], Ordered):
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
