@@ -120,7 +120,6 @@ class Text(DataSet):
         return parts
 
     def files(self) -> Files:
-        """See `DataSet`."""
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
         found = {}
         for field, path in fields.items():
@@ -129,7 +128,6 @@ class Text(DataSet):
         return found
 
     def empty(self, workdir: pathlib.Path) -> SentencePairs:
-        """See `DataSet`."""
         ids, starts, pairs = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros((0, 2), np.int64)
         return SentencePairs(ids, starts, pairs, self.length, tokenizer.of_run(workdir))
 

@@ -158,7 +158,6 @@ class Glue(DataSet):
         return self._prepared is not None or all(path.is_file() for path in self._paths("test"))
 
     def files(self) -> Files:
-        """See `DataSet`."""
         if self._prepared is not None:
             paths = prepared.files(self._prepared)
         else:
@@ -166,7 +165,6 @@ class Glue(DataSet):
         return below(pathlib.Path(self.dir), [path for path in (*paths, self._diagnostic) if path.is_file()])
 
     def empty(self, workdir: pathlib.Path) -> Sentences:
-        """See `DataSet`."""
         return self._sentences([], [], [], of_run(workdir))
 
     def _sentences(self, examples: list, targets: list, groups: list, *more: Any) -> Sentences:

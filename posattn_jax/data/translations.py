@@ -179,7 +179,6 @@ class Translations(DataSet):
         )
 
     def files(self) -> Files:
-        """See `DataSet`."""
         paths: list[pathlib.Path] = []
         for part, language in itertools.product(("train", "validation", "test"), (self.source, self.target)):
             with contextlib.suppress(InputError):  # told when it is read

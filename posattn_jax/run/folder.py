@@ -1,7 +1,6 @@
 """A run folder: which config it belongs to, and that one process at a time trains in it."""
 
 import contextlib
-import fcntl
 import json
 import pathlib
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import name_of
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import OF_THE_PLACE, read_json
+from posattn_jax.system.processes import claim
 from posattn_jax.train.schedule import ENDLESS
 
 # Fields that may change while a run goes on, where the run that it began from lies among them; ...
@@ -47,14 +47,11 @@ def alone_in(workdir: pathlib.Path) -> Iterator[None]:
     """InputError where another process trains in the folder, which is made where it is missing."""
     with contextlib.ExitStack() as stack:
         try:
-            workdir.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((workdir / ".lock").open("w"))
+            file = stack.enter_context(claim(workdir / ".lock"))
         except OSError as error:
             raise InputError(f"--workdir={workdir}: cannot be written to ({error.strerror})") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"--workdir={workdir}: another process is training there") from error
+        if file is None:
+            raise InputError(f"--workdir={workdir}: another process is training there")
         yield
 
 

@@ -8,14 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import IO, Any
 
 from submitit.helpers import DelayedSubmission
 
 from posattn_jax.sweeps import slurm
-from posattn_jax.sweeps.jobs import STOPPED, Job, claim
+from posattn_jax.sweeps.jobs import STOPPED, Job
+from posattn_jax.system.processes import claim, signals
 
 
 @dataclasses.dataclass
@@ -121,14 +122,3 @@ class Worker:
         """Called by submitit before a time limit or a preemption: the job is submitted anew."""
         self._stop()
         return DelayedSubmission(dataclasses.replace(self, process=None))
-
-
-@contextlib.contextmanager
-def signals(handlers: Mapping[int, Any]) -> Iterator[None]:
-    """Handles signals so meanwhile."""
-    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)

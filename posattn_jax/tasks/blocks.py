@@ -154,7 +154,6 @@ class SequenceTask(BlockTask):
         return outputs
 
     def describe(self, params: Params) -> Any:
-        """See `BlockTask`."""
         tokens = jnp.zeros((1, self.length), jnp.int32)
         encoder = {"params": params["encoder"]}
         bounds = self.whole(self.grid_shape)

@@ -112,7 +112,6 @@ class Classification(BlockTask):
         return {"loss": float(totals["loss"]) / count, "accuracy": float(totals["correct"]) / count}
 
     def describe(self, params: Params) -> Any:
-        """See `BlockTask`."""
         _, intermediates = self.model.apply(
             {"params": params},
             **self._nothing(self.input_shape),

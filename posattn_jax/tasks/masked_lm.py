@@ -50,7 +50,6 @@ class MaskedLanguageModelling(SequenceTask):
 
     @classmethod
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> MaskedLanguageModel:
-        """See `Task`."""
         return MaskedLanguageModel(model)
 
     def most(self, length: int) -> int:

@@ -36,7 +36,6 @@ class SentencePrediction(SequenceTask):
 
     @classmethod
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> SequenceClassifier:
-        """See `Task`."""
         return SequenceClassifier(model, knows["num_outputs"])
 
     def _told(self, logits: Float[Array, "b k"]) -> Float[Array, " b"]:

@@ -91,7 +91,7 @@ class Trainer:
         self._tell_memory()
         bar = Progress(settings.total_steps, self.step, self._examples_per_step, self.task.unit, silent=not is_first())
         try:
-            with Interruption() as interruption:
+            with Interruption().noted() as interruption:
                 clock = Clock(self.step)
                 while self.step < last:
                     count = 1 if clock.compiling else min(program.most, *self._steps_until_due(last))
