@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,6 +47,26 @@ def data_set(config: ConfigDict) -> DataSet:
 def task_class(config: ConfigDict) -> type[Task]:
     """What a run does."""
     return class_of(config.task.kind, "task.kind")
+
+
+def keep_programs(config: ConfigDict) -> None:
+    """Keeps every compiled program in `cache_dir`, unless jax was told where to (`JAX_COMPILATION_CACHE_DIR`).
+
+    So a run that goes on, or another of its kind, does not compile again. Programs are found again by what they
+    compute, for which devices, with which jax and which flags; a damaged one is compiled anew. A folder that cannot be
+    written to is no reason to stop: then nothing is kept.
+    """
+    folder = pathlib.Path(config.cache_dir, "compiled")
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
 def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path | None = None) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from posattn_jax.data import cifar, mnist, prepared
-from posattn_jax.data.data_set import DataSet, Reading
-from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split, split
+from posattn_jax.data.data_set import DataSet, Reading, split
+from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split
 from posattn_jax.data.moving_mnist import Clips, Stills
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
@@ -92,7 +92,7 @@ class LabelledImages(DataSet):
         assert train is not None, "every set has a train part"
         test = self.read("test") if self.validation == "test" or reading.evaluates else None
         if self.validation == "split":
-            train, validation = split(train, reading.seed)
+            train, validation = split(train, reading.seed, train_share=0.8)  # 40k / 10k: Alfons 2022, section 4.1
         elif test is None:
             raise InputError(f'data.validation="test": {self.name} has no test part')
         else:

@@ -9,12 +9,13 @@ import io
 import logging
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from posattn_jax.data import text_files
+from posattn_jax.data.data_set import Reading
 from posattn_jax.system import checksums
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_text
@@ -106,6 +107,20 @@ def of_run(workdir: pathlib.Path) -> Tokenizer:
             f"{workdir / MODEL_FILE}: is not the tokenizer of this run, whose SHA-256 is {kept[:12]}... (this one has "
             f"{tokenizer.sha256[:12]}...)"
         )
+    return tokenizer
+
+
+def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = "") -> Tokenizer:
+    """The run's own, in this folder of its own, where it is evaluated, whatever the text; else what `make` returns.
+
+    InputError where the run that is trained has another.
+    """
+    if reading.workdir is None:
+        return make()
+    if reading.evaluates:
+        return of_run(reading.workdir / folder)
+    tokenizer = make()
+    check(tokenizer, reading.workdir / folder)
     return tokenizer
 
 

@@ -17,7 +17,6 @@ from posattn_jax.run.folder import alone_in, check_config
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
-from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
@@ -53,7 +52,7 @@ def train(
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
     config = configs[0]
-    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
+    experiment.keep_programs(config)
     files = experiment.data_set(config).files()
     for workdir in workdirs:
         remembered.check(files, workdir)

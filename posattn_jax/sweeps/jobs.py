@@ -95,6 +95,10 @@ class Job:
             return f"exit code {ended[2]}"
         return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
 
+    def is_due(self, call: str) -> bool:
+        """Whether something is left to do, and it has not failed in this call."""
+        return not self.finished and self.failure(call) is None
+
 
 def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
     """Jobs in groups of one treatment, of at most so many seeds, in the order of the first of each."""

@@ -93,7 +93,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
     ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, _: sys.exit(128 + signum)}
     with signals(ends), progress_table(jobs) as show:
         for _ in range(ROUNDS):
-            pending = [job for job in jobs if not job.finished and job.failure(call) is None]
+            pending = [job for job in jobs if job.is_due(call)]
             if array:
                 pending = [job for job in pending if not job.running]
             if not pending:

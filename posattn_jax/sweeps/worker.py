@@ -50,10 +50,7 @@ class Worker:
             for group in self.groups:
                 with contextlib.ExitStack() as stack:
                     claims = [(job, stack.enter_context(claim(job.log))) for job in group]
-                    self._run([(job, log) for job, log in claims if log is not None and self._is_due(job)], slot)
-
-    def _is_due(self, job: Job) -> bool:
-        return not job.finished and job.failure(self.call) is None
+                    self._run([(job, log) for job, log in claims if log is not None and job.is_due(self.call)], slot)
 
     def _run(self, claimed: Sequence[tuple[Job, IO[str]]], slot: IO[str]) -> None:
         """Trains jobs whose logs are locked: vmapped, and then one by one what that failed at or left to do."""
