@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,15 +85,12 @@ class Text(DataSet):
     vocabulary_size: int = 30_004
     length: int = 128
 
+    name: ClassVar[str] = "text"
+
     def __post_init__(self):
         sequences.check_length(self.length)
         if self.vocabulary_size <= MASK + 1:
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
-
-    @property
-    def name(self) -> str:
-        """Of the set, for people."""
-        return "text"
 
     def load(self, reading: Reading) -> dict[str, SentencePairs]:
         """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""

@@ -6,7 +6,7 @@ import math
 import pathlib
 import sys
 import uuid
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
@@ -76,13 +76,7 @@ class WandbWriter:
         self._run.finish(exit_code=int(sys.exc_info()[0] is not None))
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """Where metrics go."""
-
-    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None: ...
-
-    def close(self) -> None: ...
+Writer = MetricWriter | WandbWriter  # where metrics go
 
 
 class Progress:

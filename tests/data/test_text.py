@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from posattn_jax.data.data_set import split
 from posattn_jax.data import corpus, sequences, text_files, tokenizer
 from posattn_jax.data import lines as lines_
+from posattn_jax.data.data_set import split
 from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP
 from posattn_jax.system.errors import InputError
 from tests.support.made_text import sentences, write_text
