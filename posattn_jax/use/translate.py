@@ -43,15 +43,7 @@ class Translator:
       buckets: the lengths that sources are padded to.
     """
 
-    def __init__(
-        self,
-        task: Translation,
-        params: Any,
-        source: Tokenizer,
-        target: Tokenizer,
-        *,
-        buckets: Sequence[int],
-    ):
+    def __init__(self, task: Translation, params: Any, source: Tokenizer, target: Tokenizer, buckets: Sequence[int]):
         decoding, model = task.decoding, task.model
         self.task, self.params, self.source, self.target = task, jax.device_put(params), source, target
         self.buckets, self.extra_length = tuple(buckets), decoding.extra_length
@@ -130,7 +122,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     data: Any = experiment.data_set(config)
     source, target = data.tokenizers(workdir)
     ratio = parallel.ratio_of_run(workdir)
-    task = experiment.task_of(config, parallel.known(source, target, source is target, ratio, data.buckets))
+    task = experiment.task_of(config, parallel.known(source, target, ratio, data.buckets))
     checkpoints = Checkpoints(workdir, read_only=True)
     steps = checkpoints.steps_to_average(config.train.keep_checkpoints)
     if not steps:
