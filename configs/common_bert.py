@@ -22,8 +22,9 @@ from posattn_jax import (
     SpanConvolution,
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
-from posattn_jax.build.parts import change, part, value_at
+from posattn_jax.build.parts import change, part
 from posattn_jax.data.corpus import Text
+from posattn_jax.system.files import value_at
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Linear
@@ -169,7 +170,7 @@ def fields(name: str, kernel_shape: tuple[int, ...] = (17,), size: str = "") -> 
 def treatments(names: Sequence[str], size: str) -> tuple[Treatment, ...]:
     """Some of `CONVOLUTIONS`, each with all the fields that any of them changes: whichever config they start from."""
     plain = get_config(size, "none")
-    changed = {path: value_at(plain, path) for name in names for path in fields(name, size=size)}
+    changed = {path: value_at(plain.to_dict(), path) for name in names for path in fields(name, size=size)}
     return tuple(Treatment(name, LABELS[name], changed | fields(name, size=size)) for name in names)
 
 

@@ -3,13 +3,12 @@
 import dataclasses
 import pathlib
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 
 Alternative = Literal["greater", "less", "two-sided"]
-ALTERNATIVES = ("greater", "less", "two-sided")
 
 # The random states of Alfons 2022 (Table 4).
 PAPER_SEEDS = (9188, 2755, 361, 1321, 833)
@@ -131,10 +130,10 @@ class Plan:
             for name in hypothesis.names:
                 if name not in names:
                     raise InputError(f'hypothesis "{hypothesis.claim}": no treatment "{name}" ({", ".join(names)})')
-            if hypothesis.alternative not in ALTERNATIVES:
+            if hypothesis.alternative not in get_args(Alternative):
                 raise InputError(
                     f'hypothesis "{hypothesis.claim}": alternative="{hypothesis.alternative}": expected one of '
-                    f"{', '.join(ALTERNATIVES)}"
+                    f"{', '.join(get_args(Alternative))}"
                 )
 
     def seeds_of(self, treatment: Treatment) -> tuple[int, ...]:

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+
 from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten
+from posattn_jax.system.files import OF_THE_PLACE
 
-# Fields in which runs of one treatment may differ: the seed, where the data lies, and what is there to compute with.
-MAY_DIFFER = ("seed", "data.dir", "cache_dir", "data.download")
-MAY_DIFFER += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
+MAY_DIFFER = {"seed", *OF_THE_PLACE}  # fields, in runs of one treatment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +100,13 @@ class Runs:
         first = self.all[0]
         for of_one in self.runs.values():
             for run in of_one:
-                _check_same(of_one[0], run, set(MAY_DIFFER))
+                _check_same(of_one[0], run, MAY_DIFFER)
                 if fields:
-                    _check_same(first, run, fields | set(MAY_DIFFER))
+                    _check_same(first, run, fields | MAY_DIFFER)
 
 
 def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
-    one, other = flatten(a.config), flatten(b.config)
+    one, other = flatten_dict(a.config, sep="."), flatten_dict(b.config, sep=".")
     for name in sorted(one.keys() | other.keys()):
         if one.get(name) != other.get(name) and not any(f"{name}.".startswith(f"{each}.") for each in may_differ):
             raise InputError(

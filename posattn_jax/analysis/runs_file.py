@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan, plan_of
 from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten, unflatten, write_text
+from posattn_jax.system.files import write_text
 
 NAME = "runs.jsonl"
 DIGITS, POINTS = 5, 200  # of what is only drawn
@@ -76,7 +77,7 @@ def read(path: pathlib.Path) -> Runs:
 
 
 def _run(line: dict[str, Any], config: dict[str, Any], shared: dict[str, Any], plan: Plan) -> Run:
-    config, summary = unflatten(config), unflatten(shared | line["summary"])
+    config, summary = unflatten_dict(config, sep="."), unflatten_dict(shared | line["summary"], sep=".")
     figures = line["figures"] if plan.evaluate else summary[plan.summarised]
     return Run(line["treatment"], line["seed"], config, summary, figures, figures[plan.response])
 
@@ -96,7 +97,7 @@ def _read_treatment(line: dict[str, Any], runs: Runs) -> None:
 
 def _split(trees: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The fields that all have, of the same value and type, and the others of each."""
-    flat = [flatten(tree) for tree in trees]
+    flat = [flatten_dict(tree, sep=".") for tree in trees]
     shared = {n: v for n, v in flat[0].items() if all(n in each and repr(each[n]) == repr(v) for each in flat)}
     return shared, [{name: value for name, value in each.items() if name not in shared} for each in flat]
 

@@ -18,7 +18,8 @@ from posattn_jax.analysis.pictures import MARKERS, STYLES, draw_span_sizes, fill
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_spans
-from posattn_jax.analysis.tables import lines_of, value_of
+from posattn_jax.analysis.tables import lines_of
+from posattn_jax.system.files import value_at
 
 SHADES = ("black", "0.55")
 COLUMNS = 3
@@ -102,11 +103,11 @@ def _box_plots(runs: Runs) -> Figure:
 def _by_field(runs: Runs) -> Figure | None:
     """Figures 4 and 5b of Fan 2025: the response against the field that the plan names, and every run."""
     axis_field = runs.plan.axis
-    if axis_field is None or any(isinstance(value_of(run, axis_field), str) for run in runs.all):
+    if axis_field is None or any(isinstance(value_at(run.config, axis_field), str) for run in runs.all):
         return None
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for i, (label, names) in enumerate(lines_of(runs).items()):
-        at = [value_of(runs.runs[name][0], axis_field) for name in names]
+        at = [value_at(runs.runs[name][0].config, axis_field) for name in names]
         responses = [runs.responses(name) for name in names]
         drawn = sorted({len(each) for each in responses})
         counts = f"n = {drawn[0]}" if len(drawn) == 1 else f"n = {drawn[0]} to {drawn[-1]}"

@@ -6,8 +6,8 @@ import numpy as np
 
 from posattn_jax.analysis.findings import Outcome
 from posattn_jax.analysis.markdown_text import interval_text, mean_and_error, plain, table
-from posattn_jax.analysis.runs import Run, Runs
-from posattn_jax.system.files import flatten
+from posattn_jax.analysis.runs import Runs
+from posattn_jax.system.files import value_at
 
 EXPLANATION = (
     "Operations, CPU time (of all cores) and temporary memory are those of one update, forward and backward. "
@@ -25,11 +25,6 @@ def lines_of(runs: Runs) -> dict[str, list[str]]:
     return lines
 
 
-def value_of(run: Run, field: str) -> object:
-    """What a run has at a field of its config."""
-    return flatten(run.config)[field]
-
-
 def by_field(runs: Runs) -> str | None:
     """A row a treatment, a column a value of the field that they differ in, as papers print them.
 
@@ -40,24 +35,24 @@ def by_field(runs: Runs) -> str | None:
     no model for.
     """
     axis, response = runs.plan.axis, runs.plan.response
-    if axis is None or not all(isinstance(value_of(run, axis), str) for run in runs.all):
+    if axis is None or not all(isinstance(value_at(run.config, axis), str) for run in runs.all):
         return None
     columns: dict[tuple[object, str], str] = {}
     for run in runs.all:
         label = runs.plan.treatment(run.treatment).label.rpartition(",")[2].strip()
-        columns[value_of(run, axis), ""] = label
+        columns[value_at(run.config, axis), ""] = label
         if f"{response}_mismatched" in run.figures:
-            columns[value_of(run, axis), "_mismatched"] = f"{label}-mm"
+            columns[value_at(run.config, axis), "_mismatched"] = f"{label}-mm"
     rows = []
     for label, names in lines_of(runs).items():
-        by_value = {value_of(runs.runs[name][0], axis): runs.runs[name] for name in names}
+        by_value = {value_at(runs.runs[name][0].config, axis): runs.runs[name] for name in names}
         found = [
             {run.seed: run.figures[response + suffix] for run in by_value.get(value, [])} for value, suffix in columns
         ]
         seeds = set.intersection(*(set(each) for each in found))
         means = [float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)]
         rows.append([label, *(_mean(each.values()) for each in found), _mean(means)])
-    nothing = {value_of(run, axis): run.summary.get("always_the_same", {}) for run in runs.all}
+    nothing = {value_at(run.config, axis): run.summary.get("always_the_same", {}) for run in runs.all}
     if all(response + suffix in nothing[value] for value, suffix in columns):
         found = [nothing[value][response + suffix] for value, suffix in columns]
         rows.append(["Always the most frequent label, or the mean", *(_mean([x]) for x in (*found, np.mean(found)))])

@@ -4,11 +4,13 @@ import dataclasses
 import functools
 import json
 import pathlib
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import optax
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -24,7 +26,6 @@ from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.auto import LEAST_POSITIONS
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.task import Task
 from posattn_jax.train import pretrained as parameters
@@ -46,6 +47,26 @@ def data_set(config: ConfigDict) -> DataSet:
 def task_class(config: ConfigDict) -> type[Task]:
     """What a run does."""
     return class_of(config.task.kind, "task.kind")
+
+
+def keep_programs(config: ConfigDict) -> None:
+    """Keeps every compiled program in `cache_dir`, unless jax was told where to (`JAX_COMPILATION_CACHE_DIR`).
+
+    So a run that goes on, or another of its kind, does not compile again. Programs are found again by what they
+    compute, for which devices, with which jax and which flags; a damaged one is compiled anew. A folder that cannot be
+    written to is no reason to stop: then nothing is kept.
+    """
+    folder = pathlib.Path(config.cache_dir, "compiled")
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
 def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path | None = None) -> dict[str, Any]:
@@ -143,7 +164,7 @@ def pretrained_run(config: ConfigDict) -> pathlib.Path:
     workdir = pathlib.Path(given.replace("{seed}", str(config.seed)))
     try:
         saved = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-        own, its = flatten(json.loads(json.dumps(model))), flatten(saved["model"])
+        own, its = flatten_dict(json.loads(json.dumps(model)), sep="."), flatten_dict(saved["model"], sep=".")
         positions = saved["model"].get("max_length") or saved["data"]["length"]
     except (OSError, json.JSONDecodeError, KeyError) as error:
         raise InputError(f"task.pretrained={given}: no run there ({workdir / 'config.json'})") from error
@@ -174,16 +195,26 @@ def pretrained(config: ConfigDict, task: Task) -> Callable[[Any], Any] | None:
     return start
 
 
-def make_mesh(config: ConfigDict) -> Mesh:
-    """The devices of a run."""
+class Experiment(NamedTuple):
+    """What a run trains, how, how long, and on which devices."""
+
+    task: Any
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    settings: Settings
+
+
+def prepare(
+    config: ConfigDict, source: Source, trained_with: ConfigDict | None = None, vmapped: bool = False
+) -> Experiment:
+    """The experiment of a source's examples; for the other arguments see `make_task` and `make_settings`."""
+    train: Settings = build(config.train, "train")
+    per_epoch = order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
+    task = make_task(config, source, trained_with)
+    settings = make_settings(config, per_epoch, task, vmapped)
+    optimizer: Adam = build(config.optimizer, "optimizer")
     axes: MeshAxes = build(config.mesh, "mesh")
-    return axes.make()
-
-
-def steps_per_epoch(config: ConfigDict, source: Source) -> int:
-    """The updates of an epoch of a source."""
-    train = build(config.train, "train")
-    return order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
+    return Experiment(task, optimizer.make(settings.total_steps, per_epoch), axes.make(), settings)
 
 
 def make_settings(config: ConfigDict, per_epoch: int, task: Any, vmapped: bool = False) -> Settings:
@@ -203,9 +234,3 @@ def make_settings(config: ConfigDict, per_epoch: int, task: Any, vmapped: bool =
     pays = jax.default_backend() == "gpu" and layouts != {"fused"}
     chooses = vmapped and "auto" in layouts and grid.num_positions(task.grid_shape) >= LEAST_POSITIONS
     return train.decided(per_epoch, needs, pays or chooses)
-
-
-def make_optimizer(config: ConfigDict, settings: Settings, per_epoch: int) -> optax.GradientTransformation:
-    """The config's optimizer, of a run of so many updates."""
-    optimizer: Adam = build(config.optimizer, "optimizer")
-    return optimizer.make(settings.total_steps, per_epoch)

@@ -15,8 +15,6 @@ alone can say has `FROM_DATA` as its metadata and stands in no config.
 
 import dataclasses
 import difflib
-import functools
-import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -153,11 +151,6 @@ def change(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
         except TypeError as error:
             raise InputError(f"config.{path}={_shown(value)}: {error}") from error
     return config
-
-
-def value_at(config: ConfigDict, path: str) -> Any:
-    """The value of a field by its path; a part as a plain dict."""
-    return functools.reduce(operator.getitem, path.split("."), config.to_dict())
 
 
 def without_none(config: ConfigDict) -> ConfigDict:

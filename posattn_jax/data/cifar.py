@@ -98,7 +98,6 @@ class Cifar(ImageRecord):
         return ImageSet(images.reshape(-1, 32, 32, 3), np.concatenate(labels), len(self.names))
 
     def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-        """See `ImageRecord`."""
         found = self._find(folder, split)
         if found is None:
             return []

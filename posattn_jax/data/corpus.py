@@ -3,17 +3,18 @@
 import array
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from posattn_jax.data import cache as kept
 from posattn_jax.data import lines, sequences, text_files, tokenizer
-from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import MASK, Tokenizer
+from posattn_jax.system import checksums
 from posattn_jax.system.errors import InputError
 
 
@@ -84,35 +85,24 @@ class Text(DataSet):
     vocabulary_size: int = 30_004
     length: int = 128
 
+    name: ClassVar[str] = "text"
+
     def __post_init__(self):
         sequences.check_length(self.length)
         if self.vocabulary_size <= MASK + 1:
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
-    @property
-    def name(self) -> str:
-        """Of the set, for people."""
-        return "text"
-
     def load(self, reading: Reading) -> dict[str, SentencePairs]:
-        """See `DataSet`; there is no test part.
-
-        A run that is evaluated keeps its tokenizer, whatever the text; one that is trained refuses a text that makes
-        another.
-        """
+        """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
-        if reading.evaluates and reading.workdir is not None:
-            subwords = tokenizer.of_run(reading.workdir)
-        else:
-            subwords = tokenizer.of_text(text_files.lines(files), files, self.vocabulary_size, cache)
-            if reading.workdir is not None:
-                tokenizer.check(subwords, reading.workdir)
+        make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
+        subwords = tokenizer.of_reading(reading, make)
         train = of_text(files, subwords, self.length, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
             validation = of_text(held_out, subwords, self.length, cache)
         else:
-            train, validation = split(train, reading.seed)
+            train, validation = split(train, reading.seed, train_share=0.95)
         if not len(train):
             raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
         parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
@@ -120,7 +110,6 @@ class Text(DataSet):
         return parts
 
     def files(self) -> Files:
-        """See `DataSet`."""
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
         found = {}
         for field, path in fields.items():
@@ -129,16 +118,8 @@ class Text(DataSet):
         return found
 
     def empty(self, workdir: pathlib.Path) -> SentencePairs:
-        """See `DataSet`."""
         ids, starts, pairs = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros((0, 2), np.int64)
         return SentencePairs(ids, starts, pairs, self.length, tokenizer.of_run(workdir))
-
-
-def split(pairs: SentencePairs, seed: int, train_share: float = 0.95) -> tuple[SentencePairs, SentencePairs]:
-    """Splits into train and validation, at least one pair, by a permutation drawn from the seed."""
-    order = np.random.default_rng(seed).permutation(len(pairs))
-    num_train = min(round(train_share * len(pairs)), len(pairs) - 1)
-    return pairs.select(order[:num_train]), pairs.select(order[num_train:])
 
 
 def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, cache: pathlib.Path) -> SentencePairs:
@@ -152,7 +133,7 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
         np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
 
     folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', lines.VERSION, tokenizer.sha256)[:16]}"
-    kept.folder(folder, make)
+    checksums.keep_folder(folder, make)
     pairs = np.load(folder / "pairs.npy", mmap_mode="r", allow_pickle=False)
     if not len(pairs):
         raise InputError(f"{', '.join(map(str, files))}: no line with text")

@@ -4,6 +4,8 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from posattn_jax.data.batches import Source
 from posattn_jax.data.remembered import Files
 
@@ -63,3 +65,10 @@ class DataSet:
     def again(self, source: Source) -> Source:
         """The examples of a source, laid out as this data set says."""
         return source
+
+
+def split(examples: Any, seed: int, train_share: float) -> tuple[Any, Any]:
+    """Splits into train and validation, at least one example, by a permutation drawn from the seed."""
+    order = np.random.default_rng(seed).permutation(len(examples))
+    num_train = min(round(train_share * len(examples)), len(examples) - 1)
+    return examples.select(order[:num_train]), examples.select(order[num_train:])

@@ -13,7 +13,7 @@ from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.sequences import Metric, Sentences
 from posattn_jax.data.tokenizer import HASH_FILE, Tokenizer, of_run
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 
 Part = Literal["train", "dev", "test"]
 
@@ -158,7 +158,6 @@ class Glue(DataSet):
         return self._prepared is not None or all(path.is_file() for path in self._paths("test"))
 
     def files(self) -> Files:
-        """See `DataSet`."""
         if self._prepared is not None:
             paths = prepared.files(self._prepared)
         else:
@@ -166,7 +165,6 @@ class Glue(DataSet):
         return below(pathlib.Path(self.dir), [path for path in (*paths, self._diagnostic) if path.is_file()])
 
     def empty(self, workdir: pathlib.Path) -> Sentences:
-        """See `DataSet`."""
         return self._sentences([], [], [], of_run(workdir))
 
     def _sentences(self, examples: list, targets: list, groups: list, *more: Any) -> Sentences:
@@ -260,5 +258,5 @@ def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pa
         told = [task.labels[round(each)] for each in own] if task.labels else [f"{x:.3f}" for x in np.clip(own, 0, 5)]
         text = "index\tprediction\n" + "".join(f"{number}\t{answer}\n" for number, answer in enumerate(told))
         paths.append(folder / f"{stem}.tsv")
-        write_atomically(paths[-1], lambda file, text=text: file.write(text.encode()))
+        write_text(paths[-1], text)
     return paths

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from posattn_jax.data import cifar, mnist, prepared
-from posattn_jax.data.data_set import DataSet, Reading
-from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split, split
+from posattn_jax.data.data_set import DataSet, Reading, split
+from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split
 from posattn_jax.data.moving_mnist import Clips, Stills
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
@@ -24,7 +24,6 @@ class Digits(ImageRecord):
     names: tuple[str, ...] = tuple("0123456789")
 
     def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet | None:
-        """See `ImageRecord`."""
         if split != "train":
             return None
         from sklearn.datasets import load_digits  # takes seconds, and most runs read other data
@@ -89,12 +88,11 @@ class LabelledImages(DataSet):
         return images if self.scene is None or images is None else self.scene.of(images, part)
 
     def load(self, reading: Reading) -> dict[str, Any]:
-        """See `DataSet`."""
         train = self.read("train")
         assert train is not None, "every set has a train part"
         test = self.read("test") if self.validation == "test" or reading.evaluates else None
         if self.validation == "split":
-            train, validation = split(train, reading.seed)
+            train, validation = split(train, reading.seed, train_share=0.8)  # 40k / 10k: Alfons 2022, section 4.1
         elif test is None:
             raise InputError(f'data.validation="test": {self.name} has no test part')
         else:
@@ -108,11 +106,9 @@ class LabelledImages(DataSet):
         raise NotImplementedError
 
     def again(self, source: Any) -> Any:
-        """See `DataSet`."""
         return self.lay_out(source.images)
 
     def files(self) -> Files:
-        """See `DataSet`."""
         folder = pathlib.Path(self.dir)
         try:
             record = self.record
@@ -121,7 +117,6 @@ class LabelledImages(DataSet):
         return below(folder, sorted({path for part in ("train", "test") for path in record.files(folder, part)}))
 
     def empty(self, workdir: pathlib.Path) -> Any:
-        """See `DataSet`."""
         return self.made(0)
 
     def made(self, number: int) -> Any:

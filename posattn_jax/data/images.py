@@ -68,13 +68,6 @@ class ImageRecord:
         return []
 
 
-def split(images: ImageSet, seed: int, train_share: float = 0.8) -> tuple[ImageSet, ImageSet]:
-    """Splits into train and validation by a permutation drawn from the seed (Alfons 2022, section 4.1: 40k / 10k)."""
-    order = np.random.default_rng(seed).permutation(len(images))
-    num_train = round(train_share * len(images))
-    return images.select(order[:num_train]), images.select(order[num_train:])
-
-
 @dataclasses.dataclass(frozen=True)
 class GridImages:
     """Images as a model meets them: pixels (x - .5) / .5, mean-pooled, on a grid.

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posattn_jax.data import cache as kept
 from posattn_jax.data import text_files
 from posattn_jax.data.tokenizer import END, Tokenizer
+from posattn_jax.system import checksums
 from posattn_jax.system.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
@@ -48,7 +48,7 @@ def tokenised(side: Side, tokenizer: Tokenizer, cache: pathlib.Path) -> tuple[np
 
     key = text_files.fingerprint(side.files, "lines", VERSION, tokenizer.sha256, *side.part)
     folder = cache / f"lines-{key[:16]}"
-    kept.folder(folder, make)
+    checksums.keep_folder(folder, make)
     ids, starts = read(folder, tokenizer)
     if not len(ids):
         raise InputError(f"{side.name}: no line with text")

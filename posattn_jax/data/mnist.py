@@ -38,7 +38,6 @@ class IdxFiles(ImageRecord):
     channels: int = 1
 
     def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
-        """See `ImageRecord`."""
         found = []
         for name in self._names(split):
             path = self._find(folder, name)
@@ -61,7 +60,6 @@ class IdxFiles(ImageRecord):
         return ImageSet(images[..., None], labels.astype(np.int64), classes)
 
     def files(self, folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-        """See `ImageRecord`."""
         return [path for name in self._names(split) if (path := self._find(folder, name)) is not None]
 
     def _names(self, split: str) -> list[str]:

@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_text
 
 SMALL = {
     "en": "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -50,4 +50,4 @@ def write(folder: pathlib.Path, sizes: dict[str, int], seed: int = 0) -> None:
         lines = [rng.integers(0, 1000, rng.integers(1, 5)).tolist() for _ in range(size)]
         for language in SMALL:
             text = "".join(" ".join(words(number, language) for number in line) + "\n" for line in lines)
-            write_atomically(folder / f"{part}.{language}", lambda file, text=text: file.write(text.encode()))
+            write_text(folder / f"{part}.{language}", text)

@@ -98,8 +98,7 @@ class ParallelText:
     @property
     def knows(self) -> dict[str, Any]:
         """See `batches.Source`."""
-        joint = self.source_tokenizer is self.tokenizer
-        return known(self.source_tokenizer, self.tokenizer, joint, self.length_ratio, self.buckets)
+        return known(self.source_tokenizer, self.tokenizer, self.length_ratio, self.buckets)
 
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
         """The order of training, in batches of so many tokens: see `BucketOrder`."""
@@ -142,12 +141,10 @@ class ParallelText:
         return laid_out
 
 
-def known(
-    source: Tokenizer, target: Tokenizer, joint: bool, length_ratio: float, buckets: tuple[int, ...]
-) -> dict[str, Any]:
-    """What a source `knows`, and what is known of a run without its text."""
+def known(source: Tokenizer, target: Tokenizer, length_ratio: float, buckets: tuple[int, ...]) -> dict[str, Any]:
+    """What a source `knows`, and what is known of a run without its text; joint text has one tokenizer of both."""
     sizes = {"vocabulary_size": target.vocabulary_size, "length_ratio": length_ratio, "length": min(buckets[-1], 32)}
-    sizes |= {"source_vocabulary_size": None if joint else source.vocabulary_size}
+    sizes |= {"source_vocabulary_size": None if source is target else source.vocabulary_size}
     return sizes | {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
 
 

@@ -40,7 +40,6 @@ class PreparedImages(ImageRecord):
     names: tuple[str, ...]
 
     def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
-        """See `ImageRecord`."""
         builder, what = _image_builder(self.name, folder), f'tfds set "{self.name}"'
         with _readable(f"{what} in {folder}"):
             _check_has(what, "split", split, builder.info.splits)

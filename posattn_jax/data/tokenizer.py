@@ -9,15 +9,16 @@ import io
 import logging
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from posattn_jax.data import text_files
+from posattn_jax.data.data_set import Reading
 from posattn_jax.system import checksums
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import write_atomically, write_text
 
 _logger = logging.getLogger(__name__)
 
@@ -91,10 +92,10 @@ def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
         )
 
 
-def keep(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """Saves a run's tokenizer, and its hash, in the run folder."""
-    tokenizer.save(workdir / MODEL_FILE)
-    write_atomically(workdir / HASH_FILE, lambda file: file.write(f"{tokenizer.sha256}  {MODEL_FILE}\n".encode()))
+def keep(tokenizer: Tokenizer, folder: pathlib.Path, name: str = MODEL_FILE) -> None:
+    """Saves a tokenizer, and its hash beside it, in a run folder or in the cache."""
+    tokenizer.save(folder / name)
+    write_text((folder / name).with_suffix(".sha256"), f"{tokenizer.sha256}  {name}\n")
 
 
 def of_run(workdir: pathlib.Path) -> Tokenizer:
@@ -106,6 +107,20 @@ def of_run(workdir: pathlib.Path) -> Tokenizer:
             f"{workdir / MODEL_FILE}: is not the tokenizer of this run, whose SHA-256 is {kept[:12]}... (this one has "
             f"{tokenizer.sha256[:12]}...)"
         )
+    return tokenizer
+
+
+def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = "") -> Tokenizer:
+    """The run's own, in this folder of its own, where it is evaluated, whatever the text; else what `make` returns.
+
+    InputError where the run that is trained has another.
+    """
+    if reading.workdir is None:
+        return make()
+    if reading.evaluates:
+        return of_run(reading.workdir / folder)
+    tokenizer = make()
+    check(tokenizer, reading.workdir / folder)
     return tokenizer
 
 
@@ -188,19 +203,17 @@ def of_text(
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
-    sums = path.with_suffix(".sha256")
-    if not _is_as_saved(path, sums):
+    if not _is_as_saved(path):
         print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        tokenizer = train(lines, vocabulary_size, kind, fold_case, normalization, field)
-        write_atomically(sums, lambda file: file.write(f"{tokenizer.sha256}  {path.name}\n".encode()))
-        tokenizer.save(path)
+        keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
     return read(path)
 
 
-def _is_as_saved(path: pathlib.Path, sums: pathlib.Path) -> bool:
+def _is_as_saved(path: pathlib.Path) -> bool:
     """Whether the cache has a tokenizer; not where it has the SHA-256 of another. Earlier versions kept none."""
     if not path.exists():
         return False
+    sums = path.with_suffix(".sha256")
     if not sums.exists() or sums.read_text(errors="replace").split()[:1] == [checksums.of_file(path)]:
         return True
     _logger.warning("%s: has changed since it was saved: it is made anew", path)

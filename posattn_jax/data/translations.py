@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import pathlib
 from typing import Literal
@@ -92,11 +93,7 @@ class Translations(DataSet):
         return read(self._folder, part, language)
 
     def load(self, reading: Reading) -> dict[str, ParallelText]:
-        """See `DataSet`; of "train" what is within the limit of length.
-
-        A run that is evaluated keeps its tokenizers, whatever the text; one that is trained refuses a text that makes
-        others.
-        """
+        """See `DataSet`, and for tokenizers `of_reading`; of "train" what is within the limit of length."""
         subwords, workdir = self._tokenizers(reading), reading.workdir
         parts = {}
         for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
@@ -140,18 +137,14 @@ class Translations(DataSet):
 
     def _tokenizers(self, reading: Reading) -> tuple[Tokenizer, Tokenizer]:
         """Of the source and of the target; the same where the vocabulary is joint."""
-        if reading.evaluates and reading.workdir is not None:
-            return self.tokenizers(reading.workdir)
+        make = functools.partial(self._tokenizer, cache=reading.cache)
         if not self.source_vocabulary_size:
-            source = target = self._tokenizer("vocabulary_size", reading.cache, self.source, self.target)
-        else:
-            source = self._tokenizer("source_vocabulary_size", reading.cache, self.source)
-            target = self._tokenizer("vocabulary_size", reading.cache, self.target)
-        if reading.workdir is not None:
-            tokenizer.check(target, reading.workdir)
-            if source is not target:
-                tokenizer.check(source, reading.workdir / parallel.SOURCE_FOLDER)
-        return source, target
+            joint = tokenizer.of_reading(reading, lambda: make("vocabulary_size", self.source, self.target))
+            return joint, joint
+        source = functools.partial(make, "source_vocabulary_size", self.source)
+        target = functools.partial(make, "vocabulary_size", self.target)
+        own = tokenizer.of_reading(reading, source, parallel.SOURCE_FOLDER)
+        return own, tokenizer.of_reading(reading, target)
 
     def tokenizers(self, workdir: pathlib.Path) -> tuple[Tokenizer, Tokenizer]:
         """Those that a run was trained with: of the source, and of the target."""
@@ -159,7 +152,7 @@ class Translations(DataSet):
         has_own = bool(self.source_vocabulary_size)
         return (tokenizer.of_run(workdir / parallel.SOURCE_FOLDER) if has_own else target), target
 
-    def _tokenizer(self, field: str, cache: pathlib.Path, *languages: str) -> Tokenizer:
+    def _tokenizer(self, field: str, *languages: str, cache: pathlib.Path) -> Tokenizer:
         """Byte pairs of what is trained on, in some languages together; how many a field says."""
         sides = [self._side(self.train_part, language) for language in languages]
         lines, part = [side.lines for side in sides], "/".join((self.train_part, *languages)) if self.name else ""
@@ -179,7 +172,6 @@ class Translations(DataSet):
         )
 
     def files(self) -> Files:
-        """See `DataSet`."""
         paths: list[pathlib.Path] = []
         for part, language in itertools.product(("train", "validation", "test"), (self.source, self.target)):
             with contextlib.suppress(InputError):  # told when it is read

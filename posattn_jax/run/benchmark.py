@@ -19,7 +19,6 @@ the mesh of the config; the learning rate is 0, so that spans stay. One run more
 import itertools
 import pathlib
 import statistics
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -72,27 +71,16 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
     lists: dict[str, list[Any]] = {
         "implementations": options.implementations,
         "dtypes": options.dtypes if options["dtypes"].present else [config.model.dtype],
-        "batch_sizes": numbers(options, "batch_sizes", int) or [config.train.batch_size],
-        "sigmas": numbers(options, "sigmas", float) or initial_sigmas or [None],
+        "batch_sizes": [config.train.batch_size],
+        "sigmas": initial_sigmas or [None],
     }
+    for name, kind in (("batch_sizes", int), ("sigmas", float)):
+        if options[name].value is not None:
+            lists[name] = command_line.numbers(f"--{name}", options[name].value, kind)
     for name, values in lists.items():
         if not values:
             raise InputError(f"--{name} is empty: expected at least one")
     return [Kind(*row) for row in itertools.product(*lists.values())]
-
-
-def numbers(options: flags.FlagValues, name: str, kind: Callable[[str], Any]) -> list[Any]:
-    """The finite numbers that a flag lists; none where it is not given."""
-    given: Any = options[name].value
-    if given is None:
-        return []
-    try:
-        found = [kind(value) for value in given]
-    except ValueError as error:
-        raise InputError(f"--{name}={','.join(given)}: expected numbers") from error
-    if not found or not np.all(np.isfinite(found)):
-        raise InputError(f"--{name}={','.join(given)}: expected at least one, each finite")
-    return found
 
 
 def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
@@ -126,12 +114,8 @@ class Updates:
     """
 
     def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, made: dict[Any, Compiled]):
-        per_epoch = experiment.steps_per_epoch(config, source)
-        self.task = experiment.make_task(config, source)
-        settings = experiment.make_settings(config, per_epoch, self.task)
-        optimizer = experiment.make_optimizer(config, settings, per_epoch)
-        data = [SeedData(config.seed, source, source)]
-        self._training = Program(self.task, optimizer, data, experiment.make_mesh(config), settings)
+        self.task, optimizer, mesh, settings = experiment.prepare(config, source)
+        self._training = Program(self.task, optimizer, [SeedData(config.seed, source, source)], mesh, settings)
         self._state, self._batches = self._training.init(config.seed), [self._training.batches(0)]
         self.waited: list[float] = []
         self._steps, self._clock = steps, Clock(0)

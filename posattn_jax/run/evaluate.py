@@ -13,10 +13,9 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.tasks.translation import Translation
-from posattn_jax.train import compiled
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.checkpoint import Checkpoints
-from posattn_jax.train.evaluator import Evaluator, predictions
+from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.train.step import abstract_state
 from posattn_jax.use import translate
 
@@ -28,16 +27,12 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise InputError(
             f"--mode=evaluate: a translation is evaluated by one process, and here are {jax.process_count()}"
         )
-    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
+    experiment.keep_programs(config)
     data = experiment.data_set(config)
     remembered.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)
-    task = experiment.make_task(config, sources["train"], ConfigDict(saved))
-    per_epoch = experiment.steps_per_epoch(config, sources["train"])
-    settings = experiment.make_settings(config, per_epoch, task)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
-    mesh = experiment.make_mesh(config)
+    task, optimizer, mesh, settings = experiment.prepare(config, sources["train"], ConfigDict(saved))
     checkpoints = Checkpoints(workdir, read_only=True)
     restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
     checkpoints.close()
@@ -59,7 +54,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         for name, scores in translate.evaluate(translator, data, workdir, sources).items():
             results[name] |= scores
     if "unlabelled" in sources:
-        told = predictions(task, mesh, settings.eval_batch_size, state.params, sources["unlabelled"])
+        told = evaluator.predictions(state.params, sources["unlabelled"])
         groups = sources["unlabelled"].groups
         if is_first():
             written = glue.write_answers(data.name, told, groups, workdir / "answers")

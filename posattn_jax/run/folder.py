@@ -1,23 +1,23 @@
 """A run folder: which config it belongs to, and that one process at a time trains in it."""
 
 import contextlib
-import fcntl
 import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import name_of
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import flatten, read_json
+from posattn_jax.system.files import OF_THE_PLACE, read_json
+from posattn_jax.system.processes import claim
 from posattn_jax.train.schedule import ENDLESS
 
-# Fields that may change while a run goes on: where the data and the run it began from lie, which devices are there; ...
-MAY_CHANGE = ("data.dir", "data.download", "cache_dir", "task.pretrained")
-MAY_CHANGE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
+# Fields that may change while a run goes on, where the run that it began from lies among them; ...
+MAY_CHANGE = (*OF_THE_PLACE, "task.pretrained")
 # ... its length, where the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
 # ... and for an evaluation also the grid that the data lies on, and the layout of attention.
@@ -47,14 +47,11 @@ def alone_in(workdir: pathlib.Path) -> Iterator[None]:
     """InputError where another process trains in the folder, which is made where it is missing."""
     with contextlib.ExitStack() as stack:
         try:
-            workdir.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((workdir / ".lock").open("w"))
+            file = stack.enter_context(claim(workdir / ".lock"))
         except OSError as error:
             raise InputError(f"--workdir={workdir}: cannot be written to ({error.strerror})") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"--workdir={workdir}: another process is training there") from error
+        if file is None:
+            raise InputError(f"--workdir={workdir}: another process is training there")
         yield
 
 
@@ -69,7 +66,7 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
     """InputError where the config differs from the run folder's in a field that may not change."""
     check_version(saved, workdir)
-    now, then = flatten(json.loads(json.dumps(config.to_dict()))), flatten(saved)
+    now, then = flatten_dict(json.loads(json.dumps(config.to_dict())), sep="."), flatten_dict(saved, sep=".")
     differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]
     if differing:
         listed = ", ".join(f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in differing)

@@ -17,7 +17,6 @@ from posattn_jax.run.folder import alone_in, check_config
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
-from posattn_jax.train import compiled
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
@@ -53,18 +52,14 @@ def train(
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
     config = configs[0]
-    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
+    experiment.keep_programs(config)
     files = experiment.data_set(config).files()
     for workdir in workdirs:
         remembered.check(files, workdir)
     with first_goes_ahead("data"):
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
-    per_epoch = experiment.steps_per_epoch(config, sources[0]["train"])
-    task = experiment.make_task(config, sources[0]["train"])
-    settings = experiment.make_settings(config, per_epoch, task, vmapped=len(configs) > 1)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
-    mesh = experiment.make_mesh(config)
+    task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], vmapped=len(configs) > 1)
     if isinstance(sources[0]["train"], Ordered):
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]

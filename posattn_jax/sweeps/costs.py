@@ -72,9 +72,7 @@ def main(argv: list[str]) -> int:
 def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     """Of one update of a config: "operations", "temp_bytes", "cpu_seconds" (of all cores) and "seconds"."""
     source = experiment.load_sources(config)["train"]
-    per_epoch = experiment.steps_per_epoch(config, source)
-    settings = experiment.make_settings(config, per_epoch, experiment.make_task(config, source))
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    task, optimizer, _, settings = experiment.prepare(config, source)
     laid_out = config.copy_and_resolve_references()
     set_all(laid_out.model, implementation="reference")
     parts = [
@@ -83,15 +81,13 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     ]
     batch = {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
 
-    def step_of(which: ConfigDict) -> tuple[Any, Any]:
-        task = experiment.make_task(which, source)
-        return make_train_step(task, optimizer, settings.accumulation_steps), lambda: init_state(
-            task, optimizer, config.seed
-        )
+    def step_of(task: Any) -> tuple[Any, Any]:
+        step = make_train_step(task, optimizer, settings.accumulation_steps)
+        return step, lambda: init_state(task, optimizer, config.seed)
 
-    step, begin = step_of(laid_out)
+    step, begin = step_of(experiment.make_task(laid_out, source))
     counted = operations.count(step, jax.eval_shape(begin), batch)
-    step, begin = step_of(config)
+    step, begin = step_of(task)
     state = jax.jit(begin)()
     compiled = jax.jit(step).lower(state, batch).compile()
     clocks = []

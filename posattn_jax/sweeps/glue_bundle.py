@@ -15,12 +15,13 @@ import pathlib
 import sys
 import zipfile
 
+from ml_collections import ConfigDict
+
 from posattn_jax.data import glue
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically
-from posattn_jax.use import trained
 
 SCORES = ("score", "score_mismatched", "score")  # of the groups of a task, which is judged by them
 
@@ -47,7 +48,7 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
             scores = {path.parent: read_json(path)["best"][metric] for path in finished[task_name]}
             best = max(scores, key=lambda run: scores[run], default=None)
             if best is not None and best not in answered:
-                evaluate(trained.read_config(best), best)
+                evaluate(ConfigDict(read_json(best / "config.json")), best)
                 answered.add(best)
             if best is not None and (path := best / "answers" / f"{stem}.tsv").exists():
                 texts[stem] = path.read_text()

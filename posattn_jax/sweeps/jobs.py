@@ -1,15 +1,13 @@
 """The runs of a sweep as jobs: the commands of each, and how far it is. What is known of a job lies in files."""
 
-import contextlib
 import dataclasses
-import fcntl
 import pathlib
 import re
-import time
-from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import Any
 
 from posattn_jax.system.files import is_evaluated, read_json, read_metrics
+from posattn_jax.system.processes import is_claimed
 
 # What a run exits with after it was asked to stop: it has saved, or had nothing to save yet.
 STOPPED = (130, 143, -2, -15)
@@ -97,46 +95,15 @@ class Job:
             return f"exit code {ended[2]}"
         return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
 
+    def is_due(self, call: str) -> bool:
+        """Whether something is left to do, and it has not failed in this call."""
+        return not self.finished and self.failure(call) is None
+
 
 def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
     """Jobs in groups of one treatment, of at most so many seeds, in the order of the first of each."""
-    groups: list[list[Job]] = []
+    by_treatment: dict[str, list[Job]] = {}
     for job in jobs:
-        fitting = (group for group in groups if group[0].treatment == job.treatment and len(group) < size)
-        group = next(fitting, None)
-        if group is None:
-            groups.append([job])
-        else:
-            group.append(job)
-    return [tuple(group) for group in groups]
-
-
-@contextlib.contextmanager
-def claim(path: pathlib.Path) -> Iterator[IO[str] | None]:
-    """A file opened for appending and locked, or None where another process holds it.
-
-    The lock belongs to the open file: a child process that has inherited it keeps it, should this one be killed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        for _ in range(10):  # `is_claimed` holds it for a moment
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.02)
-            else:
-                yield file
-                return
-        yield None
-
-
-def is_claimed(path: pathlib.Path) -> bool:
-    """Whether a process holds the lock of `claim`."""
-    if not path.exists():
-        return False
-    with path.open(encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+        by_treatment.setdefault(job.treatment, []).append(job)
+    groups = [tuple(own[i : i + size]) for own in by_treatment.values() for i in range(0, len(own), size)]
+    return sorted(groups, key=lambda group: jobs.index(group[0]))

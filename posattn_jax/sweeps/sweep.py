@@ -26,10 +26,11 @@ from typing import Any
 import submitit
 
 from posattn_jax.sweeps import slurm
-from posattn_jax.sweeps.jobs import Job, is_claimed, seed_groups
+from posattn_jax.sweeps.jobs import Job, seed_groups
 from posattn_jax.sweeps.table import progress_table
-from posattn_jax.sweeps.worker import Worker, signals
+from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.processes import is_claimed, signals
 
 # How often workers are started: again where one was killed from outside, or a run that belonged to nobody has ended.
 ROUNDS = 3
@@ -55,18 +56,14 @@ class Executor:
     vmap_seeds: int = 1
 
     def __post_init__(self):
-        if self.workers < 0:
-            raise InputError(f"--workers={self.workers}: expected 0 or more")
-        if self.vmap_seeds < 1:
-            raise InputError(f"--vmap_seeds={self.vmap_seeds}: expected at least 1")
-        if self.timeout_minutes is not None and self.timeout_minutes < 1:
-            raise InputError(f"--timeout_minutes={self.timeout_minutes}: expected at least 1")
-        if self.timeout_minutes is not None and self.cluster != "slurm":
-            raise InputError(f"--timeout_minutes={self.timeout_minutes}: --executor is {self.cluster}")
+        for name, least in (("workers", 0), ("vmap_seeds", 1), ("timeout_minutes", 1)):
+            if (given := getattr(self, name)) is not None and given < least:
+                raise InputError(f"--{name}={given}: expected at least {least}")
+        for name, given in (("timeout_minutes", self.timeout_minutes), ("slurm", ",".join(self.slurm))):
+            if given and self.cluster != "slurm":
+                raise InputError(f"--{name}={given}: --executor is {self.cluster}")
         if self.cluster == "slurm" and shutil.which("srun") is None:
             raise InputError('--executor=slurm: this machine has no command "srun"')
-        if self.slurm and self.cluster != "slurm":
-            raise InputError(f"--slurm={','.join(self.slurm)}: --executor is {self.cluster}")
 
 
 def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
@@ -96,7 +93,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
     ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, _: sys.exit(128 + signum)}
     with signals(ends), progress_table(jobs) as show:
         for _ in range(ROUNDS):
-            pending = [job for job in jobs if not job.finished and job.failure(call) is None]
+            pending = [job for job in jobs if job.is_due(call)]
             if array:
                 pending = [job for job in pending if not job.running]
             if not pending:

@@ -8,14 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import IO, Any
 
 from submitit.helpers import DelayedSubmission
 
 from posattn_jax.sweeps import slurm
-from posattn_jax.sweeps.jobs import STOPPED, Job, claim
+from posattn_jax.sweeps.jobs import STOPPED, Job
+from posattn_jax.system.processes import claim, signals
 
 
 @dataclasses.dataclass
@@ -49,10 +50,7 @@ class Worker:
             for group in self.groups:
                 with contextlib.ExitStack() as stack:
                     claims = [(job, stack.enter_context(claim(job.log))) for job in group]
-                    self._run([(job, log) for job, log in claims if log is not None and self._is_due(job)], slot)
-
-    def _is_due(self, job: Job) -> bool:
-        return not job.finished and job.failure(self.call) is None
+                    self._run([(job, log) for job, log in claims if log is not None and job.is_due(self.call)], slot)
 
     def _run(self, claimed: Sequence[tuple[Job, IO[str]]], slot: IO[str]) -> None:
         """Trains jobs whose logs are locked: vmapped, and then one by one what that failed at or left to do."""
@@ -121,14 +119,3 @@ class Worker:
         """Called by submitit before a time limit or a preemption: the job is submitted anew."""
         self._stop()
         return DelayedSubmission(dataclasses.replace(self, process=None))
-
-
-@contextlib.contextmanager
-def signals(handlers: Mapping[int, Any]) -> Iterator[None]:
-    """Handles signals so meanwhile."""
-    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)

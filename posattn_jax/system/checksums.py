@@ -4,11 +4,15 @@ They are one text file, which `sha256sum --check SHA256SUMS` reads as well.
 """
 
 import hashlib
+import logging
 import os
 import pathlib
+import shutil
+from collections.abc import Callable
 
-from posattn_jax.system.files import write_text
+from posattn_jax.system.files import beside, write_text
 
+_logger = logging.getLogger(__name__)
 FILE = "SHA256SUMS"
 
 
@@ -56,6 +60,42 @@ def damage(folder: pathlib.Path, below: str = "") -> str | None:
         if (name := path.relative_to(folder).as_posix()) not in saved and name.startswith(below):
             return f"{name} is not in {FILE}"
     return None
+
+
+def keep_folder(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
+    """Sees to it that a folder is there as it was made: `make` fills it where it is missing, or damaged.
+
+    It is there only once it is whole, with the SHA-256 of each of its files.
+    """
+    reason = _reason_to_make(path)
+    if reason is None:
+        return
+    if path.exists():
+        _logger.warning("%s: %s: it is made anew", path, reason)
+    temporary = beside(path)
+    damaged = temporary.with_name(f"{temporary.name}.damaged")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        make(temporary)
+        write(temporary)
+        if path.exists() and _reason_to_make(path) is not None:
+            path.rename(damaged)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.exists():  # where another process was quicker it is the same
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _reason_to_make(path: pathlib.Path) -> str | None:
+    try:
+        return damage(path)
+    except FileNotFoundError:
+        return f"it has no {FILE}"
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:

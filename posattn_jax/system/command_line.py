@@ -1,6 +1,7 @@
 """What the commands share: flags with a config file, the folder of results, and errors told in one line."""
 
 import importlib.util
+import math
 import pathlib
 import re
 import signal
@@ -99,14 +100,15 @@ def check_config_given(config: Any) -> None:
         raise InputError("--config=FILE is missing, such as --config=configs/digits.py")
 
 
-def numbers(flag: str, values: list[str]) -> list[int]:
-    """The values of a flag as numbers; InputError unless they are whole, and each is there once."""
+def numbers(flag: str, values: list[str], kind: Callable[[str], Any] = int) -> list[Any]:
+    """The values of a flag as numbers; InputError unless they are finite, of this kind, and each is there once."""
+    given = f"{flag}={','.join(values)}"
     try:
-        found = [int(value) for value in values]
+        found = [kind(value) for value in values]
     except ValueError as error:
-        raise InputError(f"{flag}={','.join(values)}: expected whole numbers") from error
-    if not found or len(set(found)) < len(found):
-        raise InputError(f"{flag}={','.join(values)}: expected at least one number, and each once")
+        raise InputError(f"{given}: expected {'whole ' if kind is int else ''}numbers") from error
+    if not found or len(set(found)) < len(found) or not all(map(math.isfinite, found)):
+        raise InputError(f"{given}: expected at least one number, each finite, and each once")
     return found
 
 

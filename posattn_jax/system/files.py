@@ -2,6 +2,7 @@
 
 import functools
 import json
+import operator
 import os
 import pathlib
 import platform
@@ -9,6 +10,10 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from posattn_jax.system.errors import InputError, RunError
+
+# Fields of a config in which runs of one kind may differ: where the data lies, and what is there to compute with.
+OF_THE_PLACE = ("data.dir", "data.download", "cache_dir")
+OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 
 
 def beside(path: pathlib.Path) -> pathlib.Path:
@@ -74,31 +79,12 @@ def is_evaluated(evaluation: dict[str, Any] | None, summary: dict[str, Any], fie
 
 def has_fields(config: dict[str, Any], fields: dict[str, Any]) -> bool:
     """Whether a `config.json` has these values at these dotted names."""
-
-    def value_at(path: str) -> Any:
-        return functools.reduce(lambda tree, name: tree[name], path.split("."), config)
-
     try:
-        return all(value_at(path) == value for path, value in json.loads(json.dumps(fields)).items())
+        return all(value_at(config, path) == value for path, value in json.loads(json.dumps(fields)).items())
     except (KeyError, TypeError):  # there is no such field
         return False
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of a config by their dotted names: {"a": {"b": 1}} -> {"a.b": 1}."""
-    flat = {}
-    for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
-
-
-def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
-    """What `flatten` was given, without empty branches."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *branches, leaf = name.split(".")
-        node = tree
-        for branch in branches:
-            node = node.setdefault(branch, {})
-        node[leaf] = value
-    return tree
+def value_at(config: dict[str, Any], path: str) -> Any:
+    """The value of a field by its dotted name; of a part a dict."""
+    return functools.reduce(operator.getitem, path.split("."), config)

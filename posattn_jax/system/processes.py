@@ -1,13 +1,18 @@
-"""Several processes at work on one run: how they find each other, and who speaks for all of them.
+"""Several processes at work on one run: how they find each other, who speaks for all of them, and what stops them.
 
 Every process runs the same program on its share of the data; the run folder, on a disk that all of them see, is
 written by the first one, checkpoints by all together.
 """
 
 import contextlib
+import fcntl
 import os
+import pathlib
+import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -65,6 +70,17 @@ def is_first() -> bool:
 
 
 @contextlib.contextmanager
+def signals(handlers: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
+    """Handles signals so meanwhile; yields what handled them before."""
+    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+    try:
+        yield previous
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
 def first_goes_ahead(name: str) -> Iterator[None]:
     """The first process goes through the block alone, then the others: they find in the caches what it has made."""
     if is_first():
@@ -73,3 +89,34 @@ def first_goes_ahead(name: str) -> Iterator[None]:
         multihost_utils.sync_global_devices(name)
     if not is_first():
         yield
+
+
+@contextlib.contextmanager
+def claim(path: pathlib.Path) -> Iterator[IO[str] | None]:
+    """A file opened for appending and locked, or None where another process holds it.
+
+    The lock belongs to the open file: a child process that has inherited it keeps it, should this one be killed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for _ in range(10):  # `is_claimed` holds it for a moment
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.02)
+            else:
+                yield file
+                return
+        yield None
+
+
+def is_claimed(path: pathlib.Path) -> bool:
+    """Whether a process holds the lock of `claim`."""
+    if not path.exists():
+        return False
+    with path.open(encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

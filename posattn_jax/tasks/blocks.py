@@ -15,8 +15,9 @@ from posattn_jax.ops.span import half_span, span_share, span_size
 from posattn_jax.tasks.task import FROM_DATA, Params, Task
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockTask(Task):
-    """A task, a dataclass, of a model with encoder blocks.
+    """A task of a model with encoder blocks.
 
     It describes the intermediates of each block on the grid, see `PositionalSelfAttention`; of a "relative_encoding"
     [*R, h, d] also what lies beyond the span.
@@ -27,8 +28,8 @@ class BlockTask(Task):
         follows the span at run time.
     """
 
-    span_penalty: float
-    span_bounds: tuple[Shape, ...] | None
+    span_penalty: float = 0.0
+    span_bounds: tuple[Shape, ...] | None = dataclasses.field(default=None, metadata=FROM_DATA)
 
     @property
     def blocks(self) -> Sequence[EncoderBlock]:
@@ -44,6 +45,12 @@ class BlockTask(Task):
         """Bounds that no span exceeds."""
         return (tuple(size - 1 for size in grid_shape),) * len(self.blocks)
 
+    def _applied(self, params: Params, rng: Array | None, *inputs: Any, **fields: Any) -> Any:
+        """Outputs and intermediates of the model; without `rng` dropout is off."""
+        rngs = None if rng is None else {"dropout": rng}
+        fields |= {"span_bounds": self.span_bounds, "deterministic": rng is None, "return_intermediates": True}
+        return self.model.apply({"params": params}, *inputs, rngs=rngs, **fields)
+
     def penalty_of(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
         """span_penalty * mean over layers of the span's share of the grid, from the blocks' intermediates."""
         if not self.span_penalty:
@@ -56,8 +63,7 @@ class BlockTask(Task):
 
     def within(self, span_bounds: tuple[Shape, ...]) -> Any:
         """The same task, its layouts made for spans that do not exceed the bounds."""
-        task: Any = self
-        return dataclasses.replace(task, span_bounds=span_bounds)
+        return dataclasses.replace(self, span_bounds=span_bounds)
 
     def half_spans(self, params: Params) -> list[Array]:
         """How far each block's queries see: [p] a block, the largest of its heads."""
@@ -104,7 +110,6 @@ class SequenceTask(BlockTask):
       model: the model.
       input_shape: (t,), of the sequences.
       pad_id: of the token that fills sequences up: nothing attends to it.
-      span_penalty, span_bounds: see `BlockTask`.
     """
 
     unit: ClassVar[str] = "sequences"
@@ -113,8 +118,6 @@ class SequenceTask(BlockTask):
     model: MaskedLanguageModel | SequenceClassifier = dataclasses.field(metadata=FROM_DATA)
     input_shape: Shape = dataclasses.field(metadata=FROM_DATA)
     pad_id: int = dataclasses.field(default=0, metadata=FROM_DATA)
-    span_penalty: float = 0.0
-    span_bounds: tuple[Shape, ...] | None = dataclasses.field(default=None, metadata=FROM_DATA)
 
     @property
     def grid_shape(self) -> Sizes:
@@ -132,7 +135,6 @@ class SequenceTask(BlockTask):
         return self.model.encoder.blocks
 
     def init(self, rng: Array) -> Params:
-        """The parameters of a fresh model."""
         tokens = jnp.zeros((1, self.length), jnp.int32)
         return self.model.init(rng, tokens, span_bounds=self.whole(self.grid_shape))["params"]
 
@@ -140,21 +142,11 @@ class SequenceTask(BlockTask):
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Array, dict[str, Any]]:
         """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off."""
-        outputs: Any = self.model.apply(
-            {"params": params},
-            batch["tokens"],
-            segments=batch["segments"],
-            key_mask=batch["tokens"] != self.pad_id,
-            span_bounds=self.span_bounds,
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
-            return_intermediates=True,
-            **inputs,
-        )
-        return outputs
+        tokens = batch["tokens"]
+        inputs |= {"segments": batch["segments"], "key_mask": tokens != self.pad_id}
+        return self._applied(params, rng, tokens, **inputs)
 
     def describe(self, params: Params) -> Any:
-        """See `BlockTask`."""
         tokens = jnp.zeros((1, self.length), jnp.int32)
         encoder = {"params": params["encoder"]}
         bounds = self.whole(self.grid_shape)

@@ -28,7 +28,6 @@ class Classification(BlockTask):
       num_channels: the features of a position.
       reference_shape: the grid of the data the model was trained on, where `input_shape` is another.
       num_dims: p, of points that lie on no grid; 0: the data lies on one.
-      span_penalty, span_bounds: see `BlockTask`.
     """
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
@@ -41,8 +40,6 @@ class Classification(BlockTask):
     num_channels: int = dataclasses.field(metadata=FROM_DATA)
     reference_shape: Shape | None = dataclasses.field(default=None, metadata=FROM_DATA)
     num_dims: int = dataclasses.field(default=0, metadata=FROM_DATA)
-    span_penalty: float = 0.0
-    span_bounds: tuple[Shape, ...] | None = dataclasses.field(default=None, metadata=FROM_DATA)
 
     @property
     def grid_shape(self) -> Sizes:
@@ -56,11 +53,9 @@ class Classification(BlockTask):
 
     @property
     def reference_grid(self) -> Sizes | None:
-        """The grid that attention met in training, where it was another."""
         return None if self.reference_shape is None else self.model.token_grid(self.reference_shape)
 
     def init(self, rng: Array) -> Params:
-        """The parameters of a fresh model."""
         shape = self.reference_shape or self.input_shape
         bounds = self.whole(self.model.token_grid(shape))
         return self.model.init(rng, **self._nothing(shape), span_bounds=bounds)["params"]
@@ -77,19 +72,9 @@ class Classification(BlockTask):
 
         Without `rng` dropout is off.
         """
-        outputs: Any = self.model.apply(
-            {"params": params},
-            batch["inputs"],
-            self.input_shape,
-            **({"positions": batch["positions"], "key_mask": batch["mask"]} if self.num_dims else {}),
-            reference_shape=self.reference_shape,
-            span_bounds=self.span_bounds,
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
-            return_intermediates=True,
-            **inputs,
-        )
-        return outputs
+        inputs |= {"positions": batch["positions"], "key_mask": batch["mask"]} if self.num_dims else {}
+        given = batch["inputs"], self.input_shape
+        return self._applied(params, rng, *given, reference_shape=self.reference_shape, **inputs)
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
@@ -112,7 +97,6 @@ class Classification(BlockTask):
         return {"loss": float(totals["loss"]) / count, "accuracy": float(totals["correct"]) / count}
 
     def describe(self, params: Params) -> Any:
-        """See `BlockTask`."""
         _, intermediates = self.model.apply(
             {"params": params},
             **self._nothing(self.input_shape),

@@ -33,7 +33,7 @@ class MaskedLanguageModelling(SequenceTask):
       num_special: the ids below are special: they are neither drawn nor put where others stood.
       mask_id: of the special token that hides one.
       mask_share: the probability of a token to be drawn.
-      model, input_shape, pad_id, span_penalty, span_bounds: see `SequenceTask`.
+      model, input_shape, pad_id: see `SequenceTask`.
     """
 
     score: ClassVar[str] = "accuracy"
@@ -50,7 +50,6 @@ class MaskedLanguageModelling(SequenceTask):
 
     @classmethod
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> MaskedLanguageModel:
-        """See `Task`."""
         return MaskedLanguageModel(model)
 
     def most(self, length: int) -> int:

@@ -24,7 +24,7 @@ class SentencePrediction(SequenceTask):
       metric: what the validation is judged by: Matthews' correlation, accuracy, the mean of accuracy and F1 of label
         1, or the mean of Pearson's and Spearman's correlation.
       pretrained: the run folder whose encoder the run starts from; {seed} in it is the run's own.
-      model, input_shape, pad_id, span_penalty, span_bounds: see `SequenceTask`.
+      model, input_shape, pad_id: see `SequenceTask`.
     """
 
     score: ClassVar[str] = "score"
@@ -36,7 +36,6 @@ class SentencePrediction(SequenceTask):
 
     @classmethod
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> SequenceClassifier:
-        """See `Task`."""
         return SequenceClassifier(model, knows["num_outputs"])
 
     def _told(self, logits: Float[Array, "b k"]) -> Float[Array, " b"]:

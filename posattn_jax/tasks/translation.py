@@ -76,7 +76,6 @@ class Translation(Task):
         return (self.length,)
 
     def init(self, rng: Array) -> Params:
-        """The parameters of a fresh model."""
         tokens = jnp.full((1, 2), self.end_id, jnp.int32)
         return self.model.init(rng, tokens, tokens)["params"]
 

@@ -277,15 +277,13 @@ class Checkpoints:
 
 def _of_first_process(decide: Callable[[], int]) -> int:
     """What the first process decides."""
-    if jax.process_count() == 1:
-        return decide()
     decided = decide() if jax.process_index() == 0 else 0
     return int(multihost_utils.broadcast_one_to_all(np.int32(decided)))
 
 
 def _everywhere(done: bool) -> bool:
     """Whether all processes have done it."""
-    return done if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.array(done))))
+    return bool(np.all(multihost_utils.process_allgather(np.array(done))))
 
 
 def _reason(error: Exception) -> str:

@@ -17,7 +17,7 @@ from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_
 
 
 class Evaluator:
-    """Means over a whole source, without dropout."""
+    """Means over a whole source, or predictions, without dropout."""
 
     def __init__(self, task: Task, mesh: Mesh, batch_size: int, seeds: SeedMap = ALONE):
         self.task, self.mesh, self._seeds = task, mesh, seeds
@@ -47,6 +47,13 @@ class Evaluator:
                     totals = self._step(params, batch, totals)
         return [self.task.summarise(each) for each in self._seeds.split(jax.device_get(totals))]
 
+    def predictions(self, params: Any, source: Source) -> np.ndarray:
+        """What `task.predict` tells of every example [n], in order."""
+        predict = jax.jit(self.task.predict, out_shardings=self._replicated)
+        batches = evaluation_batches(source, self.batch_size, own_share(self.mesh))
+        told = [np.asarray(predict(params, put_batch(batch, self.mesh))) for batch in batches]
+        return np.concatenate(told)[: len(source)]
+
     def _add(self, params: Any, batch: Batch, totals: Totals) -> Totals:
         """A batch's totals added to those so far, traced."""
         return jax.tree.map(jnp.add, totals, self.task.loss(params, batch)[1])
@@ -66,11 +73,3 @@ class Evaluator:
             return lax.fori_loop(0, num_batches, body, self.task.zero_totals())
 
         return self._seeds.map(of_one)(params, arrays)
-
-
-def predictions(task: Any, mesh: Mesh, batch_size: int, params: Any, source: Source) -> np.ndarray:
-    """What `task.predict` tells of every example [n], in order."""
-    batch_size = -(-batch_size // num_shards(mesh)) * num_shards(mesh)
-    predict = jax.jit(task.predict, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    batches = evaluation_batches(source, batch_size, own_share(mesh))
-    return np.concatenate([np.asarray(predict(params, put_batch(batch, mesh))) for batch in batches])[: len(source)]

@@ -1,11 +1,15 @@
 """Ctrl-C and SIGTERM end a run between two steps, after it has saved."""
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from types import FrameType
 
 import jax
 from jax.experimental import multihost_utils
+
+from posattn_jax.system.processes import signals
 
 
 class Interrupted(Exception):
@@ -19,7 +23,7 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """While active, the first SIGINT or SIGTERM is noted; a second SIGINT acts at once.
+    """In the block of `noted`, the first SIGINT or SIGTERM is noted; a second SIGINT acts at once.
 
     A second SIGTERM does not: a cluster sends it to every process of a job, and those that started a run pass it on.
 
@@ -30,16 +34,13 @@ class Interruption:
     def __init__(self):
         self.signum: int | None = None
 
-    def __enter__(self) -> "Interruption":
+    @contextlib.contextmanager
+    def noted(self) -> "Iterator[Interruption]":
         note = {signal.SIGINT: self._note, signal.SIGTERM: self._note}
         if jax.process_count() > 1:
             note = {signal.SIGINT: lambda *_: os.kill(os.getpid(), signal.SIGTERM)}
-        self._previous = {signum: signal.signal(signum, handler) for signum, handler in note.items()}
-        return self
-
-    def __exit__(self, *_) -> None:
-        for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
+        with signals(note) as self._previous:
+            yield self
 
     def asked_at(self, step: int) -> bool:
         """Whether to stop now; to be called after every step."""

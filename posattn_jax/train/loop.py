@@ -67,6 +67,7 @@ class Trainer:
         self._bounds = None
         if self.settings.bounds_spans:
             self._bounds = SpanBounds(self.task, self.state.params, program.seeds)
+        self._examples_per_step = program.examples_per_step * len(self.members)
         self._pending: list[tuple[int, int, Figures]] = []
 
     @property
@@ -91,7 +92,7 @@ class Trainer:
         self._tell_memory()
         bar = Progress(settings.total_steps, self.step, self._examples_per_step, self.task.unit, silent=not is_first())
         try:
-            with Interruption() as interruption:
+            with Interruption().noted() as interruption:
                 clock = Clock(self.step)
                 while self.step < last:
                     count = 1 if clock.compiling else min(program.most, *self._steps_until_due(last))
@@ -134,11 +135,6 @@ class Trainer:
     @property
     def _span_bounds(self) -> Bounds | None:
         return None if self._bounds is None else self._bounds.value
-
-    @property
-    def _examples_per_step(self) -> float:
-        """Of all runs."""
-        return self.program.examples_per_step * len(self.members)
 
     def _steps_until_due(self, last: int) -> list[int]:
         """The updates up to each thing that comes next."""

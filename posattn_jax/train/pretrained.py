@@ -1,5 +1,6 @@
 """Parameters of an earlier run: of its best epoch, averaged, or as the start of another run."""
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +17,11 @@ PARTS = ("encoder", "pooler")  # what is taken over: heads are of one task
 
 def read(workdir: pathlib.Path) -> tuple[Any, int]:
     """The parameters of a run's best epoch, and its step; InputError where it has no checkpoint."""
-    checkpoints = Checkpoints(workdir, read_only=True)
-    try:
+    with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         step = checkpoints.best_step()
         if step is None:
             raise InputError(f"{workdir}: the run has no checkpoint of a finished epoch")
         return checkpoints.read_params(step), step
-    finally:
-        checkpoints.close()
 
 
 def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:

@@ -6,13 +6,13 @@ import math
 import pathlib
 import sys
 import uuid
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_metrics, write_atomically, write_json
+from posattn_jax.system.files import read_json, read_metrics, write_json, write_text
 
 WANDB_FILE = "wandb.json"  # in a run folder
 
@@ -27,7 +27,7 @@ class MetricWriter:
         self.path = workdir / "metrics.jsonl"
         if self.path.exists():
             kept = "".join(f"{json.dumps(row)}\n" for row in read_metrics(self.path) if row["step"] <= resume_step)
-            write_atomically(self.path, lambda file: file.write(kept.encode()))
+            write_text(self.path, kept)
         self._file = self.path.open("a", encoding="utf-8")
         # A queue that never fills: a writer thread that died with the disk must not block the run.
         self._events = SummaryWriter(str(workdir / "events"), purge_step=resume_step + 1, max_queue=1_000_000)
@@ -62,12 +62,10 @@ class WandbWriter:
     """
 
     def __init__(self, workdir: pathlib.Path, project: str, config: dict[str, Any]):
-        path = workdir / WANDB_FILE
-        if not path.exists():
-            write_json(path, {"id": uuid.uuid4().hex[:8]})
-        identity = json.loads(path.read_text(encoding="utf-8"))["id"]
+        identity = read_json(workdir / WANDB_FILE) or {"id": uuid.uuid4().hex[:8]}
+        write_json(workdir / WANDB_FILE, identity)
         self._run = load_wandb().init(
-            project=project, name=str(workdir), id=identity, resume="allow", dir=str(workdir), config=config
+            project=project, name=str(workdir), resume="allow", dir=str(workdir), config=config, **identity
         )
 
     def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
@@ -78,13 +76,7 @@ class WandbWriter:
         self._run.finish(exit_code=int(sys.exc_info()[0] is not None))
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """Where metrics go."""
-
-    def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None: ...
-
-    def close(self) -> None: ...
+Writer = MetricWriter | WandbWriter  # where metrics go
 
 
 class Progress:

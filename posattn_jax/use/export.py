@@ -79,12 +79,7 @@ def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
         ids = "ids of tokens: [CLS] first [SEP] second [SEP], or one sentence alone, then [PAD]"
         return [
             {"name": "tokens", "shape": shape, "dtype": "int32", "is": ids},
-            {
-                "name": "segments",
-                "shape": shape,
-                "dtype": "int32",
-                "is": "1 in the second part, its [SEP] too",
-            },
+            {"name": "segments", "shape": shape, "dtype": "int32", "is": "1 in the second part, its [SEP] too"},
         ]
     what = "brightness from 0, black, to 1, white; what else the model asks for is done inside"
     return [{"name": "pixels", "shape": ["b", *run.source.images.images.shape[1:]], "dtype": "float32", "is": what}]

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 import jax
 import numpy as np
 
+from posattn_jax.build import experiment
 from posattn_jax.data import image_files
 from posattn_jax.data.batches import evaluation_batches
 from posattn_jax.system.errors import InputError
-from posattn_jax.train import compiled
 from posattn_jax.use import trained
 
 
@@ -55,7 +55,7 @@ def predict(
         asked, most = run.read_images(found), min(most, len(found))
     else:
         raise InputError(f"--workdir={workdir}: a run of clips: expected one of images or of sentences")
-    compiled.keep(pathlib.Path(run.config.cache_dir) / "compiled")
+    experiment.keep_programs(run.config)
     tell, any_wrong = jax.jit(lambda params, batch: run.task.apply(params, batch)[0]), False
     while some := list(itertools.islice(asked, most)):
         good, wrong = trained.split_errors(some)

@@ -15,7 +15,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
-from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
 from posattn_jax.data import image_files
@@ -137,12 +136,17 @@ def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any
     return [each for each in given if not isinstance(each, InputError)], bool(errors)
 
 
-def read_config(workdir: pathlib.Path) -> ConfigDict:
-    """The config of a run; InputError where there is no run."""
-    config = read_json(workdir / "config.json")
-    if config is None:
+def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
+    """The config of a run of one of these tasks; InputError where there is no such run."""
+    saved = read_json(workdir / "config.json")
+    if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
-    return ConfigDict(config)
+    experiment.check_version(saved, workdir)
+    config = ConfigDict(saved)
+    if not issubclass(experiment.task_class(config), tuple(tasks)):
+        expected = " or ".join(task.__name__ for task in tasks)
+        raise InputError(f"--workdir={workdir}: a run of task {short(config.task.kind)}: expected {expected}")
+    return config
 
 
 def of_run(
@@ -160,11 +164,7 @@ def of_run(
     Raises:
       InputError: no run of these tasks, one without a checkpoint, or one of an earlier version.
     """
-    config = read_config(workdir)
-    check_version(config, workdir)
-    if not issubclass(experiment.task_class(config), tuple(tasks)):
-        expected = " or ".join(task.__name__ for task in tasks)
-        raise InputError(f"--workdir={workdir}: a run of task {short(config.task.kind)}: expected {expected}")
+    config = read_config(workdir, tasks)
     config.mesh.grid = 1
     set_all(config.model, implementation=implementation)
     data = experiment.data_set(config)

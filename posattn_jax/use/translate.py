@@ -15,8 +15,6 @@ from ml_collections import ConfigDict
 
 from posattn_jax.analysis import translation_scores
 from posattn_jax.build import experiment
-from posattn_jax.build.experiment import check_version
-from posattn_jax.build.names import short
 from posattn_jax.build.parts import change
 from posattn_jax.data import parallel
 from posattn_jax.data.buckets import padded_length
@@ -28,7 +26,6 @@ from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.translation import Translation
-from posattn_jax.train import compiled
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.pretrained import average
 from posattn_jax.use.trained import read_config
@@ -46,15 +43,7 @@ class Translator:
       buckets: the lengths that sources are padded to.
     """
 
-    def __init__(
-        self,
-        task: Translation,
-        params: Any,
-        source: Tokenizer,
-        target: Tokenizer,
-        *,
-        buckets: Sequence[int],
-    ):
+    def __init__(self, task: Translation, params: Any, source: Tokenizer, target: Tokenizer, buckets: Sequence[int]):
         decoding, model = task.decoding, task.model
         self.task, self.params, self.source, self.target = task, jax.device_put(params), source, target
         self.buckets, self.extra_length = tuple(buckets), decoding.extra_length
@@ -127,16 +116,13 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     Raises:
       InputError: no run of translation, or one without a checkpoint.
     """
-    config = read_config(workdir)
-    check_version(config, workdir)
-    if experiment.task_class(config) is not Translation:
-        raise InputError(f"--workdir={workdir}: a run of task {short(config.task.kind)}: expected Translation")
+    config = read_config(workdir, (Translation,))
     if changes is not None:
         change(config, {"task.decoding": changes.task.decoding})
     data: Any = experiment.data_set(config)
     source, target = data.tokenizers(workdir)
     ratio = parallel.ratio_of_run(workdir)
-    task = experiment.task_of(config, parallel.known(source, target, source is target, ratio, data.buckets))
+    task = experiment.task_of(config, parallel.known(source, target, ratio, data.buckets))
     checkpoints = Checkpoints(workdir, read_only=True)
     steps = checkpoints.steps_to_average(config.train.keep_checkpoints)
     if not steps:
@@ -166,7 +152,7 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
       InputError: a line is no UTF-8, or too long for a model with tables.
     """
     translator, config = of_run(workdir, changes)
-    compiled.keep(pathlib.Path(config.cache_dir) / "compiled")
+    experiment.keep_programs(config)
     decoded, number = _decoded(lines), 0
     while chunk := list(itertools.islice(decoded, translator.batch_size * CHUNK_BATCHES)):
         for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):

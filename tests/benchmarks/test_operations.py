@@ -12,8 +12,8 @@ from configs.common import ENCODING
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.operations import product_flops, update_flops
 from posattn_jax.build import experiment
-from posattn_jax.build.parts import value_at
 from posattn_jax.run.benchmark import flops_of
+from posattn_jax.system.files import value_at
 
 X, W = jnp.ones((3, 4)), jnp.ones((4, 5))
 
@@ -78,7 +78,7 @@ def test_an_update_of_a_classifier():
     model = config.model
     source = experiment.load_sources(config)["train"]
     b, n, r, c = config.train.batch_size, 16, 49, model.width
-    siren = [2, *[c] * (value_at(config, ENCODING)["num_layers"] - 1), c]
+    siren = [2, *[c] * (value_at(config.to_dict(), ENCODING)["num_layers"] - 1), c]
     scores_and_values = 3 * 2 * b * n * n * c
     projections = 4 * 2 * b * n * c * c
     encoding = 2 * r * sum(i * o for i, o in itertools.pairwise(siren))

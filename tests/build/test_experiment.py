@@ -71,10 +71,7 @@ def test_bad_field(unchecked, field, value, message):
     with pytest.raises(InputError, match=message), config.ignore_type():
         change(config, {field: value})
         sources = experiment.load_sources(config)
-        task = experiment.make_task(config, sources["train"])
-        per_epoch = experiment.steps_per_epoch(config, sources["train"])
-        experiment.make_optimizer(config, experiment.make_settings(config, per_epoch, task), per_epoch)
-        experiment.make_mesh(config)
+        experiment.prepare(config, sources["train"])
 
 
 @pytest.mark.parametrize(

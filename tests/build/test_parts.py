@@ -23,7 +23,7 @@ from posattn_jax import (
     WindowSpan,
 )
 from posattn_jax.build.names import FUNCTIONS
-from posattn_jax.build.parts import build, change, leaves, part, set_all, value_at, without_none
+from posattn_jax.build.parts import build, change, leaves, part, set_all, without_none
 from posattn_jax.system.errors import InputError
 
 
@@ -137,7 +137,7 @@ def test_fields_of_all_parts_at_once():
     config = classifier()
     assert leaves(config, "implementation") == ["auto"] and leaves(config, "num_classes") == [None]
     set_all(config, implementation="dense", num_classes=7)
-    assert value_at(config, "block.attention.implementation") == "dense" and config.num_classes == 7
+    assert config.block.attention.implementation == "dense" and config.num_classes == 7
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from configs import compare
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
 from posattn_jax.sweeps import costs
-from posattn_jax.system.files import flatten
 from posattn_jax.train.step import init_state, make_train_step
 from tests.configs.test_configs import made_source
 from tests.support.slow import slow
@@ -28,16 +28,13 @@ def test_an_update(name):
     """The loss is finite, and every parameter has a gradient, but for a bias that no softmax sees."""
     config = config_of(name)
     source = made_source(config)
-    per_epoch = experiment.steps_per_epoch(config, source)
-    task = experiment.make_task(config, source)
-    settings = experiment.make_settings(config, per_epoch, task)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    task, optimizer, _, settings = experiment.prepare(config, source)
     state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
     batch = jax.tree.map(lambda x: jnp.asarray(x)[None], source.batch(np.arange(settings.batch_size)))
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
     assert np.isfinite(figures["loss"]) and figures["gradient_norm"] > 0
     moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), after.params, state.params)
-    still = [path for path, has_moved in flatten(moved).items() if not has_moved]
+    still = [path for path, has_moved in flatten_dict(moved, sep=".").items() if not has_moved]
     assert all(path.endswith("bias") for path in still), still
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from configs import cifar2d_span, common_nmt, nmt_multi30k
 from configs.common import ATTENTION, ENCODING, SPAN, TERMS
@@ -50,7 +51,6 @@ from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
-from posattn_jax.system.files import flatten
 from posattn_jax.tasks.reconstruction import EncodingOffsets
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.slow import slow
@@ -167,7 +167,8 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
 def test_the_recipe_of_the_runs_on_multi30k():
     """Of the committed runs the config says again what they were made with."""
     run = read_runs(pathlib.Path("docs/results/multi30k")).runs["transformer"][0]
-    made, now = flatten(run.config), flatten(nmt_multi30k.get_config("transformer").to_dict())
+    config = nmt_multi30k.get_config("transformer").to_dict()
+    made, now = flatten_dict(run.config, sep="."), flatten_dict(config, sep=".")
     later = set(now) - set(made)  # fields that came later
     assert now["data.batch_unit"] == "places"
     differing = {name for name in set(now) - later if json.loads(json.dumps(now[name])) != made.get(name)}
@@ -195,10 +196,7 @@ def test_traces_at_full_size(unchecked, name):
 def test_two_steps_of_the_tiny_variant(name):
     config = importlib.import_module(f"configs.{name}").get_config("tiny")
     source = made_source(config)
-    per_epoch = experiment.steps_per_epoch(config, source)
-    task = experiment.make_task(config, source)
-    settings = experiment.make_settings(config, per_epoch, task)
-    optimizer = experiment.make_optimizer(config, settings, per_epoch)
+    task, optimizer, _, settings = experiment.prepare(config, source)
     assert settings.total_steps == 2
     state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
     train_step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
@@ -251,7 +249,7 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
     assert len(set(made)) == len(made) > 1
     assert plan.hypotheses
     for field in plan.evaluate:
-        assert field in flatten(module.get_config().to_dict())
+        assert field in flatten_dict(module.get_config().to_dict(), sep=".")
 
 
 @pytest.mark.parametrize("name", NAMES)

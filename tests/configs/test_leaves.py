@@ -106,9 +106,7 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
     for group in ("model", "task", "optimizer"):
         found = reads(config[group])
     source = made_source(config)
-    task = experiment.make_task(config, source)
-    settings = experiment.make_settings(config, 10, task)
-    experiment.make_optimizer(config, settings, 10)
+    task = experiment.prepare(config, source).task
     batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
     jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
     params = jax.eval_shape(task.init, jax.random.key(0))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import corpus, text_files, tokenizer
-from posattn_jax.data.cache import folder
 from posattn_jax.system import checksums
+from posattn_jax.system.checksums import keep_folder
 from tests.drills.damages import DAMAGES, flip_a_bit
 from tests.support.made_text import write_text
 
@@ -30,11 +30,11 @@ def make(made):
 @pytest.mark.parametrize("name", ["a.bin", checksums.FILE])
 def test_a_damaged_folder_is_made_anew(tmp_path, caplog, made, make, damage, name):
     path = tmp_path / "cache" / "corpus"
-    folder(path, make)
-    folder(path, make)
+    keep_folder(path, make)
+    keep_folder(path, make)
     assert len(made) == 1 and not caplog.text
     damage(path / name)
-    folder(path, make)
+    keep_folder(path, make)
     assert len(made) == 2 and f"{path}: " in caplog.text and "it is made anew" in caplog.text
     assert (path / "a.bin").read_bytes() == bytes(range(200)) and checksums.damage(path) is None
     assert [each.name for each in path.parent.iterdir()] == ["corpus"], "nothing is left over"
@@ -46,7 +46,7 @@ def test_one_that_is_not_finished_is_not_there(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        folder(tmp_path / "corpus", fail)
+        keep_folder(tmp_path / "corpus", fail)
     assert not list(tmp_path.iterdir())
 
 

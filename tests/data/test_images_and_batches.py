@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.batches import EpochOrder, Share, evaluation_batches, training_batches
+from posattn_jax.data.data_set import split
 from posattn_jax.data.image_sets import SETS
-from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.system.errors import InputError
 
 SET = ImageSet(np.arange(13 * 4 * 6 * 2, dtype=np.uint16).reshape(13, 4, 6, 2) % 251, np.arange(13), 13, max_value=250)
@@ -20,11 +21,11 @@ def test_digits_are_real_and_whole():
 
 
 def test_split_depends_on_the_seed_and_loses_nothing():
-    (train, validation), (other, _) = split(SET, seed=1), split(SET, seed=2)
+    (train, validation), (other, _) = split(SET, 1, 0.8), split(SET, 2, 0.8)
     assert (len(train), len(validation)) == (10, 3)
     assert sorted([*train.labels, *validation.labels]) == list(range(13))
     assert train.labels.tolist() != other.labels.tolist()
-    np.testing.assert_array_equal(split(SET, seed=1)[0].labels, train.labels)
+    np.testing.assert_array_equal(split(SET, 1, 0.8)[0].labels, train.labels)
     np.testing.assert_array_equal(train.images, SET.images[train.labels])
 
 

@@ -3,8 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from posattn_jax.data.data_set import split
 from posattn_jax.data.image_sets import Images
-from posattn_jax.data.images import GridImages, ImageSet, split
+from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.data.moving_mnist import DIRECTIONS, Clips, Stills
 from posattn_jax.system.errors import InputError
 from tests.support import made_data
@@ -39,7 +40,7 @@ def test_the_seed_the_split_and_the_number_tell_the_place(scene):
 def test_batches_do_not_depend_on_the_order_of_ids(scene, layout):
     images = scene.of(DIGITS, "train")
     whole = np.asarray(images.images)
-    train, validation = split(images, seed=1)
+    train, validation = split(images, 1, 0.8)
     order = np.random.default_rng(1).permutation(300)
     ids = np.array([5, 2, 50, 2])
     for part, numbers in ((train, order[:240][ids]), (validation, order[240:][ids])):

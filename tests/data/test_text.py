@@ -7,6 +7,7 @@ import pytest
 
 from posattn_jax.data import corpus, sequences, text_files, tokenizer
 from posattn_jax.data import lines as lines_
+from posattn_jax.data.data_set import split
 from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP
 from posattn_jax.system.errors import InputError
 from tests.support.made_text import sentences, write_text
@@ -149,13 +150,13 @@ def test_text_without_a_line(tmp_path, subwords):
 
 def test_split_loses_nothing_and_repeats_nothing(tmp_path, subwords):
     pairs = corpus.of_text(text_files.find(write_text(tmp_path), "data.dir"), subwords, 12, tmp_path / "cache")
-    train, validation = corpus.split(pairs, seed=1)
+    train, validation = split(pairs, 1, 0.95)
     assert len(train) == round(0.95 * len(pairs)) and len(train) + len(validation) == len(pairs)
     both = np.concatenate([train.pairs, validation.pairs])
     assert sorted(map(tuple, both)) == sorted(map(tuple, pairs.pairs))
-    np.testing.assert_array_equal(corpus.split(pairs, seed=1)[1].pairs, validation.pairs)
-    assert not np.array_equal(corpus.split(pairs, seed=2)[1].pairs, validation.pairs)
-    assert list(map(len, corpus.split(pairs.select(slice(3)), seed=1))) == [2, 1], "never none to be judged by"
+    np.testing.assert_array_equal(split(pairs, 1, 0.95)[1].pairs, validation.pairs)
+    assert not np.array_equal(split(pairs, 2, 0.95)[1].pairs, validation.pairs)
+    assert list(map(len, split(pairs.select(slice(3)), 1, 0.95))) == [2, 1], "never none to be judged by"
 
 
 @pytest.mark.parametrize(

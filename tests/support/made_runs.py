@@ -13,8 +13,8 @@ from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part, set_all
 from posattn_jax.data import tokenizer
+from posattn_jax.data.data_set import split
 from posattn_jax.data.image_sets import Images, LabelledImages
-from posattn_jax.data.images import split
 from posattn_jax.system.files import write_json
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.optimizer import Adam
@@ -44,7 +44,7 @@ def make_digits(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None, 
 
 def validation_digits(seed: int):
     """What a run of digits with this seed is judged by."""
-    return split(Images("digits").read("train"), seed)[1]
+    return split(Images("digits").read("train"), seed, 0.8)[1]
 
 
 def make_rte(workdir: pathlib.Path, name="rte") -> pathlib.Path:

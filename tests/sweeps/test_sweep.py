@@ -16,11 +16,12 @@ import time
 import pytest
 
 from posattn_jax.sweeps import slurm, sweep
-from posattn_jax.sweeps.jobs import Job, claim, is_claimed
+from posattn_jax.sweeps.jobs import Job
 from posattn_jax.sweeps.sweep import Executor, visible_gpus
 from posattn_jax.sweeps.table import state
 from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.processes import claim, is_claimed
 
 # Notes when it starts and ends, trains for a while that SIGTERM ends early with 143, and sums up.
 RUN = """
@@ -312,7 +313,7 @@ def test_a_longer_training_is_not_finished(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"workers": -1}, "--workers=-1: expected 0 or more"),
+        ({"workers": -1}, "--workers=-1: expected at least 0"),
         ({"timeout_minutes": 0}, "--timeout_minutes=0: expected at least 1"),
         ({"timeout_minutes": 9}, "--timeout_minutes=9: --executor is local"),
         ({"slurm": {"partition": "gpu"}}, "--slurm=partition: --executor is local"),

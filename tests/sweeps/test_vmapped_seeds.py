@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from posattn_jax.sweeps import sweep
-from posattn_jax.sweeps.jobs import claim, seed_groups
+from posattn_jax.sweeps.jobs import seed_groups
 from posattn_jax.sweeps.sweep import Executor
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.processes import claim
 from tests.sweeps.test_sweep import make_job, notes
 
 # As a run of each seed, one after the other; or fails.

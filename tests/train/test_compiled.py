@@ -6,8 +6,9 @@ import sys
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 
-from posattn_jax.train import compiled
+from posattn_jax.build import experiment
 from tests.support.command import ROOT, environment
 
 
@@ -41,6 +42,6 @@ def test_what_jax_was_told_is_kept_to(tmp_path, monkeypatch):
     """The tests' own cache is set: nothing else is."""
     told = jax.config.jax_compilation_cache_dir
     assert told
-    compiled.keep(tmp_path / "compiled")
+    experiment.keep_programs(ConfigDict({"cache_dir": str(tmp_path)}))
     assert jax.config.jax_compilation_cache_dir == told
     assert not (tmp_path / "compiled").exists()

@@ -25,9 +25,7 @@ def test_what_stays_float32():
     config = digits.get_config("tiny")
     config.model.dtype = "bfloat16"
     source = experiment.load_sources(config)["train"]
-    task = experiment.make_task(config, source)
-    settings = experiment.make_settings(config, 1, task)
-    optimizer = experiment.make_optimizer(config, settings, 1)
+    task, optimizer, *_ = experiment.prepare(config, source)
     state = init_state(task, optimizer, 0)
     batch = {name: np.asarray(array)[None] for name, array in source.batch(np.arange(8)).items()}
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
