@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from configs import common
 from posattn_jax.analysis import report, statistics
-from posattn_jax.analysis.plan import ALTERNATIVES
+from posattn_jax.analysis.plan import Alternative
 from posattn_jax.analysis.statistics import LEVEL, Sample, compare, holm, power, runs_needed, sample
 
 # Student's sleep data (Student 1908), the example of R's t.test.
@@ -77,7 +78,7 @@ def test_power_as_in_r():
     assert [runs_needed(0.5), runs_needed(-1.0)] == [64, 17]
 
 
-@pytest.mark.parametrize("alternative", ALTERNATIVES)
+@pytest.mark.parametrize("alternative", get_args(Alternative))
 @pytest.mark.parametrize("n1, n2", [(2, 2), (2, 7), (5, 3), (40, 11)])
 def test_welch_against_scipy(n1, n2, alternative):
     rng = np.random.default_rng([n1, n2])

@@ -175,7 +175,9 @@ def test_the_recipe_of_the_runs_on_multi30k():
     assert differing <= {"seed"}
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name", [slow(name) if name in ALIKE and name.startswith("cifar") else name for name in TRAINED]
+)
 def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
     if config.model.kind == "EncoderDecoder":  # one layer is traced for all

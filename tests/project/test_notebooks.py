@@ -10,11 +10,9 @@ import nbformat
 import pytest
 
 from tests.support.command import ROOT, environment
-from tests.support.slow import slow
 
 FOLDER = ROOT / "colabs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-FAST = ("five_minutes",)  # the layers of the others are those of the examples in README and docs
 
 
 def cells(notebook):
@@ -49,7 +47,8 @@ def test_all_are_installed_alike():
     assert all(any("pip" in cell.source for cell in read(name).cells) for name in NAMES)
 
 
-@pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in NAMES])
+@pytest.mark.slow  # what they show is run as examples of README and docs too
+@pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs(name, tmp_path):
     shutil.copy(FOLDER / f"{name}.ipynb", tmp_path)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
