@@ -97,7 +97,7 @@ RESPONSES = st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=6)
 
 
 @settings(max_examples=100, deadline=None)
-@given(RESPONSES, RESPONSES, st.sampled_from(ALTERNATIVES))
+@given(RESPONSES, RESPONSES, st.sampled_from(get_args(Alternative)))
 def test_an_interval_has_0_outside_exactly_where_its_test_rejects(a, b, alternative):
     result = compare([sample(a), sample(b)], alternative)
     pairs = ((result.interval_two_sided, result.p_two_sided), (result.interval_stated, result.p_stated))
