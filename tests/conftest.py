@@ -11,7 +11,7 @@ import pytest
 
 # Programs that run once or twice: code generation that is quick, not good. XLA reads this when it starts.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-if jax.__version_info__ < (0, 11):  # newer versions compile every fusion by MLIR, which takes four times as long
+if jax.__version_info__ < (0, 11):  # newer versions compile every fusion by MLIR, which takes two to four times as long
     FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     FLAGS += " --xla_cpu_use_xnnpack=false --xla_cpu_use_onednn=false"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
