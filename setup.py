@@ -35,7 +35,15 @@ setup(
     # other project's folder of that name.
     packages=[*find_packages(include=["posattn_jax", "posattn_jax.*"]), "posattn_jax.packaged.configs"],
     package_dir={"posattn_jax.packaged.configs": "configs"},
-    package_data={"posattn_jax": ["py.typed", "analysis/attention_page.html", "analysis/attention_page.js"]},
+    package_data={
+        "posattn_jax": [
+            "py.typed",
+            "analysis/attention_page.html",
+            "analysis/attention_page.js",
+            "ops/attention/native/*.h",  # compiled where it runs
+            "ops/attention/native/*.cc",
+        ]
+    },
     entry_points={"console_scripts": ["posattn = posattn_jax.main:command"]},
     python_requires=">=3.11",
     install_requires=[

@@ -46,7 +46,7 @@ def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel
         ((9,), {}),
         ((9,), {"span": False, "kernel": (5,)}),
         slow((4, 6), {"full": True, "per_head": True}),
-        ((3, 4, 5), {"kernel": (3, 3, 3)}),
+        slow((3, 4, 5), {"kernel": (3, 3, 3)}),
         pytest.param((4, 6), {"per_head": True}, marks=pytest.mark.slow),
         pytest.param((3, 4, 5), {"full": True}, marks=pytest.mark.slow),
         pytest.param((1, 4), {}, marks=pytest.mark.slow),

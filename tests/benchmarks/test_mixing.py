@@ -7,6 +7,7 @@ import pytest
 from benchmarks import mixing
 
 
+@pytest.mark.slow
 def test_every_mixer_is_measured(tmp_path, capsys):
     """The compiler counts what Table 7 says for the search, and softmax, GELU and LN beside."""
     arguments = ("--length=32", "--width=256", "--heads=2", "--context=4", "--repeats=3", f"--out={tmp_path}")

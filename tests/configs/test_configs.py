@@ -233,7 +233,9 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
 
 
 SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
-SWEPT_ALIKE = [name for name in SWEPT if name.startswith(("cifar", "translution_", "bert_")) and name != "bert_small"]
+SWEPT_ALIKE = [
+    name for name in SWEPT if name.startswith(("cifar", "compare", "question_siren", "translution_", "bert_"))
+]
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in SWEPT_ALIKE else name for name in SWEPT])

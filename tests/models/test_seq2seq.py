@@ -94,7 +94,8 @@ def test_padding_changes_no_token(float64, mixer):
     np.testing.assert_allclose(run(source, target)[1, :5], alone[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mixer", [slow("rposnet_edc"), "aposnet"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", ["rposnet_edc", "aposnet"])
 def test_precomputed_energies_change_no_logit(float64, mixer):
     model, params = built(mixer)
     source, target = source_and_target()

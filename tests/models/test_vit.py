@@ -91,7 +91,7 @@ MIXERS = {
     "mixer, pooling",
     [
         ("siren-span", "mean"),
-        ("translution", "class"),
+        slow("translution", "class"),
         slow("siren-span", "class"),
         slow("learned", "class"),
         slow("learned", "mean"),

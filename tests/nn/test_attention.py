@@ -321,7 +321,7 @@ def test_unknown_covariance(unchecked):
 
 def test_unknown_implementation(unchecked):
     with pytest.raises(
-        ValueError, match='implementation="fast": expected one of auto, dense, factorised, fused, patch'
+        ValueError, match='implementation="fast": expected one of auto, dense, factorised, fused, native, patch'
     ):
         apply(PositionalSelfAttention(num_heads=2, implementation="fast"))
 

@@ -15,6 +15,7 @@ from tests.project.test_readme import examples
 from tests.support.command import ROOT, environment
 
 
+@pytest.mark.slow
 def test_examples_of_importing(unchecked):
     names = {}
     for example in examples("docs/importing.md"):  # each goes on where the one before it ends
@@ -32,6 +33,7 @@ def test_examples_of_importing(unchecked):
     assert (names["of_layer"].log_sigma != 0).all()
 
 
+@pytest.mark.slow
 def test_a_data_set_and_a_task_of_your_own(tmp_path, monkeypatch):
     module, config_file = examples("docs/training.md")
     (tmp_path / "bars.py").write_text(module)

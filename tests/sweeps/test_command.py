@@ -132,6 +132,7 @@ def test_wrong_flags_are_one_line(tmp_path, arguments, message):
     assert code == 2 and message in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_and_its_report(tmp_path):
     """Two short runs, the report, and the same command again."""
     arguments = (

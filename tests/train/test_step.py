@@ -41,6 +41,7 @@ def test_one_batch_with_doubled_gradient_equals_two():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), step(1, 2, task)[1], step(2, 2, task)[1])
 
 
+@pytest.mark.slow
 def test_micro_batches_differ_in_dropout():
     task = make_task(dropout_rate=0.5)
     batch = make_images().batch(np.zeros(16, int))  # the same image again and again

@@ -19,13 +19,14 @@ from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.factorised import factorised_attention
 from posattn_jax.ops.attention.fused.layout import fused_attention
+from posattn_jax.ops.attention.native.layout import native_attention
 from posattn_jax.ops.attention.patches import patch_attention, window_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.span import SpanMode
 
-Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "fused", "factorised"]
+Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
 
 LAYOUTS = {
     "auto": auto_attention,
@@ -34,6 +35,7 @@ LAYOUTS = {
     "patch": patch_attention,
     "window": window_attention,
     "tiled": tiled_attention,
+    "native": native_attention,
     "fused": fused_attention,
     "factorised": factorised_attention,
 }

@@ -1,15 +1,19 @@
 """Which layout is used where none is asked for.
 
-"fused" is not among them until it is measured to win: it has only been interpreted and lowered.
+"native" is where it can be: see `benchmarks/results/cpu/rivals/`. "fused" is not until it is measured to win: it has
+only been interpreted and lowered.
 """
 
 import math
 
+import jax
+
 from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import factorised
-from posattn_jax.ops.attention.dense import RowLoop, dense_attention
-from posattn_jax.ops.attention.loop import attend
+from posattn_jax.ops.attention.dense import RowLoop
+from posattn_jax.ops.attention.loop import Loop, attend
+from posattn_jax.ops.attention.native import layout as native
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
 from posattn_jax.ops.attention.tiles import tilings
@@ -19,16 +23,28 @@ LEAST_POSITIONS = 200
 
 
 def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """The layout that is expected to be the fastest; "dense" for what no other can do.
+    """The layout that is expected to be the fastest: "native" where it can be, else as `portable_loops`."""
+    if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
+        return factorised.factorised_attention(problem)
+    if native_pays() and native.obstacle(problem) is None:
+        return native.native_attention(problem, portable_loops)
+    return attend(problem, portable_loops(problem))
+
+
+def native_pays() -> bool:
+    """Whether "native" is to be preferred: on a CPU that is one device. Over several, its arrays would be gathered."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+def portable_loops(problem: Problem) -> list[Loop]:
+    """The loops to choose from that every platform has; that of "dense" alone for what no other can do.
 
     Where the span is known only at run time, so is the choice: one program holds "dense" and every tiling.
     """
-    if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
-        return factorised.factorised_attention(problem)
     n = grid.num_positions(problem.grid_shape)
     if problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or n < LEAST_POSITIONS:
-        return dense_attention(problem)
-    return attend(problem, [RowLoop(problem), *window_loops(problem)])
+        return [RowLoop(problem)]
+    return [RowLoop(problem), *window_loops(problem)]
 
 
 def score_share(
@@ -54,6 +70,8 @@ def score_share(
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:
         return 1.0
+    if implementation == "native" or (implementation == "auto" and native_pays() and native.missing() is None):
+        return native.pairs(grid_shape, half) / n**2
     reach = half if span_bound is None else span_bound
     if implementation == "patch":
         return math.prod(min(2 * h + 1, s) for h, s in zip(reach, grid_shape, strict=True)) / n

@@ -122,8 +122,11 @@ def _join(x: Array, axis: int) -> Array:
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
-def attend(problem: Problem, loops: Sequence[Loop]) -> tuple[Query, Weights | None]:
-    """Outputs [b t h d], and weights where asked for, by the loop that costs least: one program that holds them all."""
+def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -> tuple[Query, Weights | None]:
+    """Outputs [b t h d], and weights where asked for, by the loop that costs least: one program that holds them all.
+
+    Their gradient is the loop's own; or JAX's, which needs far more memory and has derivatives in forward mode too.
+    """
     arrays = _arrays(problem)
     costs = [loop.cost(arrays.get("sigma")) for loop in loops]
     if not any(isinstance(cost, jax.Array) for cost in costs):
@@ -145,7 +148,7 @@ def attend(problem: Problem, loops: Sequence[Loop]) -> tuple[Query, Weights | No
         return forward(arrays)[0]
 
     attended.defvjp(forward, lambda residuals, cotangents: (run("backward", *residuals, *cotangents),))
-    outputs, weights = attended(arrays)
+    outputs, weights = attended(arrays) if own_gradient else forward(arrays)[0]
     b, h, *_, d = outputs.shape
     return jnp.moveaxis(outputs.reshape(b, h, -1, d), 1, 2).astype(problem.value.dtype), weights
 

@@ -29,7 +29,7 @@ from tests.ops.attention.attention_suite import B, D, H, make_inputs
         ({"span_bound": (4,), "sigma": None}, "without sigma"),
         (
             {"implementation": "fast"},
-            'implementation="fast": expected one of auto, dense, factorised, fused, patch, reference',
+            'implementation="fast": expected one of auto, dense, factorised, fused, native, patch, reference',
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -10,12 +10,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from posattn_jax.ops.attention import auto, budget, relative_attention, rows, tiles
+from posattn_jax.ops.attention.native import layout
 from posattn_jax.ops.span import span_size
 from tests import oracle
 from tests.ops.attention.attention_suite import make_inputs
 from tests.support.slow import slow
 
-LAYOUTS = ("auto", "dense", "patch", "window", "tiled")
+NATIVE = ("native",) if layout.missing() is None else ()
+LAYOUTS = ("auto", "dense", "patch", "window", "tiled", *NATIVE)
 
 
 @st.composite
@@ -128,7 +130,9 @@ def test_200_random_problems(float64, small_pieces, problem):
     check(problem)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "tiled", "auto", *map(slow, ("reference", "patch", "window"))])
+@pytest.mark.parametrize(
+    "implementation", ["dense", "tiled", "auto", *map(slow, ("reference", "patch", "window", *NATIVE))]
+)
 def test_gradients_of_gradients(float64, monkeypatch, implementation):
     """The Hessian times a vector, in both modes, against differences of the oracle's gradients: every input's row."""
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)

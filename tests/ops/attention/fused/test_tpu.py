@@ -97,6 +97,7 @@ def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
         np.testing.assert_allclose(array.astype(jnp.float32), exact, rtol=0, atol=tolerance * float(abs(exact).max()))
 
 
+@pytest.mark.slow
 def test_one_program_serves_every_span():
     shape = (7, 5)
     inputs = jax.tree.map(jnp.asarray, make_inputs(shape, dtype=np.float32))

@@ -1,0 +1,235 @@
+// What attention is asked for, and the logits of a tile of queries, which both passes need.
+//
+//   logits[t, s] = factor[s - t] ((q_t + u) . k_s + (q_t + v) . E[s - t]) + addend[s - t] + key_addend[s]
+//
+// A grid of fewer than three dimensions has 1 for those before: [S0, S1, S2]. Keys of a query are met by rows along the
+// last dimension. A tile is kQueries queries of one row: their products with the encodings of a row of offsets are one
+// dense product, read askew.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "vectors.h"
+
+namespace posattn {
+
+// As in `posattn_jax.ops.scores`.
+constexpr T kMasked = -1e30, kLowest = kMasked / 10;
+// The most keys that a tile meets at once, and the tiles whose queries meet a row of keys one after the other.
+constexpr int64_t kSegment = 192, kTiles = 64 / kQueries;
+// What is read, and ignored, at either end of a row: by queries beyond the row, and to fill a vector.
+constexpr int64_t kMargin = 8;
+constexpr int64_t kWidth = kSegment + kMargin, kBand = kWidth + 4 * kMargin;
+
+struct Problem {
+  int64_t outer, batch, heads, features;
+  int64_t size[3];
+  int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
+  bool causal;
+  T scale;  // the factor where there is no table of factors
+  // Features [outer batch positions heads features], encoding [outer *relative heads features], biases [outer heads
+  // features]; tables [outer table_heads *relative], the last axis with a margin on either side; key_addend [outer
+  // batch positions], the last axis with a margin behind; half [outer half_heads 3]. Some may be null.
+  const T *query, *key, *value, *encoding, *content_bias, *position_bias, *factor, *addend, *key_addend;
+  const int32_t* half;
+
+  int64_t rows() const { return size[0] * size[1]; }
+  int64_t positions() const { return rows() * size[2]; }
+  int64_t relative(int axis) const { return 2 * size[axis] - 1; }
+  int64_t table_row() const { return relative(2) + 2 * kMargin; }
+  int64_t table() const { return relative(0) * relative(1) * table_row(); }
+  int64_t key_row() const { return size[2] + kMargin; }
+};
+
+// Numbers, not initialised, at the beginning of a cache line.
+class Buffer {
+ public:
+  T* resize(int64_t count) {
+    if (count > count_) {
+      data_.reset(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)));
+      count_ = count;
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(T* x) const { std::free(x); }
+  };
+  std::unique_ptr<T, Free> data_;
+  int64_t count_ = 0;
+};
+
+// Keys of a row, of one tile: from `low` up to `high`, in the row at `row` and `offset` from that of the queries.
+struct Segment {
+  int64_t row, offset[2], low, high;
+  int64_t width() const { return high - low; }
+};
+
+// The arrays of one head of one example, contiguous.
+class Unit {
+ public:
+  Unit(const Problem& problem) : p(problem) {}
+
+  // Another head: the encodings within its span, [rows of offsets, offsets, features] and [.., features, offsets].
+  void set_head(int64_t outer, int64_t head) {
+    const int64_t d = p.features;
+    o = outer, h = head;
+    for (int i = 0; i < 3; i++) {
+      half[i] = p.half[(o * p.half_heads + (p.half_heads > 1 ? h : 0)) * 3 + i];
+      box[i] = 2 * half[i] + 1;
+    }
+    const int64_t table = (o * p.table_heads + (p.table_heads > 1 ? h : 0)) * p.table();
+    factor = p.factor ? p.factor + table : nullptr;
+    addend = p.addend ? p.addend + table : nullptr;
+    if (!p.encoding) return;
+    band = box[2] + kMargin;
+    encoding = encoding_.resize(box[0] * box[1] * box[2] * d);
+    encoding_t = encoding_t_.resize(box[0] * box[1] * band * d);
+    for (int64_t i = 0; i < box[0]; i++)
+      for (int64_t j = 0; j < box[1]; j++) {
+        const int64_t first = relative_row(i - half[0], j - half[1]) * p.relative(2) + p.size[2] - 1 - half[2];
+        T* row = encoding_.resize(0) + (i * box[1] + j) * box[2] * d;
+        for (int64_t k = 0; k < box[2]; k++)
+          std::memcpy(row + k * d, p.encoding + encoding_at(first + k), d * sizeof(T));
+        transpose(row, box[2], d, encoding_t_.resize(0) + (i * box[1] + j) * band * d, band);
+      }
+  }
+
+  // Another example; `backward` needs keys and values both ways.
+  void set_example(int64_t example, bool backward) {
+    b = example;
+    if (p.key) {
+      T* rows = copy(key_, p.key);
+      key = rows;
+      key_t = transposed(key_t_, rows);
+    }
+    T* rows = copy(value_, p.value);
+    value = rows;
+    if (backward) value_t = transposed(value_t_, rows);
+    key_addend = p.key_addend ? p.key_addend + (o * p.batch + b) * p.rows() * p.key_row() : nullptr;
+  }
+
+  // Where the features of a position are in an array of the problem.
+  int64_t features_at(int64_t position) const {
+    return (((o * p.batch + b) * p.positions() + position) * p.heads + h) * p.features;
+  }
+  int64_t encoding_at(int64_t offset) const {
+    const int64_t offsets = p.relative(0) * p.relative(1) * p.relative(2);
+    return ((o * offsets + offset) * p.heads + h) * p.features;
+  }
+  int64_t relative_row(int64_t i, int64_t j) const {
+    return (i + p.size[0] - 1) * p.relative(1) + j + p.size[1] - 1;
+  }
+  int64_t box_row(const Segment& s) const { return (s.offset[0] + half[0]) * box[1] + s.offset[1] + half[1]; }
+  // Where a table has the offset between the first query of a tile, at x, and the first key of a segment.
+  int64_t table_at(const Segment& s, int64_t x) const {
+    return relative_row(s.offset[0], s.offset[1]) * p.table_row() + kMargin + p.size[2] - 1 + s.low - x;
+  }
+
+  // The offsets that a tile at x and a segment have between them, within the span.
+  int64_t band_low(const Segment& s, int64_t x) const { return std::max(-half[2], s.low - (x + kQueries - 1)); }
+  int64_t band_width(const Segment& s, int64_t x) const {
+    return std::min(half[2], s.high - 1 - x) - band_low(s, x) + 1;
+  }
+
+  // Sums of products [kQueries, kWidth] of the queries of a tile at x, and logits if `scores` is another array.
+  void logits(const T* content_query, const T* position_query, int64_t x, const Segment& s, T* by_offset, T* scores,
+              T* logits) const {
+    const int64_t d = p.features, width = s.width();
+    if (p.key)
+      product(content_query, d, key_t + s.row * d * p.key_row() + s.low, p.key_row(), d, scores, kWidth, width, false);
+    else
+      std::memset(scores, 0, kQueries * kWidth * sizeof(T));
+    if (p.encoding) {
+      const int64_t low = band_low(s, x), first = kMargin + s.low - x - low;
+      product(position_query, d, encoding_t + box_row(s) * band * d + low + half[2], band, d, by_offset + kMargin, kBand,
+              band_width(s, x), false);
+      for (int i = 0; i < kQueries; i++)
+        for (int64_t k = 0; k < width; k += kLanes) {
+          T* to = scores + i * kWidth + k;
+          store(to, load(to) + load(by_offset + i * kBand + first - i + k));
+        }
+    }
+    const int64_t table = table_at(s, x);
+    for (int64_t k = 0; k < width; k += kLanes) {
+      Vector of_key = key_addend ? load(key_addend + s.row * p.key_row() + s.low + k) : Vector{};
+      for (int64_t lane = std::min<int64_t>(width - k, kLanes); lane < kLanes; lane++) of_key[lane] = kMasked;
+      for (int i = 0; i < kQueries; i++) {
+        Vector v = load(scores + i * kWidth + k);
+        v *= factor ? load(factor + table - i + k) : splat(p.scale);
+        v = addend ? v + load(addend + table - i + k) : v;
+        store(logits + i * kWidth + k, v + of_key);
+      }
+    }
+  }
+
+  // Calls visit(tile, x, segment) for the tiles of a row of queries that begin at `start`, row of keys by row of keys.
+  template <typename Visit>
+  void for_each_segment(int64_t row, int64_t start, Visit visit) const {
+    const int64_t y[2] = {row / p.size[1], row % p.size[1]}, end = std::min(start + kTiles * kQueries, p.size[2]);
+    int64_t from[2], to[2];
+    for (int i = 0; i < 2; i++) {
+      from[i] = std::max<int64_t>(y[i] - half[i], 0);
+      to[i] = std::min(y[i] + half[i], p.size[i] - 1);
+    }
+    const int64_t first = std::max<int64_t>(start - half[2], 0), last = std::min(end + half[2], p.size[2]);
+    const int64_t step = last - first <= kSegment ? kSegment : 2 * kSegment / 3;
+    for (int64_t z0 = from[0]; z0 <= to[0]; z0++)
+      for (int64_t z1 = from[1]; z1 <= to[1]; z1++) {
+        const int64_t key_row = z0 * p.size[1] + z1;
+        if (p.causal && key_row > row) return;
+        for (int64_t segment = first; segment < last; segment += step)
+          for (int64_t tile = 0; start + tile * kQueries < end; tile++) {
+            const int64_t x = start + tile * kQueries, reach = p.causal && key_row == row ? 0 : half[2];
+            Segment s{key_row, {z0 - y[0], z1 - y[1]}};
+            s.low = std::max(segment, x - half[2]);
+            s.high = std::min({segment + step, x + kQueries + reach, last});
+            if (s.low < s.high) visit(tile, x, s);
+          }
+      }
+  }
+
+  // Queries with a bias, [tiles kQueries, features]: 0 beyond the row.
+  void load_queries(const T* from, const T* bias, int64_t row, int64_t start, T* to) const {
+    const int64_t d = p.features;
+    for (int64_t i = 0; i < kTiles * kQueries; i++) {
+      T* query = to + i * d;
+      if (start + i >= p.size[2]) {
+        std::memset(query, 0, d * sizeof(T));
+        continue;
+      }
+      const T* x = from + features_at(row * p.size[2] + start + i);
+      for (int64_t f = 0; f < d; f++) query[f] = bias ? x[f] + bias[(o * p.heads + h) * d + f] : x[f];
+    }
+  }
+
+  const Problem& p;
+  int64_t o, b, h, half[3], box[3], band = 0;
+  const T *key = nullptr, *value = nullptr, *key_t = nullptr, *value_t = nullptr, *encoding = nullptr,
+          *encoding_t = nullptr, *factor = nullptr, *addend = nullptr, *key_addend = nullptr;
+
+ private:
+  T* copy(Buffer& buffer, const T* from) {
+    T* to = buffer.resize(p.positions() * p.features);
+    for (int64_t n = 0; n < p.positions(); n++)
+      std::memcpy(to + n * p.features, from + features_at(n), p.features * sizeof(T));
+    return to;
+  }
+  // [rows, features, key_row]
+  T* transposed(Buffer& buffer, const T* from) {
+    T* to = buffer.resize(p.rows() * p.features * p.key_row());
+    for (int64_t row = 0; row < p.rows(); row++)
+      transpose(from + row * p.size[2] * p.features, p.size[2], p.features, to + row * p.features * p.key_row(),
+                p.key_row());
+    return to;
+  }
+
+  Buffer key_, value_, key_t_, value_t_, encoding_, encoding_t_;
+};
+
+}  // namespace posattn

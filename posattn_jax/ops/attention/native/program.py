@@ -1,0 +1,176 @@
+"""The two functions of the compiled kernel, as JAX calls them."""
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array
+from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.native import library
+from posattn_jax.ops.attention.problem import Problem
+
+# As in attention.h: what is read at either end of a row, and ignored.
+MARGIN = 8
+# Bytes of a vector.
+VECTOR = 32
+
+
+class Settings(NamedTuple):
+    """What of a `Problem` is known while compiling."""
+
+    grid_shape: tuple[int, ...]
+    reference_shape: tuple[int, ...]
+    threshold: float
+    span_mode: str
+    is_causal: bool
+    scale: float
+    span_bound: tuple[int, ...] | None
+
+    def problem(self, arrays: dict[str, Array]) -> Problem:
+        """The problem again."""
+        return Problem(**{"key": None} | arrays, **self._asdict())
+
+
+def forward(settings: Settings, arrays: dict[str, Array]) -> tuple[Array, Array]:
+    """Outputs [o b t h d] and statistics [o b t h 2], of arrays that each have one more leading axis, o."""
+    given, _ = _given(settings, arrays)
+    query = given[0]
+    results = (query, jax.ShapeDtypeStruct((*query.shape[:-1], 2), query.dtype))
+    outputs, statistics = _call("forward", settings, given, results)
+    return outputs[..., : arrays["value"].shape[-1]], statistics
+
+
+def backward(
+    settings: Settings, arrays: dict[str, Array], outputs: Array, statistics: Array, cotangent: Array
+) -> dict[str, Array]:
+    """The cotangents of all arrays but the mask."""
+    given, (tables, to_learned) = _given(settings, arrays)
+    query, key, value, encoding, content_bias, position_bias, factor, addend = given[:8]
+    o, b, _, h, _ = query.shape
+    learns = set(tables) - ({"addend"} if not ("relative_bias" in arrays or settings.span_mode == "log_add") else set())
+    learns -= set() if "sigma" in arrays or "relative_bias" in arrays else {"factor", "addend"}
+    groups = _groups(o * h, b, key.size, encoding.size)
+
+    def summed(x, wanted=True, heads=False):
+        """Of a group of examples each."""
+        shape = (groups, *x.shape) if wanted and x.size else (0,)
+        shape = (*shape[:2], h, *shape[3:]) if heads and len(shape) > 1 else shape
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+
+    results = (
+        query,
+        key,
+        value,
+        *map(summed, (encoding, content_bias, position_bias)),
+        summed(factor, "factor" in learns, heads=True),
+        summed(addend, "addend" in learns, heads=True),
+    )
+    features = (_padded(x.astype(query.dtype)) for x in (outputs, cotangent))
+    outputs, cotangent = features
+    got = _call("backward", settings, (*given, outputs, statistics, cotangent), results, groups=np.int64(groups))
+    d = arrays["value"].shape[-1]
+    names = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias")
+    cotangents = {
+        name: (x if name in names[:3] else x.sum(0))[..., :d]
+        for name, x in zip(names, got[:6], strict=True)
+        if name in arrays
+    }
+    d_tables = {}
+    for name, x in zip(("factor", "addend"), got[6:], strict=True):
+        if name in tables:
+            d_tables[name] = jnp.zeros_like(tables[name])
+        if name in learns:
+            x = x.sum(0)[..., MARGIN:-MARGIN]
+            d_tables[name] = x.sum(1, keepdims=True) if tables[name].shape[1] < h else x
+    (learned,) = to_learned(d_tables)
+    return cotangents | learned
+
+
+def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
+    """The arguments of the kernel; and the tables with what turns their cotangents into those of sigma and beta."""
+    query = arrays["query"]
+    o, b = query.shape[:2]
+    shape = (1,) * (grid.MAX_DIMS - len(settings.grid_shape)) + tuple(settings.grid_shape)
+    problem = settings.problem({name: x[0] for name, x in arrays.items()})
+    dtype = problem.dtype
+    learned = {name: arrays[name] for name in ("sigma", "relative_bias") if name in arrays}
+    tables, to_learned = jax.vjp(jax.vmap(lambda learned: _tables(problem, learned), axis_size=o), learned)
+    half = jnp.broadcast_to(jnp.asarray(shape, jnp.int32) - 1, (o, 1, 3))
+    if "sigma" in arrays:
+        reach = jax.vmap(lambda sigma: jnp.atleast_2d(problem.half_of(sigma)))(arrays["sigma"])
+        reach = jnp.where(jnp.isnan(reach), 0, reach).astype(jnp.int32)
+        half = jnp.pad(reach, [(0, 0), (0, 0), (3 - reach.shape[-1], 0)])
+    nothing = jnp.zeros((0,), dtype)
+
+    def features(name):
+        return _padded(arrays[name].astype(dtype)) if name in arrays else nothing
+
+    def table(name, fill):
+        if name not in tables:
+            return nothing
+        edges = [(0, 0)] * (tables[name].ndim - 1) + [(MARGIN, MARGIN)]
+        return jnp.pad(tables[name], edges, constant_values=fill)
+
+    of_keys = nothing
+    if "key_mask" in arrays:
+        of_keys = scores.masked_out(arrays["key_mask"], dtype).reshape(o, b, *settings.grid_shape)
+        of_keys = jnp.pad(of_keys, [(0, 0)] * (of_keys.ndim - 1) + [(0, MARGIN)], constant_values=scores.MASKED)
+    names = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias")
+    given = (*map(features, names), table("factor", 0), table("addend", scores.MASKED), of_keys, half)
+    return given, (tables, to_learned)
+
+
+def _tables(problem: Problem, learned: dict[str, Array]) -> dict[str, Array]:
+    """What makes logits of sums of products, by offset [h|1 *R]: `factor`, by default the scale, and `addend`."""
+    offsets, dtype, tables = grid.relative_offsets(problem.grid_shape), problem.dtype, {}
+    if problem.is_causal:
+        tables["addend"] = scores.masked_out(grid.not_after(offsets), dtype)[None]
+    bias = None
+    if "relative_bias" in learned:
+        bias = jnp.moveaxis(learned["relative_bias"], -1, 0).astype(dtype)
+    if "sigma" in learned:
+        sigma = jnp.atleast_2d(learned["sigma"])
+        inside = span.inside_span(offsets, problem.half_of(sigma))
+        coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
+        log_gaussian = span.log_gaussian(coordinates, sigma).astype(dtype)
+        tables["addend"] = tables.get("addend", 0) + scores.masked_out(inside, dtype)
+        if problem.span_mode == "multiply":
+            gaussian = jnp.exp(log_gaussian)
+            tables["factor"] = problem.scaling * gaussian
+            bias = None if bias is None else gaussian * bias
+        else:
+            tables["addend"] += log_gaussian
+    if bias is not None:
+        tables["addend"] = tables.get("addend", 0) + bias
+    heads = max((len(x) for x in tables.values()), default=1)
+    return {name: jnp.broadcast_to(x, (heads, *x.shape[1:])) for name, x in tables.items()}
+
+
+def _padded(x: Array) -> Array:
+    """Features in whole vectors."""
+    lanes = VECTOR // x.dtype.itemsize
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % lanes)])
+
+
+def _groups(heads: int, batch: int, features: int, encoding: int) -> int:
+    """Groups of examples whose gradients of encodings are summed apart: so many that all threads have work, where that
+    does not take more memory than the keys do."""
+    wanted = -(-2 * (os.cpu_count() or 1) // heads)
+    return max(1, min(batch, wanted, features // max(encoding, 1)))
+
+
+def _call(name: str, settings: Settings, given: tuple[Array, ...], results: Any, **attributes: Any) -> Any:
+    shape = (1,) * (grid.MAX_DIMS - len(settings.grid_shape)) + tuple(settings.grid_shape)
+    results = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results]
+    target = library.target(name, given[0].dtype.name)
+    call = jax.ffi.ffi_call(target, results)
+    return call(
+        *given,
+        size=np.array(shape, np.int64),
+        causal=settings.is_causal,
+        scale=np.float64(settings.scale),
+        **attributes,
+    )
