@@ -23,6 +23,14 @@ constexpr T kMasked = -1e30, kLowest = kMasked / 10;
 constexpr int64_t kSegment = 192, kTiles = 64 / kQueries;
 // What is read, and ignored, at either end of a row: by queries beyond the row, and to fill a vector.
 constexpr int64_t kMargin = 8;
+// From the lane kLanes - n on, a vector that leaves out all lanes but the first n.
+struct Beyond {
+  T lanes[2 * kLanes];
+  constexpr Beyond() : lanes() {
+    for (int i = kLanes; i < 2 * kLanes; i++) lanes[i] = kMasked;
+  }
+};
+inline constexpr Beyond kBeyond;
 constexpr int64_t kWidth = kSegment + kMargin, kBand = kWidth + 4 * kMargin;
 
 struct Problem {
@@ -95,7 +103,7 @@ class Unit {
         const int64_t first = relative_row(i - half[0], j - half[1]) * p.relative(2) + p.size[2] - 1 - half[2];
         T* row = encoding_.resize(0) + (i * box[1] + j) * box[2] * d;
         for (int64_t k = 0; k < box[2]; k++)
-          std::memcpy(row + k * d, p.encoding + encoding_at(first + k), d * sizeof(T));
+          copy(p.encoding + encoding_at(first + k), d, row + k * d);
         transpose(row, box[2], d, encoding_t_.resize(0) + (i * box[1] + j) * band * d, band);
       }
   }
@@ -104,11 +112,11 @@ class Unit {
   void set_example(int64_t example, bool backward) {
     b = example;
     if (p.key) {
-      T* rows = copy(key_, p.key);
+      T* rows = gathered(key_, p.key);
       key = rows;
       key_t = transposed(key_t_, rows);
     }
-    T* rows = copy(value_, p.value);
+    T* rows = gathered(value_, p.value);
     value = rows;
     if (backward) value_t = transposed(value_t_, rows);
     key_addend = p.key_addend ? p.key_addend + (o * p.batch + b) * p.rows() * p.key_row() : nullptr;
@@ -157,8 +165,8 @@ class Unit {
     }
     const int64_t table = table_at(s, x);
     for (int64_t k = 0; k < width; k += kLanes) {
-      Vector of_key = key_addend ? load(key_addend + s.row * p.key_row() + s.low + k) : Vector{};
-      for (int64_t lane = std::min<int64_t>(width - k, kLanes); lane < kLanes; lane++) of_key[lane] = kMasked;
+      Vector of_key = load(kBeyond.lanes + kLanes - std::min<int64_t>(width - k, kLanes));
+      if (key_addend) of_key += load(key_addend + s.row * p.key_row() + s.low + k);
       for (int i = 0; i < kQueries; i++) {
         Vector v = load(scores + i * kWidth + k);
         v *= factor ? load(factor + table - i + k) : splat(p.scale);
@@ -194,17 +202,21 @@ class Unit {
       }
   }
 
-  // Queries with a bias, [tiles kQueries, features]: 0 beyond the row.
+  // The queries of whole tiles that begin at `start`.
+  int64_t queries(int64_t start) const {
+    return std::min(kTiles * kQueries, (p.size[2] - start + kQueries - 1) / kQueries * kQueries);
+  }
+
+  // Queries with a bias, [queries(start), features]: 0 beyond the row.
   void load_queries(const T* from, const T* bias, int64_t row, int64_t start, T* to) const {
     const int64_t d = p.features;
-    for (int64_t i = 0; i < kTiles * kQueries; i++) {
-      T* query = to + i * d;
+    for (int64_t i = 0; i < queries(start); i++) {
       if (start + i >= p.size[2]) {
-        std::memset(query, 0, d * sizeof(T));
+        clear(to + i * d, d);
         continue;
       }
-      const T* x = from + features_at(row * p.size[2] + start + i);
-      for (int64_t f = 0; f < d; f++) query[f] = bias ? x[f] + bias[(o * p.heads + h) * d + f] : x[f];
+      copy(from + features_at(row * p.size[2] + start + i), d, to + i * d);
+      if (bias) add(to + i * d, bias + (o * p.heads + h) * d, d);
     }
   }
 
@@ -214,10 +226,9 @@ class Unit {
           *encoding_t = nullptr, *factor = nullptr, *addend = nullptr, *key_addend = nullptr;
 
  private:
-  T* copy(Buffer& buffer, const T* from) {
+  T* gathered(Buffer& buffer, const T* from) {
     T* to = buffer.resize(p.positions() * p.features);
-    for (int64_t n = 0; n < p.positions(); n++)
-      std::memcpy(to + n * p.features, from + features_at(n), p.features * sizeof(T));
+    for (int64_t n = 0; n < p.positions(); n++) copy(from + features_at(n), p.features, to + n * p.features);
     return to;
   }
   // [rows, features, key_row]

@@ -66,7 +66,7 @@ inline void backward_tile(BackwardWorkspace& w, int64_t tile, int64_t x, const S
     const int64_t rows = (unit.box_row(s) * unit.box[2] + low + unit.half[2]) * d;
     for (int i = 0; i < kQueries; i++) {
       T* row = w.by_offset + i * kBand;
-      std::memset(row, 0, (band + 2 * kMargin) * sizeof(T));
+      clear(row, band + 2 * kMargin);
       for (int64_t k = 0; k < width; k += kLanes) store(row + first - i + k, load(d_scores + i * kWidth + k));
     }
     const T* by_offset = w.by_offset + kMargin;
@@ -84,24 +84,25 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
     if (p.key) unit.load_queries(p.query, p.content_bias, row, start, w.content);
     if (p.encoding) unit.load_queries(p.query, p.position_bias, row, start, w.position);
     unit.load_queries(g.cotangent, nullptr, row, start, w.cotangent);
-    for (int64_t i = 0; i < w.kRow; i++) {
+    for (int64_t i = 0; i < unit.queries(start); i++) {
       w.most[i] = w.inverse[i] = w.removed[i] = 0;  // weights 0 beyond the row
       if (start + i >= p.size[2]) continue;
       const int64_t at = unit.features_at(row * p.size[2] + start + i);
       w.most[i] = g.statistics[at / d * 2];
       w.inverse[i] = g.statistics[at / d * 2 + 1];
-      for (int64_t f = 0; f < d; f++) w.removed[i] += w.cotangent[i * d + f] * g.outputs[at + f];
+      Vector removed{};
+      for (int64_t f = 0; f < d; f += kLanes) removed += load(w.cotangent + i * d + f) * load(g.outputs + at + f);
+      w.removed[i] = sum(removed);
     }
-    std::memset(w.d_content, 0, w.kRow * d * sizeof(T));
-    std::memset(w.d_position, 0, w.kRow * d * sizeof(T));
+    clear(w.d_content, unit.queries(start) * d);
+    clear(w.d_position, unit.queries(start) * d);
     unit.for_each_segment(row, start, [&](int64_t tile, int64_t x, const Segment& s) { backward_tile(w, tile, x, s); });
     for (int64_t i = 0; i < w.kRow && start + i < p.size[2]; i++) {
       T* to = g.query + unit.features_at(row * p.size[2] + start + i);
-      for (int64_t f = 0; f < d; f++) {
-        to[f] = w.d_content[i * d + f] + w.d_position[i * d + f];
-        if (d_content_bias) d_content_bias[f] += w.d_content[i * d + f];
-        if (d_position_bias) d_position_bias[f] += w.d_position[i * d + f];
-      }
+      copy(w.d_content + i * d, d, to);
+      add(to, w.d_position + i * d, d);
+      if (d_content_bias) add(d_content_bias, w.d_content + i * d, d);
+      if (d_position_bias) add(d_position_bias, w.d_position + i * d, d);
     }
   }
 }
@@ -130,21 +131,20 @@ inline void backward_group(BackwardWorkspace& w, int64_t group, int64_t outer, i
     std::memset(w.d_value, 0, p.positions() * d * sizeof(T));
     for (int64_t row = 0; row < p.rows(); row++) backward_row(w, row, g, d_content_bias, d_position_bias);
     for (int64_t n = 0; n < p.positions(); n++) {
-      if (p.key) std::memcpy(g.key + unit.features_at(n), w.d_key + n * d, d * sizeof(T));
-      std::memcpy(g.value + unit.features_at(n), w.d_value + n * d, d * sizeof(T));
+      if (p.key) copy(w.d_key + n * d, d, g.key + unit.features_at(n));
+      copy(w.d_value + n * d, d, g.value + unit.features_at(n));
     }
   }
   if (!p.encoding) return;
   const int64_t all = p.relative(0) * p.relative(1) * p.relative(2);
   T* to = g.encoding + group * p.outer * all * p.heads * d;
-  for (int64_t n = 0; n < all; n++) std::memset(to + unit.encoding_at(n), 0, d * sizeof(T));
+  for (int64_t n = 0; n < all; n++) clear(to + unit.encoding_at(n), d);
   for (int64_t i = 0; i < unit.box[0]; i++)
     for (int64_t j = 0; j < unit.box[1]; j++) {
       const int64_t row = unit.relative_row(i - unit.half[0], j - unit.half[1]);
       const int64_t first = row * p.relative(2) + p.size[2] - 1 - unit.half[2];
       for (int64_t k = 0; k < unit.box[2]; k++)
-        std::memcpy(to + unit.encoding_at(first + k), w.d_encoding + ((i * unit.box[1] + j) * unit.box[2] + k) * d,
-                    d * sizeof(T));
+        copy(w.d_encoding + ((i * unit.box[1] + j) * unit.box[2] + k) * d, d, to + unit.encoding_at(first + k));
     }
 }
 

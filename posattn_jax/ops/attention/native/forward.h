@@ -35,16 +35,24 @@ inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Seg
   const Unit& unit = w.unit;
   const int64_t d = unit.p.features, at = tile * kQueries;
   unit.logits(w.content + at * d, w.position + at * d, x, s, w.by_offset, w.scores, w.scores);
+  Vector most[kQueries], excess = splat(-1);
   for (int i = 0; i < kQueries; i++) {
-    T* row = w.scores + i * kWidth;
-    Vector most = load(row);
-    for (int64_t k = kLanes; k < s.width(); k += kLanes) most = larger(most, load(row + k));
-    if (const T found = largest(most); found > w.most[at + i] + kSlack) {
+    const T* row = w.scores + i * kWidth;
+    most[i] = load(row);
+    for (int64_t k = kLanes; k < s.width(); k += kLanes) most[i] = larger(most[i], load(row + k));
+    excess = larger(excess, most[i] - w.most[at + i]);
+  }
+  if (largest(excess) > kSlack)
+    for (int i = 0; i < kQueries; i++) {
+      const T found = largest(most[i]);
+      if (!(found > w.most[at + i])) continue;
       const T decay = std::exp(w.most[at + i] - found);
       w.most[at + i] = found;
       w.total[at + i] *= decay;
-      for (int64_t f = 0; f < d; f++) w.outputs[(at + i) * d + f] *= decay;
+      for (T* x = w.outputs + (at + i) * d; x < w.outputs + (at + i + 1) * d; x += kLanes) store(x, load(x) * decay);
     }
+  for (int i = 0; i < kQueries; i++) {
+    T* row = w.scores + i * kWidth;
     const Vector reference = splat(w.most[at + i]);
     Vector total = w.total[at + i];
     for (int64_t k = 0; k < s.width(); k += kLanes) {
@@ -66,13 +74,14 @@ inline void forward_rows(ForwardWorkspace& w, int64_t from, int64_t to, const Fo
     for (int64_t start = 0; start < p.size[2]; start += w.kRow) {
       if (p.key) unit.load_queries(p.query, p.content_bias, row, start, w.content);
       if (p.encoding) unit.load_queries(p.query, p.position_bias, row, start, w.position);
-      std::memset(w.outputs, 0, w.kRow * p.features * sizeof(T));
-      for (int64_t i = 0; i < w.kRow; i++) w.most[i] = kLowest, w.total[i] = Vector{};
+      clear(w.outputs, unit.queries(start) * p.features);
+      for (int64_t i = 0; i < unit.queries(start); i++) w.most[i] = kLowest, w.total[i] = Vector{};
       unit.for_each_segment(row, start, [&](int64_t tile, int64_t x, const Segment& s) { forward_tile(w, tile, x, s); });
       for (int64_t i = 0; i < w.kRow && start + i < p.size[2]; i++) {
         const T total = sum(w.total[i]), inverse = total == 0 ? 1 : 1 / total;
         const int64_t at = unit.features_at(row * p.size[2] + start + i);
-        for (int64_t f = 0; f < p.features; f++) result.outputs[at + f] = w.outputs[i * p.features + f] * inverse;
+        for (int64_t f = 0; f < p.features; f += kLanes)
+          store(result.outputs + at + f, load(w.outputs + i * p.features + f) * inverse);
         result.statistics[at / p.features * 2] = w.most[i];
         result.statistics[at / p.features * 2 + 1] = inverse;
       }

@@ -28,16 +28,32 @@ inline void store(T* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
 inline Vector splat(T x) { return x - Vector{}; }
 inline Vector larger(Vector x, Vector y) { return x < y ? y : x; }
 
+// The lanes of v, those `distance` apart exchanged.
+template <int distance>
+inline Vector exchanged(Vector v) {
+  Integers from;
+  for (int i = 0; i < kLanes; i++) from[i] = i ^ distance;
+#ifdef __clang__
+  Vector to;
+  for (int i = 0; i < kLanes; i++) to[i] = v[from[i]];
+  return to;
+#else
+  return __builtin_shuffle(v, from);
+#endif
+}
+
 inline T sum(Vector v) {
-  T total = 0;
-  for (int i = 0; i < kLanes; i++) total += v[i];
-  return total;
+  v += exchanged<1>(v);
+  v += exchanged<2>(v);
+  if constexpr (kLanes > 4) v += exchanged<4>(v);
+  return v[0];
 }
 
 inline T largest(Vector v) {
-  T most = v[0];
-  for (int i = 1; i < kLanes; i++) most = most < v[i] ? v[i] : most;
-  return most;
+  v = larger(v, exchanged<1>(v));
+  v = larger(v, exchanged<2>(v));
+  if constexpr (kLanes > 4) v = larger(v, exchanged<4>(v));
+  return v[0];
 }
 
 // exp(x) for x <= 0, NaN for NaN: 2^n exp(r) with |r| <= ln 2 / 2, and exp(r) by its Taylor series.
@@ -125,11 +141,29 @@ inline void outer(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t coun
   if (f < width) outer_block<1>(a, lda, b + f, ldb, count, out + f, ldo);
 }
 
+// Whole vectors of features.
+inline void copy(const T* from, int64_t count, T* to) {
+  for (int64_t f = 0; f < count; f += kLanes) store(to + f, load(from + f));
+}
+inline void clear(T* to, int64_t count) {
+  for (int64_t f = 0; f < count; f += kLanes) store(to + f, Vector{});
+}
+inline void add(T* to, const T* x, int64_t count) {
+  for (int64_t f = 0; f < count; f += kLanes) store(to + f, load(to + f) + load(x + f));
+}
+
 // [rows, columns] -> [columns, ld] with ld >= rows; what is beyond them is 0.
 inline void transpose(const T* x, int64_t rows, int64_t columns, T* out, int64_t ld) {
-  for (int64_t start = 0; start < ld; start += kLanes)
-    for (int64_t c = 0; c < columns; c++)
-      for (int64_t r = start; r < start + kLanes && r < ld; r++) out[c * ld + r] = r < rows ? x[r * columns + c] : 0;
+  int64_t start = 0;
+  for (; start + kLanes <= rows; start += kLanes)
+    for (int64_t c = 0; c < columns; c++) {
+      Vector v;
+#pragma GCC unroll 8
+      for (int i = 0; i < kLanes; i++) v[i] = x[(start + i) * columns + c];
+      store(out + c * ld + start, v);
+    }
+  for (int64_t c = 0; c < columns; c++)
+    for (int64_t r = start; r < ld; r++) out[c * ld + r] = r < rows ? x[r * columns + c] : 0;
 }
 
 }  // namespace posattn
