@@ -10,7 +10,7 @@ import jax
 
 from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention import factorised
+from posattn_jax.ops.attention import factorised, plain
 from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.native import layout as native
@@ -23,7 +23,10 @@ LEAST_POSITIONS = 200
 
 
 def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """The layout that is expected to be the fastest: "native" where it can be, else as `portable_loops`."""
+    """The layout that is expected to be the fastest: what the platform has for contents alone, "native" on a CPU, or as
+    `portable_loops`."""
+    if plain.obstacle(problem) is None:
+        return plain.plain_attention(problem)
     if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
         return factorised.factorised_attention(problem)
     if native_pays() and native.obstacle(problem) is None:

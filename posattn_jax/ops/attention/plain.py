@@ -1,0 +1,77 @@
+"""Attention by contents, with or without a number for every offset: the platform's own kernel, where it takes the case.
+
+  GPU  cuDNN's flash attention, by `jax.nn.dot_product_attention`
+  TPU  the flash attention that comes with JAX
+
+Neither was run here on a device: tests see that they are what is lowered.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from posattn_jax.axes import Query
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
+from posattn_jax.ops.attention.problem import Problem
+
+# Queries, and keys, that the kernel for TPUs meets at once.
+TPU_BLOCK = 128
+
+
+def obstacle(problem: Problem) -> str | None:
+    """What keeps a problem from the platform's kernel; None: nothing."""
+    backend, bias = jax.default_backend(), problem.relative_bias
+    b, n, h, _ = problem.query.shape
+    by_pair = (0 if bias is None else h) + (0 if problem.key_mask is None else b)  # as cuDNN reads both
+    obstacles = {
+        "no contents": problem.key is None,
+        "relative vectors": problem.relative_encoding is not None or problem.factors is not None,
+        "a span": problem.sigma is not None,
+        "return_weights": problem.return_weights,
+        "attention dropout": problem.dropout_rate > 0,
+        "a grid that is cut over devices": problem.block is not None,
+        "class tokens, or parts that are by pair": problem.is_pairwise,
+        f"the platform {backend}": backend not in ("gpu", "tpu"),
+        f"{n} positions, no whole blocks": backend == "tpu" and n % TPU_BLOCK != 0,
+        "a number for every offset": backend == "tpu" and bias is not None,
+        "memory": backend == "gpu" and by_pair * n * n * 2 > ACCELERATOR_SCORE_BYTES,
+    }
+    found = next((name for name, found in obstacles.items() if found), None)
+    if found is None and backend == "gpu":
+        try:
+            jax.eval_shape(jax.grad(lambda query: _on_gpu(problem, query).sum().astype(float)), problem.query)
+        except (NotImplementedError, RuntimeError, ValueError) as error:  # dtypes and sizes that cuDNN does not take
+            found = str(error)
+    return found
+
+
+def plain_attention(problem: Problem) -> tuple[Query, None]:
+    """Outputs [b t h d] of a problem without `obstacle`."""
+    assert problem.key is not None
+    mask = problem.key_mask
+    query = problem.content_queries(problem.query).astype(problem.key.dtype)
+    attend = _on_tpu if jax.default_backend() == "tpu" else _on_gpu
+    outputs = attend(problem, query)
+    if mask is not None:  # a query that may attend to nothing has 0
+        attended = jnp.cumsum(mask, axis=1) > 0 if problem.is_causal else mask.any(axis=1, keepdims=True)
+        outputs = jnp.where(attended[:, :, None, None], outputs, 0)
+    return outputs.astype(problem.value.dtype), None
+
+
+def _on_gpu(problem, query):
+    b, n, bias, mask = *query.shape[:2], problem.relative_bias, problem.key_mask
+    if bias is not None:
+        bias = jnp.moveaxis(grid.toeplitz(bias.astype(query.dtype), problem.grid_shape), -1, 0)[None]
+    if mask is not None:
+        mask = jnp.broadcast_to(mask[:, None, None, :], (b, 1, n, n))
+    options = {"bias": bias, "mask": mask, "is_causal": problem.is_causal, "scale": problem.scaling}
+    return jax.nn.dot_product_attention(query, problem.key, problem.value, **options, implementation="cudnn")
+
+
+def _on_tpu(problem, query):
+    from jax.experimental.pallas.ops.tpu import flash_attention as tpu
+
+    mask, heads_first = problem.key_mask, (x.swapaxes(1, 2) for x in (query, problem.key, problem.value))
+    segments = None if mask is None else tpu.SegmentIds(jnp.ones_like(mask, jnp.int32), mask.astype(jnp.int32))
+    options = {"segment_ids": segments, "causal": problem.is_causal, "sm_scale": problem.scaling}
+    return tpu.flash_attention(*heads_first, **options).swapaxes(1, 2)
