@@ -23,8 +23,7 @@ from posattn_jax.data.tokenizer import HASH_FILE
 from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.ops import grid
-from posattn_jax.ops.attention.auto import LEAST_POSITIONS
+from posattn_jax.ops.attention.auto import chooses_at_run_time
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.task import Task
@@ -232,5 +231,5 @@ def make_settings(config: ConfigDict, per_epoch: int, task: Any, vmapped: bool =
     layouts = {each.implementation for each in spans}
     needs = bool(layouts & {"patch", "window"}) or config.mesh.grid != 1
     pays = jax.default_backend() == "gpu" and layouts != {"fused"}
-    chooses = vmapped and "auto" in layouts and grid.num_positions(task.grid_shape) >= LEAST_POSITIONS
+    chooses = vmapped and "auto" in layouts and chooses_at_run_time(task.grid_shape)
     return train.decided(per_epoch, needs, pays or chooses)

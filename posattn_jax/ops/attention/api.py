@@ -107,12 +107,13 @@ def relative_attention(
       dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
       implementation: "reference" (V1, Appendix A.1: N x N x d positions), "dense" (looped over rows of queries),
         "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
-        sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), "fused"
-        (kernels with that loop inside, for GPUs and TPUs: `fused.py`), or "auto": the one that is expected to be the
-        fastest, "fused" not yet among them; "factorised" is a layer's alone, which knows what E is made of. Weights and
-        dropout are for "reference", "dense" and "auto". The outputs of "dense", "tiled" and "auto" have no derivatives
-        in forward mode (`jax.jvp`); their gradients have derivatives in both modes, tested to the second order. "fused"
-        has first-order gradients, the others any.
+        sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), "native" (that
+        loop in C++, for a CPU, where there is a compiler), "fused" (kernels with that loop inside, for GPUs and TPUs),
+        or "auto": the one that is expected to be the fastest, "fused" not yet among them; "factorised" is a layer's
+        alone, which knows what E is made of. Weights and dropout are for "reference", "dense" and "auto". The outputs
+        of "dense", "tiled", "native" and "auto" have no derivatives in forward mode (`jax.jvp`); their gradients have
+        derivatives in both modes, tested to the second order. "fused", and what "auto" takes from cuDNN or from JAX's
+        kernels for TPUs, have first-order gradients, the others any.
       return_weights: whether to return the weights too.
 
     Returns:

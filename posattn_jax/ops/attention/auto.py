@@ -29,14 +29,19 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
         return plain.plain_attention(problem)
     if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
         return factorised.factorised_attention(problem)
-    if native_pays() and native.obstacle(problem) is None:
+    if is_native() and native.obstacle(problem) is None:
         return native.native_attention(problem, portable_loops)
     return attend(problem, portable_loops(problem))
 
 
-def native_pays() -> bool:
-    """Whether "native" is to be preferred: on a CPU that is one device. Over several, its arrays would be gathered."""
-    return jax.default_backend() == "cpu" and jax.device_count() == 1
+def is_native() -> bool:
+    """Whether "native" is there, and to be preferred: on a CPU that is one device. Over several, it gathers arrays."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1 and native.missing() is None
+
+
+def chooses_at_run_time(grid_shape: Shape) -> bool:
+    """Whether the layout that "auto" has follows a span that is known only as a program runs."""
+    return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native()
 
 
 def portable_loops(problem: Problem) -> list[Loop]:
@@ -67,13 +72,13 @@ def score_share(
       span_bound: the static bound that the layout was given.
       batch_size: b; like the heads it decides how many tiles are computed at once, and so where they are padded.
       num_heads: h.
-      implementation: the layout; what "auto" chooses follows from the rest; "fused" is told as "tiled", whose blocks
-        differ little from its own.
+      implementation: the layout; what "auto" chooses follows from the rest and from the device at hand; "fused" is told
+        as "tiled", whose blocks differ little from its own.
     """
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:
         return 1.0
-    if implementation == "native" or (implementation == "auto" and native_pays() and native.missing() is None):
+    if implementation == "native" or (implementation == "auto" and is_native()):
         return native.pairs(grid_shape, half) / n**2
     reach = half if span_bound is None else span_bound
     if implementation == "patch":
