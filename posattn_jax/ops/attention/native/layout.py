@@ -24,17 +24,7 @@ from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import window_loops
 
-ARRAYS = (
-    "query",
-    "key",
-    "value",
-    "relative_encoding",
-    "content_bias",
-    "position_bias",
-    "relative_bias",
-    "sigma",
-    "key_mask",
-)
+ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", "key_mask")
 # Queries that meet a key together, at most: see vectors.h.
 TILE_QUERIES = 8
 

@@ -16,6 +16,9 @@ from posattn_jax.ops.attention.problem import Problem
 MARGIN = 8
 # Bytes of a vector.
 VECTOR = 32
+# What has features, in the order of the kernel's arguments: of every position, and of all examples.
+FEATURES = ("query", "key", "value")
+LEARNED = ("relative_encoding", "content_bias", "position_bias")
 
 
 class Settings(NamedTuple):
@@ -50,43 +53,37 @@ def backward(
     given, (tables, to_learned) = _given(settings, arrays)
     query, key, value, encoding, content_bias, position_bias, factor, addend = given[:8]
     o, b, _, h, _ = query.shape
-    learns = set(tables) - ({"addend"} if not ("relative_bias" in arrays or settings.span_mode == "log_add") else set())
-    learns -= set() if "sigma" in arrays or "relative_bias" in arrays else {"factor", "addend"}
+    learned = {
+        "factor": "factor" in tables,
+        "addend": "relative_bias" in arrays or ("sigma" in arrays and settings.span_mode == "log_add"),
+    }
     groups = _groups(o * h, b, key.size, encoding.size)
 
-    def summed(x, wanted=True, heads=False):
+    def summed(x):
         """Of a group of examples each."""
-        shape = (groups, *x.shape) if wanted and x.size else (0,)
-        shape = (*shape[:2], h, *shape[3:]) if heads and len(shape) > 1 else shape
+        return jax.ShapeDtypeStruct((groups, *x.shape) if x.size else x.shape, x.dtype)
+
+    def of_table(name, x):
+        """The same of all heads."""
+        shape = (groups, o, h, *x.shape[2:]) if learned[name] else (0,)
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    results = (
-        query,
-        key,
-        value,
-        *map(summed, (encoding, content_bias, position_bias)),
-        summed(factor, "factor" in learns, heads=True),
-        summed(addend, "addend" in learns, heads=True),
-    )
-    features = (_padded(x.astype(query.dtype)) for x in (outputs, cotangent))
-    outputs, cotangent = features
+    results = (query, key, value, *map(summed, (encoding, content_bias, position_bias)))
+    results += (of_table("factor", factor), of_table("addend", addend))
+    outputs, cotangent = (_padded(x.astype(query.dtype)) for x in (outputs, cotangent))
     got = _call("backward", settings, (*given, outputs, statistics, cotangent), results, groups=np.int64(groups))
     d = arrays["value"].shape[-1]
-    names = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias")
     cotangents = {
-        name: (x if name in names[:3] else x.sum(0))[..., :d]
-        for name, x in zip(names, got[:6], strict=True)
+        name: (x if name in FEATURES else x.sum(0))[..., :d]
+        for name, x in zip((*FEATURES, *LEARNED), got[:6], strict=True)
         if name in arrays
     }
-    d_tables = {}
+    d_tables = {name: jnp.zeros_like(x) for name, x in tables.items()}
     for name, x in zip(("factor", "addend"), got[6:], strict=True):
-        if name in tables:
-            d_tables[name] = jnp.zeros_like(tables[name])
-        if name in learns:
+        if learned[name]:
             x = x.sum(0)[..., MARGIN:-MARGIN]
             d_tables[name] = x.sum(1, keepdims=True) if tables[name].shape[1] < h else x
-    (learned,) = to_learned(d_tables)
-    return cotangents | learned
+    return cotangents | to_learned(d_tables)[0]
 
 
 def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
@@ -118,8 +115,7 @@ def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, .
     if "key_mask" in arrays:
         of_keys = scores.masked_out(arrays["key_mask"], dtype).reshape(o, b, *settings.grid_shape)
         of_keys = jnp.pad(of_keys, [(0, 0)] * (of_keys.ndim - 1) + [(0, MARGIN)], constant_values=scores.MASKED)
-    names = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias")
-    given = (*map(features, names), table("factor", 0), table("addend", scores.MASKED), of_keys, half)
+    given = (*map(features, (*FEATURES, *LEARNED)), table("factor", 0), table("addend", scores.MASKED), of_keys, half)
     return given, (tables, to_learned)
 
 
