@@ -38,7 +38,7 @@ struct Problem {
   int64_t size[3];
   int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
   bool causal;
-  T scale;  // the factor where there is no table of factors
+  T scale;  // the factor where there is no table of factors: of queries, before their products
   // Features [outer batch positions heads features], encoding [outer *relative heads features], biases [outer heads
   // features]; tables [outer table_heads *relative], the last axis with a margin on either side; key_addend [outer
   // batch positions], the last axis with a margin behind; half [outer half_heads 3]. Some may be null.
@@ -126,6 +126,8 @@ class Unit {
   int64_t features_at(int64_t position) const {
     return (((o * p.batch + b) * p.positions() + position) * p.heads + h) * p.features;
   }
+  // What queries are multiplied with.
+  T scale() const { return factor ? 1 : p.scale; }
   int64_t encoding_at(int64_t offset) const {
     const int64_t offsets = p.relative(0) * p.relative(1) * p.relative(2);
     return ((o * offsets + offset) * p.heads + h) * p.features;
@@ -164,12 +166,13 @@ class Unit {
         }
     }
     const int64_t table = table_at(s, x);
-    for (int64_t k = 0; k < width; k += kLanes) {
+    const bool as_they_are = logits == scores && !factor && !addend && !key_addend;
+    for (int64_t k = as_they_are ? width / kLanes * kLanes : 0; k < width; k += kLanes) {
       Vector of_key = load(kBeyond.lanes + kLanes - std::min<int64_t>(width - k, kLanes));
       if (key_addend) of_key += load(key_addend + s.row * p.key_row() + s.low + k);
       for (int i = 0; i < kQueries; i++) {
         Vector v = load(scores + i * kWidth + k);
-        v *= factor ? load(factor + table - i + k) : splat(p.scale);
+        v = factor ? v * load(factor + table - i + k) : v;
         v = addend ? v + load(addend + table - i + k) : v;
         store(logits + i * kWidth + k, v + of_key);
       }
@@ -207,8 +210,8 @@ class Unit {
     return std::min(kTiles * kQueries, (p.size[2] - start + kQueries - 1) / kQueries * kQueries);
   }
 
-  // Queries with a bias, [queries(start), features]: 0 beyond the row.
-  void load_queries(const T* from, const T* bias, int64_t row, int64_t start, T* to) const {
+  // Queries with a bias, [queries(start), features], scaled: 0 beyond the row.
+  void load_queries(const T* from, const T* bias, T scale, int64_t row, int64_t start, T* to) const {
     const int64_t d = p.features;
     for (int64_t i = 0; i < queries(start); i++) {
       if (start + i >= p.size[2]) {
@@ -217,6 +220,7 @@ class Unit {
       }
       copy(from + features_at(row * p.size[2] + start + i), d, to + i * d);
       if (bias) add(to + i * d, bias + (o * p.heads + h) * d, d);
+      if (scale != 1) posattn::scale(to + i * d, scale, d);
     }
   }
 

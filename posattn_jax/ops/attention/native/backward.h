@@ -2,7 +2,7 @@
 //
 //   dV_s = sum_t A_ts dO_t      dL_ts = A_ts (dO_t . V_s - dO_t . O_t)      dS_ts = factor dL_ts
 //
-// with A the weights, L the logits and S the sums of products that `factor` scales.
+// with A the weights, L the logits and S the sums of products that `factor` scales; without it queries are scaled.
 #pragma once
 
 #include "attention.h"
@@ -54,7 +54,7 @@ inline void backward_tile(BackwardWorkspace& w, int64_t tile, int64_t x, const S
       const Vector d_logits = load(w.weights + here) * (load(products + here) - w.removed[at + i]);
       if (w.d_addend) store(w.d_addend + there, load(w.d_addend + there) + d_logits);
       if (w.d_factor) store(w.d_factor + there, load(w.d_factor + there) + d_logits * load(w.scores + here));
-      store(w.weights + here, d_logits * (unit.factor ? load(unit.factor + there) : splat(p.scale)));
+      store(w.weights + here, unit.factor ? d_logits * load(unit.factor + there) : d_logits);
     }
   const T* d_scores = w.weights;
   if (p.key) {
@@ -81,9 +81,9 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
   const Problem& p = unit.p;
   const int64_t d = p.features;
   for (int64_t start = 0; start < p.size[2]; start += w.kRow) {
-    if (p.key) unit.load_queries(p.query, p.content_bias, row, start, w.content);
-    if (p.encoding) unit.load_queries(p.query, p.position_bias, row, start, w.position);
-    unit.load_queries(g.cotangent, nullptr, row, start, w.cotangent);
+    if (p.key) unit.load_queries(p.query, p.content_bias, unit.scale(), row, start, w.content);
+    if (p.encoding) unit.load_queries(p.query, p.position_bias, unit.scale(), row, start, w.position);
+    unit.load_queries(g.cotangent, nullptr, 1, row, start, w.cotangent);
     for (int64_t i = 0; i < unit.queries(start); i++) {
       w.most[i] = w.inverse[i] = w.removed[i] = 0;  // weights 0 beyond the row
       if (start + i >= p.size[2]) continue;
@@ -97,6 +97,10 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
     clear(w.d_content, unit.queries(start) * d);
     clear(w.d_position, unit.queries(start) * d);
     unit.for_each_segment(row, start, [&](int64_t tile, int64_t x, const Segment& s) { backward_tile(w, tile, x, s); });
+    if (unit.scale() != 1) {
+      scale(w.d_content, unit.scale(), unit.queries(start) * d);
+      scale(w.d_position, unit.scale(), unit.queries(start) * d);
+    }
     for (int64_t i = 0; i < w.kRow && start + i < p.size[2]; i++) {
       T* to = g.query + unit.features_at(row * p.size[2] + start + i);
       copy(w.d_content + i * d, d, to);

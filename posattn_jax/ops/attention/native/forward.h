@@ -72,8 +72,8 @@ inline void forward_rows(ForwardWorkspace& w, int64_t from, int64_t to, const Fo
   const Problem& p = unit.p;
   for (int64_t row = from; row < to; row++)
     for (int64_t start = 0; start < p.size[2]; start += w.kRow) {
-      if (p.key) unit.load_queries(p.query, p.content_bias, row, start, w.content);
-      if (p.encoding) unit.load_queries(p.query, p.position_bias, row, start, w.position);
+      if (p.key) unit.load_queries(p.query, p.content_bias, unit.scale(), row, start, w.content);
+      if (p.encoding) unit.load_queries(p.query, p.position_bias, unit.scale(), row, start, w.position);
       clear(w.outputs, unit.queries(start) * p.features);
       for (int64_t i = 0; i < unit.queries(start); i++) w.most[i] = kLowest, w.total[i] = Vector{};
       unit.for_each_segment(row, start, [&](int64_t tile, int64_t x, const Segment& s) { forward_tile(w, tile, x, s); });

@@ -63,7 +63,7 @@ inline Vector exponential(Vector x) {
   constexpr T lowest = single ? T(-87) : T(-708);
   constexpr T shift = 1.5 * (int64_t(1) << mantissa);  // added, it leaves n in the lowest bits
   constexpr T ln2_high = single ? 0.693359375 : 0.693147180369123816490, ln2_low = 0.693147180559945309417 - ln2_high;
-  constexpr int terms = single ? 7 : 13;
+  constexpr int terms = single ? 6 : 13;
   Vector n = x * T(1.44269504088896340736) + shift;
   Integers power = reinterpret_cast<Integers>(n) << mantissa;
   n -= shift;
@@ -150,6 +150,9 @@ inline void clear(T* to, int64_t count) {
 }
 inline void add(T* to, const T* x, int64_t count) {
   for (int64_t f = 0; f < count; f += kLanes) store(to + f, load(to + f) + load(x + f));
+}
+inline void scale(T* x, T factor, int64_t count) {
+  for (int64_t f = 0; f < count; f += kLanes) store(x + f, load(x + f) * factor);
 }
 
 // [rows, columns] -> [columns, ld] with ld >= rows; what is beyond them is 0.
