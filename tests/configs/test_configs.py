@@ -127,7 +127,9 @@ BASE = {"": 108_821_044, "fixed": 108_725_188, "dynamic": 108_735_796, "composit
 SIZES = [("bert_small", *each) for each in SMALL.items()] + [("bert_base", *each) for each in BASE.items()]
 
 
-@pytest.mark.parametrize("name, variant, expected", SIZES)
+@pytest.mark.parametrize(
+    "name, variant, expected", [slow(*each) if each[1] not in ("", "composite") else each for each in SIZES]
+)
 def test_parameters_of_bert(unchecked, name, variant, expected):
     """Chang 2021, Tables 1 to 3, 6 and 7; the paper prints 13.53 million for qk, and the others as they are here."""
     config = importlib.import_module(f"configs.{name}").get_config(variant)
@@ -142,7 +144,7 @@ SCHMIDT += [("wmt14_en_fr", "base", 27_200, 0.1, 1333), ("wmt18_en_zh", "base", 
 SCHMIDT += [("iwslt14", "small", 16_384, 0.3, 23)]
 
 
-@pytest.mark.parametrize("name, size, tokens, rate, every", SCHMIDT)
+@pytest.mark.parametrize("name, size, tokens, rate, every", [*(slow(*each) for each in SCHMIDT[:-1]), SCHMIDT[-1]])
 def test_recipes_of_schmidt(name, size, tokens, rate, every):
     """Those of the authors' YAML files and scripts: 16 x 1,700 and 8 x 2,048 target tokens, dropout, validation, K.
 
@@ -175,9 +177,7 @@ def test_the_recipe_of_the_runs_on_multi30k():
     assert differing <= {"seed"}
 
 
-@pytest.mark.parametrize(
-    "name", [slow(name) if name in ALIKE and name.startswith("cifar") else name for name in TRAINED]
-)
+@pytest.mark.parametrize("name", [slow(name) if name in (*ALIKE, *NEARLY_ALIKE) else name for name in TRAINED])
 def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
     if config.model.kind == "EncoderDecoder":  # one layer is traced for all
@@ -234,7 +234,9 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
 
 SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
 SWEPT_ALIKE = [
-    name for name in SWEPT if name.startswith(("cifar", "compare", "question_siren", "translution_", "bert_"))
+    name
+    for name in SWEPT
+    if name.startswith(("cifar", "compare", "nmt_", "question_s", "reconstruction", "translution_", "bert_"))
 ]
 
 
@@ -282,6 +284,7 @@ FIXED, DYNAMIC = part(RelativeBias, **KERNEL), part(Positional, encoding=part(Ke
 SINUSOIDAL = part(SinusoidalEncoding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -320,6 +323,7 @@ def test_options_are_read(fields):
     assert traced(change(cifar2d_span.get_config("tiny"), fields)) != traced_plain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "base, fields",
     [

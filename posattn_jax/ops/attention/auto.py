@@ -10,8 +10,9 @@ import jax
 
 from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention import factorised, plain
+from posattn_jax.ops.attention import factorised
 from posattn_jax.ops.attention.dense import RowLoop
+from posattn_jax.ops.attention.fused import plain
 from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.native import layout as native
 from posattn_jax.ops.attention.problem import Problem

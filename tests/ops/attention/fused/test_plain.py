@@ -9,8 +9,10 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental.pallas import tpu as pltpu
 
-from posattn_jax.ops.attention import Problem, plain, relative_attention
+from posattn_jax.ops.attention import Problem, relative_attention
+from posattn_jax.ops.attention.fused import plain
 from tests.ops.attention.attention_suite import make_inputs
+from tests.support.slow import slow
 
 N = 256
 CASES = {
@@ -49,7 +51,7 @@ def kernels(platform, dtype=jnp.bfloat16, n=N, d=64, **options):
     return set(re.findall(r"custom_call @([\w$]+)", program.lower(lowering_platforms=(platform,)).as_text()))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [slow(case) if case in ("causal", "weights") else case for case in CASES])
 def test_on_a_gpu(cuda, case):
     taken = case in ("contents", "causal", "padded", "biased")
     found = {name for name in kernels("cuda", **CASES[case]) if "cudnn" in name}
@@ -67,11 +69,15 @@ def test_what_cudnn_does_not_take_is_dense(cuda, monkeypatch):
     assert not kernels("cuda")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [slow(case) if case in ("contents", "weights") else case for case in CASES])
 def test_on_a_tpu(monkeypatch, case):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     taken = case in ("contents", "causal", "padded")
     assert ("tpu_custom_call" in kernels("tpu", **CASES[case])) == taken
+
+
+def test_positions_that_are_no_whole_blocks(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert "tpu_custom_call" not in kernels("tpu", n=130)
 
 
