@@ -21,6 +21,8 @@ from posattn_jax.ops.attention.tiles import tilings
 
 # On grids of fewer positions "dense" has nothing to lose.
 LEAST_POSITIONS = 200
+# The time of a pair that "native" computes, in those of a pair of "dense": measured on grids whose last size is 4 or 5.
+NATIVE_PAIR_COST = 0.4
 
 
 def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
@@ -30,7 +32,7 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
         return plain.plain_attention(problem)
     if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
         return factorised.factorised_attention(problem)
-    if is_native() and native.obstacle(problem) is None:
+    if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
         return native.native_attention(problem, portable_loops)
     return attend(problem, portable_loops(problem))
 
@@ -38,6 +40,17 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
 def is_native() -> bool:
     """Whether "native" is there, and to be preferred: on a CPU that is one device. Over several, it gathers arrays."""
     return jax.default_backend() == "cpu" and jax.device_count() == 1 and native.missing() is None
+
+
+def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
+    """Whether "native" is expected to be faster than "dense": not where short rows leave most of its tiles empty.
+
+    A half-span of None is known only at run time. On a large grid it is taken to be small, on a small one to be all.
+    """
+    n = grid.num_positions(grid_shape)
+    if half is None and n >= LEAST_POSITIONS:
+        return True
+    return NATIVE_PAIR_COST * native.pairs(grid_shape, half or [size - 1 for size in grid_shape]) <= n * n
 
 
 def chooses_at_run_time(grid_shape: Shape) -> bool:
@@ -79,7 +92,7 @@ def score_share(
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:
         return 1.0
-    if implementation == "native" or (implementation == "auto" and is_native()):
+    if implementation == "native" or (implementation == "auto" and is_native() and native_pays(grid_shape, None)):
         return native.pairs(grid_shape, half) / n**2
     reach = half if span_bound is None else span_bound
     if implementation == "patch":

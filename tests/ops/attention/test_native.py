@@ -119,9 +119,11 @@ def test_no_other_platform_and_no_exported_program_has_it(inputs):
     )
 
 
-def test_auto_is_native_on_one_cpu(inputs, monkeypatch):
+def test_auto_is_native_on_one_cpu(monkeypatch):
+    inputs = jax.tree.map(jnp.asarray, make_inputs((2, 6), dtype=np.float32))
+
     def is_native(**options):
-        jaxpr = jax.make_jaxpr(lambda x: relative_attention(**x, grid_shape=(3, 4), **options))(inputs)
+        jaxpr = jax.make_jaxpr(lambda x: relative_attention(**x, grid_shape=(2, 6), **options))(inputs)
         return "native_attention" in str(jaxpr)
 
     assert not is_native()  # tests have several devices
@@ -130,14 +132,17 @@ def test_auto_is_native_on_one_cpu(inputs, monkeypatch):
     assert not is_native(return_weights=True)
     assert not is_native(dropout_rate=0.1, dropout_rng=jax.random.key(0))
     assert score_share((16, 16), (2, 2)) == score_share((16, 16), (2, 2), implementation="native")
+    assert auto.native_pays((4, 6), None) and auto.native_pays((4, 4, 4), (1, 1, 0))
+    assert not auto.native_pays((4, 4, 4), None) and not auto.native_pays((50, 4), (49, 3))
+    assert auto.native_pays((50, 4), None)  # a span that is known at run time
     monkeypatch.setattr(auto.native, "missing", lambda dtype=None: "anything")
     assert not is_native()
 
 
 def test_pairs():
-    assert layout.pairs((1,), (0,)) == 8  # a tile
+    assert layout.pairs((1,), (0,)) == 64  # a tile and a vector
     assert layout.pairs((8,), (2,)) == 64
-    assert layout.pairs((16, 16), (1, 2)) == (16 * 3 - 2) * 2 * 10 * 8
+    assert layout.pairs((16, 16), (1, 2)) == (16 * 3 - 2) * 2 * 16 * 8
     assert score_share((16, 16), (15, 15), implementation="native") == 1
 
 

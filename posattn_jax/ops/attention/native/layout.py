@@ -25,8 +25,8 @@ from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import window_loops
 
 ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", "key_mask")
-# Queries that meet a key together, at most: see vectors.h.
-TILE_QUERIES = 8
+# Queries that meet a key together, at most, and keys that a query meets at once: see vectors.h.
+TILE_QUERIES = LANES = 8
 
 
 def native_attention(
@@ -85,12 +85,14 @@ def missing(dtype: Any = jnp.float32) -> str | None:
 
 
 def pairs(grid_shape: Shape, half: Shape) -> int:
-    """The pairs of query and key that are computed for a half-span, tiles of the widest kind."""
+    """The pairs of query and key that are computed for a half-span: tiles of queries, and keys in whole vectors."""
     met = 1
     for axis, (size, reach) in enumerate(zip(grid_shape, half, strict=True)):
-        tile = TILE_QUERIES if axis == len(grid_shape) - 1 else 1
+        is_last = axis == len(grid_shape) - 1
+        tile, lanes = (TILE_QUERIES, LANES) if is_last else (1, 1)
         starts = np.arange(0, size, tile)
-        met *= int((np.minimum(starts + tile + reach, size) - np.maximum(starts - reach, 0)).sum()) * tile
+        keys = np.minimum(starts + tile + reach, size) - np.maximum(starts - reach, 0)
+        met *= int((-(-keys // lanes) * lanes).sum()) * tile
     return met
 
 
