@@ -10,6 +10,7 @@ source launch/python.sh
 TESTS=(
     tests/ops/attention/test_{reference.py::TestReference,dense.py::TestDense,tiled.py::TestTiled}::test_values_and_gradients
     tests/ops/attention/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
+    tests/ops/attention/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
     tests/ops/attention/fused/test_gpu.py::test_{lowers_for_a_gpu,values_and_gradients_of_many_blocks}
     tests/ops/attention/fused/test_tpu.py::test_{lowers_for_tpus,many_chunks}

@@ -96,15 +96,15 @@ class Unit {
     addend = p.addend ? p.addend + table : nullptr;
     if (!p.encoding) return;
     band = box[2] + kMargin;
-    encoding = encoding_.resize(box[0] * box[1] * box[2] * d);
-    encoding_t = encoding_t_.resize(box[0] * box[1] * band * d);
+    T* rows = encoding_.resize(box[0] * box[1] * box[2] * d);
+    T* columns = encoding_t_.resize(box[0] * box[1] * band * d);
+    encoding = rows, encoding_t = columns;
     for (int64_t i = 0; i < box[0]; i++)
       for (int64_t j = 0; j < box[1]; j++) {
         const int64_t first = relative_row(i - half[0], j - half[1]) * p.relative(2) + p.size[2] - 1 - half[2];
-        T* row = encoding_.resize(0) + (i * box[1] + j) * box[2] * d;
-        for (int64_t k = 0; k < box[2]; k++)
-          copy(p.encoding + encoding_at(first + k), d, row + k * d);
-        transpose(row, box[2], d, encoding_t_.resize(0) + (i * box[1] + j) * band * d, band);
+        for (int64_t k = 0; k < box[2]; k++) copy(p.encoding + encoding_at(first + k), d, rows + k * d);
+        transpose(rows, box[2], d, columns, band);
+        rows += box[2] * d, columns += band * d;
       }
   }
 
