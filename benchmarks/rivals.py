@@ -187,7 +187,7 @@ def format_row(case: str, head_dim: int, passed: str, figures: dict[str, dict[st
         else f"{rival} skipped: {each['skipped']}"
         for rival, each in figures.items()
     ]
-    return f"{case:20} d {head_dim:<4}{passed:18}" + "   ".join(cells)
+    return f"{case:20} d {head_dim:<4}{passed:18} " + "   ".join(cells)
 
 
 def main(argv: list[str]) -> int:

@@ -3,6 +3,7 @@
 from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block
 from posattn_jax.models.classifier import Classifier
+from posattn_jax.models.language_model import LanguageModel
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
@@ -42,12 +43,13 @@ from posattn_jax.nn.terms import (
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise, PlusRelative
-from posattn_jax.ops.attention import exchange_bytes, halo_attention, relative_attention
+from posattn_jax.ops.attention import Cache, cache_length, exchange_bytes, halo_attention, relative_attention
 from posattn_jax.ops.span import gaussian, span_share, span_size
 
 __all__ = [
     "AxialEncoding",
     "Bert",
+    "Cache",
     "Classifier",
     "Content",
     "ContentBias",
@@ -67,6 +69,7 @@ __all__ = [
     "Glu",
     "KernelEncoding",
     "KeyPositional",
+    "LanguageModel",
     "LearnedDecay",
     "LearnedEncoding",
     "LearnedPositions",
@@ -105,6 +108,7 @@ __all__ = [
     "beam_search",
     "bert_block",
     "between",
+    "cache_length",
     "exchange_bytes",
     "gaussian",
     "halo_attention",

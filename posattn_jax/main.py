@@ -10,6 +10,8 @@
   python -m posattn_jax.main --mode=report --workdir=runs/sweep
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.task.decoding.beam_size=1]
+  python -m posattn_jax.main --mode=generate --workdir=runs/char_lm --prompt="The " [--length=500]
+                             [--temperature=.8 --top_k=20 --seed=1]
   python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
   python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
   python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]
@@ -42,13 +44,20 @@ from posattn_jax.train import writers
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-MODES = ("train", "evaluate", "translate", "predict", "explain", "export", "sweep", "report", "benchmark")
+MODES = ("train", "evaluate", "translate", "generate", "predict", "explain", "export", "sweep", "report", "benchmark")
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
 _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, vmapped, in WORKDIR/SEED."
 )
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
 _TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
+OF_A_TEXT = (
+    flags.DEFINE_string("prompt", None, "What a generated text begins with; by default the standard input."),
+    flags.DEFINE_integer("length", 500, "How many characters are generated."),
+    flags.DEFINE_float("temperature", 1.0, "Of the draw of characters; 0: the likeliest."),
+    flags.DEFINE_integer("top_k", 0, "Only so many of the likeliest characters are drawn from; 0: all."),
+    flags.DEFINE_integer("seed", 0, "Of the draw.", lower_bound=0),
+)
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
 _WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weights & Biases too (extra wandb).")
@@ -80,7 +89,8 @@ FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
-NO_CONFIG = dict.fromkeys(("predict", "explain", "export"), "the run folder has the run's own")
+FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
+NO_CONFIG = dict.fromkeys(("generate", "predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of finished runs alone"}
 WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
 
@@ -110,6 +120,13 @@ def main(argv: list[str]) -> int:
             from posattn_jax.use import translate
 
             translate.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
+        case "generate":
+            from posattn_jax.use import generate
+
+            prompt, number, temperature, top_k, seed = (flag.value for flag in OF_A_TEXT)
+            prompt = sys.stdin.buffer.read() if prompt is None else prompt.encode()
+            sampling = {"temperature": temperature, "top_k": top_k, "seed": seed}
+            generate.generate(workdir, prompt, sys.stdout, number=number, **sampling)
         case "predict":
             from posattn_jax.use import predict
 

@@ -77,7 +77,7 @@ def findings(runs: Runs) -> list[Finding]:
     """Of every hypothesis of the plan, in its order; one that cannot be tested has NaN."""
     hypotheses = runs.plan.hypotheses
     samples = {each.name: statistics.sample(runs.responses(each.name)) for each in runs.plan.treatments}
-    comparisons = [statistics.compare([samples[name] for name in h.names], h.alternative) for h in hypotheses]
+    comparisons = [statistics.compare([samples[name] for name in h.names], h.alternative, h.border) for h in hypotheses]
     corrected = statistics.holm([comparison.p_stated for comparison in comparisons])
     corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons])
     made = []
@@ -86,6 +86,7 @@ def findings(runs: Runs) -> list[Finding]:
         seeds = [seed for seed in by_seed[0] if all(seed in others for others in by_seed)]
         first, second, *others = (np.array([of_one[seed] for seed in seeds]) for of_one in by_seed)
         sides = (first - second, others[0] - others[1]) if others else (first, second)
+        sides = (sides[0] - hypothesis.border, sides[1])
         paired = statistics.paired(*(side.tolist() for side in sides), hypothesis.alternative)
         said = verdict(hypothesis, comparison, *holm, samples)
         made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, said))
@@ -105,13 +106,13 @@ def verdict(
         return f"Cannot be tested ({runs}): a test needs two runs of each, and some variation between them."
     direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
     stated_sign = {"greater": 1, "less": -1, "two-sided": 0}[hypothesis.alternative]
-    contradicted = c.effect * stated_sign < 0 and holm_p_two_sided < LEVEL
+    contradicted = c.t * stated_sign < 0 and holm_p_two_sided < LEVEL
     one_sided = stated_sign != 0 and not contradicted
     interval = c.interval_stated if one_sided else c.interval_two_sided
     measured = (
         f"The {'mean' if hypothesis.than is None else 'difference of the means'} is {abs(c.effect):.4f} {direction} "
         f"({'one' if one_sided else 'two'}-sided 95% interval of the difference, uncorrected: "
-        f"{interval_text(interval, '{:+.4f}')}; {runs})."
+        f"{interval_text(interval, '{:+.4f}')}; {f'margin {hypothesis.margin:g}; ' * bool(hypothesis.margin)}{runs})."
     )
     few = min(samples[name].n for name in hypothesis.names) == 2
     mark, caution = (", from n = 2 only", f" Runs of new seeds may say otherwise: {TWO_RUNS}.") if few else ("", "")

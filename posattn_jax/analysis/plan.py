@@ -64,6 +64,8 @@ class Hypothesis:
       alternative: the direction that the claim states.
       paper_p: the p-value that the paper printed, two-sided.
       than: (treatment, control): the difference of these means, which the first difference is compared with.
+      margin: by how much the treatment may be worse: H1 is that it is less than control + margin ("less"), or greater
+        than control - margin ("greater").
     """
 
     claim: str
@@ -72,6 +74,12 @@ class Hypothesis:
     alternative: Alternative = "two-sided"
     paper_p: float | None = None
     than: tuple[str, str] | None = None
+    margin: float = 0.0
+
+    @property
+    def border(self) -> float:
+        """The difference of the means that H1 is on one side of."""
+        return self.margin if self.alternative == "less" else -self.margin
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,6 +138,8 @@ class Plan:
             for name in hypothesis.names:
                 if name not in names:
                     raise InputError(f'hypothesis "{hypothesis.claim}": no treatment "{name}" ({", ".join(names)})')
+            if hypothesis.margin and hypothesis.alternative == "two-sided":
+                raise InputError(f'hypothesis "{hypothesis.claim}": margin={hypothesis.margin} needs a direction')
             if hypothesis.alternative not in get_args(Alternative):
                 raise InputError(
                     f'hypothesis "{hypothesis.claim}": alternative="{hypothesis.alternative}": expected one of '

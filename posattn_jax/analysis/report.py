@@ -156,6 +156,8 @@ def _finding_table(tested: Sequence[Finding]) -> str:
         side = {"greater": ">", "less": "<", "two-sided": "≠"}[finding.hypothesis.alternative]
         first, second, *others = finding.hypothesis.names
         names = f"{first} - {second} {side} {others[0]} - {others[1]}" if others else f"{first} {side} {second}"
+        if finding.hypothesis.margin:
+            names += f" {finding.hypothesis.border:+g}"
         row = [names, figure(c.effect, "{:+.4f}")]
         row += [interval_text(interval, "{:+.4f}") for interval in (c.interval_two_sided, c.interval_stated)]
         row += [figure(c.effect_size, "{:+.2f}"), f"{figure(c.t, '{:.2f}')} ({figure(c.df, '{:.1f}')})"]

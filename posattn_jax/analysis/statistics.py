@@ -43,8 +43,8 @@ class Comparison:
       effect: mean of the treatment - mean of the control; less the same of the others.
       t, df: Welch's statistic and its degrees of freedom.
       p_two_sided, p_stated: two-sided, and in the direction that the hypothesis states.
-      interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these: 0 is outside exactly
-        where p < .05. Of a direction, it is one-sided: to infinity.
+      interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these: the border, 0, is
+        outside exactly where p < .05. Of a direction, it is one-sided: to infinity.
       effect_size: Cohen's d, the effect in pooled standard deviations: s^2 = sum (n_i - 1) s_i^2 / sum (n_i - 1).
       power: the probability that a two-sided test at `LEVEL` with these n finds an effect of this size.
       runs_needed: the runs of each treatment at which that is 80%.
@@ -79,11 +79,11 @@ def mean_interval(of: Sample) -> Interval:
     return Interval(of.mean - reach, of.mean + reach)
 
 
-def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
+def compare(samples: Sequence[Sample], alternative: Alternative, border: float = 0.0) -> Comparison:
     """Welch's test, which does not assume equal variances, with effect size and power.
 
-      t = (m1 - m2) / sqrt(s1^2 / n1 + s2^2 / n2)
-      t = (m1 - m2 - (m3 - m4)) / sqrt(s1^2 / n1 + ... + s4^2 / n4)
+      t = (m1 - m2 - border) / sqrt(s1^2 / n1 + s2^2 / n2)
+      t = (m1 - m2 - (m3 - m4) - border) / sqrt(s1^2 / n1 + ... + s4^2 / n4)
 
     Both with the degrees of freedom of Welch and Satterthwaite. With r the root and q the quantiles of t's
     distribution, the 95% interval is effect -+ q(.975) r; of "greater" from effect - q(.95) r to infinity; of "less"
@@ -93,6 +93,7 @@ def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
     Args:
       samples: the treatment and its control; or these and two others, whose difference theirs is compared with.
       alternative: the direction that the hypothesis states.
+      border: the difference that it states another side of.
     """
     effect = sum(sign * each.mean for sign, each in zip((1, -1, -1, 1), samples, strict=False))
     variances = [each.std**2 / each.n for each in samples if each.n > 1]
@@ -101,7 +102,7 @@ def compare(samples: Sequence[Sample], alternative: Alternative) -> Comparison:
         return Comparison(effect, nan, nan, nan, nan, Interval(nan, nan), Interval(nan, nan), nan, nan, nan)
     df = sum(variances) ** 2 / sum(v**2 / (s.n - 1) for v, s in zip(variances, samples, strict=True))
     error = math.sqrt(sum(variances))
-    t = effect / error
+    t = (effect - border) / error
     tails = {"greater": float(scipy.stats.t.sf(t, df)), "less": float(scipy.stats.t.cdf(t, df))}
     p_two_sided = 2 * min(tails.values())
     reach, reach_one_sided = (float(scipy.stats.t.ppf(1 - tail, df)) * error for tail in (LEVEL / 2, LEVEL))

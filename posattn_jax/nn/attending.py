@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Query, Shape, Value, Weights
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops.attention import CUT_LAYOUTS, Problem, attend, average, halo_attention
+from posattn_jax.ops.attention import CUT_LAYOUTS, Cache, Problem, attend, average, decode, halo_attention
 
 
 @dataclasses.dataclass
@@ -23,6 +23,7 @@ class Attention:
       scale, implementation, grid_axis, dropout_rate, return_weights: of the layer, see `PositionalSelfAttention`.
       is_cut: whether the grid is cut over the devices of `grid_axis`.
       dropout_rng: None where nothing is dropped.
+      cache: of a step of decoding.
       intermediates: what was made on the way, by name; values may add to it.
     """
 
@@ -37,7 +38,8 @@ class Attention:
     dropout_rate: float = 0.0
     dropout_rng: Array | None = None
     return_weights: bool = False
-    intermediates: dict[str, Array] = dataclasses.field(default_factory=dict)
+    cache: Cache | None = None
+    intermediates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self._weights: Weights | None = None
@@ -78,15 +80,19 @@ class Attention:
             "value": value,
             "grid_shape": tokens.grid_shape,
             "reference_shape": tokens.reference_shape,
-            "span_bound": tokens.span_bound,
-            "key_mask": tokens.key_mask,
-            "is_causal": tokens.is_causal,
             "scale": self.scale,
-            "return_weights": self.return_weights,
             **{name: array if array is None else array.astype(query.dtype) for name, array in arrays.items()},
         }
         if self.span is not None:
             arguments |= {"sigma": self.span.sigma, "threshold": self.span.threshold, "span_mode": self.span.mode}
+        if self.cache is not None:
+            return self._step(self.cache, arguments)
+        arguments |= {
+            "span_bound": tokens.span_bound,
+            "key_mask": tokens.key_mask,
+            "is_causal": tokens.is_causal,
+            "return_weights": self.return_weights,
+        }
         if self.grid_axis is not None:
             self._check_axis(is_pairwise=value is None or tokens.num_class_tokens > 0 or scores.is_pairwise)
         if self.is_cut:
@@ -96,6 +102,13 @@ class Attention:
         pairs = {"num_class_tokens": tokens.num_class_tokens, "pair_scores": scores.pair_scores, "limit": scores.limit}
         problem = Problem(**arguments, **pairs, factors=scores.factors)
         outputs, self._weights = attend(problem, self.implementation)
+        return outputs
+
+    def _step(self, cache: Cache, arguments: dict[str, Any]) -> Query:
+        """The outputs of the next place, with which the cache goes on."""
+        if arguments["value"] is None or self.dropout_rng is not None:
+            raise ValueError("cache: expected neither weights nor attention dropout to be asked for")
+        outputs, self.intermediates["cache"] = decode(cache=cache, **arguments)
         return outputs
 
     def _check_axis(self, is_pairwise: bool) -> None:

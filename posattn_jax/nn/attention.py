@@ -17,7 +17,7 @@ from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops.attention import Implementation
+from posattn_jax.ops.attention import Cache, Implementation, table_shape
 
 
 class PositionalSelfAttention(nn.Module):
@@ -104,6 +104,7 @@ class PositionalSelfAttention(nn.Module):
         span_bound: Shape | None = None,
         num_class_tokens: int = 0,
         positions: PointPositions | None = None,
+        cache: Cache | None = None,
         deterministic: bool = True,
         return_intermediates: bool = False,
         return_weights: bool = False,
@@ -124,6 +125,8 @@ class PositionalSelfAttention(nn.Module):
           num_class_tokens: how many tokens stand before the grid. They have no place on it: no term of position, and
             no span, holds for a pair with one of them.
           positions: [b n p], where points lie that are on no grid; for layers of which only the values ask for it.
+          cache: for a step of causal decoding: the inputs are the next place alone, [b 1 c], and meet the places that
+            the cache has, of `cache_length`. The cache with this place is among the intermediates, as "cache".
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_intermediates: whether to return the intermediates too.
           return_weights: whether to return them with the attention weights among them.
@@ -136,7 +139,7 @@ class PositionalSelfAttention(nn.Module):
 
         Raises:
           ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
-            implementation that there is not, or not for this layer.
+            implementation that there is not, or not for this layer; with a cache, what needs the whole grid at once.
         """
         tokens = Tokens(
             inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
@@ -149,11 +152,14 @@ class PositionalSelfAttention(nn.Module):
             is_causal=is_causal,
             num_class_tokens=num_class_tokens,
             positions=positions,
+            step=None if cache is None else cache.step,
+            table_shape=() if cache is None else table_shape(grid_shape, cache.length),
         )
         self._check(tokens)
         is_cut = jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
         span = None if self.span is None else self.span(tokens)
-        tokens = tokens.seen_within(span, is_cut)
+        if cache is None:
+            tokens = tokens.seen_within(span, is_cut)
 
         projections = self.projections
         if projections is None:
@@ -172,6 +178,7 @@ class PositionalSelfAttention(nn.Module):
             dropout_rate=self.dropout_rate,
             dropout_rng=None if deterministic or not self.dropout_rate else self.make_rng("dropout"),
             return_weights=return_weights,
+            cache=cache,
         )
         outputs = attention.average(value) if self.values is None else self.values(attention, value, tokens)
         if return_weights:
@@ -197,6 +204,17 @@ class PositionalSelfAttention(nn.Module):
             if part is not None and not hasattr(part, "needs"):
                 raise ValueError(f"{part} does not say what it `needs` of {PARTS}: see Term and Values in nn/parts.py")
         width, joined = tokens.inputs.shape[-1], self.num_heads * tokens.head_dim
+        if tokens.step is not None:
+            asked = {
+                "is_causal=False": not tokens.is_causal,
+                "key_mask": tokens.key_mask is not None,
+                "class tokens": tokens.num_class_tokens > 0,
+                f"inputs of {tokens.inputs.shape[1]} places": tokens.inputs.shape[1] != 1,
+                "extra_heads": self.extra_heads is not None,
+            }
+            obstacle = next((name for name, found in asked.items() if found), None)
+            if obstacle is not None:
+                raise ValueError(f"cache: expected one place of causal attention, without {obstacle}")
         if not self.use_output and (self.extra_heads is not None or joined != width):
             needed = f"num_heads={self.num_heads} x head_dim={tokens.head_dim} to be {width}, and no extra heads"
             raise ValueError(f"use_output=False needs {needed}")

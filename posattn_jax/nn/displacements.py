@@ -49,8 +49,7 @@ class OverDisplacements(nn.Module):
         Raises:
           ValueError: points, which have no displacements on a grid, or a half-span that does not fit the grid.
         """
-        if tokens.positions is not None:
-            raise ValueError(f"{type(self).__name__} has a matrix for every displacement of a grid: points have none")
+        tokens.check_whole(self)
         far = tuple(size - 1 for size in tokens.reference_shape)
         if self.half_span is None:
             return far

@@ -44,8 +44,7 @@ class ScoreNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
-        if tokens.positions is not None:
-            raise ValueError("ScoreNetwork knows places on a grid: points have none")
+        tokens.check_whole(self)
         shape, cls, heads = tokens.grid_shape, tokens.num_class_tokens, tokens.num_heads
         dtypes = {"param_dtype": self.param_dtype}
         hidden = self.hidden_features or heads

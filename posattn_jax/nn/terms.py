@@ -78,10 +78,10 @@ class RotaryContent(nn.Module):
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("RotaryContent turns by places on a grid: points have none")
-        cls = tokens.num_class_tokens
+        cls, step = tokens.num_class_tokens, tokens.step
 
         def turn(x: Array) -> Array:
-            return jnp.concatenate([x[:, :cls], rotate(x[:, cls:], tokens.grid_shape, self.base)], 1)
+            return jnp.concatenate([x[:, :cls], rotate(x[:, cls:], tokens.grid_shape, self.base, step)], 1)
 
         return Scores(query=turn(query), key=turn(key))
 
@@ -224,8 +224,7 @@ class KeyPositional(nn.Module):
     encoding: Encoding
 
     def __call__(self, query: Query | None, key: Key, tokens: Tokens) -> Scores:
-        if tokens.positions is not None:
-            raise ValueError("KeyPositional has an encoding of a grid: points have none")
+        tokens.check_whole(self)
         cls = tokens.num_class_tokens
         encoding = self.encoding(dataclasses.replace(tokens, table_shape=tokens.grid_shape))
         scores = key_scores(key[:, cls:], encoding.astype(key.dtype), tokens.grid_shape)

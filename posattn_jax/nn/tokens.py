@@ -32,6 +32,7 @@ class Tokens:
       is_causal: whether query t attends to keys s <= t alone.
       num_class_tokens: how many tokens stand before the grid.
       positions: [b n p], of points that lie on no grid; S is then (n,), and means nothing but their number.
+      step: of a step of decoding: the place of its one token, in row-major order.
 
     Example:
       >>> import jax.numpy as jnp
@@ -53,6 +54,7 @@ class Tokens:
     is_causal: bool = False
     num_class_tokens: int = 0
     positions: PointPositions | None = None
+    step: Int[Array, ""] | None = None
 
     def __post_init__(self):
         check_key_mask(self.key_mask)
@@ -67,6 +69,14 @@ class Tokens:
             ("table_shape", tuple(self.table_shape) or shape),
         ):
             object.__setattr__(self, name, value)
+
+    def check_whole(self, part: object) -> None:
+        """ValueError for a part that knows all places of a grid, where there are points, or a step of decoding."""
+        name = type(part).__name__
+        if self.positions is not None:
+            raise ValueError(f"{name} knows places on a grid: points have none")
+        if self.step is not None:
+            raise ValueError(f"{name} needs the whole grid at once: it cannot go step by step, with a cache")
 
     def seen_within(self, span: Extent | None, is_cut: bool) -> "Tokens":
         """The same tokens where queries see no further than a span; of a cut grid, with tables within its bound."""

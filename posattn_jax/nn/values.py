@@ -49,8 +49,7 @@ class DepthwiseConvolution(nn.Module):
     @nn.compact
     def __call__(self, inputs: Features, tokens: Tokens) -> Features:
         shape, cls, width = tokens.grid_shape, tokens.num_class_tokens, inputs.shape[-1]
-        if tokens.positions is not None:
-            raise ValueError("a depthwise convolution is of a grid: points lie on none")
+        tokens.check_whole(self)
         kernel_shape = check_kernel(self.kernel_shape, shape)
         if tokens.key_mask is not None:
             inputs = jnp.where(tokens.key_mask[..., None], inputs, 0)
@@ -125,8 +124,7 @@ class PlusRelative(nn.Module):
 
     def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
         """The outputs [b t h d]; ValueError for points, which have no offsets."""
-        if tokens.positions is not None:
-            raise ValueError("PlusRelative has an encoding of a grid: points have none")
+        tokens.check_whole(self)
         cls, weights = tokens.num_class_tokens, attention.weights()
         encoding = self.encoding(tokens).astype(weights.dtype)
         by_pair = grid.toeplitz(encoding, tokens.grid_shape)

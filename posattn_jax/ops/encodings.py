@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array, Float, Query, Shape
+from posattn_jax.axes import Array, Float, Int, Query, Shape
 from posattn_jax.ops import grid
 
 Combine = Literal["sum", "concat"]
@@ -57,7 +57,7 @@ def relative_sinusoids(
     return features.sum(-2) if combine == "sum" else features.reshape(*features.shape[:-2], num_features)
 
 
-def rotate(x: Query, grid_shape: Shape, base: float = 10000.0) -> Query:
+def rotate(x: Query, grid_shape: Shape, base: float = 10000.0, place: Int[Array, ""] | None = None) -> Query:
     """R_t x_t: features 2 j and 2 j + 1 of every position as a vector in the plane, turned by an angle of its own.
 
       (a, b) -> (a cos w_j t - b sin w_j t, a sin w_j t + b cos w_j t),  w_j = base^(-2 j / d)
@@ -70,6 +70,7 @@ def rotate(x: Query, grid_shape: Shape, base: float = 10000.0) -> Query:
       x: [b t h d], the positions of the grid in row-major order.
       grid_shape: S, one to three sizes; d is to be a multiple of 2 p.
       base: of the frequencies, in radians a position.
+      place: of x [b 1 h d] alone, in row-major order; None: x has every place of the grid.
 
     Returns:
       [b t h d] in the dtype of `x`, computed in float32 or better.
@@ -83,8 +84,10 @@ def rotate(x: Query, grid_shape: Shape, base: float = 10000.0) -> Query:
         raise ValueError(f"head_dim={d}: rotary encodings of {p} dimensions need a multiple of {2 * p}")
     if base <= 0:
         raise ValueError(f"base={base}: expected more than 0")
-    places = jnp.asarray(grid.positions(shape), jnp.result_type(float))
-    angles = (places[..., None] * frequencies(d // p, base)).reshape(-1, 1, d // 2)  # [t 1 pairs]
+    places = grid.positions(shape) if place is None else grid.coordinates(place, shape)[None]
+    angles = (jnp.asarray(places, jnp.result_type(float))[..., None] * frequencies(d // p, base)).reshape(
+        -1, 1, d // 2
+    )  # [t 1 pairs]
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     pairs = x.astype(jnp.promote_types(jnp.float32, x.dtype)).reshape(*x.shape[:-1], d // 2, 2)
     a, b = pairs[..., 0], pairs[..., 1]

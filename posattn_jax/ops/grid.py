@@ -49,6 +49,13 @@ def positions(grid_shape: Shape) -> np.ndarray:
     return np.stack([axis.ravel() for axis in np.indices(shape)], axis=-1)
 
 
+def coordinates(places: Int[Array, "..."], grid_shape: Shape) -> Int[Array, "... p"]:
+    """Of places in row-major order, traced or not; in one dimension also of those before and beyond the grid."""
+    if len(grid_shape) == 1:
+        return jnp.asarray(places)[..., None]
+    return jnp.stack(jnp.unravel_index(jnp.maximum(places, 0), tuple(grid_shape)), -1)
+
+
 def strides(grid_shape: Shape) -> np.ndarray:
     """How far apart in the row-major order neighbours along each dimension are: position = coordinates . strides."""
     return np.cumprod([1, *check_grid(grid_shape)[:0:-1]])[::-1]

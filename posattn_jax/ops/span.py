@@ -179,19 +179,21 @@ def inside_span(offsets: Int[Array, "... p"], half: Float[Array, "... p"]) -> Bo
 
 
 def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
-    """The share of the relative grid inside the span, in [0, 1]: prod_i min(1, sqrt(-2 ln threshold) sqrt(Sigma_ii)).
+    """The share of all pairs of places that are inside the span, in [0, 1]: prod_i r_i (2 - r_i).
 
-    It is the limit of span_size / R on a fine grid, and differentiable: the penalty that makes spans shrink.
-    With threshold <= 0 the share is that of one standard deviation. The mean over heads where each has its own.
+    r_i = min(1, sqrt(-2 ln threshold) sqrt(Sigma_ii)) is the half-span's share of a side. It is the limit on a fine
+    grid, and differentiable: the penalty that makes spans shrink, in the unit of what they cost. With threshold <= 0
+    it is that of one standard deviation. The mean over heads where each has its own.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from posattn_jax import span_share
       >>> print(f"{span_share(jnp.array([0.1, 0.2]), threshold=0.1):.3f}")
-      0.092
+      0.290
     """
     reach = math.sqrt(-2 * math.log(threshold)) if threshold > 0 else 1.0
-    return jnp.mean(jnp.prod(jnp.minimum(1.0, reach * deviations(sigma)), axis=-1))
+    half = jnp.minimum(1.0, reach * deviations(sigma))
+    return jnp.mean(jnp.prod(half * (2 - half), axis=-1))
 
 
 def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:

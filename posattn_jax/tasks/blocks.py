@@ -23,7 +23,8 @@ class BlockTask(Task):
     [*R, h, d] also what lies beyond the span.
 
     Attributes:
-      span_penalty: of spans that cover everything, in the loss; the papers have none.
+      span_penalty: of spans that cover everything, in the loss: times their share of all pairs, see `span_share`; the
+        papers have none.
       span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
         follows the span at run time.
     """
@@ -52,7 +53,7 @@ class BlockTask(Task):
         return self.model.apply({"params": params}, *inputs, rngs=rngs, **fields)
 
     def penalty_of(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
-        """span_penalty * mean over layers of the span's share of the grid, from the blocks' intermediates."""
+        """span_penalty * mean over layers of the span's share of all pairs, from the blocks' intermediates."""
         if not self.span_penalty:
             return 0.0
         layers = zip(self.blocks, intermediates.values(), strict=True)

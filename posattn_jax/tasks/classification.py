@@ -20,7 +20,7 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 class Classification(BlockTask):
     """Cross-entropy of a classifier's logits, and a penalty on its learned spans.
 
-      loss = mean cross-entropy + span_penalty * mean over layers of the span's share of the grid
+      loss = mean cross-entropy + span_penalty * mean over layers of the span's share of all pairs
 
     Attributes:
       model: the classifier.

@@ -17,6 +17,7 @@ class Adam:
 
     Attributes:
       learning_rate: the highest.
+      span_learning_rate: of learned spans, whose sigma is in units of the grid; 0: `learning_rate`.
       b1, b2, eps: of `optax.adam`.
       weight_decay: times the learning rate, a step.
       clip_norm: of the gradients of all parameters together; 0: no clipping.
@@ -24,6 +25,7 @@ class Adam:
     """
 
     learning_rate: float = 1e-3
+    span_learning_rate: float = 0.0
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
@@ -40,10 +42,17 @@ class Adam:
             steps.append(optax.adamw(rate, self.b1, self.b2, self.eps, weight_decay=self.weight_decay, mask=mask))
         else:
             steps.append(optax.adam(rate, self.b1, self.b2, self.eps))
+        if self.span_learning_rate:
+            of_spans = functools.partial(jax.tree_util.tree_map_with_path, lambda path, _: "span" in _names(path))
+            steps.append(optax.masked(optax.scale(self.span_learning_rate / self.learning_rate), of_spans))
         return optax.chain(*steps)
 
 
 def _decays(path: tuple, array: jax.Array) -> bool:
-    names = [str(getattr(key, "key", "")) for key in path]
+    names = _names(path)
     is_added = names[-1] in ("scale", "u", "v") or names[-1].split("_")[0] == "bias"  # also where layers are stacked
     return array.ndim > 1 and not is_added and "span" not in names
+
+
+def _names(path: tuple) -> list[str]:
+    return [str(getattr(key, "key", "")) for key in path]

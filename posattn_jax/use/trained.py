@@ -18,6 +18,7 @@ from posattn_jax.build import experiment
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
 from posattn_jax.data import image_files
+from posattn_jax.data.characters import ByteSequences
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.data_set import DataSet
 from posattn_jax.data.glue import Glue
@@ -25,12 +26,13 @@ from posattn_jax.data.images import GridImages, ImageSet, Points
 from posattn_jax.data.sequences import Sentences
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
+from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train import pretrained
 
-Source = GridImages | Points | Sentences | SentencePairs
+Source = ByteSequences | GridImages | Points | Sentences | SentencePairs
 Asked = tuple[dict[str, Any], Any] | InputError  # what names an example, and the example; or what is wrong with it
 
 
@@ -50,7 +52,7 @@ class TrainedRun:
 
     workdir: pathlib.Path
     config: ConfigDict
-    task: Classification | SentencePrediction | MaskedLanguageModelling
+    task: Classification | SentencePrediction | MaskedLanguageModelling | CausalLanguageModelling
     params: Any
     step: int
     data: DataSet

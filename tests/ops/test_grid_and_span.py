@@ -66,10 +66,13 @@ def test_no_gradient_through_the_size_but_through_the_gaussian():
 
 def test_span_share():
     reach = math.sqrt(-2 * math.log(0.1))
+    """Of all pairs, not of all offsets: near ones stand for more pairs."""
     share = span.span_share(jnp.array([-0.2, 0.1]), 0.1)
-    assert share == pytest.approx(reach**2 * 0.02, rel=1e-5)
-    assert span.span_share(jnp.array([3.0, 0.1]), 0.1) == pytest.approx(reach * 0.1, rel=1e-5)
+    assert share == pytest.approx(math.prod(1 - (1 - reach * each) ** 2 for each in (0.2, 0.1)), rel=1e-5)
+    assert span.span_share(jnp.array([3.0, 0.1]), 0.1) == pytest.approx(1 - (1 - reach * 0.1) ** 2, rel=1e-5)
     assert jax.jit(jax.grad(span.span_share), static_argnums=1)(jnp.array([0.2, 0.1]), 0.1).all()
+    near = np.abs(np.subtract.outer(np.arange(4001), np.arange(4001))) <= 4000 * reach * 0.1  # counted, on a fine grid
+    assert span.span_share(jnp.array([0.1]), 0.1) == pytest.approx(near.mean(), rel=1e-3)
 
 
 def test_the_box_of_a_factor_bounds_its_ellipse():

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import bert_tiny, digits, glue
+from configs import bert_tiny, char_lm, digits, glue
 from posattn_jax import EncoderBlock, PositionalSelfAttention, VisionTransformer
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part, set_all
 from posattn_jax.data import tokenizer
+from posattn_jax.data.characters import Characters
 from posattn_jax.data.data_set import split
 from posattn_jax.data.image_sets import Images, LabelledImages
 from posattn_jax.system.files import write_json
@@ -58,12 +59,17 @@ def make_masked_lm(workdir: pathlib.Path) -> pathlib.Path:
     return _save(workdir, bert_tiny.get_config("tiny"))
 
 
+def make_characters(workdir: pathlib.Path, fields: Mapping[str, Any] | None = None) -> pathlib.Path:
+    """A run of a model of characters."""
+    return _save(workdir, change(char_lm.get_config("tiny"), fields or {}))
+
+
 def _save(workdir, config):
     workdir.mkdir(parents=True)
     config.cache_dir = str(workdir.parent / "cache")
     write_json(workdir / "config.json", config.to_dict())
     data = experiment.data_set(config)
-    if not isinstance(data, LabelledImages):
+    if not isinstance(data, LabelledImages | Characters):
         tokenizer.keep(tokenizer.train(sentences(0, 300), 50), workdir)
     set_all(config.model, implementation="auto")  # what a run on another device may have had, this one has perhaps not
     task = experiment.make_task(config, data.empty(workdir))

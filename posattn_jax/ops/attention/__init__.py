@@ -2,6 +2,7 @@
 
 from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, relative_attention
 from posattn_jax.ops.attention.auto import score_share
+from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, table_shape
 from posattn_jax.ops.attention.halo import CUT_LAYOUTS, exchange_bytes, halo_attention
 from posattn_jax.ops.attention.problem import Factors, Problem
 from posattn_jax.ops.attention.reference import attention_weights, average
@@ -9,14 +10,18 @@ from posattn_jax.ops.attention.reference import attention_weights, average
 __all__ = [
     "CUT_LAYOUTS",
     "LAYOUTS",
+    "Cache",
     "Factors",
     "Implementation",
     "Problem",
     "attend",
     "attention_weights",
     "average",
+    "cache_length",
+    "decode",
     "exchange_bytes",
     "halo_attention",
     "relative_attention",
     "score_share",
+    "table_shape",
 ]

@@ -1,0 +1,122 @@
+"""`--mode=generate`: a text goes on, character by character, with caches as long as the learned spans."""
+
+import codecs
+import functools
+import io
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Float, Int
+from posattn_jax.build import experiment
+from posattn_jax.models.language_model import Kept, LanguageModel
+from posattn_jax.models.stack import with_tables
+from posattn_jax.ops.attention import cache_length
+from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.causal_lm import CausalLanguageModelling
+from posattn_jax.use import trained
+
+CHUNK = 64  # tokens that are made before some are written
+FIRST = b"\n"  # of an empty prompt
+
+State = tuple[Kept, Float[Array, "b v"]]  # the caches, and the logits of the next token
+
+
+class Generator:
+    """A trained model that goes on with text.
+
+    Args:
+      task: with its model.
+      params: of the model.
+      temperature: logits are divided by it; 0: the likeliest token is taken.
+      top_k: only so many of the likeliest tokens are drawn from; 0: all.
+    """
+
+    def __init__(self, task: CausalLanguageModelling, params: Any, temperature: float = 1.0, top_k: int = 0):
+        self.temperature, self.top_k = temperature, top_k
+        (self.length,) = task.grid_shape
+        self.model, self.params = with_tables(task.model, params, task.describe(params))
+        halves = [np.asarray(half).astype(int).tolist() for half in task.half_spans(params)]
+        self.lengths = tuple(cache_length(task.grid_shape, half) for half in halves)  # of the caches, one a block
+        self._advance = jax.jit(self._chunk, donate_argnums=1)
+
+    def start(self, batch_size: int = 1) -> State:
+        """Before the first token."""
+        empty = self.model.apply({"params": self.params}, batch_size, self.lengths, method=LanguageModel.start)
+        return empty, jnp.zeros((batch_size, self.model.vocabulary_size))
+
+    def tokens(self, prompt: np.ndarray, number: int, seed: int = 0) -> Iterator[np.ndarray]:
+        """The `number` tokens after a prompt [n], n >= 1, some at a time."""
+        state, rng, total = self.start(), jax.random.key(seed), len(prompt) + number
+        for first in range(0, total, CHUNK):
+            given = np.full(CHUNK, -1, np.int32)
+            some = prompt[first : first + CHUNK]
+            given[: len(some)] = some
+            state, made = self._advance(self.params, state, given, first, rng)
+            if first + CHUNK > len(prompt):
+                yield np.asarray(made)[max(len(prompt) - first, 0) : total - first]
+
+    def _chunk(
+        self, params: Any, state: State, given: Int[Array, " n"], first: Array, rng: Array
+    ) -> tuple[State, Int[Array, " n"]]:
+        """The next tokens: those `given`, and where that is -1 one that is drawn."""
+        step = functools.partial(self.model.apply, {"params": params}, length=self.length, method=LanguageModel.step)
+
+        def advance(state, xs):
+            (caches, logits), (token, place) = state, xs
+            token = jnp.where(token < 0, self._draw(logits[0], jax.random.fold_in(rng, place)), token)
+            logits, caches = step(token[None], caches)
+            return (caches, logits), token
+
+        return jax.lax.scan(advance, state, (given, first + jnp.arange(CHUNK)))
+
+    def _draw(self, logits: Float[Array, " v"], rng: Array) -> Int[Array, ""]:
+        if self.temperature == 0:
+            return jnp.argmax(logits).astype(jnp.int32)
+        if self.top_k:
+            logits = jnp.where(logits >= jax.lax.top_k(logits, self.top_k)[0][-1], logits, -jnp.inf)
+        return jax.random.categorical(rng, logits / self.temperature).astype(jnp.int32)
+
+
+def generate(
+    workdir: pathlib.Path,
+    prompt: bytes,
+    output: io.TextIOBase,
+    *,
+    number: int = 500,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
+) -> None:
+    """Writes a prompt, and `number` characters (bytes) after it, as they are made.
+
+    Args:
+      workdir: the folder of a run of causal language modelling.
+      prompt: in UTF-8; nothing: the text begins with a new line.
+      output: where the text goes; bytes that are no UTF-8 become U+FFFD.
+      number, seed: how many characters, and of which draw.
+      temperature, top_k: see `Generator`.
+
+    Raises:
+      InputError: no such run, or a number out of its range.
+    """
+    for name, value, least in (("length", number, 1), ("temperature", temperature, 0), ("top_k", top_k, 0)):
+        if not value >= least:
+            raise InputError(f"--{name}={value}: expected at least {least}")
+    run = trained.of_run(workdir, (CausalLanguageModelling,))
+    size = run.task.model.vocabulary_size
+    if top_k > size:
+        raise InputError(f"--top_k={top_k}: expected at most {size}, the characters that there are")
+    experiment.keep_programs(run.config)
+    generator = Generator(run.task, run.params, temperature, top_k)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    output.write(decoder.decode(prompt))
+    given = np.frombuffer(prompt or FIRST, np.uint8).astype(np.int32)
+    for made in generator.tokens(given, number, seed):
+        output.write(decoder.decode(made.astype(np.uint8).tobytes()))
+        output.flush()
+    print(decoder.decode(b"", final=True), file=output)

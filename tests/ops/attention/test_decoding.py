@@ -1,0 +1,219 @@
+"""Attention step by step: a ring as long as the span gives what causal attention gives, and refuses what it cannot."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax import (
+    Cache,
+    Content,
+    ContentBias,
+    GaussianSpan,
+    GeluGate,
+    KernelEncoding,
+    KeyPositional,
+    LearnedEncoding,
+    LinearBias,
+    PlusDepthwise,
+    Positional,
+    PositionalBias,
+    PositionalSelfAttention,
+    RelativeBias,
+    RotaryContent,
+    SinusoidalEncoding,
+    SirenEncoding,
+    SpanConvolution,
+    Translution,
+    WindowSpan,
+    cache_length,
+)
+from posattn_jax.nn.values import DepthwiseConvolution
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention import decode, table_shape
+from posattn_jax.ops.span import half_span
+from tests import oracle
+from tests.ops.attention.attention_suite import B, D, H, make_inputs
+
+OF_A_PLACE = ("query", "key", "value")
+
+
+def decode_all(inputs, grid_shape, length, **options):
+    """The outputs of every place, one after the other; tables are cut to what the cache can meet."""
+    given = {name: jnp.asarray(array) for name, array in inputs.items()}
+    near = [size - 1 for size in table_shape(grid_shape, length)]
+    for name in ("relative_encoding", "relative_bias"):
+        if name in given:
+            given[name] = grid.centre(given[name], near)
+    places = {name: jnp.moveaxis(given.pop(name), 1, 0)[:, :, None] for name in OF_A_PLACE if name in given}
+    cache = Cache.empty(B, length, H, D, places["value"].dtype)
+
+    def step(cache, one):
+        outputs, cache = decode(
+            one["query"], one.get("key"), one["value"], cache, grid_shape=grid_shape, **given, **options
+        )
+        return cache, outputs[:, 0]
+
+    cache, outputs = jax.jit(lambda places: jax.lax.scan(step, cache, places))(places)
+    return cache, np.moveaxis(np.asarray(outputs), 0, 1)
+
+
+def causal_oracle(inputs, grid_shape, **options):
+    one_value_each = {name: np.asarray(array, complex)[..., None] for name, array in inputs.items()}
+    return oracle.attention(one_value_each, grid_shape, is_causal=True, **options)[..., 0].real
+
+
+@pytest.mark.parametrize(
+    "grid_shape, made, options",
+    [
+        ((9,), {}, {}),
+        ((9,), {"per_head": True}, {"span_mode": "log_add", "threshold": 0.3, "scale": 0.7}),
+        ((9,), {"span": False}, {}),
+        ((9,), {}, {"threshold": 0.0}),
+        ((9,), {}, {"reference_shape": (17,)}),
+        ((1,), {}, {}),
+        ((2,), {"covariance": "full"}, {}),
+        ((4, 3), {"covariance": "full", "per_head": True}, {}),
+        ((3, 1, 3), {}, {}),
+    ],
+)
+def test_steps_are_causal_attention(float64, grid_shape, made, options):
+    inputs = make_inputs(grid_shape, **made)
+    inputs["relative_bias"] = np.random.default_rng(1).normal(size=(*(2 * size - 1 for size in grid_shape), H))
+    half = None
+    if "sigma" in inputs:
+        inputs["sigma"] /= 2 if len(grid_shape) == 1 else 1
+        half = np.asarray(
+            half_span(
+                jnp.asarray(inputs["sigma"]), options.get("threshold", 0.1), grid_shape, options.get("reference_shape")
+            )
+        )
+        half = half.reshape(-1, len(grid_shape)).max(0).astype(int).tolist()
+    length = cache_length(grid_shape, half)
+    cache, outputs = decode_all(inputs, grid_shape, length, **options)
+    expected = causal_oracle(inputs, grid_shape, **options)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+    assert int(cache.step) == math.prod(grid_shape) and cache.length == length
+    if grid_shape == (9,) and not options:
+        assert length == (9 if half is None else half[0] + 1) and (half is None or length < 9)
+
+
+@pytest.mark.parametrize("left_out", [("key", "content_bias"), ("relative_encoding", "position_bias")])
+def test_terms_may_be_left_out(float64, left_out):
+    inputs = {name: array for name, array in make_inputs((5,)).items() if name not in left_out}
+    _, outputs = decode_all(inputs, (5,), 5)
+    expected = causal_oracle(inputs, (5,))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_places_beyond_the_grid_see_as_far_as_those_on_it(float64):
+    """In one dimension: 20 places of the unit of 9 are those of a grid of 20 in this unit."""
+    inputs = make_inputs((20,)) | {"sigma": np.array([0.15])}
+    _, outputs = decode_all(inputs, (9,), 4)
+    expected = causal_oracle(inputs, (20,), reference_shape=(9,))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("grid_shape, half, length", [((9,), 1, 2), ((3, 4), 1, 6)])
+def test_a_cache_that_is_too_short_for_the_span_gives_nan(float64, grid_shape, half, length):
+    sigma = [half / math.sqrt(-2 * math.log(0.1)) / max(size - 1, 1) * 0.999 for size in grid_shape]
+    inputs = make_inputs(grid_shape) | {"sigma": np.array(sigma)}
+    assert cache_length(grid_shape, (half,) * len(grid_shape)) == length
+    assert np.isfinite(decode_all(inputs, grid_shape, length)[1]).all()
+    assert np.isnan(decode_all(inputs, grid_shape, length - 1)[1]).all()
+
+
+@pytest.mark.parametrize("span, length, expected", [(False, 8, "expected 9 without a span"), (True, 10, "9 at most")])
+def test_caches_that_do_not_fit(span, length, expected):
+    with pytest.raises(ValueError, match=expected):
+        decode_all(make_inputs((9,), span=span, dtype=np.float32), (9,), length)
+
+
+ALL = (Content(), Positional(SirenEncoding()), ContentBias(), PositionalBias())
+LAYERS = {
+    "siren": {"terms": ALL, "span": GaussianSpan(initial_sigma=0.1, per_head=True)},
+    "sinusoids, window": {"terms": (Content(), Positional(SinusoidalEncoding())), "span": WindowSpan((3,))},
+    "rope": {"terms": (RotaryContent(),), "span": GaussianSpan(initial_sigma=0.2, mode="log_add")},
+    "rope without a span": {"terms": (RotaryContent(), LinearBias())},
+    "tables, gate": {"terms": (Content(), Positional(LearnedEncoding()), RelativeBias((5,))), "gate": GeluGate()},
+    "no content": {"terms": (Positional(KernelEncoding((3,))),), "span": WindowSpan((2,))},
+    "no unmasked threshold": {"terms": ALL, "span": GaussianSpan(threshold=0.0)},
+}
+
+
+def steps_of(layer, variables, inputs, grid_shape, length):
+    cache = Cache.empty(len(inputs), length, layer.num_heads, inputs.shape[-1] // layer.num_heads)
+
+    @jax.jit
+    def step(x, cache):
+        fields = {"is_causal": True, "cache": cache, "return_intermediates": True}
+        outputs, intermediates = layer.apply(variables, x[:, None], grid_shape, **fields)
+        return outputs[:, 0], intermediates["cache"]
+
+    outputs = []
+    for x in jnp.moveaxis(inputs, 1, 0):
+        out, cache = step(x, cache)
+        outputs.append(out)
+    return jnp.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("grid_shape", [(11,), (3, 4)])
+def test_layers_go_step_by_step(name, grid_shape):
+    parts = dict(LAYERS[name])
+    p = len(grid_shape)
+    if p == 2:
+        if not isinstance(parts.get("span"), GaussianSpan):
+            parts["span"] = parts.get("span") and WindowSpan((1, 2))
+        kernels = {5: (5, 3), 3: (3, 3)}
+        shaped = {RelativeBias: lambda term: RelativeBias(kernels[term.kernel_shape[0]])}
+        parts["terms"] = tuple(shaped.get(type(term), lambda same: same)(term) for term in parts["terms"])
+        if name == "no content":
+            parts["terms"] = (Positional(KernelEncoding((3, 3))),)
+    layer = PositionalSelfAttention(num_heads=2, implementation="reference", **parts)
+    inputs = jax.random.normal(jax.random.key(1), (2, math.prod(grid_shape), 16))
+    variables = layer.init(jax.random.key(0), inputs, grid_shape)
+    expected, found = layer.apply(variables, inputs, grid_shape, is_causal=True, return_intermediates=True)
+    half = None
+    if "sigma" in found and layer.span.threshold > 0:
+        half = half_span(found["sigma"], layer.span.threshold, grid_shape).reshape(-1, p).max(0).astype(int).tolist()
+    outputs = steps_of(layer, variables, inputs, grid_shape, cache_length(grid_shape, half))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_does_not_grow_with_the_text():
+    """Bytes of the compiled step: of a span of 4 places the same for 64 and for 4096."""
+    layer = PositionalSelfAttention(num_heads=2, terms=ALL, span=WindowSpan((3,)))
+    sizes = []
+    for length in (64, 4096):
+        variables = layer.init(jax.random.key(0), jnp.ones((1, length, 8)), (length,))
+        step = functools.partial(layer.apply, grid_shape=(length,), is_causal=True, return_intermediates=True)
+        cache = Cache.empty(1, cache_length((length,), (3,)), 2, 4)
+        lowered = jax.jit(lambda v, x, c, step=step: step(v, x, cache=c)).lower(variables, jnp.ones((1, 1, 8)), cache)
+        memory = lowered.compile().memory_analysis()
+        sizes.append(memory.temp_size_in_bytes + memory.output_size_in_bytes + memory.argument_size_in_bytes)
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    "parts, fields, expected",
+    [
+        ({}, {"is_causal": False}, "without is_causal=False"),
+        ({}, {"key_mask": jnp.ones((1, 1), bool)}, "without key_mask"),
+        ({}, {"inputs": jnp.ones((1, 2, 8))}, "without inputs of 2 places"),
+        ({}, {"return_weights": True}, "neither weights nor attention dropout"),
+        ({"terms": (KeyPositional(KernelEncoding((3,))),)}, {}, "KeyPositional needs the whole grid at once"),
+        ({"values": PlusDepthwise(DepthwiseConvolution((3,)))}, {}, "DepthwiseConvolution needs the whole grid"),
+        ({"values": Translution()}, {}, "Translution needs the whole grid at once"),
+        ({"extra_heads": SpanConvolution((3,)), "head_dim": 2}, {}, "without extra_heads"),
+    ],
+)
+def test_what_cannot_go_step_by_step(parts, fields, expected):
+    layer = PositionalSelfAttention(**({"num_heads": 2, "span": WindowSpan((2,))} | parts))
+    variables = layer.init(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+    given = {"inputs": jnp.ones((1, 1, 8)), "is_causal": True, "cache": Cache.empty(1, 3, 2, 4)} | fields
+    with pytest.raises(ValueError, match=expected):
+        layer.apply(variables, grid_shape=(5,), **given)

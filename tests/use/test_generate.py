@@ -1,0 +1,98 @@
+"""Text that goes on: exactly what the model says, whatever the chunks; options, and what is refused."""
+
+import io
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.causal_lm import CausalLanguageModelling
+from posattn_jax.use import generate, trained
+from posattn_jax.use.generate import CHUNK, Generator
+from tests.support.made_runs import make_characters, make_rte
+
+PROMPT = np.frombuffer(b"The dog ", np.uint8).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """Of a span of a few of 16 places."""
+    return make_characters(tmp_path_factory.mktemp("runs") / "characters", {"data.length": 16})
+
+
+@pytest.fixture(scope="module")
+def run(workdir):
+    return trained.of_run(workdir, (CausalLanguageModelling,))
+
+
+def text(generator, prompt, number, seed=0):
+    return np.concatenate(list(generator.tokens(prompt, number, seed))).tolist()
+
+
+def test_the_likeliest_tokens_are_those_of_the_whole_model(run):
+    """Greedy, within the length of training: each token is the whole model's, of all that stand before it."""
+    generator = Generator(run.task, run.params, temperature=0.0)
+    (half,) = (int(half[0]) for half in run.task.half_spans(run.params))
+    assert generator.lengths == (half + 1,) and half < 15
+    made = text(generator, PROMPT, 16 - len(PROMPT))
+    row = PROMPT.tolist()
+    for token in made:
+        batch = {"tokens": jnp.asarray([row + [0] * (16 - len(row))])}
+        logits, _ = run.task.apply(run.params, batch)
+        assert token == int(np.argmax(logits[0, len(row) - 1]))
+        row.append(token)
+
+
+def test_the_text_does_not_depend_on_where_it_was_cut(run):
+    generator = Generator(run.task, run.params)
+    whole = text(generator, PROMPT, 2 * CHUNK + 5, seed=3)
+    assert len(whole) == 2 * CHUNK + 5
+    start, other = (text(generator, PROMPT, CHUNK - 2, seed) for seed in (3, 4))
+    assert whole[: CHUNK - 2] == start != other
+    prompt = np.concatenate([PROMPT, whole[:CHUNK]]).astype(np.int32)
+    assert text(generator, prompt, CHUNK + 5, seed=3) == whole[CHUNK:]
+
+
+def test_only_the_top_k_are_drawn(run):
+    """Of one, whatever the temperature, it is the likeliest; of three, one of the three."""
+    greedy = text(Generator(run.task, run.params, temperature=0.0), PROMPT, 30)
+    assert text(Generator(run.task, run.params, temperature=5.0, top_k=1), PROMPT, 30) == greedy
+    generator = Generator(run.task, run.params, temperature=100.0, top_k=3)
+    first = {text(generator, PROMPT, 1, seed)[0] for seed in range(40)}
+    batch = {"tokens": jnp.asarray([PROMPT.tolist() + [0] * (16 - len(PROMPT))])}
+    logits = np.asarray(run.task.apply(run.params, batch)[0])[0, len(PROMPT) - 1]
+    assert first == set(np.argsort(logits)[-3:].tolist())
+
+
+def test_what_is_written(workdir):
+    """The prompt, and as many characters more; bytes that are no UTF-8 do not stop it."""
+    output = io.StringIO()
+    generate.generate(workdir, "Grüße, ".encode(), output, number=CHUNK + 1, temperature=0.5, seed=1)
+    assert output.getvalue().startswith("Grüße, ") and output.getvalue().endswith("\n")
+    again = io.StringIO()
+    generate.generate(workdir, "Grüße, ".encode(), again, number=CHUNK + 1, temperature=0.5, seed=1)
+    assert again.getvalue() == output.getvalue()
+    nothing = io.StringIO()
+    generate.generate(workdir, b"", nothing, number=3)
+    assert 1 < len(nothing.getvalue()) <= 4
+
+
+@pytest.mark.parametrize(
+    "fields, expected",
+    [
+        ({"number": 0}, "--length=0: expected at least 1"),
+        ({"temperature": -1.0}, "--temperature=-1.0: expected at least 0"),
+        ({"temperature": float("nan")}, "--temperature=nan: expected at least 0"),
+        ({"top_k": -1}, "--top_k=-1: expected at least 0"),
+        ({"top_k": 257}, "--top_k=257: expected at most 256"),
+    ],
+)
+def test_numbers_out_of_range(workdir, fields, expected):
+    with pytest.raises(InputError, match=expected):
+        generate.generate(workdir, b"a", io.StringIO(), **fields)
+
+
+def test_a_run_of_another_task(tmp_path):
+    with pytest.raises(InputError, match="a run of task SentencePrediction: expected CausalLanguageModelling"):
+        generate.generate(make_rte(tmp_path / "rte"), b"a", io.StringIO())
