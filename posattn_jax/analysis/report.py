@@ -92,6 +92,9 @@ def compose(
     by_cost = tables.by_cost(runs, found)
     if by_cost is not None:
         parts += ["## Costs", by_cost]
+    by_span = tables.by_span(runs)
+    if by_span is not None:
+        parts += ["## What the spans saved", by_span]
     if any(outcome.treatment.paper for outcome in found) and tested:
         parts += ["## The paper's own tests, again", paper_power(plan)]
     parts += ["## How it was made", _how(runs)]

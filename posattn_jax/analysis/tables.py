@@ -86,13 +86,40 @@ def by_translations(runs: Runs) -> str | None:
     return f"{table(header, rows)}\n\nSignatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
 
 
+def by_span(runs: Runs) -> str | None:
+    """What learned spans saved, of treatments whose runs measured it at their end: see `run.span_saving`."""
+    header = ["treatment", "n", "updates/s with the spans", "without a span", "times", "pairs inside", "computed"]
+    lines = []
+    for treatment in runs.treatments:
+        of_all = [run.summary for run in runs.runs[treatment.name]]
+        summaries = [summary for summary in of_all if "span_saving" in summary]
+        if not summaries:
+            continue
+        rates = [[summary["span_saving"][name] for summary in summaries] for name in ("with_span", "without_span")]
+        shares = [
+            np.mean([np.mean(list(summary[name].values())) for summary in summaries])
+            for name in ("pair_share", "score_share")
+        ]
+        line = [plain(treatment.label), str(len(summaries)), *(f"{np.mean(each):.3g}" for each in rates)]
+        line += [mean_and_error(np.divide(*rates).tolist(), "{:.2f}")]
+        lines.append([*line, *(f"{100 * share:.1f} %" for share in shares)])
+    if not lines:
+        return None
+    told = (
+        "Updates a second of a run's last state, and of the same model without a span, by turns at the end of each run "
+        "(medians; here their means over seeds); pairs of places inside the spans of the best epoch, and pairs whose "
+        "scores were computed, of all."
+    )
+    return f"{told}\n\n{table(header, lines)}"
+
+
 def by_cost(runs: Runs, found: Sequence[Outcome]) -> str | None:
     """What methods are worth and what they cost, the best first, where any costs were measured; "-": not known."""
     if not runs.costs:
         return None
     header = ["method", "n", runs.plan.response, "95% interval", "parameters", "million operations", "CPU ms"]
     header += ["temporary MiB", "process MiB", "seconds a run"]
-    sign = 1 if runs.plan.response == "loss" else -1
+    sign = 1 if runs.plan.response in ("loss", "bits") else -1
     lines = []
     for outcome in sorted(found, key=lambda outcome: sign * outcome.sample.mean):
         name, summaries = outcome.treatment.name, [run.summary for run in runs.runs[outcome.treatment.name]]

@@ -189,11 +189,23 @@ def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
       >>> import jax.numpy as jnp
       >>> from posattn_jax import span_share
       >>> print(f"{span_share(jnp.array([0.1, 0.2]), threshold=0.1):.3f}")
-      0.290
+      0.258
     """
     reach = math.sqrt(-2 * math.log(threshold)) if threshold > 0 else 1.0
     half = jnp.minimum(1.0, reach * deviations(sigma))
     return jnp.mean(jnp.prod(half * (2 - half), axis=-1))
+
+
+def pair_share(half: Shape, grid_shape: Shape) -> float:
+    """The share of all pairs of a grid's places that are within the half-spans, counted: those of integers.
+
+    Example:
+      >>> from posattn_jax.ops.span import pair_share
+      >>> pair_share((1,), (4,))  # 4 + 2 x 3 of 16
+      0.625
+    """
+    near = [(min(h, size - 1), size) for h, size in zip(half, grid_shape, strict=True)]
+    return math.prod((size * (2 * h + 1) - h * (h + 1)) / size**2 for h, size in near)
 
 
 def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
+from posattn_jax.run import span_saving
 from posattn_jax.system.errors import RunError
 from posattn_jax.system.files import read_metrics, write_atomically, write_json
 from posattn_jax.system.processes import is_first
@@ -68,7 +69,7 @@ def _finish(
         "final": epochs[max(epochs)],
         "num_parameters": sum(array.size for array in jax.tree.leaves(trainer.program.abstract.params)),
         "grid_shape": list(trainer.task.grid_shape),
-        "score_share": _score_shares(rows, best["step"]),
+        **{name: _shares(rows, best["step"], name) for name in ("pair_share", "score_share")},
         "threshold": span and span.threshold,
         "seconds": member.seconds,
         "peak_memory_bytes": _peak_memory_bytes(),
@@ -82,6 +83,10 @@ def _finish(
         summary["always_the_same"] = same
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
+    saved = span_saving.measure(config, trainer.states[trainer.members.index(member)], member.data.train_source)
+    if saved is not None:
+        summary["span_saving"] = saved
+        print(member.name + span_saving.line(saved))
     write_json(workdir / "summary.json", summary)
     from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
 
@@ -90,11 +95,11 @@ def _finish(
     print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
 
 
-def _score_shares(rows: Sequence[dict[str, Any]], step: int) -> dict[str, float]:
-    """The share of all scores that each block with a span computed after `step`, the mean of its heads."""
+def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, float]:
+    """The share of each block with a span after `step`, the mean of its heads: see `BlockTask.spans`."""
     shares: dict[str, list[float]] = {}
     for row in rows:
-        if row["step"] == step and row["split"] == "span" and "/score_share_" in row["name"]:
+        if row["step"] == step and row["split"] == "span" and f"/{name}_" in row["name"]:
             shares.setdefault(row["name"].split("/")[0], []).append(row["value"])
     return {block: float(np.mean(values)) for block, values in shares.items()}
 

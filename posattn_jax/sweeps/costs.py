@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -23,6 +22,7 @@ from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, set_all, without_none
+from posattn_jax.run.span_saving import first_batch
 from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -75,11 +75,7 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     task, optimizer, _, settings = experiment.prepare(config, source)
     laid_out = config.copy_and_resolve_references()
     set_all(laid_out.model, implementation="reference")
-    parts = [
-        source.batch(np.arange(settings.batch_size) + i * settings.batch_size)
-        for i in range(settings.accumulation_steps)
-    ]
-    batch = {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
+    batch = first_batch(source, settings)
 
     def step_of(task: Any) -> tuple[Any, Any]:
         step = make_train_step(task, optimizer, settings.accumulation_steps)

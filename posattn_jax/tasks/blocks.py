@@ -11,7 +11,7 @@ from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.ops.attention import score_share
-from posattn_jax.ops.span import half_span, span_share, span_size
+from posattn_jax.ops.span import half_span, pair_share, span_share, span_size
 from posattn_jax.tasks.task import FROM_DATA, Params, Task
 
 
@@ -78,9 +78,10 @@ class BlockTask(Task):
         return halves
 
     def spans(self, intermediates: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """Per block with a span, as lists: "sigma", "size" (the positions it covers) and "score_share".
+        """Per block with a span, as lists: "sigma", "size" (the positions it covers), "pair_share" and "score_share".
 
-        The last is the share of all scores that the block computes, one a head where each has its own span.
+        The last are the share of all pairs that are inside the span, and of all scores that the block computes, which
+        is not less; one a head where each has its own span.
         """
         spans = {}
         for i, block in enumerate(self.blocks):
@@ -88,18 +89,21 @@ class BlockTask(Task):
                 sigma = jnp.asarray(intermediates[f"block_{i}"]["sigma"])
                 size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_grid)
                 bound = None if self.span_bounds is None else self.span_bounds[i]
+                halves = [tuple((extent - 1) // 2 for extent in each) for each in np.atleast_2d(size).tolist()]
                 shares = [
                     score_share(
                         self.grid_shape,
-                        tuple((extent - 1) // 2 for extent in each),
+                        half,
                         span_bound=bound,
                         batch_size=batch_size,
                         num_heads=block.attention.num_heads,
                         implementation=block.attention.implementation,
                     )
-                    for each in np.atleast_2d(size).tolist()
+                    for half in halves
                 ]
-                spans[f"block_{i}"] = {"sigma": sigma.tolist(), "size": size.tolist(), "score_share": shares}
+                inside = [pair_share(half, self.grid_shape) for half in halves]
+                of_block = {"sigma": sigma.tolist(), "size": size.tolist()}
+                spans[f"block_{i}"] = of_block | {"pair_share": inside, "score_share": shares}
         return spans
 
 

@@ -65,7 +65,7 @@ class Task:
         return []
 
     def spans(self, intermediates: Mapping[str, Mapping[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """Of each block with a span its "sigma", "size" and "score_share", from what `describe` returns."""
+        """Of each block with a span "sigma", "size", "pair_share" and "score_share", from what `describe` returns."""
         return {}
 
     def within(self, span_bounds: tuple[Shape, ...]) -> "Task":

@@ -177,8 +177,8 @@ class Trainer:
                     figures = {f"{block}/{name}_{i}": value for i, value in enumerate(flat)}
                     member.write(self.step, self.epoch, "span", figures)
             if spans:
-                shares = [share for span in spans.values() for share in span["score_share"]]
-                member.shown["scores"] = float(np.mean(shares))
+                for name in ("pair_share", "score_share"):
+                    member.shown[name] = float(np.mean([share for span in spans.values() for share in span[name]]))
             member.shown |= {f"{unit}/s": rate, "waiting": waiting}
 
     def _evaluate(self, clock: Clock) -> list[str]:

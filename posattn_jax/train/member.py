@@ -88,6 +88,9 @@ class Member:
             f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in values.items())
             for split, values in metrics.items()
         )
-        computed = f"  scores computed {self.shown['scores']:.0%}" if "scores" in self.shown else ""
+        pairs = ""
+        if "pair_share" in self.shown:
+            inside, computed = (self.shown[name] for name in ("pair_share", "score_share"))
+            pairs = f"  pairs inside the span {inside:.2g}, computed {computed:.2g}"
         rate, waiting = f"{self.shown[unit]:.3g} {unit}", f"waiting for data {self.shown['waiting']:.1%}"
-        return f"{self.name}epoch {epoch:.2f}  {figures}{computed}  {rate}  {waiting}"
+        return f"{self.name}epoch {epoch:.2f}  {figures}{pairs}  {rate}  {waiting}"

@@ -68,6 +68,24 @@ def test_of_losses_the_least_is_first(tmp_path):
     assert [line.split(" | ")[2] for line in lines] == ["1.0000", "2.0000"]
 
 
+def test_what_the_spans_saved(tmp_path):
+    """Of the runs that measured it, means over seeds; of a sweep without one no section."""
+    made_sweep(tmp_path)
+    assert tables.by_span(read_runs(tmp_path)) is None and "spans saved" not in report_of(tmp_path)
+    for seed, rate in (("1", 3.0), ("2", 5.0)):
+        path = tmp_path / "better" / seed / "summary.json"
+        saving = {"with_span": rate, "without_span": 1.0}
+        shares = {"pair_share": {"block_0": 0.1, "block_1": 0.3}, "score_share": {"block_0": 0.2, "block_1": 0.6}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | shares | {"span_saving": saving}))
+    text = report_of(tmp_path)
+    assert "| 2 | 4 | 1 | 4.00 ± 1.00 | 20.0 % | 40.0 % |" in text.split("## What the spans saved")[1].split("## ")[0]
+
+
+def report_of(folder):
+    report.write(folder)
+    return (folder / "report" / "report.md").read_text(encoding="utf-8")
+
+
 def test_without_costs_there_is_nothing_to_compare(tmp_path):
     made_sweep(tmp_path)
     runs = read_runs(tmp_path)

@@ -205,6 +205,23 @@ def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, wor
         assert ("would be found by" in said) == (comparison.p_stated >= 0.05)
 
 
+@pytest.mark.parametrize(
+    "treatment, holm_p, word", [([0.51, 0.52, 0.53], 0.01, "Supported"), ([0.9, 0.91, 0.92], 1.0, "Contradicted")]
+)
+def test_a_verdict_of_no_more_than_a_margin_worse(treatment, holm_p, word):
+    """A treatment that is a little higher bears out that it is not higher by the margin."""
+    samples = {"a": sample(treatment), "b": sample([0.5, 0.51, 0.52])}
+    hypothesis = Hypothesis("claim", "a", "b", "less", margin=0.1)
+    said = verdict(hypothesis, compare(list(samples.values()), "less", hypothesis.border), holm_p, 0.001, samples)
+    assert said.startswith(f"{word}. The mean is") and "higher" in said and "margin 0.1; n = 3 and 3)" in said
+
+
+def test_a_margin_has_a_direction():
+    assert Hypothesis("claim", "a", "b", "greater", margin=0.1).border == -0.1
+    with pytest.raises(InputError, match="margin=0.1 needs a direction"):
+        Plan("?", (Treatment("a", "a"), Treatment("b", "b")), (Hypothesis("claim", "a", "b", margin=0.1),))
+
+
 def test_what_two_runs_tell_of_their_deviation():
     """Of n normal values (n - 1) s^2 / sigma^2 is chi-squared with n - 1 degrees of freedom."""
     low, high = np.sqrt(1 / stats.chi2.ppf([0.975, 0.025], 1))

@@ -93,6 +93,21 @@ def test_welch_against_scipy(n1, n2, alternative):
         assert dataclasses.astuple(interval) == pytest.approx(tuple(test.confidence_interval()))
 
 
+@pytest.mark.parametrize("alternative, border", [("less", 0.6), ("greater", -0.6), ("less", 0.0)])
+def test_a_border_is_a_shift_of_the_treatment(alternative, border):
+    """Not worse by a margin: Welch's test of a - border against b; the interval stays that of a - b."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(1.0, 1.0, 6), rng.normal(0.8, 0.5, 4)
+    result = compare([sample(a.tolist()), sample(b.tolist())], alternative, border)
+    expected = stats.ttest_ind(a - border, b, equal_var=False, alternative=alternative)
+    plain = stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+    assert (result.t, result.p_stated) == pytest.approx((expected.statistic, expected.pvalue))
+    assert result.effect == pytest.approx(a.mean() - b.mean())
+    assert dataclasses.astuple(result.interval_stated) == pytest.approx(tuple(plain.confidence_interval()))
+    reached = result.interval_stated.high if alternative == "less" else result.interval_stated.low
+    assert (reached < border if alternative == "less" else reached > border) == (result.p_stated < LEVEL)
+
+
 RESPONSES = st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=6)
 
 

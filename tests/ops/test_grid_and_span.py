@@ -75,6 +75,15 @@ def test_span_share():
     assert span.span_share(jnp.array([0.1]), 0.1) == pytest.approx(near.mean(), rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "shape, half", [((5,), (0,)), ((5,), (2,)), ((4, 3), (1, 2)), ((2, 1, 6), (1, 0, 3)), ((3,), (7,))]
+)
+def test_the_share_of_pairs_is_counted(shape, half):
+    places = grid.positions(shape)
+    near = (np.abs(places[:, None] - places) <= half).all(-1)
+    assert span.pair_share(half, shape) == pytest.approx(near.mean())
+
+
 def test_the_box_of_a_factor_bounds_its_ellipse():
     """The half-span is as far as the ellipse G = threshold reaches along each dimension, in whole positions."""
     factor = np.array([[[0.2, 9.0], [-0.3, 0.1]], [[-0.1, 0.0], [0.15, 0.05]]], np.float32)

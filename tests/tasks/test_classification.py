@@ -93,6 +93,6 @@ def test_spans_in_positions():
     task = make_task()
     made = jax.device_get(jax.jit(task.describe)(init(task)))
     assert task.spans(made) == {
-        "block_0": {"sigma": pytest.approx([0.3, 0.3]), "size": [3, 5], "score_share": [1.0]}  # "dense" on a small grid
+        "block_0": {"sigma": pytest.approx([0.3, 0.3]), "size": [3, 5], "pair_share": [1.0], "score_share": [1.0]}
     }
     assert make_task(span=False).spans({"block_0": {}}) == {}

@@ -1,0 +1,88 @@
+"""What learned spans saved: the speed of a run's updates, and of the same model's without a span, by turns."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from posattn_jax.build import experiment
+from posattn_jax.build.parts import change, set_all
+from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.train.bounds import SpanBounds
+from posattn_jax.train.settings import Settings
+from posattn_jax.train.step import TrainState, init_state, make_train_step
+
+LEAST_UPDATES = 100  # of a run that is worth it
+SECONDS = 6.0  # for all turns
+TURNS = (3, 20)  # at least and at most
+
+
+def measure(config: ConfigDict, state: TrainState, source: Any) -> dict[str, float] | None:
+    """Updates a second "with_span", with the spans of this state, and "without_span"; medians of turns.
+
+    None of a run that is too short, that has no span to learn, or that is of several devices.
+    """
+    paths = _paths_of_spans(config, ())
+    if not paths or int(state.step) < LEAST_UPDATES or jax.device_count() > 1:
+        return None
+    plain = config.copy_and_resolve_references()
+    set_all(change(plain, dict.fromkeys(paths)), span_penalty=0.0)
+    runs = {"with_span": _updates(config, source, state), "without_span": _updates(plain, source)}
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for update in runs.values():
+        update()  # the first compiles
+    least, most = TURNS
+    start = time.perf_counter()
+    for turn in range(most):
+        if turn >= least and time.perf_counter() - start > SECONDS:
+            break
+        for name, update in runs.items():
+            before = time.perf_counter()
+            update()
+            taken[name].append(time.perf_counter() - before)
+    return {name: 1 / statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def line(saved: dict[str, float]) -> str:
+    """What a run tells of it."""
+    rates = [saved[name] for name in ("with_span", "without_span")]
+    first, second = (f"{rate:.3g}" for rate in rates)
+    return f"updates a second with the learned spans {first}, without a span {second}: {rates[0] / rates[1]:.2f} times"
+
+
+def first_batch(source: Any, settings: Settings) -> dict[str, jax.Array]:
+    """The first examples of a source as an update meets them, [micro-batches, examples, ...]."""
+    size = settings.batch_size
+    parts = [source.batch(np.arange(size) + i * size) for i in range(settings.accumulation_steps)]
+    return {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def _updates(config: ConfigDict, source: Any, state: TrainState | None = None) -> Any:
+    """A function that makes one more update of a state, by default a fresh one, and waits for it."""
+    task, optimizer, _, settings = experiment.prepare(config, source)
+    if state is None:
+        state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
+    elif settings.bounds_spans:
+        task = task.within(SpanBounds(task, state.params).value)
+    step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
+    batch = first_batch(source, settings)
+
+    def update() -> None:  # of the same state: spans stay as they are
+        jax.block_until_ready(step(state, batch))
+
+    return update
+
+
+def _paths_of_spans(config: ConfigDict, above: tuple[str, ...]) -> list[str]:
+    """Where in a config there are learned spans."""
+    found = []
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            path = (*above, name)
+            is_span = value.get("kind") == GaussianSpan.__name__
+            found += [".".join(path)] if is_span else _paths_of_spans(value, path)
+    return found

@@ -1,0 +1,48 @@
+"""What a span saved: measured where there is one, told in the summary, and nothing where there is nothing to tell."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import char_lm, digits
+from configs.common import NO_SPAN, SPAN
+from posattn_jax import WindowSpan
+from posattn_jax.build import experiment
+from posattn_jax.build.parts import change, part
+from posattn_jax.run import span_saving
+from posattn_jax.train.step import init_state
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr(span_saving, "TURNS", (1, 1))
+
+
+def made(config, step):
+    sources = experiment.load_sources(config)
+    task, optimizer, _, _ = experiment.prepare(config, sources["train"])
+    state = init_state(task, optimizer, config.seed)
+    return state.replace(step=np.int32(step)), sources["train"]
+
+
+def test_both_are_measured_and_told(one_device, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"some text " * 60)
+    config = change(char_lm.get_config("tiny"), {"data.dir": str(tmp_path), "task.span_penalty": 0.1})
+    saved = span_saving.measure(config, *made(config, 100))
+    assert set(saved) == {"with_span", "without_span"} and min(saved.values()) > 0
+    assert config.task.span_penalty == 0.1 and config.model.block.attention.span is not None
+    told = span_saving.line({"with_span": 12.345, "without_span": 5.0})
+    assert told == "updates a second with the learned spans 12.3, without a span 5: 2.47 times"
+
+
+@pytest.mark.parametrize(
+    "fields, step, devices",
+    [(NO_SPAN, 100, 1), ({SPAN: part(WindowSpan, half_span=(1, 1))}, 100, 1), ({}, 99, 1), ({}, 100, 8)],
+    ids=["no span", "a span that is given", "a short run", "several devices"],
+)
+def test_nothing_is_measured(one_device, monkeypatch, fields, step, devices):
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    monkeypatch.setattr(span_saving, "_updates", None)
+    config = change(digits.get_config("tiny"), fields)
+    assert span_saving.measure(config, *made(config, step)) is None
