@@ -40,6 +40,7 @@ def get_config(variant: str = "") -> ConfigDict:
     lengths = [LENGTHS[word] for word in words if word in LENGTHS] or [1024]
     if set(words) - {*LENGTHS, "wide", "tiny"} or len(lengths) > 1:
         raise ValueError(f'config variant "{variant}": expected one of {", ".join(LENGTHS)}, and wide or not; or tiny')
+    unit = 1024 / lengths[0]  # of a span: 20 places, whatever the length
     width, num_heads = (128, 2) if "wide" in words else (64, 8)
     config = common.get_config()
     config.data = part(Characters, length=lengths[0], validation_limit=2**16 // lengths[0])
@@ -49,7 +50,7 @@ def get_config(variant: str = "") -> ConfigDict:
         num_heads=num_heads,
         terms=common.relative_terms(part(SirenEncoding)),
         # Starts small, so that what it costs is low and grows only where it helps; far keys fade out.
-        span=part(GaussianSpan, initial_sigma=0.02, mode="log_add", per_head=True),
+        span=part(GaussianSpan, initial_sigma=0.02 * unit, mode="log_add", per_head=True),
         projections=part(LinearProjections),
     )
     block = part(EncoderBlock, attention=attention, mlp_dim=2 * width, norm="pre")
@@ -58,7 +59,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.train.update(eval_batch_size=4, eval_steps=250, log_steps=50)
     # A sigma is a few hundredths: at the rate of other parameters it would shrink before much is learned.
     config.optimizer = part(
-        Adam, learning_rate=2e-3, span_learning_rate=2e-4, schedule=part(Cosine, warmup_steps=100), clip_norm=1.0
+        Adam, learning_rate=2e-3, span_learning_rate=2e-4 * unit, schedule=part(Cosine, warmup_steps=100), clip_norm=1.0
     )
     if "tiny" in words:
         config.data.update(length=16, validation_limit=2)

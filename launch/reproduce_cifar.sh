@@ -23,11 +23,6 @@ if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" "" || exit
 
-# Two virtual devices of a CPU share a batch, where one run has all cores: faster than one (docs/training.md).
-if [ "$(getconf _NPROCESSORS_ONLN)" -gt 1 ] && [[ " ${rest[*]-} " != *" --workers="* ]]; then
-    export JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-2}
-fi
-
 # On a GPU one program trains all seeds of a treatment: one run's arrays are small for it.
 if [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; then
     rest=(--vmap_seeds=5 ${rest[@]+"${rest[@]}"})

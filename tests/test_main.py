@@ -81,7 +81,7 @@ def test_evaluate_on_a_larger_grid(trained):
         ),
         pytest.param(["--confg=x"], "Unknown command line flag 'confg'", marks=pytest.mark.slow),
         pytest.param(["stray"], 'unexpected argument "stray"', marks=pytest.mark.slow),
-        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate|translate|predict|explain|"),
+        (["--mode=dance"], "--mode=dance: value should be one of <train|evaluate|translate|generate|predict|"),
         (["--mode=evaluate"], "no run there"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

@@ -23,6 +23,7 @@ def test_examples_of_importing(unchecked):
     assert names["denoised"].shape == names["images"].shape
     assert names["intermediates"]["intermediates"]["sigma"][0].shape == (2,)
     assert names["contrasts"].shape == (1, 48, 16)
+    assert names["cache"].length == 4 and int(names["cache"].step) == 64
     parts = {"terms_0", "terms_1", "projections", "gate", "output"}
     assert names["own_variables"]["params"].keys() == parts
     alike = jnp.ones((1, 48, 16))  # a neighbourhood has nothing more than its centre

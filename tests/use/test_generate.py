@@ -10,6 +10,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import generate, trained
 from posattn_jax.use.generate import CHUNK, Generator
+from tests.support.command import run_forked
 from tests.support.made_runs import make_characters, make_rte
 
 PROMPT = np.frombuffer(b"The dog ", np.uint8).astype(np.int32)
@@ -91,6 +92,22 @@ def test_what_is_written(workdir):
 def test_numbers_out_of_range(workdir, fields, expected):
     with pytest.raises(InputError, match=expected):
         generate.generate(workdir, b"a", io.StringIO(), **fields)
+
+
+def test_the_command(workdir, tmp_path):
+    """The prompt is a flag, or the standard input; wrong flags are one line."""
+    arguments = ("--mode=generate", f"--workdir={workdir}", "--length=20", "--seed=7")
+    code, out, err = run_forked(*arguments, "--prompt=The ", config=None)
+    expected = io.StringIO()
+    generate.generate(workdir, b"The ", expected, number=20, seed=7)
+    assert (code, out, err) == (0, expected.getvalue(), "")
+    for wrong, message in (
+        (("--prompt=a", "--top_k=900"), "--top_k=900: expected at most 256"),
+        (("--prompt=a", "--config=configs/char_lm.py"), "--config: the run folder has the run's own"),
+        (("--prompt=a", "--mode=predict"), "--prompt is for --mode=generate, and --mode is predict"),
+    ):
+        code, out, err = run_forked(*arguments, *wrong, config=None)
+        assert (code, out, len(err.splitlines())) == (2, "", 1) and message in err
 
 
 def test_a_run_of_another_task(tmp_path):
