@@ -17,11 +17,13 @@ Shape = Sequence[int]
 Sizes = tuple[int, ...]  # a Shape that was checked
 
 Features = Float[Array, "b t c"]
+GridFeatures = Float[Array, "b *grid c"]  # [b t c], or with the grid's own axes instead of t
 Query = Float[Array, "b t h d"]
 Key = Float[Array, "b s h d"]
 Value = Float[Array, "b s h d"]
 Weights = Float[Array, "b h t s"]
 KeyMask = Bool[Array, "b s"]
+GridMask = Bool[Array, "b *keys"]  # likewise
 HeadVector = Float[Array, "h d"]
 Sigma = Float[Array, "p"] | Float[Array, "h p"] | Float[Array, "#h p p"]  # the last a Cholesky factor
 RelativeEncoding = Float[Array, "*r h d"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Features, KeyMask, PointPositions, Shape
+from posattn_jax.axes import GridFeatures, GridMask, PointPositions, Shape
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.linear import XAVIER, from_heads
@@ -16,7 +16,7 @@ from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Spa
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.terms import Content
-from posattn_jax.nn.tokens import Tokens
+from posattn_jax.nn.tokens import Tokens, flattened
 from posattn_jax.ops.attention import Cache, Implementation, table_shape
 
 
@@ -95,10 +95,10 @@ class PositionalSelfAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        inputs: Features,
-        grid_shape: Shape,
+        inputs: GridFeatures,
+        grid_shape: Shape | None = None,
         *,
-        key_mask: KeyMask | None = None,
+        key_mask: GridMask | None = None,
         is_causal: bool = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
@@ -108,16 +108,18 @@ class PositionalSelfAttention(nn.Module):
         deterministic: bool = True,
         return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> Features | tuple[Features, dict[str, Any]]:
+    ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
         """Attends over the grid.
 
         With class tokens, or scores or values of single pairs, the weights are laid out for every pair, whatever the
         implementation.
 
         Args:
-          inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order.
-          grid_shape: S, one to three sizes whose product is t less the class tokens; (n,) of n points.
-          key_mask: [b t], True = keep.
+          inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order; or without
+            class tokens [b *S c].
+          grid_shape: S, one to three sizes whose product is t less the class tokens; (n,) of n points. None: that of
+            the inputs, of [b t c] a line.
+          key_mask: [b t] or [b *S], True = keep.
           is_causal: query t attends to keys s <= t in row-major order.
           reference_shape: the grid that distances are measured in, where it is not `grid_shape`: a model trained on
             it keeps its meaning of distance on a larger grid.
@@ -132,15 +134,19 @@ class PositionalSelfAttention(nn.Module):
           return_weights: whether to return them with the attention weights among them.
 
         Returns:
-          The outputs [b t c]; where asked for, also a dict of the intermediates, as far as the parts make them:
-          "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h], both without what
-          lies beyond `span_bound` where the grid is cut; "sigma" as `relative_attention` takes it, "depthwise_kernel"
-          [*K, c], "weights" [b h t s].
+          The outputs, in the shape of the inputs; where asked for, also a dict of the intermediates, as far as the
+          parts make them: "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h],
+          both without what lies beyond `span_bound` where the grid is cut; "sigma" as `relative_attention` takes it;
+          "depthwise_kernel" [*K, c]; "weights" [b h t s]; "cache".
 
         Raises:
           ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
             implementation that there is not, or not for this layer; with a cache, what needs the whole grid at once.
         """
+        if cache is not None and grid_shape is None:
+            raise ValueError("cache: expected grid_shape with it, of which the inputs are one place")
+        shape = inputs.shape
+        inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask, num_class_tokens)
         tokens = Tokens(
             inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
             grid_shape=grid_shape,
@@ -188,12 +194,13 @@ class PositionalSelfAttention(nn.Module):
             outputs = self.gate(inputs, outputs)
         if self.extra_heads is not None:
             outputs = jnp.concatenate([outputs, self.extra_heads(query, tokens, deterministic)], 2)
-        width = inputs.shape[-1]
+        width = shape[-1]
         if not self.use_output:
             outputs = outputs.reshape(*outputs.shape[:2], width)
         else:
             fields = {"bias_init": self.bias_init, "dtype": self.dtype, "param_dtype": self.param_dtype}
             outputs = from_heads(width, self.kernel_init, name="output", **fields)(outputs)
+        outputs = outputs.reshape(shape)
         if return_intermediates or return_weights:
             return outputs, attention.intermediates
         return outputs

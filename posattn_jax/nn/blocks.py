@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Shape
+from posattn_jax.axes import Array, Features, GridFeatures, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, inputs: Features, *, deterministic: bool = True) -> Features:
+    def __call__(self, inputs: GridFeatures, *, deterministic: bool = True) -> GridFeatures:
         width = inputs.shape[-1]
         fields: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         if self.kernel_init is not None:
@@ -103,14 +103,14 @@ class EncoderBlock(nn.Module):
     @nn.compact
     def __call__(
         self,
-        inputs: Features,
-        grid_shape: Shape,
+        inputs: GridFeatures,
+        grid_shape: Shape | None = None,
         *,
         deterministic: bool = True,
         return_intermediates: bool = False,
         return_weights: bool = False,
         **fields: Any,
-    ) -> Features | tuple[Features, dict[str, Any]]:
+    ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
         """Arguments and results as `PositionalSelfAttention`."""
         if self.norm not in ("post", "pre"):
             raise ValueError(f'norm="{self.norm}": expected "post" or "pre"')

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, KeyMask, PointPositions, Shape
+from posattn_jax.axes import Array, Features, GridFeatures, GridMask, PointPositions, Shape
 from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -16,6 +16,7 @@ from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.linear import XAVIER, from_heads, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
+from posattn_jax.nn.tokens import flattened
 from posattn_jax.ops import scores
 
 
@@ -70,10 +71,10 @@ class TokenMixing(nn.Module):
 
     def __call__(
         self,
-        inputs: Features,
-        grid_shape: Shape,
+        inputs: GridFeatures,
+        grid_shape: Shape | None = None,
         *,
-        key_mask: KeyMask | None = None,
+        key_mask: GridMask | None = None,
         is_causal: bool = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
@@ -82,13 +83,14 @@ class TokenMixing(nn.Module):
         deterministic: bool = True,
         return_intermediates: bool = False,
         return_weights: bool = False,
-    ) -> Features | tuple[Features, dict[str, Any]]:
+    ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
         """Mixes the tokens of a grid, as `PositionalSelfAttention` is called.
 
         There is no span that a bound could be for.
 
         Returns:
-          The outputs [b t c]; where asked for, also the intermediates: {"weights" [b h t s]}, or none.
+          The outputs, in the shape of the inputs; where asked for, also the intermediates: {"weights" [b h t s]}, or
+          none.
 
         Raises:
           ValueError: class tokens or points, which have no places on the grid, another grid than the one of training,
@@ -97,12 +99,15 @@ class TokenMixing(nn.Module):
         del span_bound
         if num_class_tokens or positions is not None:
             raise ValueError("TokenMixing has places on a grid only: no class tokens, no points")
+        shape = inputs.shape
+        inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask)
         if reference_shape is not None and tuple(reference_shape) != tuple(grid_shape):
             raise ValueError(f"reference_shape={tuple(reference_shape)}: TokenMixing counts offsets in positions")
         places = at.of_grid(grid_shape, key_mask=key_mask, is_causal=is_causal)
         if len(places.query) != inputs.shape[1]:
             raise ValueError(f"inputs has {inputs.shape[1]} tokens: expected {len(places.query)} for {grid_shape=}")
         outputs, weights = self.mix(inputs, Memory(inputs), places, deterministic=deterministic)
+        outputs = outputs.reshape(shape)
         if return_weights:
             return outputs, {"weights": weights}
         return (outputs, {}) if return_intermediates else outputs

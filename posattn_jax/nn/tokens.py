@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Features, Int, KeyMask, PointPositions, Shape
+from posattn_jax.axes import Array, Features, GridFeatures, GridMask, Int, KeyMask, PointPositions, Shape
 from posattn_jax.nn.scores import Extent
 from posattn_jax.ops import grid
 from posattn_jax.ops.scores import check_key_mask
@@ -13,6 +13,26 @@ from posattn_jax.ops.span import half_span
 
 # The half-span in positions: none without a span; sizes where it is bounded by a static number; or [p] at run time.
 Reach = Shape | Int[Array, "p"] | None
+
+
+def flattened(
+    inputs: GridFeatures, grid_shape: Shape | None, key_mask: GridMask | None, num_class_tokens: int = 0
+) -> tuple[Features, Shape, KeyMask | None]:
+    """[b t c], the grid S, and [b t], of inputs [b t c] or [b *S c] and their mask.
+
+    S is as given; or what the inputs say, where t is a line.
+
+    Raises:
+      ValueError: inputs of another grid than the one that is given, or with a place for class tokens.
+    """
+    own = inputs.shape[1:-1]
+    if len(own) > 1 and (num_class_tokens or tuple(grid_shape or own) != own):
+        wanted = "none with class tokens" if num_class_tokens else f"those of grid_shape={tuple(grid_shape or ())}"
+        raise ValueError(f"inputs has shape {inputs.shape}, a grid of {own}: expected {wanted}, or [b t c]")
+    if grid_shape is None:
+        grid_shape = own if len(own) > 1 else (inputs.shape[1] - num_class_tokens,)
+    mask = None if key_mask is None else key_mask.reshape(len(key_mask), -1)
+    return inputs.reshape(len(inputs), -1, inputs.shape[-1]), grid_shape, mask
 
 
 @dataclasses.dataclass(frozen=True)

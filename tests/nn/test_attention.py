@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import LearnedEncoding, SinusoidalEncoding
+from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.precompute import precompute_encoding
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RotaryContent
-from posattn_jax.ops.attention import factorised
+from posattn_jax.ops.attention import Cache, factorised
 from tests import oracle
 from tests.support.made_params import made_params
 from tests.support.slow import slow
@@ -342,3 +344,52 @@ def test_scores_add():
         total + Scores(key=jnp.ones((1, 4, 2, 4)))
     with pytest.raises(ValueError, match="a term gives query, .*, which does not add to content_bias"):
         total + Scores(query=jnp.ones((1, 4, 2, 4)))
+
+
+LAYERS_OF_GRIDS = {
+    "attention": PositionalSelfAttention(2, terms=(Content(), Positional(SirenEncoding())), span=GaussianSpan()),
+    "mixing": TokenMixing(num_heads=2),
+    "block": EncoderBlock(PositionalSelfAttention(2, span=GaussianSpan()), mlp_dim=8),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS_OF_GRIDS)
+@pytest.mark.parametrize("grid_shape", [(5,), (3, 4), (2, 1, 3)])
+def test_inputs_may_have_the_axes_of_their_grid(name, grid_shape):
+    """[b *S c] is what [b t c] with S is, and comes back in its shape; its mask too."""
+    layer = LAYERS_OF_GRIDS[name]
+    rng = np.random.default_rng(0)
+    inputs = jnp.asarray(rng.normal(size=(2, *grid_shape, 8)), jnp.float32)
+    mask = jnp.asarray(rng.random((2, *grid_shape)) < 0.7)
+    flat, flat_mask = inputs.reshape(2, -1, 8), mask.reshape(2, -1)
+    variables = layer.init(jax.random.key(0), inputs)
+    expected = layer.apply(variables, flat, grid_shape, key_mask=flat_mask)
+    for given in ((inputs,), (inputs, grid_shape)):
+        outputs, _ = layer.apply(variables, *given, key_mask=mask, return_intermediates=True)
+        np.testing.assert_array_equal(outputs.reshape(flat.shape), expected)
+        assert outputs.shape == inputs.shape
+    if len(grid_shape) == 1:
+        np.testing.assert_array_equal(layer.apply(variables, flat, key_mask=mask), expected)
+
+
+@pytest.mark.parametrize(
+    "inputs, fields, expected",
+    [
+        ((1, 3, 4, 8), {"grid_shape": (4, 3)}, r"a grid of \(3, 4\): expected those of grid_shape=\(4, 3\)"),
+        ((1, 3, 4, 8), {"num_class_tokens": 1}, r"expected none with class tokens, or \[b t c\]"),
+        ((1, 2, 2, 2, 2, 8), {}, r"grid_shape=\(2, 2, 2, 2\): expected one to 3 sizes"),
+        ((1, 1, 8), {"cache": Cache.empty(1, 5, 2, 4)}, "cache: expected grid_shape with it"),
+    ],
+)
+def test_inputs_of_another_grid(unchecked, inputs, fields, expected):
+    with pytest.raises(ValueError, match=expected):
+        PositionalSelfAttention(num_heads=2).init(jax.random.key(0), jnp.ones(inputs), **fields)
+
+
+def test_class_tokens_stand_before_a_line():
+    """Without a grid, t less the class tokens is its length."""
+    layer = PositionalSelfAttention(num_heads=2, terms=(Content(), Positional(SirenEncoding())))
+    variables = layer.init(jax.random.key(0), jnp.ones((1, 6, 8)), (5,), num_class_tokens=1)
+    inputs = jax.random.normal(jax.random.key(1), (1, 6, 8))
+    outputs, expected = (layer.apply(variables, inputs, shape, num_class_tokens=1) for shape in (None, (5,)))
+    np.testing.assert_array_equal(outputs, expected)

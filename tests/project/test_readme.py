@@ -19,7 +19,7 @@ def examples(page="README.md"):
 def test_example_of_a_layer(unchecked):
     names = {}
     exec(examples()[0], names)
-    assert names["outputs"].shape == (2, 192, 64)
+    assert names["outputs"].shape == (2, 16, 12, 64)
     assert names["intermediates"]["sigma"].shape == (2,)
 
 
