@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import GridFeatures, GridMask, PointPositions, Shape
+from posattn_jax.axes import Array, GridFeatures, GridMask, PointPositions, Shape
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.checks import check_parts, check_rates, check_sizes
 from posattn_jax.nn.linear import XAVIER, from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
@@ -90,6 +90,7 @@ class PositionalSelfAttention(nn.Module):
     def __post_init__(self):
         check_sizes(self, "num_heads", "head_dim")
         check_rates(self, "dropout_rate")
+        check_parts(self, "span", "values", "gate", "extra_heads", "projections", several="terms")
         super().__post_init__()
 
     @nn.compact
@@ -182,7 +183,7 @@ class PositionalSelfAttention(nn.Module):
             grid_axis=self.grid_axis,
             is_cut=is_cut,
             dropout_rate=self.dropout_rate,
-            dropout_rng=None if deterministic or not self.dropout_rate else self.make_rng("dropout"),
+            dropout_rng=self._dropout_rng(deterministic),
             return_weights=return_weights,
             cache=cache,
         )
@@ -204,6 +205,17 @@ class PositionalSelfAttention(nn.Module):
         if return_intermediates or return_weights:
             return outputs, attention.intermediates
         return outputs
+
+    def _dropout_rng(self, deterministic: bool) -> Array | None:
+        """None where nothing is dropped."""
+        if deterministic or not self.dropout_rate:
+            return None
+        if not self.has_rng("dropout"):
+            raise ValueError(
+                f"dropout_rate={self.dropout_rate} with deterministic=False: expected an rng, "
+                'apply(..., rngs={"dropout": key})'
+            )
+        return self.make_rng("dropout")
 
     def _check(self, tokens: Tokens) -> None:
         """ValueError for parts that are none, or outputs that are not as wide as the inputs."""

@@ -17,3 +17,30 @@ def check_rates(module: Any, *names: str) -> None:
         value = getattr(module, name)
         if value is not None and not 0 <= value < 1:
             raise ValueError(f"{name}={value}: expected at least 0 and less than 1")
+
+
+def check_parts(module: Any, *names: str, several: str = "") -> None:
+    """ValueError where one of these fields is no part: a class, or nothing that can be called; None is allowed.
+
+    `several` names a field that is a tuple of parts.
+    """
+    if several:
+        parts = getattr(module, several)
+        if not isinstance(parts, tuple | list):
+            raise ValueError(f"{several}={_shown(parts)}: expected a tuple, ({_shown(parts)},)")
+        for i, part in enumerate(parts):
+            _check_part(f"{several}[{i}]", part)
+    for name in names:
+        _check_part(name, getattr(module, name))
+
+
+def _check_part(name: str, part: Any) -> None:
+    if isinstance(part, type):
+        raise ValueError(f"{name}={part.__name__} is a class: expected an object, {part.__name__}(...)")
+    if part is not None and not callable(part):
+        raise ValueError(f"{name}={part!r}: expected a part, a function or module; see posattn_jax/nn/parts.py")
+
+
+def _shown(part: Any) -> str:
+    """As one writes it."""
+    return part.__name__ if isinstance(part, type) else f"{type(part).__name__}(...)"

@@ -25,6 +25,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Key, Query
+from posattn_jax.nn.checks import check_parts
 from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
 from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
@@ -106,6 +107,10 @@ class Positional(nn.Module):
     needs: ClassVar[tuple[Part, ...]] = ("query",)
 
     encoding: Encoding
+
+    def __post_init__(self):
+        check_parts(self, "encoding")
+        super().__post_init__()
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         relative_encoding = self.encoding(tokens)

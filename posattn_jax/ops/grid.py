@@ -1,6 +1,7 @@
 """Positions on an n-D grid: how many, how far apart, and where in [-1, 1]; and arrays cut by them."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,23 @@ MAX_DIMS = 3
 
 def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
     """Returns `grid_shape` as a tuple; ValueError unless it is one to three sizes of at least 1."""
+    if isinstance(grid_shape, jax.core.Tracer) or any(isinstance(size, jax.core.Tracer) for size in _sizes(grid_shape)):
+        raise ValueError(f"{name} is traced: expected numbers, which a jitted function closes over or has as static")
+    if getattr(grid_shape, "ndim", 1) != 1 or not len(_sizes(grid_shape)):
+        raise ValueError(f"{name} is {_shown(grid_shape)}: expected one to {MAX_DIMS} sizes, such as (16, 12)")
     shape = tuple(int(size) for size in grid_shape)
     if not 1 <= len(shape) <= MAX_DIMS or min(shape) < 1:
         raise ValueError(f"{name}={tuple(grid_shape)}: expected one to {MAX_DIMS} sizes, each at least 1")
     return shape
+
+
+def _sizes(grid_shape: Any) -> tuple[Any, ...]:
+    """Those of a sequence; (): it is none."""
+    return () if not hasattr(grid_shape, "__len__") or getattr(grid_shape, "ndim", 1) != 1 else tuple(grid_shape)
+
+
+def _shown(grid_shape: Any) -> str:
+    return f"an array of shape {grid_shape.shape}" if getattr(grid_shape, "ndim", 0) else repr(grid_shape)
 
 
 def check_reference(grid_shape: Shape, reference_shape: Shape | None) -> tuple[int, ...]:

@@ -106,6 +106,8 @@ class Problem:
             ("span_bound", bound),
         ):
             object.__setattr__(self, name, plain)
+        if self.query.ndim != 4:
+            raise ValueError(f"query has shape {self.query.shape}: expected [b t h d], the grid's places in one axis")
         b, _, h, d = self.query.shape
         if self.sigma is not None:
             span.check_span(self.sigma, self.threshold, self.span_mode, h, len(shape))

@@ -1,0 +1,67 @@
+"""What someone new writes, and is told in one line what to write instead."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from posattn_jax import (
+    Content,
+    GaussianSpan,
+    GeluGate,
+    Positional,
+    PositionalSelfAttention,
+    SirenEncoding,
+    Translution,
+    relative_attention,
+)
+
+INPUTS = jnp.ones((2, 12, 8))
+
+
+def init(*arguments, inputs=INPUTS, **fields):
+    arguments = arguments or ((3, 4),)
+    return PositionalSelfAttention(num_heads=2, **fields).init(jax.random.key(0), inputs, *arguments)
+
+
+def without_rng():
+    layer = PositionalSelfAttention(num_heads=2, dropout_rate=0.1)
+    variables = layer.init(jax.random.key(0), INPUTS, (3, 4))
+    return layer.apply(variables, INPUTS, (3, 4), deterministic=False)
+
+
+def five_axes():
+    query = jnp.ones((2, 3, 4, 2, 4))
+    return relative_attention(query, query, query, grid_shape=(3, 4))
+
+
+@pytest.mark.parametrize(
+    "call, expected",
+    [
+        (lambda: init(terms=Content()), r"terms=Content\(...\): expected a tuple, \(Content\(...\),\)"),
+        (lambda: init(terms=(Content,)), r"terms\[0\]=Content is a class: expected an object, Content\(...\)"),
+        (lambda: init(span=GaussianSpan), "span=GaussianSpan is a class: expected an object"),
+        (lambda: init(values=Translution), "values=Translution is a class: expected an object"),
+        (lambda: init(gate=GeluGate), "gate=GeluGate is a class: expected an object"),
+        (lambda: init(terms=(Positional(SirenEncoding),)), "encoding=SirenEncoding is a class: expected an object"),
+        (lambda: init(span=7), "span=7: expected a part, a function or module"),
+        (lambda: init(12), r"grid_shape is 12: expected one to 3 sizes, such as \(16, 12\)"),
+        (lambda: init(INPUTS), r"grid_shape is an array of shape \(2, 12, 8\): expected one to 3 sizes"),
+        (lambda: jax.jit(lambda n: init((n, 4)))(3), "grid_shape is traced: expected numbers"),
+        (lambda: jax.jit(init)(jnp.array([3, 4])), "grid_shape is traced: expected numbers"),
+        (lambda: init((3, 5)), r"query has shape .*: expected \(2, 15, 2, 4\) for grid_shape=\(3, 5\)"),
+        (
+            without_rng,
+            r'dropout_rate=0.1 with deterministic=False: expected an rng, apply\(..., rngs={"dropout": key}\)',
+        ),
+        (five_axes, r"query has shape \(2, 3, 4, 2, 4\): expected \[b t h d\]"),
+    ],
+)
+def test_one_line_says_what_to_write(unchecked, call, expected):
+    with pytest.raises(ValueError, match=expected) as raised:
+        call()
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("grid_shape", [jnp.array([3, 4]), [3, 4], (3.0, 4)])
+def test_any_sequence_of_sizes_is_a_grid(unchecked, grid_shape):
+    assert init(grid_shape)["params"].keys() == {"projections", "output"}
