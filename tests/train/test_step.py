@@ -108,6 +108,23 @@ def test_optimizer_is_the_papers_adam():
         np.testing.assert_allclose(update, -1e-3 * np.sign(grads[name]), rtol=1e-4)
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_spans_have_a_learning_rate_of_their_own(weight_decay):
+    """At every step of a schedule, in proportion; other parameters keep theirs."""
+    params = {"span": {"sigma": jnp.full(2, 0.3)}, "kernel": jnp.ones((2, 2))}
+    rates = {"learning_rate": 1e-2, "weight_decay": weight_decay, "schedule": Linear(warmup_steps=3)}
+    plain, own = (Adam(**rates, **more).make(10, 10) for more in ({}, {"span_learning_rate": 1e-3}))
+    states = [plain.init(params), own.init(params)]
+    for step in range(5):
+        grads = jax.tree.map(lambda array: jnp.sin(array + step), params)  # noqa: B023
+        (expected, states[0]), (updates, states[1]) = (
+            each.update(grads, state, params) for each, state in zip((plain, own), states, strict=True)
+        )
+        np.testing.assert_array_equal(updates["kernel"], expected["kernel"])
+        np.testing.assert_allclose(updates["span"]["sigma"], 0.1 * expected["span"]["sigma"], rtol=1e-6)
+    assert expected["span"]["sigma"].all()
+
+
 def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     """Of any shape: those of heads, and of stacked layers, have more axes than one."""
     spared = {"bias": jnp.ones(2), "span": {"cholesky": jnp.ones((2, 2))}}
