@@ -241,7 +241,7 @@ SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{na
 SWEPT_ALIKE = [
     name
     for name in SWEPT
-    if name.startswith(("cifar", "compare", "nmt_", "question_s", "reconstruction", "translution_", "bert_"))
+    if name.startswith(("char", "cifar", "compare", "nmt_", "question_s", "reconstruction", "translution_", "bert_"))
 ]
 
 

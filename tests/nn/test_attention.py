@@ -353,8 +353,10 @@ LAYERS_OF_GRIDS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS_OF_GRIDS)
-@pytest.mark.parametrize("grid_shape", [(5,), (3, 4), (2, 1, 3)])
+@pytest.mark.parametrize(
+    "name, grid_shape",
+    [("attention", (5,)), ("attention", (3, 4)), ("mixing", (3, 4)), ("block", (2, 1, 3)), slow("mixing", (5,))],
+)
 def test_inputs_may_have_the_axes_of_their_grid(name, grid_shape):
     """[b *S c] is what [b t c] with S is, and comes back in its shape; its mask too."""
     layer = LAYERS_OF_GRIDS[name]

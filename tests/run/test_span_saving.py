@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from configs import char_lm, digits
+from configs import char_lm
 from configs.common import NO_SPAN, SPAN
 from posattn_jax import WindowSpan
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.run import span_saving
-from posattn_jax.train.step import init_state
+from posattn_jax.train.step import TrainState, init_state
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def test_both_are_measured_and_told(one_device, tmp_path):
 
 @pytest.mark.parametrize(
     "fields, step, devices",
-    [(NO_SPAN, 100, 1), ({SPAN: part(WindowSpan, half_span=(1, 1))}, 100, 1), ({}, 99, 1), ({}, 100, 8)],
+    [(NO_SPAN, 100, 1), ({SPAN: part(WindowSpan, half_span=(1,))}, 100, 1), ({}, 99, 1), ({}, 100, 8)],
     ids=["no span", "a span that is given", "a short run", "several devices"],
 )
 def test_nothing_is_measured(one_device, monkeypatch, fields, step, devices):
     monkeypatch.setattr(jax, "device_count", lambda: devices)
     monkeypatch.setattr(span_saving, "_updates", None)
-    config = change(digits.get_config("tiny"), fields)
-    assert span_saving.measure(config, *made(config, step)) is None
+    state = TrainState(step=np.int32(step), params=None, opt_state=None, rng=None, totals=None)
+    assert span_saving.measure(change(char_lm.get_config("tiny"), fields), state, None) is None
