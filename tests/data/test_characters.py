@@ -58,6 +58,7 @@ def test_a_validation_part_of_its_own(tmp_path):
         (gzip.compress(b"x" * 999)[:-9], "a.txt.gz", r"a.txt.gz: cannot be read"),
         (b"x" * 99, "a.md", "no text there"),
     ],
+    ids=["short", "cut", "other"],
 )
 def test_text_that_cannot_be_read(tmp_path, content, name, expected):
     (tmp_path / name).write_bytes(content)
