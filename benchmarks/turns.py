@@ -1,11 +1,12 @@
 """Compares how fast trainings are on a machine whose speed wavers: they take turns, so that all meet the same.
 
-  python -m benchmarks.turns [--rounds=20 --seconds=2] [--out=FOLDER] NAME=COMMAND NAME=COMMAND ...
+  python -m benchmarks.turns [--rounds=20 --seconds=2 --warm_up=0] [--out=FOLDER] NAME=COMMAND NAME=COMMAND ...
 
 A command is run by the shell, with ` --workdir=` and a folder added, and writes metrics.jsonl there as
 `posattn_jax.main` does; `--config.train.log_steps=5` makes the count of its updates fine enough, and it should have
 more updates to do than there is time for. Each is started alone and stopped (SIGSTOP) once it has counted updates;
-then every round lets each run for so many seconds, in an order drawn at random. For instance
+then every round lets each run for so many seconds, in an order drawn at random. A system that takes memory from what is
+stopped slows its first seconds: `--warm_up=3` lets it run for so long before its updates count. For instance
 
   python -m benchmarks.turns \
       "one=python -m posattn_jax.main --config=configs/digits.py --config.train.log_steps=5" \
@@ -39,6 +40,7 @@ def define_flags() -> flags.FlagValues:
     own = {"flag_values": values}
     flags.DEFINE_integer("rounds", 20, "Turns that each command has.", lower_bound=1, **own)
     flags.DEFINE_float("seconds", 2.0, "Of a turn.", lower_bound=0.01, **own)
+    flags.DEFINE_float("warm_up", 0.0, "Seconds before a turn, not counted.", lower_bound=0.0, **own)
     flags.DEFINE_string("out", None, "The folder for results.json.", **own)
     return values
 
@@ -81,10 +83,11 @@ class Turn:
             self.check()
         self._signal(signal.SIGSTOP)
 
-    def take(self, seconds: float) -> None:
-        """Runs for so long."""
-        before, started = self._step(), time.perf_counter()
+    def take(self, seconds: float, warm_up: float = 0.0) -> None:
+        """Runs for so long, and is counted after `warm_up` seconds of its own."""
         self._signal(signal.SIGCONT)
+        time.sleep(warm_up)
+        before, started = self._step(), time.perf_counter()
         time.sleep(seconds)
         self._signal(signal.SIGSTOP)
         self.seconds += time.perf_counter() - started
@@ -112,7 +115,7 @@ class Turn:
         return max((row["step"] for row in read_metrics(path)), default=0) if path.exists() else 0
 
 
-def measure(commands: dict[str, str], rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
+def measure(commands: dict[str, str], rounds: int, seconds: float, warm_up: float = 0.0) -> dict[str, dict[str, Any]]:
     """Of every command its updates, seconds, updates a second, and the ratio of these to the first command's."""
     turns: list[Turn] = []
     order = random.Random(0)
@@ -122,7 +125,7 @@ def measure(commands: dict[str, str], rounds: int, seconds: float) -> dict[str, 
                 turns.append(Turn(name, command, pathlib.Path(folder, name)))
             for _ in range(rounds):
                 for turn in order.sample(turns, len(turns)):
-                    turn.take(seconds)
+                    turn.take(seconds, warm_up)
         finally:
             for turn in turns:
                 turn.end()
@@ -147,7 +150,7 @@ def main(argv: list[str]) -> int:
     options, commands = parse(argv)
     out = command_line.make_folder(options.out)
     try:
-        found = measure(commands, options.rounds, options.seconds)
+        found = measure(commands, options.rounds, options.seconds, options.warm_up)
     except RunError as error:
         print(f"posattn_jax: error: {error}", file=sys.stderr)
         return 1
@@ -155,7 +158,7 @@ def main(argv: list[str]) -> int:
         ratio = "-" if each["ratio"] is None else f"{each['ratio']:.2f}"
         print(f"{name:<20}{each['updates_per_second']:>10.2f} updates/s{ratio:>8} x {next(iter(found))}")
     if out is not None:
-        asked = {"rounds": options.rounds, "seconds": options.seconds}
+        asked = {"rounds": options.rounds, "seconds": options.seconds, "warm_up": options.warm_up}
         write_json(out / "results.json", {"options": asked, **describe_machine(), "commands": found})
     return 0
 
