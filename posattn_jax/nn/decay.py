@@ -49,14 +49,14 @@ def slopes(num_heads: int) -> Float[Array, "h"]:
 
 
 def _distance(tokens: Tokens, dtype: DTypeLike) -> Float[Array, "*r 1"]:
-    """|s - t| at every offset."""
+    """`|s - t|` at every offset."""
     return jnp.linalg.norm(grid.relative_offsets(tokens.table_shape).astype(dtype), axis=-1)[..., None]
 
 
 class LearnedDecay(nn.Module):
-    """Weights times exp(-a_h |s - t|): beta_{s-t} = -a_h |s - t|, not scaled, with a_h = exp(log_a_h) trained.
+    """Weights times `exp(-a_h |s - t|)`: `beta_{s-t} = -a_h |s - t|`, not scaled, with a_h = exp(log_a_h) trained.
 
-    |s - t| is the Euclidean distance in positions. As `LinearBias`, whose slopes are given; ours.
+    `|s - t|` is the Euclidean distance in positions. As `LinearBias`, whose slopes are given; ours.
 
     Attributes:
       initial_decay: a_h of every head at the start.
