@@ -3,6 +3,7 @@
   b  batch            h  heads             r  relative offsets of one positional dimension
   t  queries          d  features a head   p  positional dimensions
   s  keys             c  model width
+  k  heads of keys and values, each for h / k heads of queries
 
 A grid of shape S = (S_1, ..., S_p) has N = prod(S) positions, numbered row-major, and R = 2 S - 1 relative
 offsets a dimension. `*r` stands for all p axes of offsets; n counts points that lie on no grid. The tests check every
@@ -15,12 +16,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 Shape = Sequence[int]
 Sizes = tuple[int, ...]  # a Shape that was checked
+Causal = bool | Sequence[bool]  # in row-major order, or in each dimension
 
 Features = Float[Array, "b t c"]
 GridFeatures = Float[Array, "b *grid c"]  # [b t c], or with the grid's own axes instead of t
 Query = Float[Array, "b t h d"]
 Key = Float[Array, "b s h d"]
 Value = Float[Array, "b s h d"]
+SharedKey = Float[Array, "b s k d"]
+PairMask = Bool[Array, "#b #h t s"]
+PairBias = Float[Array, "#b #h t s"]
+Lengths = Int[Array, "b"]
+SegmentIds = Int[Array, "b t"]
 Weights = Float[Array, "b h t s"]
 KeyMask = Bool[Array, "b s"]
 GridMask = Bool[Array, "b *keys"]  # likewise

@@ -61,13 +61,17 @@ def log_gaussian(offset, precision, reference_shape):
     return -0.5 * exponent
 
 
-def inside(offset, covariance, threshold, grid_shape, reference_shape):
-    """Algorithms 6 and 10: |offset_i| <= ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)) for every i."""
+def inside(offset, covariance, threshold, grid_shape, reference_shape, dilation=None):
+    """Algorithms 6 and 10: |offset_i| <= ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)) for every i.
+
+    With steps D of a dilation it is |offset_i| <= D_i ceil(... / D_i).
+    """
     if threshold <= 0:
         return True
     for i, o in enumerate(offset):
         s = math.sqrt(covariance[i, i].flat[0].real)
-        half = math.ceil(math.sqrt(-2 * math.log(threshold)) * s * (reference_shape[i] - 1))
+        step = 1 if dilation is None else dilation[i]
+        half = step * math.ceil(math.sqrt(-2 * math.log(threshold)) * s * (reference_shape[i] - 1) / step)
         if abs(o) > min(half, grid_shape[i] - 1):
             return False
     return True
@@ -81,10 +85,13 @@ def attention(
     span_mode="multiply",
     reference_shape=None,
     key_mask=None,
+    mask=None,
+    segment_ids=None,
     is_causal=False,
+    dilation=None,
     scale=None,
 ):
-    """Formula 1, Algorithm 8 and softmax. `x` has query, value and any of key, encoding, u, v, sigma."""
+    """Formula 1, Algorithm 8 and softmax. `x` has query, value and any of key, encoding, u, v, bias, sigma."""
     b, n, h, d = x["query"].shape[:4]
     reference_shape = reference_shape or grid_shape
     scale = 1 / math.sqrt(d) if scale is None else scale
@@ -98,7 +105,15 @@ def attention(
         logits = {}
         for s in range(n):
             offset = tuple(ks - qs for ks, qs in zip(where[s], where[t], strict=True))
-            if (key_mask is not None and not key_mask[i, s]) or (is_causal and s > t):
+            if (key_mask is not None and not key_mask[i, s]) or (is_causal is True and s > t):
+                continue
+            if is_causal and is_causal is not True and any(o > 0 for o, c in zip(offset, is_causal, strict=True) if c):
+                continue
+            if dilation is not None and any(o % step for o, step in zip(offset, dilation, strict=True)):
+                continue
+            if segment_ids is not None and segment_ids[i, t] != segment_ids[i, s]:
+                continue
+            if mask is not None and not mask[i % len(mask), j % mask.shape[1], t, s]:
                 continue
             a = 0
             for f in range(d):
@@ -114,8 +129,10 @@ def attention(
             if "relative_bias" in x:
                 index = tuple(o + size - 1 for o, size in zip(offset, grid_shape, strict=True))
                 a = a + x["relative_bias"][(*index, j)]
+            if "bias" in x:
+                a = a + x["bias"][i % len(x["bias"]), j % x["bias"].shape[1], t, s]
             if "sigma" in x:
-                if not inside(offset, covariances[j], threshold, grid_shape, reference_shape):
+                if not inside(offset, covariances[j], threshold, grid_shape, reference_shape, dilation):
                     continue
                 log_g = log_gaussian(offset, precisions[j], reference_shape)
                 a = np.exp(log_g) * a if span_mode == "multiply" else a + log_g

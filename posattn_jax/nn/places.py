@@ -55,7 +55,7 @@ class Places:
     step: Any = None
 
     def __post_init__(self):
-        scores.check_key_mask(self.key_mask)
+        scores.check_bool("key_mask", self.key_mask)
 
     @property
     def anchor(self) -> Int[Array, "t p"]:

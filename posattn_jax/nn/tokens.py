@@ -8,7 +8,7 @@ import numpy as np
 from posattn_jax.axes import Array, Features, GridFeatures, GridMask, Int, KeyMask, PointPositions, Shape
 from posattn_jax.nn.scores import Extent
 from posattn_jax.ops import grid
-from posattn_jax.ops.scores import check_key_mask
+from posattn_jax.ops.scores import check_bool
 from posattn_jax.ops.span import half_span
 
 # The half-span in positions: none without a span; sizes where it is bounded by a static number; or [p] at run time.
@@ -77,7 +77,7 @@ class Tokens:
     step: Int[Array, ""] | None = None
 
     def __post_init__(self):
-        check_key_mask(self.key_mask)
+        check_bool("key_mask", self.key_mask)
         width = self.inputs.shape[-1]
         if not self.head_dim and width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Bool, Coordinates, Float, Int, Offsets, Shape
+from posattn_jax.axes import Array, Bool, Causal, Coordinates, Float, Int, Offsets, Shape
 
 MAX_DIMS = 3
 
@@ -102,12 +102,33 @@ def relative_coordinates(grid_shape: Shape, reference_shape: Shape | None = None
     return normalise(relative_offsets(grid_shape), grid_shape, reference_shape)
 
 
-def not_after(offsets: Int[Array, "... p"]) -> Bool[Array, "..."]:
-    """Row-major s <= t, for offsets s - t: the first that is not 0 is negative, or all are 0."""
+def not_after(offsets: Int[Array, "... p"], is_causal: Causal = True) -> Bool[Array, "..."]:
+    """Row-major s <= t, for offsets s - t: the first that is not 0 is negative, or all are 0.
+
+    Where `is_causal` says it of each dimension: no offset of those that are causal is positive.
+    """
+    if not isinstance(is_causal, bool):
+        return jnp.all((offsets <= 0) | ~np.array(is_causal), -1)
     after = jnp.zeros(offsets.shape[:-1], bool)
     for axis in reversed(range(offsets.shape[-1])):
         after = jnp.where(offsets[..., axis] == 0, after, offsets[..., axis] > 0)
     return ~after
+
+
+def check_dilation(dilation: Shape, grid_shape: Shape) -> None:
+    """ValueError unless there is a step of at least 1 for each dimension."""
+    if len(dilation) != len(grid_shape) or min(dilation) < 1:
+        raise ValueError(f"dilation={tuple(dilation)}: expected {len(grid_shape)} steps of at least 1, one a dimension")
+
+
+def check_causal(is_causal: Causal, num_dims: int) -> Causal:
+    """A bool where one is enough, or one for each dimension; ValueError for another number of them."""
+    if isinstance(is_causal, bool | np.bool_):
+        return bool(is_causal)
+    each = tuple(bool(one) for one in is_causal)
+    if len(each) != num_dims:
+        raise ValueError(f"is_causal={each}: expected a bool, or {num_dims}, one a dimension of grid_shape")
+    return each if any(each) and num_dims > 1 else any(each)
 
 
 def centre(table: Array, half: Shape) -> Array:

@@ -47,10 +47,10 @@ def exponentials(
     return numerators, largest, jnp.where(total == 0, 1, total)
 
 
-def check_key_mask(key_mask: Array | None) -> None:
+def check_bool(name: str, mask: Array | None) -> None:
     """ValueError unless the mask is bool: an additive one, 0 where it keeps, would keep what it is to leave out."""
-    if key_mask is not None and key_mask.dtype != bool:
-        raise ValueError(f"key_mask has dtype {key_mask.dtype}: expected bool, True = keep")
+    if mask is not None and mask.dtype != bool:
+        raise ValueError(f"{name} has dtype {mask.dtype}: expected bool, True = keep")
 
 
 def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, "..."]]) -> Float[Array, "... s"]:

@@ -1,27 +1,36 @@
 """The entry to attention with relative positions."""
 
+import math
 from typing import Any, Literal
+
+import jax.numpy as jnp
 
 from posattn_jax.axes import (
     Array,
+    Causal,
     HeadVector,
     Key,
     KeyMask,
+    Lengths,
+    PairBias,
+    PairMask,
     Query,
     RelativeBias,
     RelativeEncoding,
+    SegmentIds,
     Shape,
+    SharedKey,
     Sigma,
-    Value,
     Weights,
 )
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.dilation import coarse
 from posattn_jax.ops.attention.factorised import factorised_attention
 from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.native.layout import native_attention
 from posattn_jax.ops.attention.patches import patch_attention, window_attention
-from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.problem import Problem, check_pairs
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.span import SpanMode
@@ -39,6 +48,8 @@ LAYOUTS = {
     "fused": fused_attention,
     "factorised": factorised_attention,
 }
+# Arguments that a problem has in another form.
+APART = ("implementation", "bias", "query_seq_lengths", "key_value_seq_lengths")
 GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # for any encoding, not for sinusoids alone
 
 
@@ -46,6 +57,9 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     """Outputs, None without values, and weights, in the layout asked for; pair by pair where nothing else can do it."""
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
+    if problem.dilation is not None:
+        problem, join = coarse(problem)
+        return join(attend(problem, implementation)[0]), None
     layout = LAYOUTS[implementation]
     if problem.is_pairwise and layout is not factorised_attention:  # which says that it cannot
         layout = reference_attention
@@ -54,8 +68,8 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
 
 def relative_attention(
     query: Query,
-    key: Key | None,
-    value: Value,
+    key: SharedKey | None,
+    value: SharedKey,
     *,
     grid_shape: Shape,
     relative_encoding: RelativeEncoding | None = None,
@@ -68,7 +82,13 @@ def relative_attention(
     reference_shape: Shape | None = None,
     span_bound: Shape | None = None,
     key_mask: KeyMask | None = None,
-    is_causal: bool = False,
+    mask: PairMask | None = None,
+    bias: PairBias | None = None,
+    segment_ids: SegmentIds | None = None,
+    query_seq_lengths: Lengths | None = None,
+    key_value_seq_lengths: Lengths | None = None,
+    is_causal: Causal = False,
+    dilation: Shape | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Array | None = None,
@@ -77,7 +97,7 @@ def relative_attention(
 ) -> Query | tuple[Query, Weights]:
     """Attention on an n-D grid whose scores know the offset s - t between key and query, within a learned span.
 
-      logits_ts = G_{s-t} * (scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}] + beta_{s-t})
+      logits_ts = G_{s-t} * (scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}] + beta_{s-t} + bias_ts)
       outputs_t = sum_s softmax_s(logits_ts) value_s
 
     Conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same values and the same
@@ -85,8 +105,8 @@ def relative_attention(
 
     Args:
       query: [b t h d], the positions of the grid in row-major order.
-      key: [b s h d]; None leaves out the content term.
-      value: [b s h d].
+      key: [b s k d], each of its k heads for h / k heads of queries, in order; None leaves out the content term.
+      value: [b s k d].
       grid_shape: S, one to three sizes whose product is t = s.
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
       content_bias: u [h d], needs `key`.
@@ -102,7 +122,16 @@ def relative_attention(
         for while sigma is traced. A span over it raises ValueError where sigma is concrete and makes the outputs NaN
         under a trace.
       key_mask: [b s], True = keep.
-      is_causal: query t attends to keys s <= t in row-major order.
+      mask: [b|1 h|1 t s], True = keep. With it, or `bias`, every pair is computed: layouts of windows refuse it.
+      bias: [b|1 h|1 t s], not scaled.
+      segment_ids: [b t]: tokens attend to those of their own segment. "native" leaves out what lies in others, where
+        segments are packed one after the other; the other layouts compute it in vain.
+      query_seq_lengths: [b]; outputs from there on are 0.
+      key_value_seq_lengths: [b]; keys from there on are not attended.
+      is_causal: query t attends to keys s <= t in row-major order; or one bool a dimension: to keys that are not
+        further in any dimension that is causal.
+      dilation: steps D, one a dimension: only keys at offsets that are multiples of D are attended, ceil(half-span / D)
+        steps far. None: every key.
       scale: default 1 / sqrt(d).
       dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
       implementation: "reference" (V1, Appendix A.1: N x N x d positions), "dense" (looped over rows of queries),
@@ -134,6 +163,37 @@ def relative_attention(
       >>> relative_attention(query, key, value, grid_shape=(3, 4), relative_encoding=encoding, sigma=sigma).shape
       (1, 12, 2, 8)
     """
-    arguments = {name: given for name, given in locals().items() if name != "implementation"}
+    arguments = {name: given for name, given in locals().items() if name not in APART}
+    heads = query.shape[2]
+    arguments |= {"key": of_all_heads("key", key, heads), "value": of_all_heads("value", value, heads)}
+    if key_value_seq_lengths is not None:
+        within = jnp.arange(value.shape[1]) < key_value_seq_lengths[:, None]
+        arguments["key_mask"] = within if key_mask is None else within & key_mask
+    if bias is not None:
+        arguments["pair_scores"] = scores_of(bias, query, value, scale)
     outputs, weights = attend(Problem(**arguments), implementation)
+    if query_seq_lengths is not None:
+        within = jnp.arange(query.shape[1]) < query_seq_lengths[:, None]
+        outputs = jnp.where(within[..., None, None], outputs, 0)
+        weights = None if weights is None else jnp.where(within[:, None, :, None], weights, 0)
     return (outputs, weights) if return_weights else outputs
+
+
+def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key | None:
+    """[b s k d] -> [b s h d], each head h / k times; ValueError where k does not divide h."""
+    if features is None or features.ndim != 4 or features.shape[2] == num_heads:
+        return features
+    if num_heads % features.shape[2]:
+        raise ValueError(f"{name} has {features.shape[2]} heads: expected a divisor of query's {num_heads}")
+    return jnp.repeat(features, num_heads // features.shape[2], axis=2)
+
+
+def scores_of(bias: PairBias, query: Query, value: SharedKey, scale: float | None) -> Weights:
+    """The A [b h t s] of which `bias` is scale A."""
+    b, t, h, d = query.shape
+    sizes = (b, h, t, value.shape[1])
+    check_pairs("bias", bias, sizes)
+    if scale == 0:
+        raise ValueError("scale=0 is given with bias, which is not scaled")
+    scaling = 1 / math.sqrt(d) if scale is None else scale
+    return jnp.broadcast_to(bias, sizes) / scaling

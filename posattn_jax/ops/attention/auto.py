@@ -64,7 +64,8 @@ def portable_loops(problem: Problem) -> list[Loop]:
     Where the span is known only at run time, so is the choice: one program holds "dense" and every tiling.
     """
     n = grid.num_positions(problem.grid_shape)
-    if problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or n < LEAST_POSITIONS:
+    all_pairs = problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or problem.is_by_pair
+    if all_pairs or n < LEAST_POSITIONS:
         return [RowLoop(problem)]
     return [RowLoop(problem), *window_loops(problem)]
 

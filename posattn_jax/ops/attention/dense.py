@@ -61,15 +61,26 @@ class RowLoop(Loop):
             else:
                 tables["addend"] += log_gaussian
         if problem.is_causal:
-            tables["addend"] = tables.get("addend", 0.0) + scores.masked_out(grid.not_after(offsets), self.dtype)[None]
+            not_after = grid.not_after(offsets, problem.is_causal)
+            tables["addend"] = tables.get("addend", 0.0) + scores.masked_out(not_after, self.dtype)[None]
         return {name: self.rows.pad(table) for name, table in tables.items()}
 
-    def modulation(self, arrays, tables, starts):
+    def hiding(self, arrays):
+        """What hides keys from single queries, as these are looped over."""
+        names = ("segments", "pair_addend")
+        return {name: self.rows.queries(arrays[name]) for name in names if name in arrays}
+
+    def modulation(self, arrays, tables, starts, hiding):
         """Factor and addend of the rows at `starts`: numbers, or broadcast against [h b i t s]."""
         factor = self.by_key(tables["factor"], starts) if "factor" in tables else self.problem.scaling
         addend = self.by_key(tables["addend"], starts) if "addend" in tables else 0.0
         if "key_addend" in arrays:
             addend += arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
+        if "segments" in hiding:
+            of_keys = arrays["segments"].reshape(1, -1, 1, 1, self.rows.num_positions)
+            addend += scores.masked_out(hiding["segments"] == of_keys, self.dtype)
+        if "pair_addend" in hiding:
+            addend += hiding["pair_addend"]
         if "block" in arrays:
             low, high = self.key_range(arrays)
             where = grid.positions(self.rows.grid_shape)
@@ -89,6 +100,8 @@ class RowLoop(Loop):
             logits += factor * self.rows.shift(by_offset)
         if "key" in ready:
             logits += factor * self.problem.product("hbitd,hbds->hbits", queries["content_query"], ready["key"])
+        if "pair_scores" in queries:
+            logits += factor * queries["pair_scores"]
         return logits
 
     def dropped(self, weights, starts, arrays):
@@ -112,10 +125,10 @@ class RowLoop(Loop):
         value = ready["value"]
 
         def step(_, xs):
-            starts, queries = xs
+            starts, queries, hiding = xs
             encoding = self.met_encoding(ready, starts)
             numerators, largest, total = scores.exponentials(
-                self.logits(queries, ready, encoding, *self.modulation(arrays, tables, starts))
+                self.logits(queries, ready, encoding, *self.modulation(arrays, tables, starts, hiding))
             )
             numerators = self.dropped(numerators, starts, arrays)
             outputs = self.problem.product("hbits,hbds->hbitd", numerators.astype(value.dtype), value)
@@ -123,7 +136,7 @@ class RowLoop(Loop):
             return None, (outputs / total, weights, jnp.concatenate([largest, 1 / total], -1))
 
         starts = jnp.asarray(self.rows.starts) + self.first_query(arrays)
-        outputs, weights, statistics = scan(step, None, (starts, queries))[1]
+        outputs, weights, statistics = scan(step, None, (starts, queries, self.hiding(arrays)))[1]
         if weights is not None:
             b, h, *_ = arrays["value"].shape
             weights = self.rows.grid(weights).reshape(b, h, self.rows.num_positions, self.rows.num_positions)
@@ -143,9 +156,10 @@ class RowLoop(Loop):
             products = rows.pad(products.astype(self.dtype))  # [m *R]
 
         def step(carry, xs):
-            starts, queries, statistics, d_outputs, d_kept = xs
+            starts, queries, hiding, statistics, d_outputs, d_kept = xs
             largest, inverse_total = statistics[..., :1], statistics[..., 1:]
-            encoding, (factor, addend) = self.met_encoding(ready, starts), self.modulation(arrays, tables, starts)
+            encoding = self.met_encoding(ready, starts)
+            factor, addend = self.modulation(arrays, tables, starts, hiding)
             logits = self.logits(queries, ready, encoding, factor, addend)
             weights = jnp.exp(logits - largest) * inverse_total
             d_weights = self.problem.product("hbitd,hbds->hbits", d_outputs, ready["value"])
@@ -155,7 +169,7 @@ class RowLoop(Loop):
             d_logits = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
             d_terms = d_logits * factor
             added = {"value": _over_queries(d_outputs, self.dropped(weights, starts, arrays))}
-            d_queries = {}
+            d_queries = {"pair_scores": d_terms} if "pair_scores" in queries else {}
             if "key" in ready:
                 d_queries["content_query"] = jnp.einsum("hbits,hbds->hbitd", d_terms, ready["key"])
                 added["key"] = _over_queries(queries["content_query"], d_terms)
@@ -179,7 +193,7 @@ class RowLoop(Loop):
             d_weights = rows.queries(d_weights.reshape(-1, self.heads, *rows.grid_shape, rows.num_positions))
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
         starts = jnp.asarray(rows.starts) + self.first_query(arrays)
-        xs = (starts, queries, rows.queries(statistics), d_outputs, d_weights)
+        xs = (starts, queries, self.hiding(arrays), rows.queries(statistics), d_outputs, d_weights)
         carry, d_queries = scan(step, carry, xs)
         d_ready = carry | d_queries
         (cotangents,) = unprepare({name: d_ready[name].astype(x.dtype) for name, x in ready.items()})

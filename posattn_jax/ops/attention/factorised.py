@@ -40,6 +40,9 @@ def obstacle(problem: Problem) -> str | None:
         "return_weights": problem.return_weights,
         "class tokens, or parts that are by pair": problem.is_pairwise,
         "attention dropout": problem.dropout_rate > 0,
+        "is_causal of single dimensions": not isinstance(problem.is_causal, bool),
+        "segment_ids": problem.segment_ids is not None,
+        "mask, bias or other scores of pairs": problem.is_by_pair,
     }
     return next((name for name, found in obstacles.items() if found), None)
 

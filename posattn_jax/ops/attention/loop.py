@@ -13,15 +13,17 @@ from posattn_jax.ops import scores
 from posattn_jax.ops.attention.problem import Problem
 
 # The axis of heads in the arrays that have one.
-HEAD_AXES = {"value": 1, "key": 1, "content_query": 1, "position_query": 1, "encoding": -2, "sigma": 0}
+BY_HEAD = ("value", "key", "content_query", "position_query", "pair_scores", "pair_addend")
+HEAD_AXES = {**dict.fromkeys(BY_HEAD, 1), "encoding": -2, "sigma": 0}
 
 
 class Loop:
     """A way to compute attention piece by piece, for what `problem` asks.
 
-    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] or [h|1 p p], key_addend [b 1 *S 1],
-    dropout_rng and block [2], the start and first row of a `Block`, by name, as far as the problem has them; they are
-    arguments, and never read from `problem`, to be differentiated.
+    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] or [h|1 p p], key_addend and segments
+    [b 1 *S 1], pair_scores [b h *S s] and pair_addend [b|1 h|1 *S s], dropout_rng and block [2], the start and first
+    row of a `Block`, by name, as far as the problem has them; they are arguments, and never read from `problem`, to be
+    differentiated.
 
     A subclass computes `some_forward` and `some_backward` for a group of `heads` heads.
     """
@@ -69,7 +71,7 @@ class Loop:
     @staticmethod
     def of_queries(arrays: dict[str, Array]) -> dict[str, Array]:
         """The arrays that have a row for every query."""
-        return {name: arrays[name] for name in ("content_query", "position_query") if name in arrays}
+        return {name: arrays[name] for name in ("content_query", "position_query", "pair_scores") if name in arrays}
 
     def forward(self, arrays: dict[str, Array]):
         """`some_forward` of all heads."""
@@ -169,6 +171,12 @@ def _arrays(problem: Problem) -> dict[str, Array]:
     if problem.key_mask is not None:
         masked = scores.masked_out(problem.key_mask, problem.dtype)
         arrays["key_addend"] = masked.reshape(len(masked), 1, *problem.grid_shape, 1)
+    if problem.segment_ids is not None:
+        arrays["segments"] = problem.segment_ids.reshape(len(problem.segment_ids), 1, *problem.grid_shape, 1)
+    for name, pairs in (("pair_scores", problem.pair_scores), ("pair_addend", problem.mask)):
+        if pairs is not None:
+            pairs = scores.masked_out(pairs, problem.dtype) if pairs.dtype == bool else pairs
+            arrays[name] = pairs.reshape(*pairs.shape[:2], *problem.query_shape, -1)
     if problem.sigma is not None:
         arrays["sigma"] = jnp.atleast_2d(problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma)))
     if problem.dropout_rate > 0:

@@ -110,8 +110,10 @@ def _attend(
     masks = [] if on_grid is None else [on_grid]
     if problem.sigma is not None:  # the static size bounds the span; of what it holds, the box is known only now
         masks.append(span.inside_span(offsets, problem.half_of(problem.sigma)))
-    if problem.is_causal:  # row-major indices are linear in the coordinates
-        masks.append(jnp.sum(offsets * grid.strides(problem.grid_shape), -1) <= 0)
+    if problem.is_causal:
+        masks.append(grid.not_after(offsets, problem.is_causal))
+    if problem.segment_ids is not None:
+        masks.append((near(problem.segment_ids) == problem.segment_ids[..., None])[:, None])
     if problem.key_mask is not None:
         masks.append(near(problem.key_mask)[:, None])
     logits = problem.scaling * terms

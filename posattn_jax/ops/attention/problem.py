@@ -11,15 +11,19 @@ import numpy as np
 
 from posattn_jax.axes import (
     Array,
+    Causal,
     Float,
     HeadVector,
     Key,
     KeyMask,
+    PairMask,
     Query,
     RelativeBias,
     RelativeEncoding,
+    SegmentIds,
     Shape,
     Sigma,
+    Sizes,
     Weights,
 )
 from posattn_jax.ops import grid, scores, span
@@ -55,6 +59,16 @@ class Factors(NamedTuple):
     combine: Combine
 
 
+def check_pairs(name: str, pairs: Array | None, sizes: Sizes) -> None:
+    """ValueError unless an array of pairs is [b|1 h|1 t s]."""
+    b, h, t, s = sizes
+    allowed = ((b, 1), (h, 1), (t,), (s,))
+    if pairs is not None and (
+        pairs.ndim != 4 or any(size not in some for size, some in zip(pairs.shape, allowed, strict=True))
+    ):
+        raise ValueError(f"{name} has shape {pairs.shape}: expected ({b} or 1, {h} or 1, {t}, {s})")
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """The arguments of attention, as `relative_attention` explains them; ValueError where they do not fit together.
@@ -66,7 +80,7 @@ class Problem:
       factors: what E is made of, or instead of E, for a layout that needs no more.
       num_class_tokens: how many tokens stand before the grid. A pair with one of them has no offset: no term of
         position, no G, and no span leaves it out.
-      pair_scores: A [b h t s] of all tokens, added to the scores of content and scaled as they are.
+      pair_scores: A [b h t s] of all tokens, added to the scores of content and scaled as they are; `bias` is scale A.
       limit: half-spans: keys further away in any dimension are not attended.
       block: of a grid that is cut; `grid_shape` is then that of the keys, and E and beta have the offsets within
         `span_bound` alone.
@@ -86,11 +100,14 @@ class Problem:
     reference_shape: Shape | None = None
     span_bound: Shape | None = None
     key_mask: KeyMask | None = None
-    is_causal: bool = False
+    mask: PairMask | None = None
+    segment_ids: SegmentIds | None = None
+    is_causal: Causal = False
     scale: float | None = None
     dropout_rate: float = 0.0
     dropout_rng: Array | None = None
     return_weights: bool = False
+    dilation: Shape | None = None
     factors: Factors | None = None
     num_class_tokens: int = 0
     pair_scores: Weights | None = None
@@ -104,6 +121,7 @@ class Problem:
             ("grid_shape", shape),
             ("reference_shape", grid.check_reference(shape, self.reference_shape)),
             ("span_bound", bound),
+            ("is_causal", grid.check_causal(self.is_causal, len(shape))),
         ):
             object.__setattr__(self, name, plain)
         if self.query.ndim != 4:
@@ -126,13 +144,14 @@ class Problem:
             ("position_bias", self.position_bias, (h, d)),
             ("relative_bias", self.relative_bias, relative[:-1]),
             ("key_mask", self.key_mask, (b, n)),
+            ("segment_ids", self.segment_ids, (b, n)),
             ("kernel", kernel, (*(() if kernel is None else kernel.shape[:1]), h, d)),
             ("pair_scores", self.pair_scores, (b, h, n, n)),
         ):
             if array is not None and array.shape != expected:
                 tokens = f" and num_class_tokens={cls}" if cls else ""
                 raise ValueError(f"{name} has shape {array.shape}: expected {expected} for grid_shape={shape}{tokens}")
-        scores.check_key_mask(self.key_mask)
+        self._check_masks((b, h, num_queries, n))
         for bias, sides in (("content_bias", ("key",)), ("position_bias", ("relative_encoding", "factors"))):
             if getattr(self, bias) is not None and all(getattr(self, side) is None for side in sides):
                 raise ValueError(f"{bias} is given without {sides[0]}, which it is multiplied with")
@@ -141,6 +160,8 @@ class Problem:
             raise ValueError(f"{', '.join(given[:2])} and {given[2]} are all None: there is nothing to attend by")
         if self.relative_bias is not None and not self.scaling:
             raise ValueError("scale=0 is given with relative_bias, which is not scaled")
+        if self.dilation is not None:
+            grid.check_dilation(self.dilation, shape)
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate={self.dropout_rate}: expected at least 0 and less than 1")
         if self.dropout_rate > 0 and self.dropout_rng is None:
@@ -154,9 +175,17 @@ class Problem:
             ("return_weights", self.return_weights),
             ("dropout", self.dropout_rate > 0),
             ("a grid that is cut over devices", self.block is not None and implementation != "tiled"),
+            ("mask, bias or other scores of pairs", self.is_by_pair),
+            ("segment_ids", self.segment_ids is not None and implementation == "fused"),
+            ("is_causal of single dimensions", not isinstance(self.is_causal, bool) and implementation == "fused"),
         ):
             if asked:
                 raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')
+
+    def _check_masks(self, sizes: Sizes):
+        scores.check_bool("key_mask", self.key_mask)
+        scores.check_bool("mask", self.mask)
+        check_pairs("mask", self.mask, sizes)
 
     def _check_bound(self):
         if self.sigma is None:
@@ -172,9 +201,13 @@ class Problem:
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether every pair is laid out: for its weight or a score of its own, or for tokens that lie on no grid."""
-        asked = self.value is None or self.pair_scores is not None or self.limit is not None
-        return asked or self.num_class_tokens > 0
+        """Whether every pair is laid out at once: for its weight, or for tokens that lie on no grid."""
+        return self.value is None or self.limit is not None or self.num_class_tokens > 0
+
+    @property
+    def is_by_pair(self) -> bool:
+        """Whether every pair has a score or a mask of its own, so that none can be left out unseen."""
+        return self.mask is not None or self.pair_scores is not None
 
     @property
     def query_shape(self) -> tuple[int, ...]:

@@ -58,8 +58,14 @@ def attention_weights(problem: Problem) -> Weights:
     limit = problem.limit
     if limit is not None and any(reach < size - 1 for reach, size in zip(limit, shape, strict=True)):
         masks.append(of_all(jnp.asarray((np.abs(offsets) <= np.array(limit)).all(-1)), True))
-    if problem.is_causal:
+    if problem.is_causal is True:
         masks.append(jnp.arange(n) <= jnp.arange(n)[:, None])  # row-major order: keys s <= t
+    elif problem.is_causal:
+        masks.append(of_all(grid.not_after(jnp.asarray(offsets), problem.is_causal), True))
+    if problem.segment_ids is not None:
+        masks.append((problem.segment_ids[:, :, None] == problem.segment_ids[:, None])[:, None])
+    if problem.mask is not None:
+        masks.append(problem.mask)
     if problem.key_mask is not None:
         masks.append(problem.key_mask[:, None, None, :])
     weights = scores.masked_softmax(logits, masks)

@@ -89,7 +89,7 @@ class WindowLoop(Loop):
             else:
                 addend += log_gaussian[:, None]
         if self.problem.is_causal:
-            addend += scores.masked_out(grid.not_after(offsets), self.dtype)
+            addend += scores.masked_out(grid.not_after(offsets, self.problem.is_causal), self.dtype)
         return factor, addend
 
     def logits(self, queries, keys, p, modulation, off_grid):
@@ -123,11 +123,22 @@ class WindowLoop(Loop):
             addend += jax.vmap(functools.partial(tiling.windows, ready["key_addend"]))(first)
         return addend
 
+    def apart(self, ready, segments, first):
+        """An addend far below any score between tokens of two segments: [b 1 tiles queries keys]."""
+        if segments is None:
+            return 0.0
+        return scores.masked_out(segments == self.tiling.windows(ready["segments"], first), self.dtype)
+
+    def segments(self, arrays):
+        """Those of the queries of every tile."""
+        return self.tiling.queries(arrays["segments"]) if "segments" in arrays else None
+
     def prepared(self, arrays):
         """The arrays as the steps read them: tiles of queries, wrapped keys, padded encodings."""
         tiling = self.tiling
         ready = {name: tiling.queries(x) for name, x in self.of_queries(arrays).items()}
-        ready |= {name: tiling.wrap(arrays[name]) for name in ("key", "value", "key_addend") if name in arrays}
+        wrapped = ("key", "value", "key_addend", "segments")
+        ready |= {name: tiling.wrap(arrays[name]) for name in wrapped if name in arrays}
         if "encoding" in arrays:
             padding = [(t - 1, t + w) for t, w in zip(tiling.tile, tiling.window, strict=True)]
             ready["encoding"] = jnp.pad(arrays["encoding"], [*padding, (0, 0), (0, 0)])
@@ -163,9 +174,10 @@ class WindowLoop(Loop):
             first = base + tiling.origins + self.first_query(arrays)
 
             def group(_, xs):
-                first, off_grid, queries, (largest, total, outputs) = xs
+                first, off_grid, queries, segments, (largest, total, outputs) = xs
                 keys = tiling.windows(ready["key"], first) if "key" in ready else None
-                logits = self.logits(queries, keys, positional.get("p"), modulation, off_grid)
+                hidden = off_grid + self.apart(ready, segments, first)
+                logits = self.logits(queries, keys, positional.get("p"), modulation, hidden)
                 new = jnp.maximum(largest, logits.max(-1))
                 weights = jnp.exp(logits - new[..., None])
                 decay = jnp.exp(largest - new)
@@ -174,7 +186,8 @@ class WindowLoop(Loop):
                 added = self.problem.product("bhits,bhids->bhitd", weights.astype(values.dtype), values)
                 return None, (new, total, outputs * decay[..., None] + added)
 
-            return scan(group, None, (first, self.off_grid(arrays, ready, first), queries, carry))[1]
+            xs = (first, self.off_grid(arrays, ready, first), queries, self.segments(arrays), carry)
+            return scan(group, None, xs)[1]
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], arrays["value"].shape[-1]), self.dtype))
@@ -207,10 +220,11 @@ class WindowLoop(Loop):
 
             def group(carry, xs):
                 d_sides, d_positional = carry
-                first, off_grid, queries, cotangent, removed, statistics, d_queries = xs
+                first, off_grid, queries, segments, cotangent, removed, statistics, d_queries = xs
                 largest, inverse_total = statistics[..., :1], statistics[..., 1:]
                 windows = {name: tiling.windows(ready[name], first) for name in d_sides}
-                logits = self.logits(queries, windows.get("key"), p, modulation, off_grid)
+                hidden = off_grid + self.apart(ready, segments, first)
+                logits = self.logits(queries, windows.get("key"), p, modulation, hidden)
                 weights = jnp.exp(logits - largest) * inverse_total
                 d_weights = self.problem.product("bhitd,bhids->bhits", cotangent, windows["value"])
                 d_logits = weights * (d_weights - removed[..., None])
@@ -237,7 +251,7 @@ class WindowLoop(Loop):
                 return (d_sides, jax.tree.map(jnp.add, d_positional, added_positional)), d_queries
 
             off_grid = self.off_grid(arrays, ready, first)
-            xs = (first, off_grid, queries, cotangent, removed, statistics, d_queries)
+            xs = (first, off_grid, queries, self.segments(arrays), cotangent, removed, statistics, d_queries)
             (d_sides, d_positional), d_queries = scan(group, (d_sides, zeros(positional)), xs)
             (added,) = to_learned(jax.tree.map(lambda d, x: d.astype(x.dtype), d_positional, positional))
             d_learned = dict(d_learned)
@@ -258,7 +272,7 @@ class WindowLoop(Loop):
             zeros({name: ready[name] for name in ("encoding", "sigma") if name in ready}),
         )
         d_queries, d_sides, d_learned = self.run(ready.get("sigma"), step, carry)
-        learned = {name: x for name, x in arrays.items() if name not in ("key_addend", "block")}
+        learned = {name: x for name, x in arrays.items() if name not in ("key_addend", "segments", "block")}
         prepared, unprepare = jax.vjp(self.prepared, learned)
         d_ready = d_queries | d_sides | d_learned
         return unprepare({name: d_ready[name].astype(x.dtype) for name, x in prepared.items()})[0]

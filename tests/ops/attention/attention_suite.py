@@ -62,8 +62,7 @@ class AttentionSuite:
     def attend(self, inputs, grid_shape, **options):
         """As `relative_attention`, jitted; numpy arrays are welcome."""
         inputs = {name: array if array is None else jnp.asarray(array) for name, array in inputs.items()}
-        if "key_mask" in options:
-            options["key_mask"] = jnp.asarray(options["key_mask"])
+        options |= {name: jnp.asarray(options[name]) for name in ("key_mask", "mask", "segment_ids") if name in options}
         inputs.setdefault("key", None)
         static = {"grid_shape": grid_shape, "implementation": self.implementation}
         if isinstance(inputs.get("sigma"), jax.core.Tracer):
@@ -107,6 +106,20 @@ class AttentionSuite:
     def test_causal_and_padding(self, float64, grid_shape):
         mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
         self.check_against_oracle(make_inputs(grid_shape), grid_shape, is_causal=True, key_mask=mask, scale=0.7)
+
+    @pytest.mark.parametrize(
+        "grid_shape, is_causal",
+        [((3, 2), (False, True)), slow((3, 2), (True, True)), slow((2, 1, 3), (True, False, True)), slow((5,), (True,))],
+        ids=str,
+    )
+    def test_causal_dimensions(self, float64, grid_shape, is_causal):
+        self.check_against_oracle(make_inputs(grid_shape), grid_shape, is_causal=is_causal)
+
+    @pytest.mark.parametrize("grid_shape", [(5,), slow((3, 2))], ids=str)
+    def test_segments(self, float64, grid_shape):
+        """Packed in one row, and apart in another; the last has a segment of one token."""
+        segment_ids = np.array([[7, 7, 7, -1, -1, 3], [1, 0, 1, 0, 2, 1]])[:, : math.prod(grid_shape)]
+        self.check_against_oracle(make_inputs(grid_shape), grid_shape, segment_ids=segment_ids, threshold=0.01)
 
     @pytest.mark.parametrize("grid_shape", [(3, 2), slow((5,))], ids=str)
     def test_sigma_per_head(self, float64, grid_shape):
@@ -237,6 +250,14 @@ class AttentionSuite:
 class AllPairsSuite(AttentionSuite):
     """For the layouts that hold a weight for every pair, and so can return and drop them."""
 
+    @pytest.mark.parametrize("span", ["span", slow("log_add"), slow("no span")])
+    @pytest.mark.parametrize("sizes", [(B, H), (1, H), slow((B, 1)), slow((1, 1))], ids=str)
+    def test_mask_and_bias_of_pairs(self, float64, sizes, span):
+        rng = np.random.default_rng(4)
+        inputs = make_inputs((3, 2), span != "no span") | {"bias": rng.normal(size=(*sizes, 6, 6))}
+        mask = rng.random((*sizes, 6, 6)) < 0.6
+        self.check_against_oracle(inputs, (3, 2), mask=mask, scale=0.7, **SPANS[span])
+
     def test_weights_are_a_distribution_over_attended_keys(self):
         inputs = make_inputs((4, 3), dtype=np.float32)
         mask = np.random.default_rng(0).random((B, 12)) < 0.7
@@ -272,8 +293,9 @@ class LocalSuite(AttentionSuite):
         [
             ({"return_weights": True}, "return_weights"),
             ({"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}, "dropout"),
+            ({"mask": np.ones((1, 1, 4, 4), bool)}, "mask, bias or other scores of pairs"),
         ],
-        ids=["weights", "dropout"],
+        ids=["weights", "dropout", "mask"],
     )
     def test_what_needs_all_pairs_is_refused(self, options, named):
         message = f'implementation="{self.implementation}" does not support {named}'

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,6 +21,13 @@ from tests.ops.attention.attention_suite import B, D, H, make_inputs
         ({"key_mask": np.ones((B, 3), bool)}, "key_mask has shape"),
         ({"key_mask": np.zeros((B, 4), np.float32)}, "key_mask has dtype float32: expected bool, True = keep"),
         ({"key_mask": np.ones((B, 4), np.int32)}, "key_mask has dtype int32: expected bool, True = keep"),
+        ({"mask": np.ones((4, 4), bool)}, r"mask has shape \(4, 4\): expected \(2 or 1, 2 or 1, 4, 4\)"),
+        ({"mask": np.ones((1, 1, 4, 4))}, "mask has dtype float32: expected bool, True = keep"),
+        ({"bias": np.ones((2, 2, 4, 3))}, r"bias has shape \(2, 2, 4, 3\): expected \(2 or 1, 2 or 1, 4, 4\)"),
+        ({"bias": np.ones((1, 1, 4, 4)), "scale": 0.0}, "scale=0 is given with bias, which is not scaled"),
+        ({"is_causal": (True, False)}, r"is_causal=\(True, False\): expected a bool, or 1, one a dimension"),
+        ({"segment_ids": np.ones((B, 3), np.int32)}, r"segment_ids has shape \(2, 3\): expected \(2, 4\)"),
+        ({"value": np.ones((B, 4, 3, D))}, f"value has 3 heads: expected a divisor of query's {H}"),
         ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
         ({"dropout_rate": 0.5}, "needs dropout_rng"),
         ({"reference_shape": (4, 4)}, "reference_shape="),
@@ -40,3 +48,73 @@ def test_bad_arguments_are_named(unchecked, change, message):
     grid_shape = arguments.pop("grid_shape", (4,))
     with pytest.raises(ValueError, match=message):
         relative_attention(**arguments, grid_shape=grid_shape)
+
+
+PLAIN = {
+    "causal": {"is_causal": True},
+    "mask": {"mask": "mask"},
+    "mask and bias of some heads": {"mask": "mask", "bias": "bias", "is_causal": True},
+    "lengths": {"query_seq_lengths": "query_lengths", "key_value_seq_lengths": "key_lengths"},
+    "scale": {"scale": 0.3},
+}
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("case", PLAIN)
+def test_without_positions_it_is_jaxs(case, num_kv_heads):
+    """Values and gradients of `jax.nn.dot_product_attention`, whose names these arguments have."""
+    b, t, h, d = 2, 7, 4, 3
+    rng = np.random.default_rng(0)
+    query, bias = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((b, t, h, d), (1, h, t, t)))
+    key, value = jnp.asarray(rng.normal(size=(2, b, t, num_kv_heads, d)), jnp.float32)
+    given = {"mask": jnp.asarray(rng.random((b, 1, t, t)) < 0.7).at[..., 0].set(True), "bias": bias}
+    given |= {"query_lengths": jnp.array([7, 4]), "key_lengths": jnp.array([3, 7])}
+    options = {name: given[value] if isinstance(value, str) else value for name, value in PLAIN[case].items()}
+
+    def results(attention, **more):
+        def loss(query, key, value):
+            outputs = attention(query, key, value, **options, **more)
+            return (outputs**2).sum(), outputs
+
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
+
+    expected = results(jax.nn.dot_product_attention)
+    found = results(relative_attention, grid_shape=(t,))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
+
+
+def test_weights_beyond_a_querys_length_are_0():
+    x = jnp.ones((1, 4, 2, 3))
+    lengths = {"query_seq_lengths": jnp.array([3]), "key_value_seq_lengths": jnp.array([2])}
+    outputs, weights = relative_attention(x, x, x, grid_shape=(4,), return_weights=True, **lengths)
+    np.testing.assert_array_equal(weights[0, 0], [[0.5, 0.5, 0, 0]] * 3 + [[0, 0, 0, 0]])
+    np.testing.assert_array_equal(outputs[0, :, 0, 0], [1, 1, 1, 0])
+
+
+def test_segments_are_sentences_one_by_one(float64):
+    """Values and gradients of a packed row, with positions and a span, are those of its sentences on their own."""
+    lengths, n, h, d = (3, 1, 5), 9, 2, 4
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 1, n, h, d))
+    encoding = jax.random.normal(jax.random.key(1), (2 * n - 1, h, d))
+    sigma = jnp.array([0.3])
+
+    def packed(query, key, value, encoding):
+        ids = jnp.repeat(jnp.arange(3), jnp.array(lengths), total_repeat_length=n)[None]
+        options = {"grid_shape": (n,), "relative_encoding": encoding, "sigma": sigma, "segment_ids": ids}
+        return relative_attention(query, key, value, **options)
+
+    def alone(query, key, value, encoding):
+        outputs, start = [], 0
+        for length in lengths:
+            of_sentence = (x[:, start : start + length] for x in (query, key, value))
+            near = encoding[n - length : n + length - 1]
+            options = {"relative_encoding": near, "sigma": sigma, "reference_shape": (n,)}
+            outputs.append(relative_attention(*of_sentence, grid_shape=(length,), **options))
+            start += length
+        return jnp.concatenate(outputs, 1)
+
+    both = [
+        jax.value_and_grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2, 3))(query, key, value, encoding)
+        for f in (packed, alone)
+    ]
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12), *both)

@@ -30,6 +30,8 @@ class TestNative(LocalSuite):
         slow((300,), {"span_mode": "log_add"}),
         slow((300,), {"threshold": 0.0, "is_causal": True}),
         slow((70, 3), {}),
+        slow((11, 70), {"is_causal": (True, False)}),
+        slow((3, 11, 40), {"is_causal": (False, True, True)}),
         slow((2, 3, 20), {"is_causal": True}),
         slow((6, 5, 4), {"threshold": 0.4}),
     ],
@@ -39,6 +41,15 @@ class TestNative(LocalSuite):
 def test_many_tiles(float64, grid_shape, options, span):
     """More queries than are met at once, and rows of keys that are cut; spans of several sizes, and a padded batch."""
     check_against("reference", grid_shape, options, span)
+
+
+@pytest.mark.parametrize("grid_shape, is_causal", [((300,), False), slow((300,), True), slow((11, 70), False)])
+@pytest.mark.parametrize("ids", ["packed", slow("apart")])
+def test_segments_of_many_tiles(float64, grid_shape, is_causal, ids):
+    n, rng = math.prod(grid_shape), np.random.default_rng(5)
+    segment_ids = rng.integers(5, size=(2, n))
+    options = {"segment_ids": jnp.asarray(np.sort(segment_ids) if ids == "packed" else segment_ids, jnp.int32)}
+    check_against("reference", grid_shape, options | {"is_causal": is_causal}, "none")
 
 
 @pytest.mark.slow

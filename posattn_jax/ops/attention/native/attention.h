@@ -37,13 +37,15 @@ struct Problem {
   int64_t outer, batch, heads, features;
   int64_t size[3];
   int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
-  bool causal;
+  bool causal;  // in row-major order
+  int64_t causal_axes[3];  // in single dimensions
   T scale;  // the factor where there is no table of factors: of queries, before their products
   // Features [outer batch positions heads features], encoding [outer *relative heads features], biases [outer heads
   // features]; tables [outer table_heads *relative], the last axis with a margin on either side; key_addend [outer
-  // batch positions], the last axis with a margin behind; half [outer half_heads 3]. Some may be null.
+  // batch positions] and segments likewise, the last axis with a margin behind; half [outer half_heads 3]. Some may be
+  // null.
   const T *query, *key, *value, *encoding, *content_bias, *position_bias, *factor, *addend, *key_addend;
-  const int32_t* half;
+  const int32_t *half, *segments;
 
   int64_t rows() const { return size[0] * size[1]; }
   int64_t positions() const { return rows() * size[2]; }
@@ -119,7 +121,9 @@ class Unit {
     T* rows = gathered(value_, p.value);
     value = rows;
     if (backward) value_t = transposed(value_t_, rows);
-    key_addend = p.key_addend ? p.key_addend + (o * p.batch + b) * p.rows() * p.key_row() : nullptr;
+    const int64_t keys = (o * p.batch + b) * p.rows() * p.key_row();
+    key_addend = p.key_addend ? p.key_addend + keys : nullptr;
+    segments = p.segments ? p.segments + keys : nullptr;
   }
 
   // Where the features of a position are in an array of the problem.
@@ -166,7 +170,9 @@ class Unit {
         }
     }
     const int64_t table = table_at(s, x);
-    const bool as_they_are = logits == scores && !factor && !addend && !key_addend;
+    const bool as_they_are = logits == scores && !factor && !addend && !key_addend && !segments;
+    const int64_t query_row = (s.row / p.size[1] - s.offset[0]) * p.size[1] + s.row % p.size[1] - s.offset[1];
+    const int32_t* own = segments ? segments + query_row * p.key_row() + x : nullptr;
     for (int64_t k = as_they_are ? width / kLanes * kLanes : 0; k < width; k += kLanes) {
       Vector of_key = load(kBeyond.lanes + kLanes - std::min<int64_t>(width - k, kLanes));
       if (key_addend) of_key += load(key_addend + s.row * p.key_row() + s.low + k);
@@ -174,6 +180,12 @@ class Unit {
         Vector v = load(scores + i * kWidth + k);
         v = factor ? v * load(factor + table - i + k) : v;
         v = addend ? v + load(addend + table - i + k) : v;
+        if (segments) {
+          Vector apart;
+          for (int lane = 0; lane < kLanes; lane++)
+            apart[lane] = segments[s.row * p.key_row() + s.low + k + lane] == own[i] ? 0 : kMasked;
+          v += apart;
+        }
         store(logits + i * kWidth + k, v + of_key);
       }
     }
@@ -186,7 +198,7 @@ class Unit {
     int64_t from[2], to[2];
     for (int i = 0; i < 2; i++) {
       from[i] = std::max<int64_t>(y[i] - half[i], 0);
-      to[i] = std::min(y[i] + half[i], p.size[i] - 1);
+      to[i] = p.causal_axes[i] ? y[i] : std::min(y[i] + half[i], p.size[i] - 1);
     }
     const int64_t first = std::max<int64_t>(start - half[2], 0), last = std::min(end + half[2], p.size[2]);
     const int64_t step = last - first <= kSegment ? kSegment : 2 * kSegment / 3;
@@ -196,13 +208,24 @@ class Unit {
         if (p.causal && key_row > row) return;
         for (int64_t segment = first; segment < last; segment += step)
           for (int64_t tile = 0; start + tile * kQueries < end; tile++) {
-            const int64_t x = start + tile * kQueries, reach = p.causal && key_row == row ? 0 : half[2];
+            const int64_t x = start + tile * kQueries;
+            const int64_t reach = (p.causal && key_row == row) || p.causal_axes[2] ? 0 : half[2];
             Segment s{key_row, {z0 - y[0], z1 - y[1]}};
             s.low = std::max(segment, x - half[2]);
             s.high = std::min({segment + step, x + kQueries + reach, last});
+            if (segments) narrow(row, x, s);
             if (s.low < s.high) visit(tile, x, s);
           }
       }
+  }
+
+  // Leaves out keys at either end that lie in no segment of a tile's queries, at x: in packed rows, all of others.
+  void narrow(int64_t row, int64_t x, Segment& s) const {
+    const int32_t *own = segments + row * p.key_row(), *of_keys = segments + s.row * p.key_row();
+    const auto [least, most] = std::minmax_element(own + x, own + std::min(x + kQueries, p.size[2]));
+    const auto outside = [&](int64_t key) { return of_keys[key] < *least || of_keys[key] > *most; };
+    while (s.low < s.high && outside(s.low)) s.low++;
+    while (s.low < s.high && outside(s.high - 1)) s.high--;
   }
 
   // The queries of whole tiles that begin at `start`.
@@ -228,6 +251,7 @@ class Unit {
   int64_t o, b, h, half[3], box[3], band = 0;
   const T *key = nullptr, *value = nullptr, *key_t = nullptr, *value_t = nullptr, *encoding = nullptr,
           *encoding_t = nullptr, *factor = nullptr, *addend = nullptr, *key_addend = nullptr;
+  const int32_t* segments = nullptr;
 
  private:
   T* gathered(Buffer& buffer, const T* from) {

@@ -24,7 +24,7 @@ from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import window_loops
 
-ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", "key_mask")
+ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", *program.GIVEN)
 # Queries that meet a key together, at most, and keys that a query meets at once: see vectors.h.
 TILE_QUERIES = LANES = 8
 
@@ -71,6 +71,7 @@ def obstacle(problem: Problem) -> str | None:
         "dropout": problem.dropout_rate > 0,
         "a grid that is cut over devices": problem.block is not None,
         "class tokens, or parts that are by pair": problem.is_pairwise,
+        "mask, bias or other scores of pairs": problem.is_by_pair,
     }
     return next((name for name, found in obstacles.items() if found), missing(problem.dtype))
 
@@ -97,7 +98,7 @@ def pairs(grid_shape: Shape, half: Shape) -> int:
 
 
 def _learned(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name != "key_mask")
+    return tuple(name for name in names if name not in program.GIVEN)
 
 
 def _forward_otherwise(*arrays, settings, names, otherwise, own_gradient=True):
@@ -136,14 +137,15 @@ def _backward(*given, settings, names, otherwise):
 
 
 def _shapes_forward(*arrays, settings, names, otherwise):
-    dtype = jnp.result_type(jnp.float32, *(x for name, x in zip(names, arrays, strict=True) if name != "key_mask"))
+    named = dict(zip(names, arrays, strict=True))
+    dtype = jnp.result_type(jnp.float32, *(named[name] for name in _learned(names)))
     value = arrays[names.index("value")]
     return jax.core.ShapedArray(value.shape, dtype), jax.core.ShapedArray((*value.shape[:-1], 2), dtype)
 
 
 def _shapes_backward(*given, settings, names, otherwise):
-    arrays = zip(names, given[: len(names)], strict=True)
-    return [jax.core.ShapedArray(x.shape, x.dtype) for name, x in arrays if name != "key_mask"]
+    named = dict(zip(names, given[: len(names)], strict=True))
+    return [jax.core.ShapedArray(named[name].shape, named[name].dtype) for name in _learned(names)]
 
 
 def _operation(name: str, kernel: Callable, otherwise: Callable, shapes: Callable, **differentiable) -> Primitive:
@@ -202,16 +204,17 @@ def _check(dtype: str) -> None:
     with jax.ensure_compile_time_eval():
         arrays = {name: jnp.asarray(rng.normal(size=size), dtype) for name, size in sizes.items()}
         arrays["sigma"] = jnp.asarray([[0.3, 0.2], [0.6, 0.1]], dtype)
-        mask = jnp.asarray(rng.random((b, n)) < 0.8)
+        given = {"key_mask": jnp.asarray(rng.random((b, n)) < 0.8)}
+        given["segment_ids"] = jnp.asarray(rng.integers(3, size=(b, n)), jnp.int32)
 
         def results(layout):
             def attend(arrays):
-                return layout(Problem(**arrays, grid_shape=shape, key_mask=mask))[0]
+                return layout(Problem(**arrays, grid_shape=shape, **given))[0]
 
             outputs, pull_back = jax.vjp(attend, arrays)
             return [outputs, *jax.tree.leaves(pull_back(jnp.cos(outputs)))]
 
-        for given, expected in zip(results(native_attention), results(reference_attention), strict=True):
+        for found, expected in zip(results(native_attention), results(reference_attention), strict=True):
             bound = math.sqrt(float(jnp.finfo(dtype).eps)) * float(jnp.abs(expected).max())
-            if not float(jnp.abs(given - expected).max()) <= bound:
+            if not float(jnp.abs(found - expected).max()) <= bound:
                 raise RuntimeError("the compiled kernel is not right")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Causal
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.native import library
 from posattn_jax.ops.attention.problem import Problem
@@ -19,6 +19,8 @@ VECTOR = 32
 # What has features, in the order of the kernel's arguments: of every position, and of all examples.
 FEATURES = ("query", "key", "value")
 LEARNED = ("relative_encoding", "content_bias", "position_bias")
+# What has no gradient.
+GIVEN = ("key_mask", "segment_ids")
 
 
 class Settings(NamedTuple):
@@ -28,7 +30,7 @@ class Settings(NamedTuple):
     reference_shape: tuple[int, ...]
     threshold: float
     span_mode: str
-    is_causal: bool
+    is_causal: Causal
     scale: float
     span_bound: tuple[int, ...] | None
 
@@ -49,7 +51,7 @@ def forward(settings: Settings, arrays: dict[str, Array]) -> tuple[Array, Array]
 def backward(
     settings: Settings, arrays: dict[str, Array], outputs: Array, statistics: Array, cotangent: Array
 ) -> dict[str, Array]:
-    """The cotangents of all arrays but the mask."""
+    """The cotangents of all arrays but those of `GIVEN`."""
     given, (tables, to_learned) = _given(settings, arrays)
     query, key, value, encoding, content_bias, position_bias, factor, addend = given[:8]
     o, b, _, h, _ = query.shape
@@ -115,7 +117,12 @@ def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, .
     if "key_mask" in arrays:
         of_keys = scores.masked_out(arrays["key_mask"], dtype).reshape(o, b, *settings.grid_shape)
         of_keys = jnp.pad(of_keys, [(0, 0)] * (of_keys.ndim - 1) + [(0, MARGIN)], constant_values=scores.MASKED)
-    given = (*map(features, (*FEATURES, *LEARNED)), table("factor", 0), table("addend", scores.MASKED), of_keys, half)
+    segments = jnp.zeros((0,), jnp.int32)
+    if "segment_ids" in arrays:
+        segments = arrays["segment_ids"].astype(jnp.int32).reshape(o, b, *settings.grid_shape)
+        segments = jnp.pad(segments, [(0, 0)] * (segments.ndim - 1) + [(0, MARGIN)])
+    given = (*map(features, (*FEATURES, *LEARNED)), table("factor", 0), table("addend", scores.MASKED), of_keys)
+    given += (half, segments)
     return given, (tables, to_learned)
 
 
@@ -123,7 +130,7 @@ def _tables(problem: Problem, learned: dict[str, Array]) -> dict[str, Array]:
     """What makes logits of sums of products, by offset [h|1 *R]: `factor`, by default the scale, and `addend`."""
     offsets, dtype, tables = grid.relative_offsets(problem.grid_shape), problem.dtype, {}
     if problem.is_causal:
-        tables["addend"] = scores.masked_out(grid.not_after(offsets), dtype)[None]
+        tables["addend"] = scores.masked_out(grid.not_after(offsets, problem.is_causal), dtype)[None]
     bias = None
     if "relative_bias" in learned:
         bias = jnp.moveaxis(learned["relative_bias"], -1, 0).astype(dtype)
@@ -159,14 +166,17 @@ def _groups(heads: int, batch: int, features: int, encoding: int) -> int:
 
 
 def _call(name: str, settings: Settings, given: tuple[Array, ...], results: Any, **attributes: Any) -> Any:
-    shape = (1,) * (grid.MAX_DIMS - len(settings.grid_shape)) + tuple(settings.grid_shape)
+    before = grid.MAX_DIMS - len(settings.grid_shape)
+    shape, is_causal = (1,) * before + tuple(settings.grid_shape), settings.is_causal
+    axes = (False,) * grid.MAX_DIMS if isinstance(is_causal, bool) else (False,) * before + tuple(is_causal)
     results = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results]
     target = library.target(name, given[0].dtype.name)
     call = jax.ffi.ffi_call(target, results)
     return call(
         *given,
         size=np.array(shape, np.int64),
-        causal=settings.is_causal,
+        causal=is_causal is True,
+        causal_axes=np.array(axes, np.int64),
         scale=np.float64(settings.scale),
         **attributes,
     )

@@ -1,0 +1,104 @@
+"""Dilated attention: a query meets the keys that are whole steps away, as attention on several coarse grids.
+
+Positions that are equal modulo the dilation D meet each other and no others. They are a grid of their own, of
+C = ceil(S / D) places; the prod(D) grids are examples of one batch, and every layout attends to them as to any other.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Query, Shape, Sigma
+from posattn_jax.ops.attention.problem import Problem
+
+
+def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
+    """The problem on the coarse grids; and what makes outputs [b t h d] of its outputs.
+
+    On a coarse grid distances are D times as long: with R the `reference_shape`,
+
+      sigma'_i = sigma_i (R_i - 1) / (D_i (C_i - 1)),     half'_i = ceil(half_i / D_i)
+
+    ValueError for what is laid out by pair.
+    """
+    for name, found in (
+        ("mask, bias or other scores of pairs", problem.is_by_pair),
+        ("weights", problem.return_weights or problem.value is None),
+        ("class tokens, or parts that are by pair", problem.is_pairwise),
+        ("a grid that is cut over devices", problem.block is not None),
+    ):
+        if found:
+            raise ValueError(f"dilation={problem.dilation} does not support {name}")
+    cut = Cut(problem.grid_shape, problem.dilation or ())
+    mask = jnp.ones(problem.query.shape[:2], bool) if problem.key_mask is None else problem.key_mask
+    arrays = {name: getattr(problem, name) for name in ("query", "key", "value", "segment_ids")}
+    arrays = {name: cut.split(x) for name, x in arrays.items() if x is not None}
+    if problem.key_mask is not None or cut.is_padded:
+        arrays["key_mask"] = cut.split(mask)
+    tables = {name: getattr(problem, name) for name in ("relative_encoding", "relative_bias")}
+    arrays |= {name: cut.offsets(x) for name, x in tables.items() if x is not None}
+    if problem.sigma is not None:
+        arrays["sigma"] = cut.sigma(problem.sigma, problem.reference_shape or problem.grid_shape)
+    if problem.span_bound is not None:
+        arrays["span_bound"] = tuple(-(-b // d) for b, d in zip(problem.span_bound, cut.dilation, strict=True))
+    apart = {"grid_shape": cut.shape, "reference_shape": None, "dilation": None, "factors": None}
+    return dataclasses.replace(problem, **arrays, **apart), cut.join
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """A grid S that is cut into coarse ones.
+
+    Attributes:
+      grid_shape: S.
+      dilation: D.
+    """
+
+    grid_shape: Shape
+    dilation: Shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """C, that of each coarse grid; those that begin late have places without a token at their ends."""
+        return tuple(-(-size // step) for size, step in zip(self.grid_shape, self.dilation, strict=True))
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether there are such places."""
+        return any(size % step for size, step in zip(self.grid_shape, self.dilation, strict=True))
+
+    def split(self, x: Array) -> Array:
+        """[b t ...] -> [(b D) C ...], 0 where there is no token."""
+        b, _, *rest = x.shape
+        p = len(self.dilation)
+        x = x.reshape(b, *self.grid_shape, *rest)
+        ends = [(0, -size % step) for size, step in zip(self.grid_shape, self.dilation, strict=True)]
+        x = jnp.pad(x, [(0, 0), *ends, *((0, 0) for _ in rest)])
+        x = x.reshape(b, *itertools.chain(*zip(self.shape, self.dilation, strict=True)), *rest)
+        x = jnp.moveaxis(x, range(2, 2 + 2 * p, 2), range(1, 1 + p))
+        return x.reshape(b * math.prod(self.dilation), math.prod(self.shape), *rest)
+
+    def join(self, x: Array) -> Array:
+        """The inverse of `split`."""
+        b, _, *rest = x.shape
+        p = len(self.dilation)
+        x = x.reshape(b // math.prod(self.dilation), *self.dilation, *self.shape, *rest)
+        x = jnp.moveaxis(x, range(1, 1 + p), range(2, 2 + 2 * p, 2))
+        x = x.reshape(-1, *(step * size for step, size in zip(self.dilation, self.shape, strict=True)), *rest)
+        x = x[(slice(None), *(slice(size) for size in self.grid_shape))]
+        return x.reshape(len(x), math.prod(self.grid_shape), *rest)
+
+    def offsets(self, table: Array) -> Array:
+        """Of all offsets those of whole steps: [*R ...] -> [*(2 C - 1) ...]."""
+        steps = zip(self.grid_shape, self.shape, self.dilation, strict=True)
+        return table[tuple(slice(size - 1 - step * (c - 1), None, step) for size, c, step in steps)]
+
+    def sigma(self, sigma: Sigma, reference_shape: Shape) -> Sigma:
+        """sigma'; of a factor L its rows, so that all of L L^T is in the new unit."""
+        reference, c = (np.maximum(np.subtract(shape, 1), 1) for shape in (reference_shape, self.shape))
+        unit = jnp.asarray(reference / (c * np.array(self.dilation)), sigma.dtype)
+        return sigma * (unit[:, None] if sigma.ndim == 3 else unit)

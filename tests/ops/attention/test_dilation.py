@@ -1,0 +1,90 @@
+"""Attention at whole steps: against the oracle's loops in every layout, and against NATTEN's definition."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import relative_attention
+from tests import oracle
+from tests.ops.attention.attention_suite import make_inputs
+from tests.support.slow import slow
+
+LAYOUTS = ["dense", "native", "tiled", slow("reference"), slow("auto")]
+
+
+@pytest.mark.parametrize("implementation", LAYOUTS)
+@pytest.mark.parametrize(
+    "grid_shape, dilation, options",
+    [
+        ((5, 3), (2, 3), {"threshold": 0.1}),
+        slow((7,), (3,), {"is_causal": True, "span_mode": "log_add"}),
+        slow((6,), (2,), {"threshold": 0.0, "reference_shape": (4,)}),
+        slow((2, 3, 2), (2, 1, 5), {"is_causal": (False, True, False)}),
+        slow((3, 3), (1, 1), {}),
+    ],
+    ids=str,
+)
+def test_values_and_gradients(float64, implementation, grid_shape, dilation, options):
+    covariance = "full" if len(grid_shape) == 2 else "diagonal"
+    inputs = make_inputs(grid_shape, covariance=covariance, batch=1)
+    inputs["relative_bias"] = np.random.default_rng(1).normal(size=(*(2 * size - 1 for size in grid_shape), 2))
+    weights = np.random.default_rng(2).normal(size=inputs["value"].shape)
+    options = options | {"dilation": dilation}
+
+    def weighted(x):
+        return weights[..., None] * oracle.attention(x, grid_shape, **options)
+
+    def loss(x):
+        outputs = relative_attention(**x, grid_shape=grid_shape, implementation=implementation, **options)
+        return (weights * outputs).sum(), weights * outputs
+
+    expected, expected_gradients = oracle.value_and_gradients(weighted, inputs)
+    gradients, outputs = jax.jit(jax.grad(loss, has_aux=True))(jax.tree.map(jnp.asarray, inputs))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("is_causal", [(False, False), (True, False)], ids=str)
+def test_interior_windows_are_nattens(is_causal):
+    """A query far from all borders attends to kernel_size keys a dimension, `dilation` apart; to those that are not
+    after it where the dimension is causal."""
+    grid_shape, dilation, steps = (16, 14), (2, 3), (2, 1)
+    half = [step * d for step, d in zip(steps, dilation, strict=True)]
+    sigma = jnp.asarray([(h - 0.5) / (np.sqrt(-2 * np.log(0.1)) * (s - 1)) for h, s in zip(half, grid_shape, strict=True)])
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 16 * 14, 2, 4))
+    table = jax.random.normal(jax.random.key(1), (31, 27, 2))
+    options = {"dilation": dilation, "is_causal": is_causal}
+    outputs = relative_attention(query, key, value, grid_shape=grid_shape, relative_bias=table, sigma=sigma, **options)
+    row, column = 8, 7
+    t = row * 14 + column
+    offsets = [
+        (dilation[0] * i, dilation[1] * j)
+        for i, j in itertools.product(range(-steps[0], steps[0] + 1), range(-steps[1], steps[1] + 1))
+        if not (is_causal[0] and i > 0)
+    ]
+    keys = [(row + i) * 14 + column + j for i, j in offsets]
+    bias = jnp.stack([table[15 + i, 13 + j] for i, j in offsets])
+    distance = [(i / 15 / sigma[0]) ** 2 + (j / 13 / sigma[1]) ** 2 for i, j in offsets]
+    gaussian = jnp.exp(-0.5 * jnp.asarray(distance))[:, None]
+    logits = gaussian * (jnp.einsum("hd,shd->sh", query[0, t], key[0, jnp.asarray(keys)]) / 2 + bias)
+    expected = jnp.einsum("sh,shd->hd", jax.nn.softmax(logits, 0), value[0, jnp.asarray(keys)])
+    np.testing.assert_allclose(outputs[0, t], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dilation", [(2,), (0, 1)], ids=str)
+def test_steps_that_do_not_fit(dilation):
+    x = jnp.ones((1, 6, 1, 2))
+    with pytest.raises(ValueError, match=r"dilation=.*expected 2 steps of at least 1, one a dimension"):
+        relative_attention(x, x, x, grid_shape=(3, 2), dilation=dilation)
+
+
+def test_pairs_have_no_coarse_grid():
+    x = jnp.ones((1, 6, 1, 2))
+    with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support mask"):
+        relative_attention(x, x, x, grid_shape=(3, 2), dilation=(2, 1), mask=jnp.ones((1, 1, 6, 6), bool))
+    with pytest.raises(ValueError, match=r"dilation=\(2, 1\) does not support weights"):
+        relative_attention(x, x, x, grid_shape=(3, 2), dilation=(2, 1), return_weights=True)
