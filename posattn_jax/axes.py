@@ -31,6 +31,7 @@ SegmentIds = Int[Array, "b t"]
 Weights = Float[Array, "b h t s"]
 KeyMask = Bool[Array, "b s"]
 GridMask = Bool[Array, "b *keys"]  # likewise
+GridIds = Int[Array, "b *keys"]
 HeadVector = Float[Array, "h d"]
 Sigma = Float[Array, "p"] | Float[Array, "h p"] | Float[Array, "#h p p"]  # the last a Cholesky factor
 RelativeEncoding = Float[Array, "*r h d"]

@@ -104,9 +104,10 @@ class LanguageModel(nn.Module):
         """Caches of no place yet: one a block, of so many places; see `cache_length`."""
         caches = []
         for block, length in zip(self.blocks, lengths, strict=True):
-            heads, dim = block.attention.num_heads, block.attention.head_dim
+            attention = block.attention
+            dim, heads = attention.head_dim or self.width // attention.num_heads, attention.num_kv_heads
             dtype = self.dtype or jnp.float32
-            caches.append(Cache.empty(batch_size, length, heads, dim or self.width // heads, dtype))
+            caches.append(Cache.empty(batch_size, length, heads or attention.num_heads, dim, dtype))
         return tuple(caches)
 
     def step(self, tokens: Int[Array, " b"], caches: Kept, length: int) -> tuple[Float[Array, "b v"], Kept]:

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Query, Shape, Value, Weights
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops.attention import CUT_LAYOUTS, Cache, Problem, attend, average, decode, halo_attention
+from posattn_jax.ops.attention import (
+    CUT_LAYOUTS,
+    Cache,
+    Problem,
+    attend,
+    average,
+    decode,
+    halo_attention,
+    scores_of,
+)
 
 
 @dataclasses.dataclass
@@ -89,8 +98,7 @@ class Attention:
             return self._step(self.cache, arguments)
         arguments |= {
             "span_bound": tokens.span_bound,
-            "key_mask": tokens.key_mask,
-            "is_causal": tokens.is_causal,
+            **{name: getattr(tokens, name) for name in ("key_mask", "mask", "segment_ids", "is_causal", "dilation")},
             "return_weights": self.return_weights,
         }
         if self.grid_axis is not None:
@@ -99,10 +107,19 @@ class Attention:
             return halo_attention(**arguments, implementation=self.implementation, axis_name=self.grid_axis)
         if self.dropout_rng is not None:
             arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
-        pairs = {"num_class_tokens": tokens.num_class_tokens, "pair_scores": scores.pair_scores, "limit": scores.limit}
+        pairs = {"num_class_tokens": tokens.num_class_tokens, "limit": scores.limit}
+        pairs["pair_scores"] = self._pair_scores(query, tokens.inputs.shape[1])
         problem = Problem(**arguments, **pairs, factors=scores.factors)
         outputs, self._weights = attend(problem, self.implementation)
         return outputs
+
+    def _pair_scores(self, query: Query, num_tokens: int) -> Weights | None:
+        """Those of the terms, and of the `bias` that the layer was given."""
+        scores, bias = self.scores.pair_scores, self.tokens.bias
+        if bias is None:
+            return scores
+        given = scores_of(bias, query, num_tokens, self.scale)
+        return given if scores is None else scores + given
 
     def _step(self, cache: Cache, arguments: dict[str, Any]) -> Query:
         """The outputs of the next place, with which the cache goes on."""
@@ -119,6 +136,7 @@ class Attention:
             "class tokens, or parts that are by pair": is_pairwise,
             "return_weights": self.return_weights,
             "attention dropout": self.dropout_rate > 0,
+            **{name: getattr(self.tokens, name) is not None for name in ("mask", "bias", "segment_ids", "dilation")},
         }
         obstacle = next((name for name, found in obstacles.items() if found), None)
         if obstacle is not None:

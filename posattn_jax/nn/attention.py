@@ -1,5 +1,6 @@
 """The attention layer: one operation with replaceable parts."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -8,7 +9,21 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, GridFeatures, GridMask, PointPositions, Shape
+from posattn_jax.axes import (
+    Array,
+    Causal,
+    GridFeatures,
+    GridIds,
+    GridMask,
+    Key,
+    PairBias,
+    PairMask,
+    PointPositions,
+    Query,
+    Shape,
+    SharedKey,
+    Value,
+)
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_parts, check_rates, check_sizes
 from posattn_jax.nn.linear import XAVIER, from_heads
@@ -17,7 +32,10 @@ from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens, flattened
-from posattn_jax.ops.attention import Cache, Implementation, table_shape
+from posattn_jax.ops.attention import Cache, Implementation, of_all_heads, table_shape
+
+# What a step of decoding does not take.
+STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")
 
 
 class PositionalSelfAttention(nn.Module):
@@ -37,6 +55,7 @@ class PositionalSelfAttention(nn.Module):
     Attributes:
       num_heads: h.
       head_dim: d; None: the width of the inputs divided by h.
+      num_kv_heads: k, heads of keys and values, each for h / k heads of queries, in order (Ainslie 2023); None: h.
       terms: the summed score terms. Encodings and biases add up, several of a kind too; there is one content term.
       span: the learned span, or a given window; None: everything is attended.
       values: what is averaged, such as `Translution()`, `PlusDepthwise(...)`, `PlusRelative(...)`; None: plain values.
@@ -45,6 +64,8 @@ class PositionalSelfAttention(nn.Module):
         those of the others before the output projection, such as `SpanConvolution`; None: no more heads.
       projections: a module (tokens, parts) -> query, key, value, of which `parts` are needed; None:
         `LinearProjections()`.
+      normalize_qk: whether queries and keys go through a layer norm without biases, each over d, before the terms.
+      dilation: steps, one a dimension: only keys that are whole steps away are attended; see `relative_attention`.
       use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
       dropout_rate: of the attention weights (the paper has none).
       scale: of the terms; None: 1 / sqrt(d).
@@ -71,12 +92,15 @@ class PositionalSelfAttention(nn.Module):
 
     num_heads: int
     head_dim: int | None = None
+    num_kv_heads: int | None = None
     terms: tuple[Term, ...] = (Content(),)
     span: Span | None = None
     values: Values | None = None
     gate: Gate | None = None
     extra_heads: ExtraHeads | None = None
     projections: Projections | None = None
+    normalize_qk: bool = False
+    dilation: Shape | None = None
     use_output: bool = True
     dropout_rate: float = 0.0
     scale: float | None = None
@@ -88,7 +112,7 @@ class PositionalSelfAttention(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        check_sizes(self, "num_heads", "head_dim")
+        check_sizes(self, "num_heads", "head_dim", "num_kv_heads")
         check_rates(self, "dropout_rate")
         check_parts(self, "span", "values", "gate", "extra_heads", "projections", several="terms")
         super().__post_init__()
@@ -100,7 +124,10 @@ class PositionalSelfAttention(nn.Module):
         grid_shape: Shape | None = None,
         *,
         key_mask: GridMask | None = None,
-        is_causal: bool = False,
+        mask: PairMask | None = None,
+        bias: PairBias | None = None,
+        segment_ids: GridIds | None = None,
+        is_causal: Causal = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
         num_class_tokens: int = 0,
@@ -121,7 +148,10 @@ class PositionalSelfAttention(nn.Module):
           grid_shape: S, one to three sizes whose product is t less the class tokens; (n,) of n points. None: that of
             the inputs, of [b t c] a line.
           key_mask: [b t] or [b *S], True = keep.
-          is_causal: query t attends to keys s <= t in row-major order.
+          mask, bias: of every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled. With them
+            all pairs are computed.
+          segment_ids: [b t] or [b *S]: tokens attend to those of their own segment.
+          is_causal: query t attends to keys s <= t in row-major order; or one bool a dimension.
           reference_shape: the grid that distances are measured in, where it is not `grid_shape`: a model trained on
             it keeps its meaning of distance on a larger grid.
           span_bound: half-spans that the span does not exceed, for layouts of a static size; see `relative_attention`.
@@ -148,6 +178,8 @@ class PositionalSelfAttention(nn.Module):
             raise ValueError("cache: expected grid_shape with it, of which the inputs are one place")
         shape = inputs.shape
         inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask, num_class_tokens)
+        if segment_ids is not None:
+            segment_ids = segment_ids.reshape(len(segment_ids), -1)
         tokens = Tokens(
             inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
             grid_shape=grid_shape,
@@ -156,7 +188,12 @@ class PositionalSelfAttention(nn.Module):
             reference_shape=reference_shape or (),
             span_bound=span_bound,
             key_mask=key_mask,
+            mask=mask,
+            bias=bias,
+            segment_ids=segment_ids,
             is_causal=is_causal,
+            dilation=self.dilation,
+            num_kv_heads=self.num_kv_heads or 0,
             num_class_tokens=num_class_tokens,
             positions=positions,
             step=None if cache is None else cache.step,
@@ -171,7 +208,7 @@ class PositionalSelfAttention(nn.Module):
         projections = self.projections
         if projections is None:
             projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
-        query, key, value = projections(tokens, self._needed())
+        query, key, value = self._of_all_heads(*projections(tokens, self._needed()))
         scores = sum((term(query, key, tokens) for term in self.terms), Scores())
         attention = Attention(
             query,
@@ -206,6 +243,19 @@ class PositionalSelfAttention(nn.Module):
             return outputs, attention.intermediates
         return outputs
 
+    def _of_all_heads(
+        self, query: Query | None, key: SharedKey | None, value: SharedKey | None
+    ) -> tuple[Query | None, Key | None, Value | None]:
+        """Query, key and value for every head; the first two normalised where asked for."""
+        for name, features in (("key", key), ("value", value)):
+            if self.num_kv_heads and features is not None and features.shape[2] != self.num_kv_heads:
+                raise ValueError(f"projections give {name} {features.shape[2]} heads: num_kv_heads={self.num_kv_heads}")
+        if self.normalize_qk:
+            norm = functools.partial(nn.LayerNorm, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
+            query = None if query is None else norm(name="query_norm")(query)
+            key = None if key is None else norm(name="key_norm")(key)
+        return query, of_all_heads("key", key, self.num_heads), of_all_heads("value", value, self.num_heads)
+
     def _dropout_rng(self, deterministic: bool) -> Array | None:
         """None where nothing is dropped."""
         if deterministic or not self.dropout_rate:
@@ -226,7 +276,7 @@ class PositionalSelfAttention(nn.Module):
         if tokens.step is not None:
             asked = {
                 "is_causal=False": not tokens.is_causal,
-                "key_mask": tokens.key_mask is not None,
+                **{name: getattr(tokens, name) is not None for name in STEPLESS},
                 "class tokens": tokens.num_class_tokens > 0,
                 f"inputs of {tokens.inputs.shape[1]} places": tokens.inputs.shape[1] != 1,
                 "extra_heads": self.extra_heads is not None,

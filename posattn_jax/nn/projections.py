@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Key, Query, Value
+from posattn_jax.axes import Key, Query, SharedKey, Value
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
@@ -47,23 +48,35 @@ class LinearProjections(nn.Module):
     @nn.compact
     def __call__(
         self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
-    ) -> tuple[Query | None, Key | None, Value | None]:
-        """Query, key and value; None for those that are not among `parts`, of which there are no parameters either."""
+    ) -> tuple[Query | None, SharedKey | None, SharedKey | None]:
+        """Query, key and value; None for those that are not among `parts`, of which there are no parameters either.
+
+        Where the layer has fewer heads of keys and values, the query has a kernel of its own.
+        """
+        if tokens.num_kv_heads < tokens.num_heads:
+            of_queries = self._projected(tokens, tuple(p for p in parts if p == "query"), tokens.num_heads, "query_")
+            others = tuple(p for p in parts if p != "query")
+            projected = of_queries | self._projected(tokens, others, tokens.num_kv_heads, "key_value_")
+        else:
+            projected = self._projected(tokens, parts, tokens.num_heads)
+        return projected.get("query"), projected.get("key"), projected.get("value")
+
+    def _projected(self, tokens: Tokens, parts: tuple[Part, ...], num_heads: int, prefix: str = "") -> dict[Part, Any]:
+        """These parts, of one fused kernel."""
         if not parts:
-            return None, None, None
-        shape = (len(parts), tokens.num_heads, tokens.head_dim)
+            return {}
+        shape = (len(parts), num_heads, tokens.head_dim)
         kernel_init, bias_init = (
             named(self.kernel_init, "width", None, "heads", None),
             named(self.bias_init, "heads", None),
         )
-        kernel = self.param("kernel", kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
-        bias = self.param("bias", bias_init, shape, self.param_dtype) if self.use_bias else None
+        kernel = self.param(f"{prefix}kernel", kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
+        bias = self.param(f"{prefix}bias", bias_init, shape, self.param_dtype) if self.use_bias else None
         inputs, kernel, bias = nn.dtypes.promote_dtype(tokens.inputs, kernel, bias, dtype=self.dtype)
         fused = jnp.einsum("btc,cnhd->nbthd", inputs, kernel)
         if bias is not None:
             fused += bias[:, None, None]
-        projected = dict(zip(parts, fused, strict=True))
-        return projected.get("query"), projected.get("key"), projected.get("value")
+        return dict(zip(parts, fused, strict=True))
 
 
 class ConvolutionalProjections(nn.Module):
@@ -101,6 +114,10 @@ class ConvolutionalProjections(nn.Module):
         self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
     ) -> tuple[Query | None, Key | None, Value | None]:
         """As `LinearProjections`; ValueError for a single head, which has no half."""
+        if tokens.num_kv_heads < tokens.num_heads:
+            raise ValueError(
+                f"num_kv_heads={tokens.num_kv_heads}: ConvolutionalProjections has as many as queries have"
+            )
         half = tokens.num_heads // 2
         if not half:
             raise ValueError(f"num_heads={tokens.num_heads}: half of the heads are to be convolved")
@@ -117,7 +134,7 @@ class ConvolutionalProjections(nn.Module):
                 ("pointwise", convolve(tokens.inputs, tokens), half),
                 ("linear", tokens.inputs, tokens.num_heads - half),
             ):
-                some = dataclasses.replace(tokens, inputs=inputs, num_heads=num_heads)
+                some = dataclasses.replace(tokens, inputs=inputs, num_heads=num_heads, num_kv_heads=0)
                 halves.append(linear(name=f"{part}_{name}")(some, (part,))[PARTS.index(part)])
             projected[part] = jnp.concatenate(halves, 2)
         return projected["query"], projected["key"], projected["value"]

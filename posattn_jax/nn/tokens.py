@@ -5,7 +5,20 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Features, GridFeatures, GridMask, Int, KeyMask, PointPositions, Shape
+from posattn_jax.axes import (
+    Array,
+    Causal,
+    Features,
+    GridFeatures,
+    GridMask,
+    Int,
+    KeyMask,
+    PairBias,
+    PairMask,
+    PointPositions,
+    SegmentIds,
+    Shape,
+)
 from posattn_jax.nn.scores import Extent
 from posattn_jax.ops import grid
 from posattn_jax.ops.scores import check_bool
@@ -49,7 +62,8 @@ class Tokens:
       span_bound: half-spans that no span exceeds.
       reach: how far any query sees; beyond it E may have any value.
       key_mask: [b t], True = keep.
-      is_causal: whether query t attends to keys s <= t alone.
+      mask, bias, segment_ids, is_causal, dilation: as in `relative_attention`.
+      num_kv_heads: the heads of keys and values, which divide h; 0: h.
       num_class_tokens: how many tokens stand before the grid.
       positions: [b n p], of points that lie on no grid; S is then (n,), and means nothing but their number.
       step: of a step of decoding: the place of its one token, in row-major order.
@@ -71,7 +85,12 @@ class Tokens:
     span_bound: Shape | None = None
     reach: Reach = None
     key_mask: KeyMask | None = None
-    is_causal: bool = False
+    mask: PairMask | None = None
+    bias: PairBias | None = None
+    segment_ids: SegmentIds | None = None
+    is_causal: Causal = False
+    dilation: Shape | None = None
+    num_kv_heads: int = 0
     num_class_tokens: int = 0
     positions: PointPositions | None = None
     step: Int[Array, ""] | None = None
@@ -79,6 +98,8 @@ class Tokens:
     def __post_init__(self):
         check_bool("key_mask", self.key_mask)
         width = self.inputs.shape[-1]
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}")
         if not self.head_dim and width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
         shape = grid.check_grid(self.grid_shape)
@@ -87,6 +108,8 @@ class Tokens:
             ("head_dim", self.head_dim or width // self.num_heads),
             ("reference_shape", grid.check_reference(shape, self.reference_shape or None)),
             ("table_shape", tuple(self.table_shape) or shape),
+            ("num_kv_heads", self.num_kv_heads or self.num_heads),
+            ("is_causal", grid.check_causal(self.is_causal, len(shape))),
         ):
             object.__setattr__(self, name, value)
 

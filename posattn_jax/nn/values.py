@@ -50,6 +50,8 @@ class DepthwiseConvolution(nn.Module):
     def __call__(self, inputs: Features, tokens: Tokens) -> Features:
         shape, cls, width = tokens.grid_shape, tokens.num_class_tokens, inputs.shape[-1]
         tokens.check_whole(self)
+        if tokens.segment_ids is not None:
+            raise ValueError("DepthwiseConvolution mixes neighbours: it cannot keep segment_ids apart")
         kernel_shape = check_kernel(self.kernel_shape, shape)
         if tokens.key_mask is not None:
             inputs = jnp.where(tokens.key_mask[..., None], inputs, 0)

@@ -10,7 +10,7 @@ import numpy as np
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.ops.attention import score_share
+from posattn_jax.ops.attention import Cut, score_share
 from posattn_jax.ops.span import half_span, pair_share, span_share, span_size
 from posattn_jax.tasks.task import FROM_DATA, Params, Task
 
@@ -86,22 +86,19 @@ class BlockTask(Task):
         spans = {}
         for i, block in enumerate(self.blocks):
             if "sigma" in intermediates[f"block_{i}"]:
+                attention = block.attention
                 sigma = jnp.asarray(intermediates[f"block_{i}"]["sigma"])
-                size = span_size(sigma, block.attention.span.threshold, self.grid_shape, self.reference_grid)
-                bound = None if self.span_bounds is None else self.span_bounds[i]
-                halves = [tuple((extent - 1) // 2 for extent in each) for each in np.atleast_2d(size).tolist()]
+                size = span_size(sigma, attention.span.threshold, self.grid_shape, self.reference_grid)
+                cut = Cut(self.grid_shape, attention.dilation or [1] * len(self.grid_shape))
+                halves = [cut.half((extent - 1) // 2 for extent in each) for each in np.atleast_2d(size).tolist()]
+                options = {"num_heads": attention.num_heads, "implementation": attention.implementation}
+                if self.span_bounds is not None:
+                    options["span_bound"] = cut.half(self.span_bounds[i])
                 shares = [
-                    score_share(
-                        self.grid_shape,
-                        half,
-                        span_bound=bound,
-                        batch_size=batch_size,
-                        num_heads=block.attention.num_heads,
-                        implementation=block.attention.implementation,
-                    )
+                    cut.share * score_share(cut.shape, half, batch_size=batch_size * cut.num_grids, **options)
                     for half in halves
                 ]
-                inside = [pair_share(half, self.grid_shape) for half in halves]
+                inside = [cut.share * pair_share(half, cut.shape) for half in halves]
                 of_block = {"sigma": sigma.tolist(), "size": size.tolist()}
                 spans[f"block_{i}"] = of_block | {"pair_share": inside, "score_share": shares}
         return spans

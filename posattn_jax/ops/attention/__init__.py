@@ -1,8 +1,9 @@
 """Relative attention: one operation, several layouts, one signature."""
 
-from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, relative_attention
+from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, of_all_heads, relative_attention, scores_of
 from posattn_jax.ops.attention.auto import score_share
 from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, table_shape
+from posattn_jax.ops.attention.dilation import Cut
 from posattn_jax.ops.attention.halo import CUT_LAYOUTS, exchange_bytes, halo_attention
 from posattn_jax.ops.attention.problem import Factors, Problem
 from posattn_jax.ops.attention.reference import attention_weights, average
@@ -11,6 +12,7 @@ __all__ = [
     "CUT_LAYOUTS",
     "LAYOUTS",
     "Cache",
+    "Cut",
     "Factors",
     "Implementation",
     "Problem",
@@ -21,7 +23,9 @@ __all__ = [
     "decode",
     "exchange_bytes",
     "halo_attention",
+    "of_all_heads",
     "relative_attention",
     "score_share",
+    "scores_of",
     "table_shape",
 ]

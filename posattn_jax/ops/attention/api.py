@@ -170,12 +170,12 @@ def relative_attention(
         within = jnp.arange(value.shape[1]) < key_value_seq_lengths[:, None]
         arguments["key_mask"] = within if key_mask is None else within & key_mask
     if bias is not None:
-        arguments["pair_scores"] = scores_of(bias, query, value, scale)
+        arguments["pair_scores"] = scores_of(bias, query, value.shape[1], scale)
     outputs, weights = attend(Problem(**arguments), implementation)
     if query_seq_lengths is not None:
         within = jnp.arange(query.shape[1]) < query_seq_lengths[:, None]
         outputs = jnp.where(within[..., None, None], outputs, 0)
-        weights = None if weights is None else jnp.where(within[:, None, :, None], weights, 0)
+        weights = jnp.where(within[:, None, :, None], weights, 0) if return_weights else weights
     return (outputs, weights) if return_weights else outputs
 
 
@@ -188,10 +188,10 @@ def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key |
     return jnp.repeat(features, num_heads // features.shape[2], axis=2)
 
 
-def scores_of(bias: PairBias, query: Query, value: SharedKey, scale: float | None) -> Weights:
+def scores_of(bias: PairBias, query: Query, num_keys: int, scale: float | None) -> Weights:
     """The A [b h t s] of which `bias` is scale A."""
     b, t, h, d = query.shape
-    sizes = (b, h, t, value.shape[1])
+    sizes = (b, h, t, num_keys)
     check_pairs("bias", bias, sizes)
     if scale == 0:
         raise ValueError("scale=0 is given with bias, which is not scaled")

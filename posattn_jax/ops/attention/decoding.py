@@ -9,7 +9,6 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import (
     Array,
-    Float,
     HeadVector,
     Int,
     Key,
@@ -17,6 +16,7 @@ from posattn_jax.axes import (
     RelativeBias,
     RelativeEncoding,
     Shape,
+    SharedKey,
     Sigma,
     Value,
 )
@@ -28,7 +28,7 @@ class Cache(NamedTuple):
     """The keys and values of the last s places, of place t in slot t % s.
 
     Attributes:
-      key, value: [b s h d].
+      key, value: [b s k d], k heads of keys and values.
       step: how many places came before, [].
 
     Example:
@@ -38,15 +38,15 @@ class Cache(NamedTuple):
       ((1, 5, 2, 4), 0)
     """
 
-    key: Float[Array, "b s h d"]
-    value: Float[Array, "b s h d"]
+    key: SharedKey
+    value: SharedKey
     step: Int[Array, ""]
 
     @classmethod
     def empty(
         cls, batch_size: int, length: int, num_heads: int, head_dim: int, dtype: DTypeLike = jnp.float32
     ) -> "Cache":
-        """Before the first place; for `length` see `cache_length`."""
+        """Before the first place; for `length` see `cache_length`. `num_heads`: of keys and values."""
         key, value = (jnp.zeros((batch_size, length, num_heads, head_dim), dtype) for _ in range(2))
         return cls(key, value, jnp.zeros((), jnp.int32))
 
@@ -55,12 +55,20 @@ class Cache(NamedTuple):
         """s."""
         return self.value.shape[1]
 
+    def of_heads(self, kept: SharedKey, num_heads: int) -> Key:
+        """For each head of queries that of its group."""
+        return jnp.repeat(kept, num_heads // kept.shape[2], axis=2)
+
     def put(self, key: Key | None, value: Value) -> "Cache":
-        """With the next place [b 1 h d], instead of that of s places ago."""
+        """With the next place [b 1 h d], instead of that of s places ago; of heads that share a key, the first."""
+        each = self.value.shape[2]
 
         def put(kept: Array, new: Array | None) -> Array:
             slot = self.step % self.length
-            return kept if new is None else lax.dynamic_update_slice_in_dim(kept, new.astype(kept.dtype), slot, 1)
+            if new is None:
+                return kept
+            new = new[:, :, :: new.shape[2] // each].astype(kept.dtype)
+            return lax.dynamic_update_slice_in_dim(kept, new, slot, 1)
 
         return Cache(put(self.key, key), put(self.value, value), self.step + 1)
 
@@ -138,7 +146,7 @@ def decode(
     logits: Array = jnp.zeros((*query.shape[:2], length), jnp.promote_types(jnp.float32, query.dtype))
     if key is not None:
         content = query if content_bias is None else query + content_bias
-        logits += scores.product_sum("bhd,bshd->bhs", content, cache.key)
+        logits += scores.product_sum("bhd,bshd->bhs", content, cache.of_heads(cache.key, query.shape[1]))
     if relative_encoding is not None:
         positional = query if position_bias is None else query + position_bias
         logits += scores.product_sum("bhd,shd->bhs", positional, of_slots(relative_encoding))
@@ -154,5 +162,6 @@ def decode(
         reach = jnp.max(half @ jnp.asarray(grid.strides(grid_shape), half.dtype))
         logits += jnp.where(reach < length, 0, jnp.nan)  # not of what is forgotten
     weights = scores.masked_softmax(logits, attended)
-    outputs = scores.product_sum("bhs,bshd->bhd", weights, cache.value.astype(weights.dtype))
+    kept = cache.of_heads(cache.value, query.shape[1]).astype(weights.dtype)
+    outputs = scores.product_sum("bhs,bshd->bhd", weights, kept)
     return outputs.astype(value.dtype)[:, None], cache

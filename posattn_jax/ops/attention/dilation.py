@@ -7,7 +7,7 @@ C = ceil(S / D) places; the prod(D) grids are examples of one batch, and every l
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +44,7 @@ def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
     if problem.sigma is not None:
         arrays["sigma"] = cut.sigma(problem.sigma, problem.reference_shape or problem.grid_shape)
     if problem.span_bound is not None:
-        arrays["span_bound"] = tuple(-(-b // d) for b, d in zip(problem.span_bound, cut.dilation, strict=True))
+        arrays["span_bound"] = cut.half(problem.span_bound)
     apart = {"grid_shape": cut.shape, "reference_shape": None, "dilation": None, "factors": None}
     return dataclasses.replace(problem, **arrays, **apart), cut.join
 
@@ -71,6 +71,20 @@ class Cut:
         """Whether there are such places."""
         return any(size % step for size, step in zip(self.grid_shape, self.dilation, strict=True))
 
+    @property
+    def num_grids(self) -> int:
+        """prod(D)."""
+        return math.prod(self.dilation)
+
+    @property
+    def share(self) -> float:
+        """The pairs of all coarse grids as a share of those of S."""
+        return self.num_grids * (math.prod(self.shape) / math.prod(self.grid_shape)) ** 2
+
+    def half(self, half: Iterable[int]) -> tuple[int, ...]:
+        """ceil(half / D)."""
+        return tuple(-(-reach // step) for reach, step in zip(half, self.dilation, strict=True))
+
     def split(self, x: Array) -> Array:
         """[b t ...] -> [(b D) C ...], 0 where there is no token."""
         b, _, *rest = x.shape
@@ -80,13 +94,13 @@ class Cut:
         x = jnp.pad(x, [(0, 0), *ends, *((0, 0) for _ in rest)])
         x = x.reshape(b, *itertools.chain(*zip(self.shape, self.dilation, strict=True)), *rest)
         x = jnp.moveaxis(x, range(2, 2 + 2 * p, 2), range(1, 1 + p))
-        return x.reshape(b * math.prod(self.dilation), math.prod(self.shape), *rest)
+        return x.reshape(b * self.num_grids, math.prod(self.shape), *rest)
 
     def join(self, x: Array) -> Array:
         """The inverse of `split`."""
         b, _, *rest = x.shape
         p = len(self.dilation)
-        x = x.reshape(b // math.prod(self.dilation), *self.dilation, *self.shape, *rest)
+        x = x.reshape(b // self.num_grids, *self.dilation, *self.shape, *rest)
         x = jnp.moveaxis(x, range(1, 1 + p), range(2, 2 + 2 * p, 2))
         x = x.reshape(-1, *(step * size for step, size in zip(self.dilation, self.shape, strict=True)), *rest)
         x = x[(slice(None), *(slice(size) for size in self.grid_shape))]

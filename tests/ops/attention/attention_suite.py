@@ -109,7 +109,11 @@ class AttentionSuite:
 
     @pytest.mark.parametrize(
         "grid_shape, is_causal",
-        [((3, 2), (False, True)), slow((3, 2), (True, True)), slow((2, 1, 3), (True, False, True)), slow((5,), (True,))],
+        [
+            ((3, 2), (False, True)),
+            slow((3, 2), (True, True)),
+            slow((2, 1, 3), (True, False, True)),
+        ],
         ids=str,
     )
     def test_causal_dimensions(self, float64, grid_shape, is_causal):

@@ -53,8 +53,8 @@ def test_interior_windows_are_nattens(is_causal):
     """A query far from all borders attends to kernel_size keys a dimension, `dilation` apart; to those that are not
     after it where the dimension is causal."""
     grid_shape, dilation, steps = (16, 14), (2, 3), (2, 1)
-    half = [step * d for step, d in zip(steps, dilation, strict=True)]
-    sigma = jnp.asarray([(h - 0.5) / (np.sqrt(-2 * np.log(0.1)) * (s - 1)) for h, s in zip(half, grid_shape, strict=True)])
+    half = np.multiply(steps, dilation) - 0.5
+    sigma = jnp.asarray(half / (np.sqrt(-2 * np.log(0.1)) * np.subtract(grid_shape, 1)))
     query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 16 * 14, 2, 4))
     table = jax.random.normal(jax.random.key(1), (31, 27, 2))
     options = {"dilation": dilation, "is_causal": is_causal}
