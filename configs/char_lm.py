@@ -5,7 +5,7 @@ python -m posattn_jax.main --config=configs/char_lm.py --workdir=runs/char_lm --
 python -m posattn_jax.main --config=configs/char_lm.py --mode=sweep --workdir=runs/char_lm_sweep --workers=2 \
     --config.data.dir=FOLDER_OF_TEXT
 Measured on WikiText-2's valid.txt and test.txt (2.4 MB), whose last twentieth is the validation part.
-Hardware and time: one CPU core, 8 minutes with a learned span, 20 without. Expected: 2.05 bits a character.
+Hardware and time: one CPU core, 5 to 8 minutes with a learned span, 14 to 20 without. Expected: 2.06 bits a character.
 "" (1,024 characters), "256", "4096", :tiny (tests); "wide" has 2 heads of 64 features, not 8 of 8: "wide,4096".
 """
 
