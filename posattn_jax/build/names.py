@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import posattn_jax
 from posattn_jax.nn.displacements import fan_in_table, kaiming_table
 from posattn_jax.nn.gating import exact_gelu
-from posattn_jax.nn.linear import NORMAL, STANDARD_NORMAL, XAVIER
-from posattn_jax.nn.projections import fan_in, fused_xavier
+from posattn_jax.ops.initial import NORMAL, STANDARD_NORMAL, XAVIER, fan_in, fused_xavier
 from posattn_jax.system.errors import InputError
 
 FUNCTIONS = {

@@ -17,8 +17,8 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
-from posattn_jax.nn.linear import NORMAL
 from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.ops.initial import NORMAL
 
 TokenIds = Int[Array, "b t"]
 

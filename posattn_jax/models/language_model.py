@@ -14,8 +14,8 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
-from posattn_jax.nn.linear import XAVIER
 from posattn_jax.ops.attention import Cache
+from posattn_jax.ops.initial import XAVIER
 
 TokenIds = Int[Array, "b t"]
 Kept = tuple[Cache, ...]  # of every block

@@ -14,10 +14,10 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
-from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between
 from posattn_jax.nn.precompute import precompute
+from posattn_jax.ops.initial import XAVIER
 
 TokenIds = Int[Array, "b t"]
 Kept = tuple[dict[str, Array], ...]  # of every block

@@ -14,8 +14,9 @@ from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Sh
 from posattn_jax.models.stack import add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_sizes
-from posattn_jax.nn.linear import STANDARD_NORMAL, linear
+from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid
+from posattn_jax.ops.initial import STANDARD_NORMAL
 
 
 class VisionTransformer(nn.Module):

@@ -26,13 +26,14 @@ from posattn_jax.axes import (
 )
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_parts, check_rates, check_sizes
-from posattn_jax.nn.linear import XAVIER, from_heads
+from posattn_jax.nn.linear import from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens, flattened
 from posattn_jax.ops.attention import Cache, Implementation, of_all_heads, table_shape
+from posattn_jax.ops.initial import XAVIER
 
 # What a step of decoding does not take.
 STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")

@@ -14,10 +14,11 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.examples import shared_out
-from posattn_jax.nn.linear import XAVIER, linear
+from posattn_jax.nn.linear import linear
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import Places
+from posattn_jax.ops.initial import XAVIER
 
 
 class FeedForward(nn.Module):

@@ -7,15 +7,15 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Float, Key, Query
+from posattn_jax.axes import Key, Query
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops import grid
+from posattn_jax.ops.decay import decay, slopes
 
 
 class LinearBias(nn.Module):
-    """`beta_{s-t} = -m_h |s - t|`, not scaled and not trained: ALiBi (Press 2021). See `slopes` for m_h.
+    """`beta_{s-t} = -m_h |s - t|`, not scaled and not trained: ALiBi (Press 2021). See `ops.decay.slopes` for m_h.
 
     On a grid `|s - t|` is the Euclidean distance in positions, as Fuller 2023 (CROMA) has it for images.
 
@@ -31,26 +31,7 @@ class LinearBias(nn.Module):
     needs: ClassVar[tuple[Part, ...]] = ()
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
-        m = slopes(tokens.num_heads)
-        return Scores(relative_bias=-_distance(tokens, m.dtype) * m)
-
-
-def slopes(num_heads: int) -> Float[Array, "h"]:
-    """m_h = 2^(-8 h / H) for h = 1 ... H (Press 2021, section 3).
-
-    Where H is no power of 2, as the paper's code: those of the next smaller power, then of twice as many every other.
-    """
-    power = 2 ** int(math.log2(num_heads))
-
-    def of(heads: int) -> list[float]:
-        return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]
-
-    return jnp.asarray((of(power) + of(2 * power)[::2])[:num_heads], jnp.result_type(float))
-
-
-def _distance(tokens: Tokens, dtype: DTypeLike) -> Float[Array, "*r 1"]:
-    """`|s - t|` at every offset."""
-    return jnp.linalg.norm(grid.relative_offsets(tokens.table_shape).astype(dtype), axis=-1)[..., None]
+        return Scores(relative_bias=decay(tokens.table_shape, slopes(tokens.num_heads)))
 
 
 class LearnedDecay(nn.Module):
@@ -85,4 +66,4 @@ class LearnedDecay(nn.Module):
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         start = nn.initializers.constant(math.log(self.initial_decay))
         log_a = self.param("log_a", start, (tokens.num_heads,), self.param_dtype)
-        return Scores(relative_bias=-jnp.exp(log_a) * _distance(tokens, log_a.dtype))
+        return Scores(relative_bias=decay(tokens.table_shape, jnp.exp(log_a)))

@@ -14,10 +14,10 @@ from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.nn.axis_names import MATRIX, named
-from posattn_jax.nn.linear import uniform
-from posattn_jax.nn.reach import SHARES
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.initial import uniform
+from posattn_jax.ops.reach import SHARES
 from posattn_jax.ops.translution import ClsMatrices
 
 

@@ -1,7 +1,6 @@
 """Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
 
 import dataclasses
-import functools
 import math
 
 import flax.linen as nn
@@ -10,13 +9,14 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import RelativeEncoding
-from posattn_jax.nn.linear import NORMAL, linear, uniform
+from posattn_jax.nn.linear import linear
 from posattn_jax.nn.reach import within_reach
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import Factors
-from posattn_jax.ops.encodings import Combine, features_per_dimension, relative_sinusoids
-from posattn_jax.ops.kernels import Outside, check_kernel, over_offsets
+from posattn_jax.ops.encodings import Combine, axial_features, join_axes, of_kernel, relative_sinusoids, within_table
+from posattn_jax.ops.initial import NORMAL, uniform
+from posattn_jax.ops.kernels import Outside, check_kernel
 
 
 class SinusoidalEncoding(nn.Module):
@@ -83,11 +83,9 @@ class LearnedEncoding(nn.Module):
           ValueError: a grid larger than the one the table was made for.
         """
         shape, reference = tokens.table_shape, tokens.reference_shape
-        if any(size > limit for size, limit in zip(shape, reference, strict=True)):
-            raise ValueError(f"grid_shape={shape}: a learned table reaches only to {reference}")
         sizes = (*grid.relative_shape(reference), tokens.num_heads, tokens.head_dim)
         table = self.param("table", self.embedding_init, sizes, self.param_dtype)
-        return grid.centre(table, [size - 1 for size in shape])
+        return within_table(table, shape, reference)
 
 
 class AxialEncoding(nn.Module):
@@ -122,18 +120,13 @@ class AxialEncoding(nn.Module):
           ValueError: a grid larger than the one the tables were made for, another `combine`, or a d that the dimensions
             cannot share.
         """
-        shape, head_dim, parts = tokens.table_shape, tokens.head_dim, []
-        p = len(shape)
-        if self.combine == "concat" and head_dim % p:
-            raise ValueError(f"head_dim={head_dim}: vectors of {p} dimensions need a multiple of {p}")
-        each = features_per_dimension(head_dim, p, self.combine)
+        shape, parts = tokens.table_shape, []
+        each = axial_features(tokens.head_dim, len(shape), self.combine)
         for axis, (size, limit) in enumerate(zip(shape, tokens.reference_shape, strict=True)):
             line = {"grid_shape": (size,), "table_shape": (size,), "reference_shape": (limit,), "head_dim": each}
             along = LearnedEncoding(self.embedding_init, self.param_dtype, name=f"dimension_{axis + 1}")
-            part = along(dataclasses.replace(tokens, **line))
-            part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
-            parts.append(jnp.broadcast_to(part, (*grid.relative_shape(shape), *part.shape[p:])))
-        return jnp.concatenate(parts, -1) if self.combine == "concat" else functools.reduce(jnp.add, parts)
+            parts.append(along(dataclasses.replace(tokens, **line)))
+        return join_axes(parts, shape, self.combine)
 
 
 class KernelEncoding(nn.Module):
@@ -173,5 +166,4 @@ class KernelEncoding(nn.Module):
         init = self.embedding_init or uniform(1 / math.sqrt(math.prod(self.kernel_shape)))
         heads = 1 if self.share_heads else tokens.num_heads
         table = self.param("table", init, (*self.kernel_shape, heads, tokens.head_dim), self.param_dtype)
-        encoding = over_offsets(table, tokens.table_shape, self.outside)
-        return jnp.broadcast_to(encoding, (*encoding.shape[:-2], tokens.num_heads, tokens.head_dim))
+        return of_kernel(table, tokens.table_shape, self.outside, tokens.num_heads)

@@ -14,10 +14,11 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
 from posattn_jax.nn.axis_names import named
-from posattn_jax.nn.linear import XAVIER, to_heads
+from posattn_jax.nn.linear import to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
 from posattn_jax.ops import grid, mixing
+from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.scores import product_sum
 
 Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "t s"] | None]

@@ -9,7 +9,8 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
-from posattn_jax.nn.linear import XAVIER, to_heads
+from posattn_jax.nn.linear import to_heads
+from posattn_jax.ops.initial import XAVIER
 
 
 def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -4,25 +4,11 @@ import math
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Shape
 from posattn_jax.nn.axis_names import MATRIX, named
-
-XAVIER = nn.initializers.xavier_uniform()
-NORMAL = nn.initializers.normal(0.02)
-STANDARD_NORMAL = nn.initializers.normal(1.0)
-
-
-def uniform(bound: float) -> Initializer:
-    """U(-bound, bound), whatever the shape."""
-
-    def init(key, shape, dtype=None, out_sharding=None):
-        return jax.random.uniform(key, shape, dtype or jnp.float32, -bound, bound, out_sharding=out_sharding)
-
-    return init
+from posattn_jax.ops.initial import uniform
 
 
 def to_heads(heads: Shape, kernel_init: Initializer, bias_init: Initializer, **fields: Any) -> nn.DenseGeneral:

@@ -13,11 +13,12 @@ from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import DotProducts
-from posattn_jax.nn.linear import XAVIER, from_heads, to_heads
+from posattn_jax.nn.linear import from_heads, to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
 from posattn_jax.nn.tokens import flattened
 from posattn_jax.ops import scores
+from posattn_jax.ops.initial import XAVIER
 
 
 class TokenMixing(nn.Module):

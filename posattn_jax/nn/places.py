@@ -14,9 +14,10 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
-from posattn_jax.nn.linear import XAVIER, linear
+from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid, mixing, scores
 from posattn_jax.ops.encodings import sinusoidal_features
+from posattn_jax.ops.initial import XAVIER
 
 
 @dataclasses.dataclass(frozen=True)

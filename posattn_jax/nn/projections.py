@@ -14,10 +14,8 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
-
-# Of a fused kernel [c 3 h d]: over its whole fan c + 3 h d, or U(+-1 / sqrt(c)).
-fused_xavier = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2, 3))
-fan_in = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=(1, 2, 3))
+from posattn_jax.ops.initial import fused_xavier
+from posattn_jax.ops.projections import fused_projection
 
 
 class LinearProjections(nn.Module):
@@ -73,10 +71,7 @@ class LinearProjections(nn.Module):
         kernel = self.param(f"{prefix}kernel", kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
         bias = self.param(f"{prefix}bias", bias_init, shape, self.param_dtype) if self.use_bias else None
         inputs, kernel, bias = nn.dtypes.promote_dtype(tokens.inputs, kernel, bias, dtype=self.dtype)
-        fused = jnp.einsum("btc,cnhd->nbthd", inputs, kernel)
-        if bias is not None:
-            fused += bias[:, None, None]
-        return dict(zip(parts, fused, strict=True))
+        return dict(zip(parts, fused_projection(inputs, kernel, bias), strict=True))
 
 
 class ConvolutionalProjections(nn.Module):

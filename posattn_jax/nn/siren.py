@@ -1,20 +1,17 @@
 """Sinusoidal representation networks, and relative positions encoded by one."""
 
 import dataclasses
-import math
-from typing import Literal
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, RelativeEncoding
 from posattn_jax.nn.axis_names import named
-from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.reach import within_reach
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.siren import Layer, SineBias, bias_initializer, kernel_initializer, layer_sizes, siren
 
 
 class Siren(nn.Module):
@@ -49,46 +46,25 @@ class Siren(nn.Module):
     num_layers: int = 3
     omega: float = 10.0
     omega_initial: float = 10.0
-    bias_init: Literal["zeros", "ckconv"] = "zeros"
+    bias_init: SineBias = "zeros"
     learn_omega: bool = False
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "... p"]) -> Float[Array, "... c"]:
-        if self.num_layers < 2:
-            raise ValueError(f"num_layers={self.num_layers}: a SIREN has at least 2")
-        if self.omega == 0 or self.omega_initial == 0:
-            raise ValueError(f"omega={self.omega}, omega_initial={self.omega_initial}: expected other values than 0")
-        if self.bias_init not in ("zeros", "ckconv"):
-            raise ValueError(f'bias_init="{self.bias_init}": expected "zeros" or "ckconv"')
-        hidden = self.features if self.hidden_features is None else self.hidden_features
-        if hidden < 1:
-            raise ValueError(f"hidden_features={hidden}: expected at least 1")
-        x = self._sine_layer(x, hidden, 1, self.omega_initial, 1 / x.shape[-1])
-        for layer in range(2, self.num_layers):
-            x = self._sine_layer(x, hidden, layer, self.omega, math.sqrt(6 / hidden) / self.omega)
-        return self._linear(x, self.features, self.num_layers, math.sqrt(3 / hidden), nn.initializers.zeros)
-
-    def _sine_layer(self, x: Array, features: int, layer: int, omega: float, bound: float) -> Array:
-        frequency = omega
-        if self.learn_omega:
-            dtype = jnp.promote_types(jnp.float32, self.param_dtype)
-            frequency = self.param(f"omega_{layer}", nn.initializers.constant(omega), (), dtype)
-        return jnp.sin(frequency * self._linear(x, features, layer, bound, self._sine_bias))
-
-    def _linear(self, x: Array, features: int, layer: int, bound: float, bias_init) -> Array:
-        init = named(uniform(bound), None, "width")
-        kernel = self.param(f"kernel_{layer}", init, (x.shape[-1], features), self.param_dtype)
-        kernel = kernel.astype(jnp.result_type(jnp.float32, kernel))
-        if bias_init is not nn.initializers.zeros:
-            bias_init = bias_init(kernel)
-        return x @ kernel + self.param(f"bias_{layer}", bias_init, (features,), self.param_dtype)
-
-    def _sine_bias(self, kernel: Array):
-        if self.bias_init == "zeros":
-            return nn.initializers.zeros
-        bound = math.pi / jnp.linalg.norm(kernel, axis=0)
-        return lambda rng, shape, dtype: (jax.random.uniform(rng, shape, minval=-1, maxval=1) * bound).astype(dtype)
+        layers = []
+        fields = self.hidden_features, self.num_layers, self.omega, self.omega_initial
+        for number, sizes in enumerate(layer_sizes(x.shape[-1], self.features, *fields), 1):
+            omega = sizes.omega
+            if omega is not None and self.learn_omega:
+                dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+                omega = self.param(f"omega_{number}", nn.initializers.constant(omega), (), dtype)
+            init = named(kernel_initializer(sizes), None, "width")
+            kernel = self.param(f"kernel_{number}", init, (sizes.fan_in, sizes.features), self.param_dtype)
+            init = bias_initializer(self.bias_init, sizes, kernel)
+            bias = self.param(f"bias_{number}", init, (sizes.features,), self.param_dtype)
+            layers.append(Layer(kernel, bias, omega))
+        return siren(x, layers)
 
 
 class SirenEncoding(nn.Module):
@@ -112,7 +88,7 @@ class SirenEncoding(nn.Module):
     num_layers: int = 3
     omega: float = 10.0
     omega_initial: float = 10.0
-    bias_init: Literal["zeros", "ckconv"] = "zeros"
+    bias_init: SineBias = "zeros"
     learn_omega: bool = False
     param_dtype: DTypeLike = jnp.float32
 
@@ -122,6 +98,6 @@ class SirenEncoding(nn.Module):
         coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape)
         own = [field.name for field in dataclasses.fields(self) if field.name not in ("parent", "name")]
         fields = {name: getattr(self, name) for name in own}
-        siren = Siren(tokens.num_heads * tokens.head_dim, **fields, name="siren")
-        encoding = within_reach(siren, coordinates, tokens)
+        network = Siren(tokens.num_heads * tokens.head_dim, **fields, name="siren")
+        encoding = within_reach(network, coordinates, tokens)
         return encoding.reshape(*encoding.shape[:-1], tokens.num_heads, tokens.head_dim)

@@ -1,17 +1,15 @@
 """The attention span: learned, or a window that is given."""
 
-import math
 from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array
 from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.ops.span import SpanMode
+from posattn_jax.ops.initial import scaled_identity
+from posattn_jax.ops.span import WINDOW_THRESHOLD, SpanMode, window_sigma
 
 Covariance = Literal["diagonal", "full"]
 
@@ -63,14 +61,11 @@ class GaussianSpan(nn.Module):
                 sigma = self.param("sigma", initial, (*heads, num_dims), dtype)
             case "full":
                 shape = (*heads, num_dims, num_dims)
-                sigma = self.param("cholesky", self._initial_factor, shape, dtype)
+                sigma = self.param("cholesky", scaled_identity(self.initial_sigma), shape, dtype)
                 sigma = sigma.reshape(-1, num_dims, num_dims)
             case _:
                 raise ValueError(f'covariance="{self.covariance}": expected "diagonal" or "full"')
         return Extent(sigma, self.threshold, self.mode)
-
-    def _initial_factor(self, rng: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        return jnp.broadcast_to(self.initial_sigma * jnp.eye(shape[-1], dtype=dtype), shape)
 
 
 class WindowSpan(nn.Module):
@@ -90,16 +85,11 @@ class WindowSpan(nn.Module):
       (1, 12, 8)
     """
 
-    threshold: ClassVar[float] = 1 - 1e-12
+    threshold: ClassVar[float] = WINDOW_THRESHOLD
     mode: ClassVar[SpanMode] = "multiply"
 
     half_span: tuple[int, ...]
 
     def __call__(self, tokens: Tokens) -> Extent:
         """As `GaussianSpan`; ValueError unless there is a half-span for every dimension."""
-        unit = tokens.reference_shape
-        if len(self.half_span) != len(unit) or min(self.half_span) < 1:
-            raise ValueError(f"half_span={self.half_span}: expected {len(unit)} numbers of at least 1")
-        reach = math.sqrt(-2 * math.log(self.threshold)) * np.maximum(np.subtract(unit, 1), 1)
-        sigma = jnp.asarray((np.array(self.half_span) - 0.5) / reach, jnp.result_type(float))  # rounded up to half_span
-        return Extent(sigma, self.threshold, self.mode)
+        return Extent(window_sigma(self.half_span, tokens.reference_shape), self.threshold, self.mode)

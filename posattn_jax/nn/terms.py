@@ -24,14 +24,14 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Key, Query
+from posattn_jax.axes import Key, Query
 from posattn_jax.nn.checks import check_parts
 from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
-from posattn_jax.nn.linear import XAVIER
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.encodings import rotate
+from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
 from posattn_jax.ops.pair_scores import pair_scores
 
@@ -79,12 +79,8 @@ class RotaryContent(nn.Module):
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("RotaryContent turns by places on a grid: points have none")
-        cls, step = tokens.num_class_tokens, tokens.step
-
-        def turn(x: Array) -> Array:
-            return jnp.concatenate([x[:, :cls], rotate(x[:, cls:], tokens.grid_shape, self.base, step)], 1)
-
-        return Scores(query=turn(query), key=turn(key))
+        place = tokens.grid_shape, self.base, tokens.step, tokens.num_class_tokens
+        return Scores(query=rotate(query, *place), key=rotate(key, *place))
 
 
 class Positional(nn.Module):

@@ -13,11 +13,11 @@ from posattn_jax.axes import Query, Sizes, Weights
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.axis_names import MATRIX, named
 from posattn_jax.nn.displacements import OverDisplacements, fan_in_table, kaiming_table, over_reach
-from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Part
 from posattn_jax.nn.siren import Siren
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.translution import basis_translution, low_rank_translution, translution
 
 

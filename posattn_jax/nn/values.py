@@ -11,11 +11,11 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, Query, Value
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.axis_names import named
-from posattn_jax.nn.linear import uniform
 from posattn_jax.nn.parts import Encoding, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.depthwise import depthwise_convolution
+from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.kernels import check_kernel
 from posattn_jax.ops.scores import product_sum
 

@@ -1,12 +1,15 @@
 """Fixed features of positions, before anything is learned; and features that positions turn, rotary encodings."""
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array, Float, Int, Query, Shape
+from posattn_jax.axes import Array, Float, Int, Query, RelativeEncoding, Shape
 from posattn_jax.ops import grid
+from posattn_jax.ops.kernels import Outside, over_offsets
 
 Combine = Literal["sum", "concat"]
 
@@ -57,7 +60,13 @@ def relative_sinusoids(
     return features.sum(-2) if combine == "sum" else features.reshape(*features.shape[:-2], num_features)
 
 
-def rotate(x: Query, grid_shape: Shape, base: float = 10000.0, place: Int[Array, ""] | None = None) -> Query:
+def rotate(
+    x: Query,
+    grid_shape: Shape,
+    base: float = 10000.0,
+    place: Int[Array, ""] | None = None,
+    num_class_tokens: int = 0,
+) -> Query:
     """R_t x_t: features 2 j and 2 j + 1 of every position as a vector in the plane, turned by an angle of its own.
 
       (a, b) -> (a cos w_j t - b sin w_j t, a sin w_j t + b cos w_j t),  w_j = base^(-2 j / d)
@@ -71,6 +80,7 @@ def rotate(x: Query, grid_shape: Shape, base: float = 10000.0, place: Int[Array,
       grid_shape: S, one to three sizes; d is to be a multiple of 2 p.
       base: of the frequencies, in radians a position.
       place: of x [b 1 h d] alone, in row-major order; None: x has every place of the grid.
+      num_class_tokens: how many of x stand before the grid: they have no place, and are left as they are.
 
     Returns:
       [b t h d] in the dtype of `x`, computed in float32 or better.
@@ -84,6 +94,7 @@ def rotate(x: Query, grid_shape: Shape, base: float = 10000.0, place: Int[Array,
         raise ValueError(f"head_dim={d}: rotary encodings of {p} dimensions need a multiple of {2 * p}")
     if base <= 0:
         raise ValueError(f"base={base}: expected more than 0")
+    class_tokens, x = x[:, :num_class_tokens], x[:, num_class_tokens:]
     places = grid.positions(shape) if place is None else grid.coordinates(place, shape)[None]
     angles = (jnp.asarray(places, jnp.result_type(float))[..., None] * frequencies(d // p, base)).reshape(
         -1, 1, d // 2
@@ -91,4 +102,34 @@ def rotate(x: Query, grid_shape: Shape, base: float = 10000.0, place: Int[Array,
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     pairs = x.astype(jnp.promote_types(jnp.float32, x.dtype)).reshape(*x.shape[:-1], d // 2, 2)
     a, b = pairs[..., 0], pairs[..., 1]
-    return jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape).astype(x.dtype)
+    turned = jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape).astype(x.dtype)
+    return jnp.concatenate([class_tokens, turned], 1)
+
+
+def join_axes(parts: Sequence[Float[Array, "_ h _"]], grid_shape: Shape, combine: Combine) -> RelativeEncoding:
+    """E [*R h d] of the vectors T_i [R_i h d_i] of every dimension: E_o = [T_1[o_1]; ...; T_p[o_p]], or their sum."""
+    p, along = len(parts), []
+    for axis, part in enumerate(parts):
+        part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
+        along.append(jnp.broadcast_to(part, (*grid.relative_shape(grid_shape), *part.shape[p:])))
+    return jnp.concatenate(along, -1) if combine == "concat" else functools.reduce(jnp.add, along)
+
+
+def axial_features(head_dim: int, num_dims: int, combine: Combine) -> int:
+    """The d_i of `join_axes`; ValueError where the dimensions cannot share d, or for another `combine`."""
+    if combine == "concat" and head_dim % num_dims:
+        raise ValueError(f"head_dim={head_dim}: vectors of {num_dims} dimensions need a multiple of {num_dims}")
+    return features_per_dimension(head_dim, num_dims, combine)
+
+
+def within_table(table: Float[Array, "*r h d"], grid_shape: Shape, reference_shape: Shape) -> RelativeEncoding:
+    """The centre of a table of the reference grid's offsets: those of `grid_shape`; ValueError for a larger grid."""
+    if any(size > limit for size, limit in zip(grid_shape, reference_shape, strict=True)):
+        raise ValueError(f"grid_shape={grid_shape}: a learned table reaches only to {reference_shape}")
+    return grid.centre(table, [size - 1 for size in grid_shape])
+
+
+def of_kernel(table: Float[Array, "*k _ d"], grid_shape: Shape, outside: Outside, num_heads: int) -> RelativeEncoding:
+    """E [*R h d] of vectors for the offsets of a kernel, [*K h d] or for all heads [*K 1 d]."""
+    encoding = over_offsets(table, grid_shape, outside)
+    return jnp.broadcast_to(encoding, (*encoding.shape[:-2], num_heads, encoding.shape[-1]))

@@ -24,6 +24,8 @@ SpanMode = Literal["multiply", "log_add"]
 
 # |sigma| is floored here so that sigma = 0 means "the query alone" and not 0 / 0; NaN passes through.
 SIGMA_FLOOR = 1e-6
+# Of a window: its Gaussian is 1 everywhere inside, to within 1e-11.
+WINDOW_THRESHOLD = 1 - 1e-12
 
 
 def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, num_dims: int) -> None:
@@ -150,6 +152,18 @@ def half_span(
     unit = np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0
     half = jnp.ceil(math.sqrt(-2 * math.log(threshold)) * deviation * unit.astype(deviation.dtype))
     return jnp.minimum(half, reach.astype(deviation.dtype))
+
+
+def window_sigma(half_span: Shape, reference_shape: Shape) -> Float[Array, "p"]:
+    """The sigma whose span is half_span positions to each side at `WINDOW_THRESHOLD`, where G is 1 to within 1e-11.
+
+    Raises:
+      ValueError: unless there is a half-span of at least 1 for every dimension.
+    """
+    if len(half_span) != len(reference_shape) or min(half_span) < 1:
+        raise ValueError(f"half_span={half_span}: expected {len(reference_shape)} numbers of at least 1")
+    reach = math.sqrt(-2 * math.log(WINDOW_THRESHOLD)) * np.maximum(np.subtract(reference_shape, 1), 1)
+    return jnp.asarray((np.array(half_span) - 0.5) / reach, jnp.result_type(float))  # rounded up to half_span
 
 
 def span_size(

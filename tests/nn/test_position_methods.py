@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.decay import LearnedDecay, LinearBias, slopes
+from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, SinusoidalEncoding
 from posattn_jax.nn.places import FourierPositions
 from posattn_jax.nn.score_network import ScoreNetwork
@@ -21,6 +21,7 @@ from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBia
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import PlusRelative
 from posattn_jax.ops import grid
+from posattn_jax.ops.decay import slopes
 from posattn_jax.ops.encodings import rotate
 from tests import oracle
 from tests.support.made_params import made_params

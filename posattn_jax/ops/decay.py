@@ -1,0 +1,32 @@
+"""Biases that fall with the distance of key and query."""
+
+import math
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Float, RelativeBias, Shape
+from posattn_jax.ops import grid
+
+
+def slopes(num_heads: int) -> Float[Array, "h"]:
+    """m_h = 2^(-8 h / H) for h = 1 ... H (Press 2021, section 3).
+
+    Where H is no power of 2, as the paper's code: those of the next smaller power, then of twice as many every other.
+    """
+    power = 2 ** int(math.log2(num_heads))
+
+    def of(heads: int) -> list[float]:
+        return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]
+
+    return jnp.asarray((of(power) + of(2 * power)[::2])[:num_heads], jnp.result_type(float))
+
+
+def distances(grid_shape: Shape, dtype: DTypeLike) -> Float[Array, "*r 1"]:
+    """`|s - t|`, Euclidean and in positions, at every offset."""
+    return jnp.linalg.norm(grid.relative_offsets(grid_shape).astype(dtype), axis=-1)[..., None]
+
+
+def decay(grid_shape: Shape, rates: Float[Array, "h"]) -> RelativeBias:
+    """`-a_h |s - t|` at every offset, [*R h], of rates a [h]."""
+    return -distances(grid_shape, rates.dtype) * rates

@@ -1,0 +1,32 @@
+"""Initialisers of parameters, of Linen's modules and NNX's alike."""
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jax.nn.initializers import Initializer
+
+XAVIER = initializers.xavier_uniform()
+NORMAL = initializers.normal(0.02)
+STANDARD_NORMAL = initializers.normal(1.0)
+
+# Of a fused kernel [c 3 h d]: over its whole fan c + 3 h d, or U(+-1 / sqrt(c)).
+fused_xavier = initializers.xavier_uniform(in_axis=0, out_axis=(1, 2, 3))
+fan_in = initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=(1, 2, 3))
+
+
+def uniform(bound: float) -> Initializer:
+    """U(-bound, bound), whatever the shape."""
+
+    def init(key, shape, dtype=None, out_sharding=None):
+        return jax.random.uniform(key, shape, dtype or jnp.float32, -bound, bound, out_sharding=out_sharding)
+
+    return init
+
+
+def scaled_identity(scale: float) -> Initializer:
+    """scale I, of shapes [... p p]."""
+
+    def init(key, shape, dtype=None, out_sharding=None):
+        return jnp.broadcast_to(scale * jnp.eye(shape[-1], dtype=dtype), shape)
+
+    return init

@@ -1,0 +1,54 @@
+"""Evaluating an encoding only at the offsets that some query's span reaches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from posattn_jax.axes import Array, Float, Int, Shape
+from posattn_jax.ops import grid
+
+# Where the reach is known only at run time, E is evaluated to the first of these shares of the grid that holds it.
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+
+
+def _switch(index: Array, branches: list[Callable], function: Callable, features: Array) -> Array:
+    return lax.switch(index, [lambda x, branch=branch: branch(function, x) for branch in branches], features)
+
+
+def within_reach(
+    function: Callable,
+    features: Float[Array, "*r k"],
+    table_shape: Shape,
+    reach: Shape | Int[Array, "p"] | None,
+    switch: Callable[..., Any] = _switch,
+) -> Float[Array, "*r c"]:
+    """function(features) for the offsets within `reach` of 0, and 0 at others: [*R, k] -> [*R, c].
+
+    Args:
+      function: of every offset by itself.
+      features: of the offsets.
+      table_shape: the grid that has these offsets.
+      reach: half-spans, static or known at run time; None: all of the grid.
+      switch: (index, branches, function, features), `lax.switch` for what the function is of a library.
+    """
+    far = np.subtract(table_shape, 1)
+
+    def evaluate(half):
+        half = np.minimum(half, far)
+
+        def branch(function, features):
+            encoding = function(grid.centre(features, half.tolist()))
+            return jnp.pad(encoding, [*((f - h, f - h) for f, h in zip(far, half, strict=True)), (0, 0)])
+
+        return branch
+
+    if reach is None:
+        return function(features)
+    if not isinstance(reach, Array):
+        return evaluate(np.array(reach))(function, features)
+    halves = np.unique(np.ceil(np.outer(SHARES, far)).astype(int), axis=0)
+    enough = jnp.all(reach <= jnp.asarray(halves), axis=-1)
+    return switch(jnp.argmax(enough), [evaluate(half) for half in halves], function, features)

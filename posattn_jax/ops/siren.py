@@ -1,0 +1,88 @@
+"""Sinusoidal representation networks (Sitzmann 2020), as functions of their arrays."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jax.nn.initializers import Initializer
+
+from posattn_jax.axes import Array, Float
+from posattn_jax.ops.initial import uniform
+
+SineBias = Literal["zeros", "ckconv"]
+
+
+class Layer(NamedTuple):
+    """W and b of a layer, and w, which a last layer has not."""
+
+    kernel: Float[Array, "i o"]
+    bias: Float[Array, "o"]
+    omega: float | Float[Array, ""] | None = None
+
+
+class LayerSizes(NamedTuple):
+    """What a layer begins with: W from U(+-bound), and w, None in the last."""
+
+    fan_in: int
+    features: int
+    bound: float
+    omega: float | None
+
+
+def siren(x: Float[Array, "... p"], layers: Sequence[Layer]) -> Float[Array, "... c"]:
+    """h_l = sin(w_l (h_{l-1} W_l + b_l)), the last without a sine; in float32 or better."""
+    for kernel, bias, omega in layers:
+        x = x @ kernel.astype(jnp.result_type(jnp.float32, kernel)) + bias
+        x = x if omega is None else jnp.sin(omega * x)
+    return x
+
+
+def layer_sizes(
+    num_inputs: int,
+    features: int,
+    hidden_features: int | None = None,
+    num_layers: int = 3,
+    omega: float = 10.0,
+    omega_initial: float = 10.0,
+) -> list[LayerSizes]:
+    """Of every layer; the bounds are 1 / fan_in, then sqrt(6 / fan_in) / w, at last sqrt(3 / fan_in).
+
+    Raises:
+      ValueError: fewer than two layers, a width of less than 1, or a frequency of 0.
+    """
+    if num_layers < 2:
+        raise ValueError(f"num_layers={num_layers}: a SIREN has at least 2")
+    if omega == 0 or omega_initial == 0:
+        raise ValueError(f"omega={omega}, omega_initial={omega_initial}: expected other values than 0")
+    hidden = features if hidden_features is None else hidden_features
+    if hidden < 1:
+        raise ValueError(f"hidden_features={hidden}: expected at least 1")
+    first = LayerSizes(num_inputs, hidden, 1 / num_inputs, omega_initial)
+    middle = LayerSizes(hidden, hidden, math.sqrt(6 / hidden) / omega, omega)
+    return [first, *[middle] * (num_layers - 2), LayerSizes(hidden, features, math.sqrt(3 / hidden), None)]
+
+
+def kernel_initializer(sizes: LayerSizes) -> Initializer:
+    """U(+-bound)."""
+    return uniform(sizes.bound)
+
+
+def bias_initializer(bias_init: SineBias, sizes: LayerSizes, kernel: Float[Array, "i o"]) -> Initializer:
+    """0; or in sine layers with "ckconv" b_i from U(+-pi / |W_i|), W_i the weights of unit i (Romero 2021, CKConv).
+
+    Raises:
+      ValueError: another `bias_init`.
+    """
+    if bias_init not in ("zeros", "ckconv"):
+        raise ValueError(f'bias_init="{bias_init}": expected "zeros" or "ckconv"')
+    if bias_init == "zeros" or sizes.omega is None:
+        return initializers.zeros
+    bound = math.pi / jnp.linalg.norm(kernel.astype(jnp.result_type(jnp.float32, kernel)), axis=0)
+
+    def init(key, shape, dtype=jnp.float32, out_sharding=None):
+        return (jax.random.uniform(key, shape, minval=-1, maxval=1) * bound).astype(dtype)
+
+    return init
