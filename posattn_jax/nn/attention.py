@@ -25,7 +25,7 @@ from posattn_jax.axes import (
     Value,
 )
 from posattn_jax.nn.attending import Attention
-from posattn_jax.nn.checks import check_parts, check_rates, check_sizes
+from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes
 from posattn_jax.nn.linear import from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
@@ -271,8 +271,8 @@ class PositionalSelfAttention(nn.Module):
     def _check(self, tokens: Tokens) -> None:
         """ValueError for parts that are none, or outputs that are not as wide as the inputs."""
         for part in (*self.terms, self.values):
-            if part is not None and not hasattr(part, "needs"):
-                raise ValueError(f"{part} does not say what it `needs` of {PARTS}: see Term and Values in nn/parts.py")
+            if part is not None:
+                check_needs(part)
         width, joined = tokens.inputs.shape[-1], self.num_heads * tokens.head_dim
         if tokens.step is not None:
             asked = {

@@ -25,13 +25,30 @@ def check_parts(module: Any, *names: str, several: str = "") -> None:
     `several` names a field that is a tuple of parts.
     """
     if several:
-        parts = getattr(module, several)
-        if not isinstance(parts, tuple | list):
-            raise ValueError(f"{several}={_shown(parts)}: expected a tuple, ({_shown(parts)},)")
-        for i, part in enumerate(parts):
-            _check_part(f"{several}[{i}]", part)
+        _check_several(several, getattr(module, several))
     for name in names:
         _check_part(name, getattr(module, name))
+
+
+def check_terms(terms: Any) -> None:
+    """ValueError unless these are a tuple of terms, which say what they need."""
+    _check_several("terms", terms)
+    for term in terms:
+        check_needs(term)
+
+
+def check_needs(part: Any) -> None:
+    """ValueError for a part that does not say what it needs of query, key and value."""
+    if not hasattr(part, "needs"):
+        parts = ("query", "key", "value")
+        raise ValueError(f"{_shown(part)} does not say what it `needs` of {parts}: see Term and Values in nn/parts.py")
+
+
+def _check_several(name: str, parts: Any) -> None:
+    if not isinstance(parts, tuple | list):
+        raise ValueError(f"{name}={_shown(parts)}: expected a tuple, ({_shown(parts)},)")
+    for i, part in enumerate(parts):
+        _check_part(f"{name}[{i}]", part)
 
 
 def _check_part(name: str, part: Any) -> None:

@@ -1,6 +1,6 @@
 """The attention span: learned, or a window that is given."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -9,9 +9,7 @@ from jax.typing import DTypeLike
 from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.initial import scaled_identity
-from posattn_jax.ops.span import WINDOW_THRESHOLD, SpanMode, window_sigma
-
-Covariance = Literal["diagonal", "full"]
+from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, window_sigma
 
 
 class GaussianSpan(nn.Module):

@@ -122,7 +122,7 @@ def axial_features(head_dim: int, num_dims: int, combine: Combine) -> int:
     return features_per_dimension(head_dim, num_dims, combine)
 
 
-def within_table(table: Float[Array, "*r h d"], grid_shape: Shape, reference_shape: Shape) -> RelativeEncoding:
+def within_table(table: Float[Array, "*limits h d"], grid_shape: Shape, reference_shape: Shape) -> RelativeEncoding:
     """The centre of a table of the reference grid's offsets: those of `grid_shape`; ValueError for a larger grid."""
     if any(size > limit for size, limit in zip(grid_shape, reference_shape, strict=True)):
         raise ValueError(f"grid_shape={grid_shape}: a learned table reaches only to {reference_shape}")

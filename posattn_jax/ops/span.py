@@ -21,6 +21,7 @@ from posattn_jax.axes import Array, Bool, Float, Int, Shape, Sigma
 from posattn_jax.ops import grid
 
 SpanMode = Literal["multiply", "log_add"]
+Covariance = Literal["diagonal", "full"]
 
 # |sigma| is floored here so that sigma = 0 means "the query alone" and not 0 / 0; NaN passes through.
 SIGMA_FLOOR = 1e-6

@@ -7,8 +7,8 @@ import pytest
 import posattn_jax
 
 
-def example_of(name):
-    found = doctest.DocTestFinder(recurse=False).find(getattr(posattn_jax, name), name, globs={})
+def example_of(name, package=posattn_jax):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(package, name), name, globs={})
     (test,) = [each for each in found if each.examples]
     return test
 

@@ -1,0 +1,234 @@
+"""The attention layer: one operation with replaceable parts."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Array, Causal, GridFeatures, GridIds, GridMask, PairBias, PairMask, Shape
+from posattn_jax.nn.attending import Attention
+from posattn_jax.nn.checks import check_parts, check_rates, check_sizes, check_terms
+from posattn_jax.nn.parts import PARTS, Part, Projections, Span, Term
+from posattn_jax.nn.scores import Scores
+from posattn_jax.nn.tokens import Tokens, flattened
+from posattn_jax.nnx.projections import LinearProjections
+from posattn_jax.nnx.terms import Content
+from posattn_jax.ops.attention import Implementation, of_all_heads
+from posattn_jax.ops.initial import XAVIER
+
+
+class PositionalSelfAttention(nnx.Module):
+    """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
+
+      y = o(attend(projections(x))), attend as `relative_attention`
+
+    The Linen layer of the same name has more: other values (Translution, depthwise convolutions), gates, extra heads,
+    points, decoding with a cache, and grids that are cut over devices. `nnx.bridge.ToNNX` makes NNX modules of those.
+
+    Args:
+      in_features: c, the width of the inputs and outputs.
+      num_heads: h.
+      head_dim: d; None: c / h.
+      num_kv_heads: k, heads of keys and values, each for h / k heads of queries, in order (Ainslie 2023); None: h.
+      terms: the summed score terms, kept as `terms_0`, `terms_1`, ...
+      span: the learned span, or a given window; None: everything is attended.
+      projections: a module (tokens, parts) -> query, key, value; None: `LinearProjections`.
+      normalize_qk: whether queries and keys go through a layer norm without biases, each over d, before the terms.
+      dilation: steps, one a dimension: only keys that are whole steps away are attended.
+      use_output: whether there is an output projection o; without it h d must be c.
+      dropout_rate: of the attention weights.
+      deterministic: whether dropout is off, unless a call says it; `eval()` and `train()` of NNX set it.
+      scale: of the terms; None: 1 / sqrt(d).
+      implementation: the layout of `relative_attention`, or "factorised".
+      kernel_init: of the output projection, as a matrix [h d, c].
+      bias_init: of the output projection.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the projections; each other part has its own.
+      rngs: "params"; with dropout also "dropout", of which the layer keeps a stream.
+
+    Raises:
+      ValueError: numbers of heads that do not divide, parts that are none, or no rng for dropout.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from posattn_jax.nnx import Content, GaussianSpan, Positional, PositionalSelfAttention, SirenEncoding
+      >>> rngs = nnx.Rngs(0)
+      >>> terms = (Content(), Positional(SirenEncoding(2, num_heads=2, head_dim=4, rngs=rngs)))
+      >>> layer = PositionalSelfAttention(8, num_heads=2, terms=terms, span=GaussianSpan(2), rngs=rngs)
+      >>> layer(jnp.ones((1, 3, 4, 8))).shape
+      (1, 3, 4, 8)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        terms: tuple[Term, ...] | None = None,
+        span: Span | None = None,
+        projections: Projections | None = None,
+        normalize_qk: bool = False,
+        dilation: Shape | None = None,
+        use_output: bool = True,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        scale: float | None = None,
+        implementation: Implementation = "auto",
+        kernel_init: Initializer = XAVIER,
+        bias_init: Initializer = nnx.initializers.zeros,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.in_features, self.num_heads, self.num_kv_heads = in_features, num_heads, num_kv_heads
+        self.head_dim = head_dim
+        check_sizes(self, "in_features", "num_heads", "head_dim", "num_kv_heads")
+        self.dropout_rate, self.deterministic = dropout_rate, deterministic
+        check_rates(self, "dropout_rate")
+        if head_dim is None and in_features % num_heads:
+            raise ValueError(f"num_heads={num_heads} does not divide the width {in_features}")
+        if num_kv_heads and num_heads % num_kv_heads:
+            raise ValueError(f"num_kv_heads={num_kv_heads} does not divide num_heads={num_heads}")
+        self.head_dim = d = head_dim or in_features // num_heads
+        self.dilation = None if dilation is None else tuple(dilation)
+        self.scale, self.implementation, self.dtype = scale, implementation, dtype
+
+        terms = (Content(),) if terms is None else terms
+        check_terms(terms)
+        self.num_terms = len(terms)
+        self.span = span
+        check_parts(self, "span")
+        for i, term in enumerate(terms):
+            setattr(self, f"terms_{i}", term)
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
+        if projections is None:
+            fields = {"num_kv_heads": num_kv_heads, "parts": self._needed(), **dtypes}
+            projections = LinearProjections(in_features, num_heads, d, **fields, rngs=rngs)
+        self.projections = projections
+        check_parts(self, "projections")
+        for part in ("query", "key"):
+            normalised = normalize_qk and part in self._needed()
+            norm = nnx.LayerNorm(d, use_bias=False, **dtypes, rngs=rngs) if normalised else None
+            setattr(self, f"{part}_norm", norm)
+        if not use_output and num_heads * d != in_features:
+            raise ValueError(f"use_output=False needs num_heads={num_heads} x head_dim={d} to be {in_features}")
+        fields = {"axis": (-2, -1), "kernel_init": kernel_init, "bias_init": bias_init, **dtypes}
+        self.output = nnx.LinearGeneral((num_heads, d), in_features, **fields, rngs=rngs) if use_output else None
+        self.rngs = _stream(rngs).fork() if dropout_rate else nnx.data(None)
+
+    def __call__(
+        self,
+        inputs: GridFeatures,
+        grid_shape: Shape | None = None,
+        *,
+        key_mask: GridMask | None = None,
+        mask: PairMask | None = None,
+        bias: PairBias | None = None,
+        segment_ids: GridIds | None = None,
+        is_causal: Causal = False,
+        reference_shape: Shape | None = None,
+        span_bound: Shape | None = None,
+        num_class_tokens: int = 0,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_intermediates: bool = False,
+        return_weights: bool = False,
+    ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
+        """Attends over the grid.
+
+        Args:
+          inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order; or without
+            class tokens [b *S c].
+          grid_shape: S, one to three sizes; None: that of the inputs, of [b t c] a line.
+          key_mask: [b t] or [b *S], True = keep.
+          mask, bias: of every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled.
+          segment_ids: [b t] or [b *S]: tokens attend to those of their own segment.
+          is_causal: query t attends to keys s <= t in row-major order; or one bool a dimension.
+          reference_shape: the grid that distances are measured in, where it is not `grid_shape`.
+          span_bound: half-spans that the span does not exceed, for layouts of a static size.
+          num_class_tokens: how many tokens stand before the grid.
+          deterministic: whether dropout is off; None: as the layer has it.
+          rngs: with "dropout", instead of the layer's own.
+          return_intermediates: whether to return the intermediates too.
+          return_weights: whether to return them with the attention weights among them.
+
+        Returns:
+          The outputs, in the shape of the inputs; where asked for, also a dict: "relative_encoding" [*R, h, d],
+          "relative_bias" [*R, h], "sigma", "weights" [b h t s].
+
+        Raises:
+          ValueError: inputs, a grid or a mask of another shape, parts made for other heads or dimensions, or a layout
+            that cannot do what is asked.
+        """
+        shape = inputs.shape
+        if shape[-1] != self.in_features:
+            raise ValueError(f"inputs has shape {shape}: expected a width of in_features={self.in_features}")
+        inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask, num_class_tokens)
+        tokens = Tokens(
+            inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
+            grid_shape=grid_shape,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim or 0,
+            reference_shape=reference_shape or (),
+            span_bound=span_bound,
+            key_mask=key_mask,
+            mask=mask,
+            bias=bias,
+            segment_ids=None if segment_ids is None else segment_ids.reshape(len(segment_ids), -1),
+            is_causal=is_causal,
+            dilation=self.dilation,
+            num_kv_heads=self.num_kv_heads or 0,
+            num_class_tokens=num_class_tokens,
+        )
+        span = None if self.span is None else self.span(tokens)
+        tokens = tokens.seen_within(span, is_cut=False)
+        query, key, value = self.projections(tokens, self._needed())
+        query = query if query is None or self.query_norm is None else self.query_norm(query)
+        key = key if key is None or self.key_norm is None else self.key_norm(key)
+        key, value = of_all_heads("key", key, self.num_heads), of_all_heads("value", value, self.num_heads)
+        attention = Attention(
+            query,
+            sum((term(query, key, tokens) for term in self.terms), Scores()),
+            span,
+            tokens,
+            scale=self.scale,
+            implementation=self.implementation,
+            dropout_rate=self.dropout_rate,
+            dropout_rng=self._dropout_rng(deterministic, rngs),
+            return_weights=return_weights,
+        )
+        outputs = attention.average(value)
+        if return_weights:
+            attention.intermediates["weights"] = attention.weights()
+        outputs = (outputs if self.output is None else self.output(outputs)).reshape(shape)
+        return (outputs, attention.intermediates) if return_intermediates or return_weights else outputs
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return tuple(getattr(self, f"terms_{i}") for i in range(self.num_terms))
+
+    def _needed(self) -> tuple[Part, ...]:
+        """What the terms and the values need of the projections."""
+        needed = {part for term in self.terms for part in term.needs} | {"value"}
+        return tuple(part for part in PARTS if part in needed)
+
+    def _dropout_rng(self, deterministic: bool | None, rngs: nnx.Rngs | None) -> Array | None:
+        """None where nothing is dropped."""
+        if not self.dropout_rate or (self.deterministic if deterministic is None else deterministic):
+            return None
+        stream = self.rngs if rngs is None else _stream(rngs)
+        assert stream is not None, "a layer with dropout has a stream"
+        return stream()
+
+
+def _stream(rngs: nnx.Rngs) -> nnx.RngStream:
+    """That of dropout; ValueError where there is none."""
+    try:
+        return rngs["dropout"]
+    except (AttributeError, KeyError, ValueError) as error:
+        raise ValueError("dropout_rate: expected an rng, nnx.Rngs(params=..., dropout=...)") from error

@@ -1,0 +1,105 @@
+"""The attention span: learned, or a window that is given."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from posattn_jax.axes import Shape
+from posattn_jax.nn.scores import Extent
+from posattn_jax.nn.tokens import Tokens
+from posattn_jax.nnx.sizes import check_fits
+from posattn_jax.ops.initial import scaled_identity
+from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, window_sigma
+
+
+class GaussianSpan(nnx.Module):
+    """A trained Gaussian over offsets (Alfons 2022, section 3.6): its sigma for every positional dimension.
+
+    Args:
+      num_dims: p, the dimensions of the grid.
+      num_heads: h, for every head with a sigma of its own, `per_head`.
+      threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
+      mode: "multiply" (the paper) or "log_add" (adds ln G).
+      covariance: "diagonal", the parameter `sigma`, or "full", the parameter `cholesky`.
+      initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal.
+      per_head: whether every head has a sigma of its own.
+      param_dtype: of the parameter, float32 at least.
+      rngs: not needed, as nothing is drawn.
+
+    Raises:
+      ValueError: an `initial_sigma` of 0, another covariance, or `per_head` without the number of heads.
+
+    Example:
+      >>> from flax import nnx
+      >>> from posattn_jax.nnx import GaussianSpan
+      >>> span = GaussianSpan(2, num_heads=4, per_head=True, initial_sigma=0.25)
+      >>> span.sigma.shape
+      (4, 2)
+    """
+
+    def __init__(
+        self,
+        num_dims: int,
+        num_heads: int | None = None,
+        *,
+        threshold: float = 0.1,
+        mode: SpanMode = "multiply",
+        covariance: Covariance = "diagonal",
+        initial_sigma: float = 0.3,
+        per_head: bool = False,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ):
+        if initial_sigma == 0:
+            raise ValueError("initial_sigma=0: expected another value, from which a span can be learned")
+        if per_head and num_heads is None:
+            raise ValueError("per_head=True: expected num_heads with it")
+        self.num_dims, self.threshold, self.mode = num_dims, threshold, mode
+        self.covariance = covariance
+        self.num_heads = num_heads if per_head else None
+        heads, dtype = (num_heads,) if per_head else (), jnp.promote_types(jnp.float32, param_dtype)
+        key = jax.random.key(0)  # nothing is drawn with it
+        match covariance:
+            case "diagonal":
+                self.sigma = nnx.Param(jnp.full((*heads, num_dims), initial_sigma, dtype))
+            case "full":
+                shape = (*heads, num_dims, num_dims)
+                self.cholesky = nnx.Param(scaled_identity(initial_sigma)(key, shape, dtype))
+            case _:
+                raise ValueError(f'covariance="{covariance}": expected "diagonal" or "full"')
+
+    def __call__(self, tokens: Tokens) -> Extent:
+        """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode."""
+        check_fits(self, tokens, num_dims=self.num_dims, num_heads=self.num_heads or 0)
+        if self.covariance == "diagonal":
+            return Extent(self.sigma[...], self.threshold, self.mode)
+        return Extent(self.cholesky[...].reshape(-1, self.num_dims, self.num_dims), self.threshold, self.mode)
+
+
+class WindowSpan(nnx.Module):
+    """Keys within a window around the query, and no others (Ramachandran 2019).
+
+    Args:
+      half_span: in positions a dimension, on each side, at least 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from posattn_jax.nnx import PositionalSelfAttention, WindowSpan
+      >>> layer = PositionalSelfAttention(8, num_heads=2, span=WindowSpan((1, 2)), rngs=nnx.Rngs(0))
+      >>> layer(jnp.ones((1, 3, 4, 8))).shape
+      (1, 3, 4, 8)
+    """
+
+    threshold: ClassVar[float] = WINDOW_THRESHOLD
+    mode: ClassVar[SpanMode] = "multiply"
+
+    def __init__(self, half_span: Shape):
+        self.half_span = tuple(half_span)
+
+    def __call__(self, tokens: Tokens) -> Extent:
+        """As `GaussianSpan`; ValueError unless there is a half-span for every dimension."""
+        return Extent(window_sigma(self.half_span, tokens.reference_shape), self.threshold, self.mode)
