@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import posattn_jax
+import posattn_jax.nnx
 from posattn_jax.run.train import train
 from tests.project.test_readme import examples
 from tests.support.command import ROOT, environment
@@ -28,8 +29,12 @@ def test_examples_of_importing(unchecked):
     assert names["own_variables"]["params"].keys() == parts
     alike = jnp.ones((1, 48, 16))  # a neighbourhood has nothing more than its centre
     np.testing.assert_allclose(names["own"].apply(names["own_variables"], alike, (6, 8)), 0, atol=1e-5)
+    assert names["mixed"].shape == (2, 6, 8, 16)
+    assert (names["of_mixed"]["attention"]["span"]["sigma"][...] != 0).all()
+    kernel = names["params"]["projections"]["kernel"]
+    np.testing.assert_array_equal(names["native"].attention.projections.kernel[...], kernel)
     assert names["features"].shape == (2, 48, 16)
-    assert names["gradient"]["block"]["attention"]["values"]["matrices"].shape == (3, 3, 16, 1, 16)
+    assert names["gradient"]["attention"]["values"]["matrices"].shape == (3, 3, 16, 1, 16)
     assert names["outputs"].shape == (4, 48, 16)
     assert (names["of_layer"].log_sigma != 0).all()
 
@@ -69,3 +74,4 @@ def test_pages_build_without_a_warning(tmp_path):
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "api.html").read_text()
     assert all(f'id="posattn_jax.{name}"' in page for name in posattn_jax.__all__)
+    assert all(f'id="posattn_jax.nnx.{name}"' in page for name in posattn_jax.nnx.__all__)
