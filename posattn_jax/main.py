@@ -21,6 +21,7 @@
 
 Where the package is installed, `posattn` is the same as `python -m posattn_jax.main`. One run by several processes:
 launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
+--help tells the modes and the main options, --helpfull all.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
@@ -38,14 +39,25 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
-from posattn_jax.system import command_line
+from posattn_jax.system import command_line, short_help
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train import writers
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
-MODES = ("train", "evaluate", "translate", "generate", "predict", "explain", "export", "sweep", "report", "benchmark")
-_MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
+MODES = {
+    "train": "a run, which the same command continues; the default",
+    "evaluate": "a trained run, also on another grid",
+    "translate": "the lines of the standard input",
+    "generate": "text of a language model",
+    "predict": "classes of files, or of the sentences of the standard input",
+    "explain": "what a trained run attends to, as pictures",
+    "export": "a trained run as one file that needs jax alone",
+    "sweep": "every treatment and seed that a config has",
+    "report": "tables and figures of a sweep",
+    "benchmark": "updates of layouts of attention, by turns",
+}
+_MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
 _SEEDS = flags.DEFINE_list(
     "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, vmapped, in WORKDIR/SEED."
 )
@@ -92,6 +104,11 @@ FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("bench
 FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
 NO_CONFIG = dict.fromkeys(("generate", "predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of finished runs alone"}
+MAIN_FLAGS = ("config", "workdir", "mode", "treatment", "seeds", "debug")  # what --help tells of all modes
+EXAMPLES = (
+    "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
+    "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
+)
 WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
 
 
@@ -166,6 +183,24 @@ def _config() -> ConfigDict:
     return without_none(config)
 
 
+def help_text(argv: list[str]) -> str | None:
+    """What --help prints, with the options of the mode if one is named; or --helpfull. None of neither."""
+    match short_help.asked_for(argv):
+        case "short":
+            mode = short_help.mode_of(argv, MODES)
+            names = (
+                *MAIN_FLAGS,
+                *(name for name, modes in FLAGS_OF.items() if mode in modes and name not in MAIN_FLAGS),
+            )
+            options = short_help.described(flags.FLAGS, names)
+            options |= {"--config.FIELD": "A field of the config: --config.train.total_epochs=2."}
+            more = "The options of a mode: posattn --mode=MODE --help. All of them, and libraries': posattn --helpfull."
+            return short_help.write(str(__doc__).splitlines()[0], MODES, options, EXAMPLES, more)
+        case "full":
+            return f"{__doc__}\n{flags.FLAGS.get_help()}"
+    return None
+
+
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line; InputError for anything wrong with it, the config's fields included."""
     flags.FLAGS.set_gnu_getopt()  # options may follow files
@@ -205,6 +240,10 @@ def _one_line(error: BaseException) -> str:
 
 def run(argv: list[str]) -> int:
     """`main` with its flags, errors told in one line each; returns the exit code."""
+    text = help_text(argv[1:])
+    if text is not None:
+        print(text)
+        return 0
     debug = any(re.fullmatch("--?debug(=(true|1))?", argument, re.IGNORECASE) for argument in argv)
     if not debug:
         _quieten_libraries()

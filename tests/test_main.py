@@ -308,3 +308,17 @@ def test_points_from_files_to_evaluation(tmp_path):
 def test_a_summary_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert summary._git_commit() is None
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
+def test_help_is_asked_for_without_a_config(flag, capsys):
+    assert main.run(["posattn", flag]) == 0
+    page = capsys.readouterr().out
+    assert all(mode in page for mode in main.MODES) and "--workdir" in page
+    assert (len(page.splitlines()) > 60) == (flag == "--helpfull")
+
+
+def test_help_of_a_mode_has_its_options(capsys):
+    assert main.run(["posattn", "--mode=predict", "--help"]) == 0
+    page = capsys.readouterr().out
+    assert "--top" in page and "--vmap_seeds" not in page
