@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from posattn_jax import main
 from posattn_jax.run import summary
 from posattn_jax.system.files import read_metrics
 from tests.support import made_data

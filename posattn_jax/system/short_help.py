@@ -30,7 +30,18 @@ def write(
     width = max(map(len, [*modes, *main_flags])) + 2
     rows = lambda lines: [f"  {name:{width}}{text}" for name, text in lines.items()]
     page = [about, ""]
-    page += ["Modes, --mode=MODE:", *rows(modes), "", "Options:", *rows(main_flags), "", "Examples:", *(f"  {line}" for line in examples), "", more]
+    page += [
+        "Modes, --mode=MODE:",
+        *rows(modes),
+        "",
+        "Options:",
+        *rows(main_flags),
+        "",
+        "Examples:",
+        *(f"  {line}" for line in examples),
+        "",
+        more,
+    ]
     return "\n".join(page)
 
 
