@@ -40,6 +40,7 @@ setup(
             "py.typed",
             "analysis/attention_page.html",
             "analysis/attention_page.js",
+            "analysis/report_page.css",
             "ops/attention/native/*.h",  # compiled where it runs
             "ops/attention/native/*.cc",
         ]

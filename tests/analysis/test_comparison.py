@@ -38,7 +38,7 @@ def test_the_table_has_the_best_first(tmp_path):
     lines = text.split("## Costs")[1].split("## ")[0].strip().splitlines()
     assert lines[0].startswith("Best-epoch validation accuracy: means and 95% intervals of the mean (t).")
     half = 4.302652729911275 * 0.1 / 3**0.5  # t of two degrees of freedom
-    assert lines[-2:] == [
+    assert lines[-1] == tables.EXPLANATION and lines[-4:-2] == [
         "| the better one | 3 | 0.8500 | 0.7258 to 0.9742 | 1,234 | 7 | 250.0 | 3.0 | - | 90 |",
         f"| the plain one | 3 | 0.6000 | {0.6 - half:.4f} to {0.6 + half:.4f} | 1,234 | - | - | - | - | 90 |",
     ]
@@ -113,7 +113,7 @@ def test_of_losses_the_least_is_first(tmp_path):
             summary["best"]["loss"] = loss
             path.write_text(json.dumps(summary))
     runs = read_runs(tmp_path)
-    lines = tables.by_cost(runs, outcomes(runs)).splitlines()[-2:]
+    lines = tables.by_cost(runs, outcomes(runs)).splitlines()[-4:-2]
     assert [line.split(" | ")[2] for line in lines] == ["1.0000", "2.0000"]
 
 
