@@ -72,7 +72,8 @@ def check_labels(names: Sequence[str], where: object) -> None:
 
 def unknown(label: str, names: Sequence[str]) -> str:
     """What is wrong with a label that nothing was trained on."""
-    return f'label "{label}": expected one of the training data, {", ".join(names)}'
+    some = ", ".join(names[:MOST_TOLD]) + (", ..." if len(names) > MOST_TOLD else "")
+    return f'label "{label}": expected one of the training data, {some}'
 
 
 def keep(workdir: pathlib.Path, about: dict[str, Any]) -> None:

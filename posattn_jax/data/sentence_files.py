@@ -72,19 +72,18 @@ class SentenceFiles(DataSet):
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
     def load(self, reading: Reading) -> dict[str, OwnSentences]:
-        """See `DataSet`. The test part is read for what an evaluation needs to know of its size."""
+        """See `DataSet`. The test part is always read: a run is made for as many examples as the largest part has."""
         paths = own.find_parts(pathlib.Path(self.dir), tables.SUFFIXES)
         rows = {part: own.sift(self._read(path), part, "rows", self.malformed) for part, path in paths.items()}
         known = own.kept(reading.workdir)
         names = self._names(rows["train"], paths["train"]) if known is None else tuple(known["classes"])
-        metric = self._metric(names)
         subwords = tokenizer.of_start(reading) or self._tokenizer(rows["train"], paths["train"], reading)
         sources = {}
         for part, read in rows.items():
             good = own.sift(_with_targets(read, names), part, "labels", self.malformed)
             texts, targets = zip(*good, strict=True)
             examples = list(zip(*map(subwords.encode, zip(*texts, strict=True)), strict=True))
-            sources[part] = self._source(examples, targets, subwords, names, metric)
+            sources[part] = self._source(examples, targets, subwords, names)
             what = f"of {len(names)} classes" if names else "with a number"
             print(f"{part}: {len(examples):,} rows {what} in {paths[part]}")
         if "validation" not in sources:
@@ -146,10 +145,9 @@ class SentenceFiles(DataSet):
         part = "/".join((*self.sentences, self.label, self.malformed))
         return tokenizer.of_text(lines, [path], self.vocabulary_size, reading.cache, part=part)
 
-    def _source(self, examples: list, targets: Any, subwords: Tokenizer, *told: Any) -> OwnSentences:
-        names, metric = told
+    def _source(self, examples: list, targets: Any, subwords: Tokenizer, names: tuple[str, ...]) -> OwnSentences:
         arrays = np.array(targets, np.int32 if names else np.float32), np.zeros(len(examples), np.int32)
-        more = {"names": names, "metric": metric, "num_parts": len(self.sentences)}
+        more = {"names": names, "metric": self._metric(names), "num_parts": len(self.sentences)}
         return OwnSentences(examples, *arrays, self.length, subwords, **more)
 
     def classes_of(self, workdir: pathlib.Path) -> tuple[str, ...]:
@@ -157,7 +155,7 @@ class SentenceFiles(DataSet):
 
     def empty(self, workdir: pathlib.Path) -> OwnSentences:
         names = self.classes_of(workdir)
-        return self._source([], [], tokenizer.of_run(workdir), names, self._metric(names))
+        return self._source([], [], tokenizer.of_run(workdir), names)
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []
