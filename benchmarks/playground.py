@@ -3,9 +3,9 @@
   python -m posattn_jax.main --config=configs/compare.py --treatment=translution --workdir=runs/displacements \\
       --config.model.num_blocks=2 --config.model.width=32 --config.model.block.attention.num_heads=4 \\
       --config.model.pooling=mean
-  python -m benchmarks.playground [--run=runs/displacements]
+  python -m benchmarks.playground [--workdir=runs/displacements]
 
-The run may be any with Translution. Without --run the page keeps its table. Exit codes: 0 done, 2 wrong input.
+Without --workdir the page keeps its table. Exit codes: 0 done, 2 wrong input.
 """
 
 import base64
@@ -33,16 +33,15 @@ def describe(workdir: pathlib.Path) -> dict[str, Any]:
     """What the page shows of a run: of every matrix the singular values, and the cosine to the centre's.
 
     Raises:
-      InputError: no such run, or one without `Translution`.
+      InputError: no such run, or one of something else than images with `Translution`.
     """
     run, summary = trained.of_run(workdir), read_json(workdir / "summary.json")
     if summary is None:
-        raise InputError(f"--run={workdir}: not finished (it has no summary.json)")
-    values = [run.params[f"blocks_{i}"]["attention"].get("values", {}) for i in range(len(run.task.blocks))]
-    if not all("matrices" in each for each in values):
-        raise InputError(
-            f"--run={workdir}: a model without a matrix for every displacement: expected one with Translution"
-        )
+        raise InputError(f"--workdir={workdir}: not finished (it has no summary.json)")
+    layers = [run.params.get(f"blocks_{i}", {}).get("attention", {}) for i in range(len(run.task.blocks))]
+    values = [layer.get("values", {}) for layer in layers]
+    if len(run.task.grid_shape) != 2 or not all("matrices" in each for each in values):
+        raise InputError(f"--workdir={workdir}: expected one of images with Translution in every layer")
     tables = [np.moveaxis(np.asarray(each["matrices"]), -2, 0) for each in values]
     num_heads, *_, width, features = tables[0].shape
     best = summary["best"]
@@ -88,15 +87,15 @@ def _base64(array: np.ndarray) -> str:
 def parse_flags(argv: list[str]) -> flags.FlagValues:
     """The flags; InputError for anything wrong with them."""
     values = flags.FlagValues()
-    flags.DEFINE_string("run", None, "The folder of a run with Translution.", flag_values=values)
+    flags.DEFINE_string("workdir", None, "The folder of a run with Translution.", flag_values=values)
     return command_line.parse(values, argv)
 
 
 def main(argv: list[str]) -> int:
     """Writes the page; returns the exit code."""
     options = parse_flags(argv)
-    if options.run is not None:
-        write_text(PARTS / "displacements.json", json.dumps(describe(pathlib.Path(options.run))) + "\n")
+    if options.workdir is not None:
+        write_text(PARTS / "displacements.json", json.dumps(describe(pathlib.Path(options.workdir))) + "\n")
     write_text(DOCS / "playground.html", compose())
     return 0
 

@@ -15,9 +15,6 @@ function readTable() {
   const values = indices(count).map(i => [...singular.subarray((head * count + i) * size, (head * count + i + 1) * size)]);
   return { values, norms: values.map(each => Math.hypot(...each)), cosines: [...cosine.subarray(head * count, (head + 1) * count)] };
 }
-function tellDisplacement(by, [one, other], name) {
-  return by === 0 ? "the same " + name.slice(0, -1) : number(Math.abs(by), name) + " " + (by < 0 ? one : other);
-}
 function drawSingular(values, largest) {
   $("singular").replaceChildren(...values.map(value => {
     const row = document.createElement("li"), bar = document.createElement("span");
@@ -39,8 +36,8 @@ function updateTable() {
   drawColourBar($("cosinesBar"), DIVERGING, [-1, -0.5, 0, 0.5, 1]);
   drawSingular(values[at], Math.max(...values.flat()));
   const pairs = by.reduce((product, each, i) => product * (trained.grid[i] - Math.abs(each)), 1);
-  $("displacement").textContent = "Key " + tellDisplacement(by[0], ["above", "below"], "rows") + ", "
-    + tellDisplacement(by[1], ["left", "right"], "columns") + " of its query: norm " + shown(norms[at]) + ", cosine to the centre's "
+  $("displacement").textContent = "Key minus query: " + number(by[0], "rows") + ", " + number(by[1], "columns")
+    + ". Norm " + shown(norms[at]) + ", cosine to the centre's "
     + cosines[at].toFixed(2) + "; " + whole(pairs) + " of " + whole(trained.grid.reduce((a, b) => a * b) ** 2)
     + " pairs are so far apart.";
 }

@@ -1,7 +1,6 @@
 """The page to play with: its formulas are the package's, its figures those of the committed runs, its table a run's."""
 
 import base64
-import itertools
 import json
 import math
 import shutil
@@ -27,7 +26,6 @@ from tests.support.command import ROOT
 from tests.support.made_runs import make_digits
 from tests.support.pages import needs_browser, visit
 
-RESULTS = ROOT / "benchmarks" / "results" / "cpu" / "rivals"
 # Grid, standard deviations, correlation, threshold.
 SPANS = [
     ((8, 8), (0.3, 0.2), 0.0, 0.1),
@@ -125,26 +123,28 @@ def test_weights_of_equal_scores_are_the_packages(mode):
     np.testing.assert_allclose(found, weights[0, 0, row], rtol=1e-4, atol=1e-9)
 
 
+def measured(name):
+    """Milliseconds of the layout "native", by case, features a head, and pass."""
+    points = read_json(ROOT / "benchmarks" / "results" / "cpu" / "rivals" / name)["points"]
+    return {(p["case"], p["head_dim"], p["pass"]): p["rivals"]["native"]["median_ms"] for p in points}
+
+
 @needs_node
 def test_predictions_are_what_the_committed_runs_bear_out():
     """Rounded outwards to tenths."""
-    windows, all_pairs = (
-        {
-            (p["case"], p["head_dim"], p["pass"]): p["rivals"]["native"]["median_ms"]
-            for p in read_json(RESULTS / name)["points"]
-        }
-        for name in ("windows.json", "all_pairs.json")
-    )
-    ratios = []
-    for case, whole in (("2d64_half8", "2d64"), ("1d1024_half51", "1d1024")):
+    windows, all_pairs = measured("windows.json"), measured("all_pairs.json")
+    shares, ratios = [], []
+    for (case, *rest), milliseconds in windows.items():
         shape, half, *_ = CASES[case]
-        share = layout.pairs(shape, half) / math.prod(shape) ** 2
-        for rest in itertools.product((8, 64), ("forward", "forward_backward")):
-            ratios.append(windows[(case, *rest)] / all_pairs[(whole, *rest)] / share)
+        shares.append(layout.pairs(shape, half) / math.prod(shape) ** 2)
+        ratios.append(milliseconds / all_pairs[(case.split("_")[0], *rest)] / shares[-1])
     least, most = math.floor(10 * min(ratios)) / 10, math.ceil(10 * max(ratios)) / 10
     (found,) = ask_page("predicted(share)", [{"share": 0.5}])
     assert found == pytest.approx([least * 0.5, most * 0.5])
-    assert f"by {least} to {most}" in " ".join((playground.PARTS / "page.html").read_text().split())
+    text = " ".join((playground.PARTS / "page.html").read_text().split())
+    assert f"by {least} to {most}." in text
+    assert f"computed {min(shares):.2f} to {max(shares):.2f} of all pairs".replace("0.", ".") in text
+    assert {case for case, *_ in windows} == {"2d64_half8", "1d1024_half51", "2d32_half4", "2d32_half2"}, "as it says"
 
 
 def test_the_page_is_made_of_its_parts():
@@ -187,12 +187,10 @@ def test_the_table_of_a_run(tmp_path):
 
 
 def test_a_run_without_such_a_table_is_named(digits_run, monkeypatch, capsys):
-    assert playground.run(["", f"--run={digits_run}"]) == 2
+    assert playground.run(["", f"--workdir={digits_run}"]) == 2
     assert capsys.readouterr().err.endswith("digits: not finished (it has no summary.json)\n")
     monkeypatch.setattr(playground, "read_json", lambda path: {"best": {}})
-    with pytest.raises(
-        InputError, match="a model without a matrix for every displacement: expected one with Translution"
-    ):
+    with pytest.raises(InputError, match="expected one of images with Translution in every layer"):
         playground.describe(digits_run)
 
 
@@ -208,4 +206,4 @@ def test_what_the_page_tells():
     layer, middle = made["layers"][0], math.prod(2 * size - 1 for size in made["grid"]) // 2
     singular = decode(layer["singular"], np.uint8).reshape(-1, made["features"])[middle] / 255 * layer["largest"]
     norm = float(f"{np.linalg.norm(singular):.3g}")
-    assert f"the same row, the same column of its query: norm {norm:g}, cosine to the centre's 1.00" in dom
+    assert f"Key minus query: 0 rows, 0 columns. Norm {norm:g}, cosine to the centre's 1.00" in dom
