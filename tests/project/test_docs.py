@@ -61,7 +61,7 @@ def test_a_data_set_and_a_task_of_your_own(tmp_path, monkeypatch):
 def test_every_page_is_in_the_index():
     docs = ROOT / "docs"
     trees = re.findall(r"```{toctree}\n(.*?)```", (docs / "index.md").read_text(), re.DOTALL)
-    listed = {line for tree in trees for line in tree.split() if not line.startswith(":")}
+    listed = {page for tree in trees for page in re.findall(r"^(?:.+<)?([\w/]+)>?$", tree, re.MULTILINE)}
     found = {page for name in listed for page in docs.glob(f"{name}.*") if page.suffix in (".md", ".rst")}
     pages = {page for page in docs.rglob("*") if page.suffix in (".md", ".rst")}
     assert found == pages - {docs / "index.md"}
