@@ -72,6 +72,7 @@ def test_pages_build_without_a_warning(tmp_path):
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "docs", tmp_path]
     result = subprocess.run(build, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+    assert 'href="playground.html"' in (tmp_path / "index.html").read_text() and (tmp_path / "playground.html").exists()
     page = (tmp_path / "api.html").read_text()
     assert all(f'id="posattn_jax.{name}"' in page for name in posattn_jax.__all__)
     assert all(f'id="posattn_jax.nnx.{name}"' in page for name in posattn_jax.nnx.__all__)
