@@ -26,6 +26,7 @@ from posattn_jax.axes import (
 )
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.linear import from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
@@ -39,7 +40,7 @@ from posattn_jax.ops.initial import XAVIER
 STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")
 
 
-class PositionalSelfAttention(nn.Module):
+class PositionalSelfAttention(Composite):
     """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
 
       y = o(gate(attend(projections(x)))), attend as `relative_attention`

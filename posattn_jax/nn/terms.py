@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Key, Query
 from posattn_jax.nn.checks import check_parts
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
@@ -83,7 +84,7 @@ class RotaryContent(nn.Module):
         return Scores(query=rotate(query, *place), key=rotate(key, *place))
 
 
-class Positional(nn.Module):
+class Positional(Composite):
     """q_t . E_{s-t}, E given by the encoding; with it what E is made of, where the encoding tells.
 
     Attributes:
@@ -205,7 +206,7 @@ class RelativeBias(nn.Module):
         return Scores(relative_bias=over_offsets(beta, tokens.table_shape, self.outside))
 
 
-class KeyPositional(nn.Module):
+class KeyPositional(Composite):
     """k_s . F_{t-s}, F given by the encoding: keys score the way to the query (Chang 2021, key-based convolution).
 
     Attributes:
