@@ -80,6 +80,7 @@ class RotaryContent(nn.Module):
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("RotaryContent turns by places on a grid: points have none")
+        tokens.check_one_grid(self)
         place = tokens.grid_shape, self.base, tokens.step, tokens.num_class_tokens
         return Scores(query=rotate(query, *place), key=rotate(key, *place))
 
@@ -201,6 +202,7 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        tokens.check_one_grid(self)
         kernel_shape = check_kernel(self.kernel_shape, tokens.grid_shape)
         beta = self.param("beta", self.bias_init, (*kernel_shape, tokens.num_heads), self.param_dtype)
         return Scores(relative_bias=over_offsets(beta, tokens.table_shape, self.outside))
