@@ -15,6 +15,7 @@ from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import MASK, Tokenizer
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 
@@ -126,10 +127,10 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
     """The pairs of some text files, tokenised if the cache does not have them; InputError where there is no line."""
 
     def make(temporary: pathlib.Path) -> None:
-        print(f"tokenising {len(files)} files ...")
         pairs = array.array("q")
         rows = _paired(lines.encoded(text_files.lines(files), tokenizer), pairs)
-        lines.write(rows, tokenizer, temporary)
+        with doing(f"tokenising {len(files)} files", after=0.0):
+            lines.write(rows, tokenizer, temporary)
         np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
 
     folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', lines.VERSION, tokenizer.sha256)[:16]}"

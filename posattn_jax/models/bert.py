@@ -15,6 +15,7 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.projections import LinearProjections
@@ -65,7 +66,7 @@ def bert_block(
     )
 
 
-class Bert(nn.Module):
+class Bert(Composite):
     """Token ids to features, as ELECTRA's BERT-small and BERT-base (Chang 2021, appendix A.1).
 
       x = Linear(drop(LN(scale (token + segment) + position)));  blocks(x)
@@ -198,7 +199,7 @@ class Bert(nn.Module):
         return self.token_embedding.attend(embedded)
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(Composite):
     """Which token stands where: logits = LN(gelu(Linear(features))) . embeddings + bias, the encoder's embeddings.
 
     Attributes:
@@ -245,7 +246,7 @@ class MaskedLanguageModel(nn.Module):
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(Composite):
     """One vector a sequence: Linear(drop(tanh(Linear(features of the first token)))).
 
     Attributes:

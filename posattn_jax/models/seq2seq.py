@@ -13,6 +13,7 @@ from posattn_jax.axes import Array, Features, Float, Int
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between
@@ -23,7 +24,7 @@ TokenIds = Int[Array, "b t"]
 Kept = tuple[dict[str, Array], ...]  # of every block
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Composite):
     """From source tokens and the target so far to the next target token.
 
     Normalised first, with a layer norm after each stack. Source, target and output share one matrix of embeddings,

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
 from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.linear import to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
@@ -36,7 +37,7 @@ def per_head(heads: Heads, init: Initializer) -> Initializer:
     return initialise
 
 
-class DotProducts(nn.Module):
+class DotProducts(Composite):
     """(W^q a_t) . (W^k b_s + d_{s-t}) / sqrt(d): content or position on either side, relative positions on the keys'.
 
       query       keys                     what it is

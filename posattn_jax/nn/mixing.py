@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, GridFeatures, GridMask, PointPositions, Shape
 from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.linear import from_heads, to_heads
@@ -21,7 +22,7 @@ from posattn_jax.ops import scores
 from posattn_jax.ops.initial import XAVIER
 
 
-class TokenMixing(nn.Module):
+class TokenMixing(Composite):
     """Multi-head mixing of tokens whose weights are one replaceable part, values and gate others (Schmidt 2023).
 
       c_t = sum_s alpha_ts values(W^v x_s);  o(gate(y_t, c_t));  alpha = softmax_s(energies), or energies as they are

@@ -118,7 +118,7 @@ def meets_other_texts(files, bert, capsys):
         train(text_config(files, dir=str(damaged)), bert)
     capsys.readouterr()
     evaluate(config, bert)
-    assert "training a tokenizer" not in capsys.readouterr().out
+    assert "training a tokenizer" not in capsys.readouterr().err
     assert read(bert / "evaluation.json")["validation"]["perplexity"] > 1
 
 

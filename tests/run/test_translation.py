@@ -113,7 +113,7 @@ def averages(workdir):
 def is_evaluated(files, workdir, capsys):
     capsys.readouterr()
     evaluate(config_of(files), workdir)
-    out, results = capsys.readouterr().out, read(workdir / "evaluation.json")
+    (out, err), results = capsys.readouterr(), read(workdir / "evaluation.json")
     for part in ("validation", "test"):
         assert 0 <= results[part]["bleu"] <= 100 and results[part]["perplexity"] > 1
         assert "tok:13a" in results[part]["bleu_signature"]
@@ -124,7 +124,7 @@ def is_evaluated(files, workdir, capsys):
         assert {len(each) for each in lines.values()} == {results[part] and len(lines["source"])}
     assert lines["source"] == (files / "test.qa").read_text().splitlines()
     assert lines["reference"] == (files / "test.qb").read_text().splitlines()
-    assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in out
+    assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in err
 
 
 def translates(workdir, monkeypatch):
