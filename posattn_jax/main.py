@@ -7,7 +7,7 @@
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --vmap_seeds=2]
                              [--config.train.total_epochs=2 ...]
-  python -m posattn_jax.main --mode=report --workdir=runs/sweep
+  python -m posattn_jax.main --mode=report --workdir=runs/sweep [MORE_FOLDERS_OF_THE_SWEEP ...]
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.task.decoding.beam_size=1]
   python -m posattn_jax.main --mode=generate --workdir=runs/char_lm --prompt="The " [--length=500]
@@ -109,7 +109,7 @@ EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
-WITH_ARGUMENTS = ("predict", "explain")  # the other modes take options alone
+WITH_ARGUMENTS = ("predict", "explain", "report")  # the other modes take options alone
 
 
 def main(argv: list[str]) -> int:
@@ -163,7 +163,7 @@ def main(argv: list[str]) -> int:
         case "report":
             from posattn_jax.analysis import report
 
-            report.write(workdir)
+            report.write(workdir, [pathlib.Path(folder) for folder in argv[1:]])
         case "benchmark":
             from posattn_jax.run import benchmark
 
