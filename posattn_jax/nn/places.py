@@ -50,7 +50,7 @@ class Places:
     key: Int[Array, "_ s p"]
     key_mask: KeyMask | None = None
     query_segments: SegmentIds | None = None
-    key_segments: SegmentIds | None = None
+    key_segments: Int[Array, "b s"] | None = None
     is_causal: bool = False
     length_ratio: float = 1.0
     query_features: Float[Array, "_ t c"] | None = None
