@@ -76,10 +76,11 @@ def trains(files, workdir):
 
 
 @pytest.mark.slow
-def test_killed_and_restarted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("packed", [False, True])
+def test_killed_and_restarted(tmp_path, monkeypatch, packed):
     """And ends bit for bit the same."""
     files, workdir = write_parallel(tmp_path), tmp_path / "run"
-    train(config_of(files), workdir)
+    train(config_of(files, packed=packed), workdir)
     update, done, killed = Program.update, [], files / "killed"
 
     def update_or_die(program, *arguments):
@@ -91,9 +92,9 @@ def test_killed_and_restarted(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Program, "update", update_or_die)
         with pytest.raises(Killed):
-            train(config_of(files), killed)
+            train(config_of(files, packed=packed), killed)
     assert not (killed / "summary.json").exists()
-    train(config_of(files), killed)
+    train(config_of(files, packed=packed), killed)
     assert figures_of(killed) == figures_of(workdir)
 
 
