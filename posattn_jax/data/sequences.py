@@ -78,8 +78,9 @@ class Sentences:
       tokenizer: that made the ids.
       num_skipped: the malformed lines that were left out.
       num_ids: as many as the largest labelled part of the task has examples; 0: not known.
-      num_labels: how many labels there are; 0: a number is to be told.
-      metric: what GLUE judges what is told by.
+      names: of the labels, by number; (): a number is to be told.
+      metric: what is told is judged by.
+      num_parts: how many sentences an example has; 0: one or two.
     """
 
     examples: Sequence[Sequence[np.ndarray]]
@@ -89,8 +90,9 @@ class Sentences:
     tokenizer: Tokenizer
     num_skipped: int = 0
     num_ids: int = 0
-    num_labels: int = 0
+    names: tuple[str, ...] = ()
     metric: Metric = "accuracy"
+    num_parts: int = 0
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -98,7 +100,7 @@ class Sentences:
     @property
     def knows(self) -> dict[str, Any]:
         """See `batches.Source`."""
-        own = {"num_outputs": self.num_labels or 1, "metric": self.metric, "num_examples": self.num_ids}
+        own = {"num_outputs": len(self.names) or 1, "metric": self.metric, "num_examples": self.num_ids}
         return known(self.tokenizer, self.length) | own
 
     @property
@@ -106,10 +108,10 @@ class Sentences:
         """How many are longer than a sequence, and are cut."""
         return sum(bool(sum(map(len, parts)) > room(self.length, len(parts))) for parts in self.examples)
 
-    def select(self, kept: slice) -> "Sentences":
-        """Some of them."""
-        parts = {name: getattr(self, name)[kept] for name in ("examples", "targets", "groups")}
-        return dataclasses.replace(self, **parts)
+    def select(self, kept: np.ndarray | slice) -> "Sentences":
+        """Those with these numbers, in this order."""
+        examples = [self.examples[i] for i in np.arange(len(self))[kept]]
+        return dataclasses.replace(self, examples=examples, targets=self.targets[kept], groups=self.groups[kept])
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""

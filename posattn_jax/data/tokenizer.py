@@ -125,6 +125,14 @@ def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = ""
     return tokenizer
 
 
+def of_start(reading: Reading) -> Tokenizer | None:
+    """That of a run that has begun, or else of the one that it starts from; None: there is neither."""
+    workdir = reading.workdir
+    has_begun = workdir is not None and (workdir / HASH_FILE).exists()
+    kept_in = workdir if has_begun else reading.pretrained
+    return None if kept_in is None else of_run(kept_in)
+
+
 def train(
     sentences: Iterable[str],
     vocabulary_size: int,

@@ -44,10 +44,9 @@ def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any])
         raise RunError(f"{member.checkpoints.folder}: the checkpoints are gone")
     made = jax.device_get(describe(restored[0].params))
     arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
-    if isinstance(member.data.validation_source, GridImages):
-        image = member.data.validation_source.pixels(np.arange(1))[0]
-        if image.ndim == 3:  # no clip
-            arrays["image"] = image
+    judged_by = member.data.validation_source
+    if isinstance(judged_by, GridImages) and judged_by.images.are_pictures:
+        arrays["image"] = judged_by.pixels(np.arange(1))[0]
     return arrays
 
 

@@ -133,7 +133,7 @@ def test_chosen_layers_heads_and_files(digits_run, tmp_path, capsys):
     page, code = page_of(digits_run, [str(tmp_path / "bad.png"), str(name)], layers=["2"], heads=["2"])
     assert code == 2
     assert capsys.readouterr().err == (
-        f"posattn_jax: error: {tmp_path / 'bad.png'}: cannot be read as PNG or JPEG (it is neither)\n"
+        f"posattn_jax: error: {tmp_path / 'bad.png'}: cannot be read as PNG, JPEG or WebP (it is none of them)\n"
     )
     assert [layer["number"] for layer in page["layers"]] == [2] and page["heads"] == [2]
     assert [each["title"] for each in page["examples"]] == [str(name)]
