@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from posattn_jax.data.packing import joined
 from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, Tokenizer, keep
 
 Ids = np.ndarray
@@ -48,21 +49,21 @@ def cut(parts: Sequence[Ids], length: int) -> list[Ids]:
     return [first[:for_first], second[:for_second]]
 
 
-def lay_out(examples: Sequence[Sequence[Ids]], length: int) -> dict[str, np.ndarray]:
-    """{"tokens" [b t], "segments" [b t]}, both int32: examples of one part or two, cut to `length`, and padded.
+def laid_out(parts: Sequence[Ids], length: int) -> tuple[Ids, Ids]:
+    """An example of one part or two, cut to `length`: its tokens, and their segments.
 
     Segments are 0, and 1 in the second part and at its [SEP].
     """
-    tokens = np.full((len(examples), length), PAD, np.int32)
-    segments = np.zeros_like(tokens)
-    for row, segment, parts in zip(tokens, segments, examples, strict=True):
-        row[0], start = CLS, 1
-        for number, part in enumerate(cut(parts, length)):
-            end = start + len(part) + 1
-            row[start:end] = *part, SEP
-            segment[start:end] = number
-            start = end
-    return {"tokens": tokens, "segments": segments}
+    pieces = [np.append(part, SEP) for part in cut(parts, length)]
+    segments = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
+    return np.concatenate([[CLS], *pieces]), np.append(0, segments)
+
+
+def lay_out(rows: Sequence[Sequence[Sequence[Ids]]], length: int) -> dict[str, np.ndarray]:
+    """{"tokens" [b t], "segments" [b t]}, both int32: the examples of each row, one after the other, and padding."""
+    sides = [[laid_out(parts, length) for parts in row] for row in rows]
+    named = enumerate(("tokens", "segments"))
+    return {name: joined([[example[i] for example in row] for row in sides], length) for i, name in named}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +119,5 @@ class Sentences:
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
-        laid_out = lay_out([self.examples[each] for each in ids], self.length)
         own = {"targets": self.targets[ids], "groups": self.groups[ids], "ids": np.asarray(ids, np.int32)}
-        return laid_out | own
+        return lay_out([[self.examples[each]] for each in ids], self.length) | own

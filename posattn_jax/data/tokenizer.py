@@ -17,6 +17,7 @@ import numpy as np
 from posattn_jax.data import text_files
 from posattn_jax.data.data_set import Reading
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_text
 
@@ -212,8 +213,8 @@ def of_text(
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
-        print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
+        with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):
+            keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
     return read(path)
 
 

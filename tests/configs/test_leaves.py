@@ -43,7 +43,10 @@ OFF = {
     ("VisionTransformer", "embedding_init"): lambda part: not part.absolute_positions and part.pooling != "class",
 }
 OFF |= dict.fromkeys(
-    [("PositionalSelfAttention", name) for name in ("kernel_init", "bias_init", "param_dtype")],
+    [
+        ("PositionalSelfAttention", name)
+        for name in ("kernel_init", "bias_init", "use_bias", "precision", "dot_general", "param_dtype")
+    ],
     lambda part: not part.use_output,
 )
 PACKAGE = str(pathlib.Path(posattn_jax.__file__).parent)

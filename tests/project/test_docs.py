@@ -25,6 +25,8 @@ def test_examples_of_importing(unchecked):
     assert names["intermediates"]["intermediates"]["sigma"][0].shape == (2,)
     assert names["contrasts"].shape == (1, 48, 16)
     assert names["cache"].length == 4 and int(names["cache"].step) == 64
+    assert names["looked"].shape == names["decoded"].shape
+    assert names["look_variables"]["params"]["projections"]["key_value_kernel"].shape == (32, 2, 2, 8)
     parts = {"terms_0", "terms_1", "projections", "gate", "output"}
     assert names["own_variables"]["params"].keys() == parts
     alike = jnp.ones((1, 48, 16))  # a neighbourhood has nothing more than its centre
