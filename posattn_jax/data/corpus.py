@@ -86,28 +86,34 @@ class Text(DataSet):
     length: int = 128
 
     name: ClassVar[str] = "text"
+    num_sentences: ClassVar[tuple[int, ...]] = (1, 2)
+    examples: ClassVar[str] = "pairs of lines"
 
     def __post_init__(self):
         sequences.check_length(self.length)
         if self.vocabulary_size <= MASK + 1:
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
-    def load(self, reading: Reading) -> dict[str, SentencePairs]:
+    def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
         make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
         subwords = tokenizer.of_reading(reading, make)
-        train = of_text(files, subwords, self.length, cache)
+        train = self.read(files, subwords, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
-            validation = of_text(held_out, subwords, self.length, cache)
+            validation = self.read(held_out, subwords, cache)
         else:
             train, validation = split(train, reading.seed, train_share=0.95)
         if not len(train):
-            raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
+            raise InputError(f"data.dir={self.dir}: expected at least 2 {self.examples}, to be split")
         parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
-        sequences.tell_what_is_cut(parts, "pairs of lines")
+        sequences.tell_what_is_cut(parts, self.examples)
         return parts
+
+    def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> Any:
+        """The examples of some text files, tokenised if the cache does not have them."""
+        return of_text(files, subwords, self.length, cache)
 
     def files(self) -> Files:
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
@@ -117,7 +123,7 @@ class Text(DataSet):
                 found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
         return found
 
-    def empty(self, workdir: pathlib.Path) -> SentencePairs:
+    def empty(self, workdir: pathlib.Path) -> Any:
         ids, starts, pairs = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros((0, 2), np.int64)
         return SentencePairs(ids, starts, pairs, self.length, tokenizer.of_run(workdir))
 

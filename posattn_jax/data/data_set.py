@@ -39,10 +39,12 @@ class DataSet:
     Attributes:
       name: of the set, for people.
       classes: the names of its labels, by number; (): it has none.
+      num_sentences: how many sentences an example may have; (): it has none.
     """
 
     name: str
     classes: tuple[str, ...] = ()
+    num_sentences: tuple[int, ...] = ()
 
     def load(self, reading: Reading) -> dict[str, Any]:
         """The sources that a run trains on and is judged by, "train" and "validation".

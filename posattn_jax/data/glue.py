@@ -112,6 +112,11 @@ class Glue(DataSet):
         """The labels, by number; (): a number is told."""
         return self.task.labels
 
+    @property
+    def num_sentences(self) -> tuple[int, ...]:
+        """One, or two."""
+        return (len(self.task.sentences),)
+
     def load(self, reading: Reading) -> dict[str, Sentences]:
         """See `DataSet`; "validation" is the development set, and a test set is "unlabelled"."""
         workdir = reading.workdir

@@ -12,7 +12,16 @@ import pytest
 from ml_collections import ConfigDict
 
 import posattn_jax
-from configs import bert_tiny, digits, glue, nmt_multi30k, reconstruction, translution_moving_mnist, translution_points
+from configs import (
+    bert_tiny,
+    digits,
+    glue,
+    nmt_multi30k,
+    reconstruction,
+    translution_moving_mnist,
+    translution_points,
+    word_order,
+)
 from posattn_jax.build import experiment
 from posattn_jax.build.names import class_of
 from posattn_jax.data import tokenizer
@@ -141,6 +150,11 @@ def text(folder):
     return bert_tiny.get_config("tiny")
 
 
+def words(folder):
+    write_text(folder)
+    return word_order.get_config("tiny")
+
+
 def rte(folder):
     write_rte(folder)
     config = glue.get_config("tiny")
@@ -155,7 +169,9 @@ def parallel(folder):
     return config
 
 
-@pytest.mark.parametrize("make", [moving, points, text, rte, parallel, lambda _: reconstruction.get_config("tiny")])
+@pytest.mark.parametrize(
+    "make", [moving, points, text, words, rte, parallel, lambda _: reconstruction.get_config("tiny")]
+)
 def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
     config = make(tmp_path)
     if "dir" in config.data:
