@@ -4,8 +4,9 @@ python launch/english_text.py FROM data/english   (what FROM holds: see there; o
 python -m posattn_jax.main --config=configs/word_order.py:composite --workdir=runs/NAME \
     --config.data.dir=data/english/train --config.data.validation_dir=data/english/validation
 python -m posattn_jax.main --config=configs/word_order.py --mode=sweep --workdir=runs/word_order ...
-Hardware and time: TODO
-Expected validation accuracy: TODO
+Hardware and time: one CPU core; 100 updates of composite take about 40 CPU seconds (on a crowded machine): a run an
+estimated 15 minutes with its evaluations, the sweep of 30 runs 7 hours. Expected validation accuracy: of none 1 / 3, by
+construction; the others have not been run.
 composite (also ""), none, absolute, fixed, dynamic, rposnet; tiny (tests).
 """
 

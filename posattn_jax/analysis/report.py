@@ -120,7 +120,8 @@ def to_html(text: str, folder: pathlib.Path, title: str) -> str:
 
     body = re.sub(r'src="(figures/[^"]*)"', embed, markdown.markdown(text, extensions=["tables"]))
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{html.escape(title)}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 

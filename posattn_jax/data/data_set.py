@@ -39,12 +39,10 @@ class DataSet:
     Attributes:
       name: of the set, for people.
       classes: the names of its labels, by number; (): it has none.
-      num_sentences: how many sentences an example may have; (): it has none.
     """
 
     name: str
     classes: tuple[str, ...] = ()
-    num_sentences: tuple[int, ...] = ()
 
     def load(self, reading: Reading) -> dict[str, Any]:
         """The sources that a run trains on and is judged by, "train" and "validation".
@@ -63,6 +61,10 @@ class DataSet:
     def empty(self, workdir: pathlib.Path) -> Source:
         """A source without an example, for the run in `workdir`; its files need not be there."""
         raise NotImplementedError
+
+    def classes_of(self, workdir: pathlib.Path) -> tuple[str, ...]:
+        """The names of the labels of the run in `workdir`, by number; the files need not be there."""
+        return self.classes
 
     def again(self, source: Source) -> Source:
         """The examples of a source, laid out as this data set says."""

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from posattn_jax.data import lines, sequences, text_files, tokenizer
-from posattn_jax.data.corpus import Text
+from posattn_jax.data.corpus import Corpus
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 LEAST = 3  # different words before the last: of fewer there may be no order but those of one swap
@@ -26,6 +27,7 @@ class WordSequences:
       numbers: [n] which of these sentences are the examples.
       length: t, of a sequence.
       tokenizer: that made the ids.
+      num_parts: see `sequences.Sentences`.
     """
 
     ids: np.ndarray
@@ -33,6 +35,8 @@ class WordSequences:
     numbers: np.ndarray
     length: int
     tokenizer: Tokenizer
+
+    num_parts: ClassVar[int] = 1
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -61,7 +65,7 @@ class WordSequences:
 
         Words are numbered from 1, a word's pieces all alike; [CLS] has 0, and what follows the last word its number.
         """
-        laid_out = sequences.lay_out([[self._sentence(each)] for each in self.numbers[ids].tolist()], self.length)
+        laid_out = sequences.lay_out([[[self._sentence(each)]] for each in self.numbers[ids].tolist()], self.length)
         words = np.cumsum(self.tokenizer.begins_word[laid_out["tokens"]], axis=1, dtype=np.int32)
         return laid_out | {"words": words, "ids": np.asarray(ids, np.int32)}
 
@@ -70,15 +74,14 @@ class WordSequences:
 
 
 @dataclasses.dataclass(frozen=True)
-class Words(Text):
-    """Text as sentences, a line each, cut into subwords of its own; for most fields see `Text`.
+class Words(Corpus):
+    """Text as sentences, a line each; for the fields see `Corpus`.
 
     A word is what stands between white space. Sentences are left out which, cut to `length`, have fewer than three
     different words before the last.
     """
 
     name: ClassVar[str] = "words"
-    num_sentences: ClassVar[tuple[int, ...]] = (1,)
     examples: ClassVar[str] = "sentences"
 
     def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> WordSequences:
@@ -98,8 +101,8 @@ class Words(Text):
                     yield ids
 
         def make(temporary: pathlib.Path) -> None:
-            print(f"tokenising {len(files)} files ...")
-            lines.write(long_enough(lines.encoded(text_files.lines(files), subwords)), subwords, temporary)
+            with doing(f"tokenising {len(files)} files", after=0.0):
+                lines.write(long_enough(lines.encoded(text_files.lines(files), subwords)), subwords, temporary)
             np.save(temporary / "num_lines.npy", num_lines)
 
         folder = cache / f"words-{text_files.fingerprint(files, lines.VERSION, subwords.sha256, room)[:16]}"

@@ -143,9 +143,13 @@ class SequenceTask(BlockTask):
     def apply(
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Array, dict[str, Any]]:
-        """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off."""
+        """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off.
+
+        Rows that several sequences share have "segment_ids": see `Bert`.
+        """
         tokens = batch["tokens"]
         inputs |= {"segments": batch["segments"], "key_mask": tokens != self.pad_id}
+        inputs["segment_ids"] = batch.get("segment_ids")
         return self._applied(params, rng, tokens, **inputs)
 
     def describe(self, params: Params) -> Any:

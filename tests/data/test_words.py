@@ -79,7 +79,7 @@ def test_what_is_cut_has_three_words_before_the_last(tmp_path, subwords):
 def test_load_splits_by_seed_and_reads_again_what_is_cached(tmp_path, capsys):
     data = Words(str(write_text(tmp_path / "text")), vocabulary_size=50, length=30)
     first, again, other = (data.load(Reading(seed, tmp_path / "cache")) for seed in (1, 1, 2))
-    assert capsys.readouterr().out.count("tokenising") == 1
+    assert capsys.readouterr().err.count("tokenising 2 files") == 1
     assert (len(first["train"]), len(first["validation"])) == (570, 30)
     np.testing.assert_array_equal(first["validation"].numbers, again["validation"].numbers)
     assert (first["validation"].numbers != other["validation"].numbers).any()
