@@ -25,6 +25,7 @@ _logger = logging.getLogger(__name__)
 
 PAD, CLS, SEP, MASK = SPECIALS = range(4)
 BEGIN, END = CLS, SEP  # of a sentence that is translated into
+WORD_MARK = "\u2581"  # what SentencePiece writes for white space, at the start of pieces
 MODEL_FILE, HASH_FILE = "tokenizer.model", "tokenizer.sha256"  # in a run folder
 # Of larger texts so many lines are drawn: more change the pieces little, and take memory.
 MOST_LINES = 1_000_000
@@ -57,6 +58,12 @@ class Tokenizer:
     def vocabulary_size(self) -> int:
         """The pieces and the special tokens."""
         return self._processor.vocab_size() + len(SPECIALS)
+
+    @functools.cached_property
+    def begins_word(self) -> np.ndarray:
+        """[vocabulary_size] Whether a token is the first piece of a word, before which there is white space."""
+        pieces = self.pieces(np.arange(len(SPECIALS), self.vocabulary_size))
+        return np.array([False] * len(SPECIALS) + [piece.startswith(WORD_MARK) for piece in pieces])
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """The ids of each sentence, without special tokens."""
