@@ -61,7 +61,8 @@ class SentencePairs:
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""
         examples = [[self._line(line) for line in range(first, first + num)] for first, num in self.pairs[ids]]
-        return sequences.lay_out(examples, self.length) | {"ids": np.asarray(ids, np.int32)}
+        laid_out = sequences.lay_out(examples, self.length, self.tokenizer.specials)
+        return laid_out | {"ids": np.asarray(ids, np.int32)}
 
     def _line(self, number: int) -> np.ndarray:
         return self.ids[self.starts[number] : self.starts[number + 1]]

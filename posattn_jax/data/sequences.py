@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, Tokenizer, keep
+from posattn_jax.data.tokenizer import SPECIALS, Specials, Tokenizer, keep
 
 Ids = np.ndarray
 Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
@@ -22,7 +22,8 @@ def check_length(length: int) -> None:
 def known(tokenizer: Tokenizer, length: int) -> dict[str, Any]:
     """What sources of sequences know: see `batches.Source`."""
     sizes = {"input_shape": (length,), "max_length": length, "vocabulary_size": tokenizer.vocabulary_size}
-    return sizes | {"num_special": len(SPECIALS), "mask_id": MASK, "pad_id": PAD}
+    specials = tokenizer.specials
+    return sizes | {"num_special": tokenizer.num_special, "mask_id": specials.mask, "pad_id": specials.pad}
 
 
 def tell_what_is_cut(parts: Mapping[str, Any], what: str) -> None:
@@ -48,18 +49,18 @@ def cut(parts: Sequence[Ids], length: int) -> list[Ids]:
     return [first[:for_first], second[:for_second]]
 
 
-def lay_out(examples: Sequence[Sequence[Ids]], length: int) -> dict[str, np.ndarray]:
+def lay_out(examples: Sequence[Sequence[Ids]], length: int, specials: Specials = SPECIALS) -> dict[str, np.ndarray]:
     """{"tokens" [b t], "segments" [b t]}, both int32: examples of one part or two, cut to `length`, and padded.
 
     Segments are 0, and 1 in the second part and at its [SEP].
     """
-    tokens = np.full((len(examples), length), PAD, np.int32)
+    tokens = np.full((len(examples), length), specials.pad, np.int32)
     segments = np.zeros_like(tokens)
     for row, segment, parts in zip(tokens, segments, examples, strict=True):
-        row[0], start = CLS, 1
+        row[0], start = specials.cls, 1
         for number, part in enumerate(cut(parts, length)):
             end = start + len(part) + 1
-            row[start:end] = *part, SEP
+            row[start:end] = *part, specials.sep
             segment[start:end] = number
             start = end
     return {"tokens": tokens, "segments": segments}
@@ -116,6 +117,6 @@ class Sentences:
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
-        laid_out = lay_out([self.examples[each] for each in ids], self.length)
+        laid_out = lay_out([self.examples[each] for each in ids], self.length, self.tokenizer.specials)
         own = {"targets": self.targets[ids], "groups": self.groups[ids], "ids": np.asarray(ids, np.int32)}
         return laid_out | own

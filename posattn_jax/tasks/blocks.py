@@ -145,8 +145,16 @@ class SequenceTask(BlockTask):
     ) -> tuple[Array, dict[str, Any]]:
         """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off."""
         tokens = batch["tokens"]
-        inputs |= {"segments": batch["segments"], "key_mask": tokens != self.pad_id}
-        return self._applied(params, rng, tokens, **inputs)
+        return self._applied(params, rng, tokens, **self._beside(batch), **inputs)
+
+    def encode(self, params: Params, batch: dict[str, Array], **inputs: Any) -> Any:
+        """Features [b t c] and intermediates of a batch, of the encoder alone: no head is needed."""
+        fields = self._beside(batch) | {"span_bounds": self.span_bounds, "return_intermediates": True}
+        return self.model.encoder.apply({"params": params["encoder"]}, batch["tokens"], **fields, **inputs)
+
+    def _beside(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """What the model is given beside the tokens."""
+        return {"segments": batch["segments"], "key_mask": batch["tokens"] != self.pad_id}
 
     def describe(self, params: Params) -> Any:
         tokens = jnp.zeros((1, self.length), jnp.int32)
