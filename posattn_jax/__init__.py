@@ -8,6 +8,7 @@ from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
+from posattn_jax.nn.buckets import BucketedBias
 from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
@@ -49,6 +50,7 @@ from posattn_jax.ops.span import gaussian, span_share, span_size
 __all__ = [
     "AxialEncoding",
     "Bert",
+    "BucketedBias",
     "Cache",
     "Classifier",
     "Content",
