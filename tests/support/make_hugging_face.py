@@ -32,11 +32,11 @@ def tokenizer(folder):
     made.save(str(folder / "tokenizer.json"))
 
 
-def randomize(model):
-    """Far enough from how it begins that everything matters."""
+def randomize(model, width):
+    """Far enough from how it begins that everything matters, and the same at every width."""
     for name, parameter in model.named_parameters():
         mean = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
-        parameter.data.normal_(mean, 0.3)
+        parameter.data.normal_(mean, 0.3 * (8 / width) ** 0.5)
     return model.eval()
 
 
@@ -60,21 +60,21 @@ def make(folder, width):
             *map(list, zip(*PAIRS, strict=True)), padding="max_length", max_length=14, return_tensors="np"
         )
         np.savez(folder / kind / "inputs.npz", **encoded)
-    randomize(transformers.BertForPreTraining(config)).save_pretrained(folder / "bert")
+    randomize(transformers.BertForPreTraining(config), width).save_pretrained(folder / "bert")
     names = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}}
     relu = bert_config(width, hidden_act="relu", **names)
-    randomize(transformers.BertForSequenceClassification(relu)).save_pretrained(folder / "classifier")
+    randomize(transformers.BertForSequenceClassification(relu), width).save_pretrained(folder / "classifier")
 
     pixels = rng.normal(size=(2, 3, *VISION["image_size"])).astype(np.float32)
     for kind in ("vit", "timm"):
         np.savez(folder / kind / "inputs.npz", pixels=pixels)
     sizes = {"hidden_size": width, "num_attention_heads": 2, "intermediate_size": width + 4, "num_hidden_layers": 2}
     config = transformers.ViTConfig(**sizes, **VISION, num_labels=3)
-    randomize(transformers.ViTForImageClassification(config)).save_pretrained(folder / "vit")
-    save_file(randomize(timm_model(width)).state_dict(), folder / "timm" / "model.safetensors")
+    randomize(transformers.ViTForImageClassification(config), width).save_pretrained(folder / "vit")
+    save_file(randomize(timm_model(width), width).state_dict(), folder / "timm" / "model.safetensors")
 
     config = transformers.T5Config(d_model=width, d_kv=3, d_ff=5, num_heads=3, num_layers=1, vocab_size=4)
-    randomize(transformers.T5EncoderModel(config)).save_pretrained(folder / "t5")
+    randomize(transformers.T5EncoderModel(config), width).save_pretrained(folder / "t5")
     np.savez(folder / "t5" / "inputs.npz", length=300)
     for kind in MADE:
         answer(kind, folder / kind)
