@@ -64,6 +64,7 @@ CASES = {
     "2d8_half2": Case((8, 8), (2, 2)),
     "3d16_half2": Case((16, 16, 16), (2, 2, 2)),
     "2d64": Case((64, 64)),
+    "2d32": Case((32, 32)),
     "1d1024": Case((1024,)),
     "1d1024_plain": Case((1024,), positions=False),
     "1d1024_plain_causal": Case((1024,), positions=False, causal=True),

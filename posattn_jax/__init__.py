@@ -9,6 +9,7 @@ from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
 from posattn_jax.nn.buckets import BucketedBias
+from posattn_jax.nn.cross_attention import PositionalCrossAttention
 from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
@@ -88,6 +89,7 @@ __all__ = [
     "PlusRelative",
     "Positional",
     "PositionalBias",
+    "PositionalCrossAttention",
     "PositionalSelfAttention",
     "RelativeBias",
     "RelativeContent",

@@ -7,7 +7,7 @@
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --vmap_seeds=2]
                              [--config.train.total_epochs=2 ...]
-  python -m posattn_jax.main --mode=report --workdir=runs/sweep
+  python -m posattn_jax.main --mode=report --workdir=runs/sweep [MORE_FOLDERS_OF_THE_SWEEP ...]
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
                              [--config=configs/nmt_multi30k.py --config.task.decoding.beam_size=1]
   python -m posattn_jax.main --mode=generate --workdir=runs/char_lm --prompt="The " [--length=500]
@@ -16,7 +16,7 @@
   python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
   python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]
   python -m posattn_jax.main --mode=export --workdir=runs/digits [--format=stablehlo|hugging_face|timm|big_vision]
-  python -m posattn_jax.main --mode=import --workdir=runs/imported FILE_OR_FOLDER [--num_heads=3]
+  python -m posattn_jax.main --mode=import --workdir=runs/imported FILE_OR_FOLDER [--num_heads=3] [--num_sentences=2]
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:quick --workdir=runs/benchmark
                              [--implementations=auto,dense --dtypes=float32,bfloat16 --trace=runs/benchmark/trace ...]
 
@@ -80,6 +80,9 @@ _FORMAT = flags.DEFINE_enum(
     ["stablehlo", "hugging_face", "timm", "big_vision"],
     "Of an export: a program, or weights by the names of others (extra convert).",
 )
+_NUM_SENTENCES = flags.DEFINE_integer(
+    "num_sentences", None, "Of an import: those that a BERT's head tells of.", lower_bound=1, upper_bound=2
+)
 _NUM_HEADS = flags.DEFINE_integer("num_heads", None, "Of an import: what timm's files do not say.", lower_bound=1)
 _WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weights & Biases too (extra wandb).")
 _DISTRIBUTED = flags.DEFINE_bool(
@@ -109,7 +112,7 @@ OF_A_BENCHMARK = (
 FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
-FLAGS_OF |= {"format": ("export",), "num_heads": ("import",)}
+FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
 FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
 NO_CONFIG = dict.fromkeys(("generate", "predict", "explain", "export"), "the run folder has the run's own")
@@ -119,7 +122,7 @@ EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
-WITH_ARGUMENTS = ("predict", "explain", "import")  # the other modes take options alone
+WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take options alone
 
 
 def main(argv: list[str]) -> int:
@@ -172,7 +175,7 @@ def main(argv: list[str]) -> int:
         case "import":
             from posattn_jax.use import imported
 
-            imported.import_weights(workdir, argv[1:], _NUM_HEADS.value)
+            imported.import_weights(workdir, argv[1:], _NUM_HEADS.value, _NUM_SENTENCES.value)
         case "sweep":
             from posattn_jax.sweeps import command
 
@@ -180,7 +183,7 @@ def main(argv: list[str]) -> int:
         case "report":
             from posattn_jax.analysis import report
 
-            report.write(workdir)
+            report.write(workdir, [pathlib.Path(folder) for folder in argv[1:]])
         case "benchmark":
             from posattn_jax.run import benchmark
 

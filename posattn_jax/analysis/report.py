@@ -22,6 +22,7 @@ import markdown
 
 from posattn_jax.analysis import runs_file, tables
 from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
+from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.analysis.run_folders import read_runs
@@ -46,16 +47,23 @@ code { font-size: .85rem; overflow-wrap: anywhere; }
 """
 
 
-def write(workdir: pathlib.Path) -> None:
+def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = ()) -> None:
     """Reads the runs, writes the report, and says where it is.
 
+    Args:
+      workdir: of the sweep, or the folder that its `runs.jsonl` is kept in.
+      more: folders of further runs of the sweep, which join.
+
     Raises:
-      InputError: runs that cannot be reported on: see `read_runs`.
+      InputError: runs that cannot be reported on: see `read_runs` and `join`.
     """
     runs = read_runs(workdir)
+    for folder in more:
+        runs = join(runs, read_runs(folder))
+    runs.check()
     found, tested = outcomes(runs), findings(runs)
     folder = workdir if (workdir / runs_file.NAME).exists() else workdir / "report"
-    if folder != workdir:
+    if folder != workdir or more:
         runs_file.write(folder / runs_file.NAME, runs)
     captions = draw_sweep(runs, folder / "figures")
     text = compose(runs, found, tested)
@@ -112,7 +120,8 @@ def to_html(text: str, folder: pathlib.Path, title: str) -> str:
 
     body = re.sub(r'src="(figures/[^"]*)"', embed, markdown.markdown(text, extensions=["tables"]))
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{html.escape(title)}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 

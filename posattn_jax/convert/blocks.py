@@ -18,7 +18,7 @@ from posattn_jax.system.errors import InputError
 ACTIVATIONS = {"gelu": exact_gelu, "gelu_pytorch_tanh": tanh_gelu, "gelu_new": tanh_gelu, "relu": nn.relu}
 # Fields that change no output of a trained model in which nothing is dropped.
 SILENT = ("parent", "name", "kernel_init", "bias_init", "embedding_init", "dropout_rate", "mlp_dropout_rate")
-SILENT += ("implementation", "grid_axis", "remat", "dtype", "param_dtype")
+SILENT += ("implementation", "grid_axis", "remat", "precision", "dtype", "param_dtype")
 MEANS = {"projections": LinearProjections()}  # what None stands for
 
 

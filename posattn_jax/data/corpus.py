@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from posattn_jax.data import lines, sequences, text_files, tokenizer
+from posattn_jax.data import lines, packing, sequences, text_files, tokenizer
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import MASK, Tokenizer
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 
@@ -49,10 +50,20 @@ class SentencePairs:
         return sequences.known(self.tokenizer, self.length)
 
     @property
+    def lengths(self) -> np.ndarray:
+        """[n] of the pairs with their special tokens, before they are cut."""
+        first, num = self.pairs.T
+        return self.starts[first + num] - self.starts[first] + self.length - sequences.room(self.length, num)
+
+    @property
     def num_cut(self) -> int:
         """How many pairs are longer than a sequence, and are cut."""
-        first, num = self.pairs.T
-        return int(np.sum(self.starts[first + num] - self.starts[first] > sequences.room(self.length, num)))
+        return int(np.sum(self.lengths > self.length))
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, np.ndarray]:
+        """See `packing.Packable`."""
+        return {"segment_ids": np.minimum(self.lengths, self.length)}
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
@@ -60,12 +71,18 @@ class SentencePairs:
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""
-        examples = [[self._line(line) for line in range(first, first + num)] for first, num in self.pairs[ids]]
-        laid_out = sequences.lay_out(examples, self.length, self.tokenizer.specials)
-        return laid_out | {"ids": np.asarray(ids, np.int32)}
+        return self.rows([[i] for i in ids.tolist()], self.length)
 
-    def _line(self, number: int) -> np.ndarray:
-        return self.ids[self.starts[number] : self.starts[number + 1]]
+    def rows(self, groups: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
+        """As `batch`, each row of all pairs of a group; its id is the number of the first."""
+        examples = [[self._lines(i) for i in group] for group in groups]
+        ids = np.array([group[0] for group in groups], np.int32)
+        return sequences.lay_out(examples, length, self.tokenizer.specials) | {"ids": ids}
+
+    def _lines(self, number: int) -> list[np.ndarray]:
+        """Those of a pair."""
+        first, num = self.pairs[number]
+        return [self.ids[self.starts[line] : self.starts[line + 1]] for line in range(first, first + num)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +95,7 @@ class Text(DataSet):
       validation_limit: judge by the first so many pairs of the validation part; 0: all.
       vocabulary_size: 4 special tokens included.
       length: of a sequence, in tokens.
+      packed: whether training has rows of as many pairs as `length` holds, instead of one: see `data.packing`.
     """
 
     dir: str = "data/text"
@@ -85,6 +103,7 @@ class Text(DataSet):
     validation_limit: int = 0
     vocabulary_size: int = 30_004
     length: int = 128
+    packed: bool = False
 
     name: ClassVar[str] = "text"
 
@@ -93,7 +112,7 @@ class Text(DataSet):
         if self.vocabulary_size <= MASK + 1:
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
-    def load(self, reading: Reading) -> dict[str, SentencePairs]:
+    def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
         make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
@@ -108,7 +127,13 @@ class Text(DataSet):
             raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
         parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
         sequences.tell_what_is_cut(parts, "pairs of lines")
-        return parts
+        if not self.packed:
+            return parts
+        rows = packing.pack(train.sizes, self.length, reading.seed)
+        padding, alone = (packing.padding_share(train.sizes, len(each), self.length) for each in (rows, train))
+        padding = f"{padding:.1%} padding ({alone:.1%} without data.packed)"
+        print(f"train: {len(train):,} pairs of lines in {len(rows):,} rows, {padding}")
+        return parts | {"train": packing.Packed(train, rows, self.length)}
 
     def files(self) -> Files:
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
@@ -127,10 +152,10 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
     """The pairs of some text files, tokenised if the cache does not have them; InputError where there is no line."""
 
     def make(temporary: pathlib.Path) -> None:
-        print(f"tokenising {len(files)} files ...")
         pairs = array.array("q")
         rows = _paired(lines.encoded(text_files.lines(files), tokenizer), pairs)
-        lines.write(rows, tokenizer, temporary)
+        with doing(f"tokenising {len(files)} files", after=0.0):
+            lines.write(rows, tokenizer, temporary)
         np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
 
     folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', lines.VERSION, tokenizer.sha256)[:16]}"

@@ -19,6 +19,7 @@ import numpy as np
 from posattn_jax.data import text_files
 from posattn_jax.data.data_set import Reading
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_text
 
@@ -181,6 +182,14 @@ def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = ""
     return tokenizer
 
 
+def of_start(reading: Reading) -> Tokenizer | None:
+    """That of a run that has begun, or else of the one that it starts from; None: there is neither."""
+    workdir = reading.workdir
+    has_begun = workdir is not None and (workdir / HASH_FILE).exists()
+    kept_in = workdir if has_begun else reading.pretrained
+    return None if kept_in is None else of_run(kept_in)
+
+
 def train(
     sentences: Iterable[str],
     vocabulary_size: int,
@@ -261,8 +270,8 @@ def of_text(
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
-        print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
+        with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):
+            keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
     return read(path)
 
 

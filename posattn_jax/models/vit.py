@@ -14,13 +14,14 @@ from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Sh
 from posattn_jax.models.stack import add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import STANDARD_NORMAL
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Composite):
     """Patches, encoder blocks, one feature vector, and a linear head (Dosovitskiy 2021, as Fan 2025 has it).
 
       x = LN(Linear(LN(patch))), a class token before them and a trained vector added to each token where asked for

@@ -1,5 +1,6 @@
 """From made run folders to a report whose words agree with its numbers."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from scipy import stats
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.findings import TWO_RUNS, findings, outcomes, verdict
+from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.statistics import compare, sample
@@ -495,3 +497,37 @@ def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
 def test_a_hypothesis_about_a_treatment_that_there_is_not():
     with pytest.raises(InputError, match='no treatment "x"'):
         plan(hypotheses=(Hypothesis("more", "span", "none", than=("half", "x")),))
+
+
+def test_runs_of_several_folders_are_one_sweep(folder, tmp_path_factory, undrawn, capsys):
+    """A sweep in two parts, one of them kept as its file, gives the report of the whole."""
+    report.write(folder)
+    whole = (folder / "report" / "report.md").read_text()
+    first, second = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
+    for part, seeds in ((first, (1, 2, 3)), (second, (4, 5))):
+        commands = {"commands": ["python -m posattn_jax.main --mode=sweep"]}
+        write_plan(part / "sweep.json", plan(seeds=seeds), commands)
+        for name in ("none", "span", "half"):
+            for seed in seeds:
+                shutil.copytree(folder / name / str(seed), part / name / str(seed))
+    report.write(first)
+    kept = first / "report"
+    report.write(kept, [second])
+    assert (kept / "report.md").read_text() == whole
+
+    joined, expected = read_runs(kept), read_runs(folder)
+    for name, curves in expected.curves.items():
+        assert joined.curves[name]["seconds"].num_runs == 3  # of the first alone
+        for what, curve in curves.items():
+            if what == "seconds":
+                continue
+            assert joined.curves[name][what].num_runs == 5
+            for array in ("at", "mean", "low", "high"):
+                given, wanted = (getattr(each, array) for each in (joined.curves[name][what], curve))
+                np.testing.assert_allclose(given, wanted, rtol=2e-4, err_msg=f"{name} {what} {array}")
+    np.testing.assert_allclose(joined.spans["span"].factors["block_0"], expected.spans["span"].factors["block_0"])
+    with pytest.raises(InputError, match="none/4 is in two of the folders: expected each run once"):
+        report.write(kept, [second])
+    changed = plan(treatments=(Treatment("none", "no span", {"model.span": 2}), *plan().treatments[1:]))
+    with pytest.raises(InputError, match="none has other fields in one of the folders"):
+        join(expected, dataclasses.replace(expected, plan=changed))

@@ -38,7 +38,7 @@ def inputs_of(folder):
 
 def apply(model, params, tokens, fields):
     """Outputs, and what each block gives."""
-    blocks = {"capture_intermediates": lambda module, _: isinstance(module, EncoderBlock)}
+    blocks = {"capture_intermediates": lambda module, name: isinstance(module, EncoderBlock) and name == "__call__"}
     run = jax.jit(lambda params, tokens, fields: model.apply({"params": params}, tokens, **fields, **blocks))
     outputs, state = run(params, tokens, fields)
     found = state["intermediates"].get("encoder", state["intermediates"])

@@ -29,7 +29,7 @@ def pixels_of(folder):
 
 def apply(model, params, pixels):
     """Logits, and what each block gives."""
-    blocks = {"capture_intermediates": lambda module, _: isinstance(module, EncoderBlock)}
+    blocks = {"capture_intermediates": lambda module, name: isinstance(module, EncoderBlock) and name == "__call__"}
     inputs = pixels.reshape(len(pixels), -1, pixels.shape[-1])
     run = jax.jit(lambda params, inputs: model.apply({"params": params}, inputs, GRID, **blocks))
     logits, state = run(params, inputs)

@@ -27,7 +27,7 @@ def subwords(request, tmp_path):
 
 def test_pairs_are_those_of_transformers(subwords):
     """Upper case, an accent that is a character of its own, a Chinese character, an unknown word; and padding."""
-    batch = sequences.lay_out([subwords.encode(pair) for pair in PAIRS], 14, subwords.specials)
+    batch = sequences.lay_out([[subwords.encode(pair)] for pair in PAIRS], 14, subwords.specials)
     with np.load(MADE / "inputs.npz") as expected:
         np.testing.assert_array_equal(batch["tokens"], expected["input_ids"])
         np.testing.assert_array_equal(batch["segments"], expected["token_type_ids"])

@@ -110,14 +110,14 @@ def as_told(answer, names):
 
 
 def test_a_classifier_of_sentences_is_asked(tmp_path):
-    """In a process of its own; a line may have one sentence or two."""
-    code, out, err = run_forked("--mode=import", f"--workdir={tmp_path / 'run'}", str(MADE / "classifier"), config=None)
+    """Imported by the command, as one of pairs."""
+    options = "--mode=import", f"--workdir={tmp_path / 'run'}", "--num_sentences=2"
+    code, out, err = run_forked(*options, str(MADE / "classifier"), config=None)
     assert code == 0 and "a run of no update, 1,651 parameters of" in out, err
     told = answers(tmp_path / "run", lines=PAIRS)
     with np.load(MADE / "classifier" / "outputs.npz") as expected:
         probabilities = jax.nn.softmax(expected["logits"])
     np.testing.assert_allclose([as_told(each, ("bad", "so-so", "good")) for each in told], probabilities, atol=1e-5)
-    assert len(answers(tmp_path / "run", lines=[b"the cat"])) == 1
 
 
 def test_a_vision_transformer_is_asked(tmp_path):
@@ -143,7 +143,7 @@ def test_a_vision_transformer_is_asked(tmp_path):
 
 def test_sides_that_timm_says(tmp_path):
     shutil.copytree(MADE / "timm", tmp_path / "timm")
-    with pytest.raises(InputError, match=r"6 positions, and images of \(8, 8\) have not as many patches"):
+    with pytest.raises(InputError, match=r"6 positions, and 8 x 8 pixels have not as many patches"):
         import_weights(tmp_path / "run", [str(tmp_path / "timm")], 2)
     about = {"pretrained_cfg": {"input_size": [3, 8, 12], "mean": [0.5] * 3, "std": [0.2] * 3}}
     (tmp_path / "timm" / "config.json").write_text(json.dumps(about))
@@ -161,15 +161,16 @@ def without(folder, *names):
 
 
 def test_what_is_no_import(bert, tmp_path):
-    def refused(message, *inputs, workdir=tmp_path / "run", num_heads=None):
+    def refused(message, *inputs, workdir=tmp_path / "run", **options):
         with pytest.raises(InputError, match=message):
-            import_weights(workdir, [str(each) for each in inputs], num_heads)
+            import_weights(workdir, [str(each) for each in inputs], **options)
 
     refused("expected one file or folder of weights, and there are 0")
     refused("expected one file or folder of weights, and there are 2", MADE / "bert", MADE / "vit")
     refused("is in use: expected a new folder", MADE / "bert", workdir=bert)
     refused("--num_heads=2: config.json says it of a BERT", MADE / "bert", num_heads=2)
     refused("no vision transformer", MADE / "t5")
+    refused("--num_sentences=1: .* has no head that tells of sentences", MADE / "vit", num_sentences=1)
     refused("has no head: expected a classifier", without(tmp_path / "vit", "classifier.weight", "classifier.bias"))
     shutil.copytree(MADE / "bert", tmp_path / "bert")
     (tmp_path / "bert" / "tokenizer.json").unlink()

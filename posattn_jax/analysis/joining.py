@@ -1,0 +1,105 @@
+"""One sweep of the runs of several folders, such as those of other machines or days."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from posattn_jax.analysis.curves import Curve, Spans
+from posattn_jax.analysis.plan import Plan
+from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.statistics import Sample, mean_interval
+from posattn_jax.system.errors import InputError
+
+# Of machines or days that differ, seconds do not compare: those of the first folder stay.
+APART = "seconds"
+
+
+def join(runs: Runs, others: Runs) -> Runs:
+    """The runs of both, as one sweep had found them; curves and spans are means over all.
+
+    Raises:
+      InputError: a run that both have, or a treatment that is not the same in both.
+    """
+    plan = _joined_plan(runs.plan, others.plan)
+    by_name = {}
+    for treatment in plan.treatments:
+        of_one = [*runs.runs.get(treatment.name, []), *others.runs.get(treatment.name, [])]
+        seeds = [run.seed for run in of_one]
+        twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+        if twice is not None:
+            raise InputError(f"{treatment.name}/{twice} is in two of the folders: expected each run once")
+        if of_one:
+            by_name[treatment.name] = sorted(of_one, key=lambda run: plan.seeds.index(run.seed))
+    found = {*by_name, *(f"{run.treatment}/{run.seed}" for of_one in by_name.values() for run in of_one)}
+    left_out = dict.fromkeys(line for line in runs.left_out + others.left_out if line.split(":")[0] not in found)
+    return Runs(
+        plan,
+        by_name,
+        list(left_out),
+        list(dict.fromkeys(runs.commands + others.commands)),
+        {name: _joined_curves(*(each.curves.get(name, {}) for each in (runs, others))) for name in by_name},
+        _joined_spans(runs.spans, others.spans),
+        others.costs | runs.costs,
+        others.p | runs.p,
+    )
+
+
+def _joined_plan(plan: Plan, other: Plan) -> Plan:
+    """The first, with the treatments, hypotheses and seeds that the other has more."""
+    fields = {treatment.name: treatment.fields for treatment in plan.treatments}
+    for treatment in other.treatments:
+        if fields.get(treatment.name, treatment.fields) != treatment.fields:
+            raise InputError(f"{treatment.name} has other fields in one of the folders: expected the same treatment")
+    return dataclasses.replace(
+        plan,
+        treatments=(*plan.treatments, *(each for each in other.treatments if each.name not in fields)),
+        hypotheses=tuple(dict.fromkeys((*plan.hypotheses, *other.hypotheses))),
+        seeds=tuple(dict.fromkeys((*plan.seeds, *other.seeds))),
+    )
+
+
+def _joined_curves(curves: dict[str, Curve], others: dict[str, Curve]) -> dict[str, Curve]:
+    both = {
+        name: joined_curve(curves[name], others[name], is_response=name == "epochs")
+        for name in curves
+        if name in others and name != APART
+    }
+    return others | curves | both
+
+
+def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
+    """Over the runs of both, at the points that both have in the same order.
+
+    Around the mean of a response is its interval, around that of a span's size the range.
+    """
+    count = min(len(a.at), len(b.at))
+    n, m = a.num_runs, b.num_runs
+    at, mean = a.at[:count], (n * a.mean[:count] + m * b.mean[:count]) / (n + m)
+    if not is_response:
+        assert a.low is not None and b.low is not None and a.high is not None and b.high is not None
+        low, high = np.minimum(a.low[:count], b.low[:count]), np.maximum(a.high[:count], b.high[:count])
+        return Curve(n + m, at, mean, low, high)
+    squares = _squares(a)[:count] + _squares(b)[:count] + n * m / (n + m) * (a.mean[:count] - b.mean[:count]) ** 2
+    stds = np.sqrt(squares / (n + m - 1))
+    ends = [mean_interval(Sample(n + m, *each)) for each in zip(mean.tolist(), stds.tolist(), strict=True)]
+    return Curve(n + m, at, mean, np.array([each.low for each in ends]), np.array([each.high for each in ends]))
+
+
+def _squares(curve: Curve) -> np.ndarray:
+    """sum_i (x_i - mean)^2 over the runs, which the interval of the mean tells."""
+    if curve.low is None or curve.high is None:
+        return np.zeros(len(curve.mean))
+    unit = mean_interval(Sample(curve.num_runs, 0.0, 1.0)).high * math.sqrt(curve.num_runs)
+    stds = (curve.high - curve.low) / 2 / unit * math.sqrt(curve.num_runs)
+    return (curve.num_runs - 1) * stds**2
+
+
+def _joined_spans(spans: dict[str, Spans], others: dict[str, Spans]) -> dict[str, Spans]:
+    both = {}
+    for name in spans.keys() & others.keys():
+        a, b = spans[name], others[name]
+        n = a.num_runs + b.num_runs
+        factors = {layer: (a.num_runs * a.factors[layer] + b.num_runs * b.factors[layer]) / n for layer in a.factors}
+        both[name] = Spans(n, factors, a.image)
+    return others | spans | both
