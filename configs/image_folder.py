@@ -2,7 +2,8 @@
 
 python -m posattn_jax.main --config=configs/image_folder.py --workdir=runs/NAME --config.data.dir=FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME IMAGE ...
-Hardware and time: HARD. Expected: EXP.
+Hardware and time: depend on your data. scikit-learn's digits as PNG files, 1,437 to train on: on 2 CPU cores, most of
+which other work used, an epoch of the 30 took 14 to 41 s. Expected there after 8 epochs: .96 to .98 (one run).
 "" (64 x 64 pixels in colour, in patches of 8 x 8; data.height, data.width, data.channels and model.patch_shape are
 yours to set), :tiny (tests).
 """

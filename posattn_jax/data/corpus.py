@@ -1,4 +1,4 @@
-"""A text as token ids on disk, made once as a stream: pairs of its consecutive lines, drawn in any order."""
+"""Text cut into subwords; its token ids on disk, made once as a stream: pairs of its consecutive lines."""
 
 import array
 import contextlib
@@ -29,6 +29,7 @@ class SentencePairs:
       pairs: [n, 2] a pair's first line, and how many it has: 1 or 2.
       length: t, of a sequence.
       tokenizer: that made the ids.
+      num_parts: see `sequences.Sentences`.
     """
 
     ids: np.ndarray
@@ -36,6 +37,8 @@ class SentencePairs:
     pairs: np.ndarray
     length: int
     tokenizer: Tokenizer
+
+    num_parts: ClassVar[int] = 0
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -86,16 +89,16 @@ class SentencePairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Text(DataSet):
-    """Text as pairs of its consecutive lines, cut into subwords of its own.
+class Corpus(DataSet):
+    """Text, cut into subwords of its own; its examples are what `read` makes of its lines.
 
     Attributes:
       dir: a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
-      validation_dir: likewise; "": a twentieth of the pairs, drawn by the run's seed.
-      validation_limit: judge by the first so many pairs of the validation part; 0: all.
+      validation_dir: likewise; "": a twentieth of the examples, drawn by the run's seed.
+      validation_limit: judge by the first so many examples of the validation part; 0: all.
       vocabulary_size: 4 special tokens included.
       length: of a sequence, in tokens.
-      packed: whether training has rows of as many pairs as `length` holds, instead of one: see `data.packing`.
+      examples: what they are, for people.
     """
 
     dir: str = "data/text"
@@ -103,37 +106,34 @@ class Text(DataSet):
     validation_limit: int = 0
     vocabulary_size: int = 30_004
     length: int = 128
-    packed: bool = False
 
-    name: ClassVar[str] = "text"
+    examples: ClassVar[str]
 
     def __post_init__(self):
         sequences.check_length(self.length)
         if self.vocabulary_size <= MASK + 1:
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
+    def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> Any:
+        """The examples of some text files, tokenised if the cache does not have them; InputError: there is none."""
+        raise NotImplementedError
+
     def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
         make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
         subwords = tokenizer.of_reading(reading, make)
-        train = of_text(files, subwords, self.length, cache)
+        train = self.read(files, subwords, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
-            validation = of_text(held_out, subwords, self.length, cache)
+            validation = self.read(held_out, subwords, cache)
         else:
             train, validation = split(train, reading.seed, train_share=0.95)
         if not len(train):
-            raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
+            raise InputError(f"data.dir={self.dir}: expected at least 2 {self.examples}, to be split")
         parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
-        sequences.tell_what_is_cut(parts, "pairs of lines")
-        if not self.packed:
-            return parts
-        rows = packing.pack(train.sizes, self.length, reading.seed)
-        padding, alone = (packing.padding_share(train.sizes, len(each), self.length) for each in (rows, train))
-        padding = f"{padding:.1%} padding ({alone:.1%} without data.packed)"
-        print(f"train: {len(train):,} pairs of lines in {len(rows):,} rows, {padding}")
-        return parts | {"train": packing.Packed(train, rows, self.length)}
+        sequences.tell_what_is_cut(parts, self.examples)
+        return parts
 
     def files(self) -> Files:
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
@@ -142,6 +142,35 @@ class Text(DataSet):
             with contextlib.suppress(InputError):  # told when it is read
                 found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
         return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(Corpus):
+    """Text as pairs of its consecutive lines.
+
+    Attributes:
+      packed: whether training has rows of as many pairs as `length` holds, instead of one: see `data.packing`.
+      dir, validation_dir, validation_limit, vocabulary_size, length: see `Corpus`.
+    """
+
+    packed: bool = False
+
+    name: ClassVar[str] = "text"
+    examples: ClassVar[str] = "pairs of lines"
+
+    def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> SentencePairs:
+        return of_text(files, subwords, self.length, cache)
+
+    def load(self, reading: Reading) -> dict[str, Any]:
+        parts = super().load(reading)
+        if not self.packed:
+            return parts
+        train = parts["train"]
+        rows = packing.pack(train.sizes, self.length, reading.seed)
+        padding, alone = (packing.padding_share(train.sizes, len(each), self.length) for each in (rows, train))
+        padding = f"{padding:.1%} padding ({alone:.1%} without data.packed)"
+        print(f"train: {len(train):,} pairs of lines in {len(rows):,} rows, {padding}")
+        return parts | {"train": packing.Packed(train, rows, self.length)}
 
     def empty(self, workdir: pathlib.Path) -> SentencePairs:
         ids, starts, pairs = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros((0, 2), np.int64)

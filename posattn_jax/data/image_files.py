@@ -26,8 +26,13 @@ def find(given: Iterable[str]) -> list[pathlib.Path | InputError]:
 
 
 def below(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All image files below a folder, sorted."""
-    return sorted(each for each in folder.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+    """All image files below a folder, sorted; without what is hidden, as programs leave it there."""
+
+    def is_hidden(path: pathlib.Path) -> bool:
+        return any(name.startswith(".") for name in path.relative_to(folder).parts)
+
+    found = (each for each in folder.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+    return sorted(each for each in found if not is_hidden(each))
 
 
 def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarray:

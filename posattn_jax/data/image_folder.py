@@ -59,7 +59,8 @@ class ImageFolder(OwnImages):
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
         files = image_files.below(path)
         if others := sum(each.is_file() for each in path.rglob("*")) - len(files):
-            print(f"{part}: files in {path} that are not read: {others:,}, not {', '.join(image_files.SUFFIXES)}")
+            expected = ", ".join(image_files.SUFFIXES)
+            print(f"{part}: files in {path} that are not read: {others:,}, hidden or not {expected}")
         found = own.in_order({_class_of(file, path) for file in files} - {""})
         names = found if known is None else tuple(known["classes"])
         own.check_labels(names, path)

@@ -22,12 +22,12 @@ Labelled = tuple[tuple[str, ...], str, str]  # the sentences, the label, and whe
 
 @dataclasses.dataclass(frozen=True)
 class OwnSentences(Sentences):
-    """Sentences of which a run keeps the names of the labels, too."""
+    """Sentences of which a run keeps the names of the labels, and for how many examples it is made, too."""
 
     def keep(self, workdir: pathlib.Path) -> None:
-        """Saves the tokenizer, and the names, in the run folder."""
+        """Saves the tokenizer, and these, in the run folder."""
         super().keep(workdir)
-        own.keep(workdir, {"classes": list(self.names)})
+        own.keep(workdir, {"classes": list(self.names), "num_examples": self.num_ids})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +88,13 @@ class SentenceFiles(DataSet):
             print(f"{part}: {len(examples):,} rows {what} in {paths[part]}")
         if "validation" not in sources:
             sources["train"], sources["validation"] = split(sources["train"], reading.seed, train_share=0.8)
-        most = max(map(len, sources.values()))
+        most = max(map(len, sources.values())) if known is None else known["num_examples"]
         if not reading.evaluates:
             sources.pop("test", None)
+        for part in set(sources) - {"train"}:
+            if len(sources[part]) > most:
+                expected = f"expected at most {most:,}, the most that a part had when the run began"
+                raise InputError(f"data.dir: the {part} part has {len(sources[part]):,} rows: {expected}")
         sources["validation"] = sources["validation"].select(slice(self.validation_limit or None))
         sequences.tell_what_is_cut(sources, "rows")
         return {part: dataclasses.replace(source, num_ids=most) for part, source in sources.items()}

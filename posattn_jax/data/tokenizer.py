@@ -38,6 +38,7 @@ class Specials(NamedTuple):
 SPECIAL_NAMES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 PAD, CLS, SEP, MASK = SPECIALS = Specials(0, 1, 2, 3)  # beside our own models
 BEGIN, END = CLS, SEP  # of a sentence that is translated into
+WORD_MARK = "\u2581"  # what SentencePiece writes for white space, at the start of pieces
 MODEL_FILE, JSON_FILE, HASH_FILE = "tokenizer.model", "tokenizer.json", "tokenizer.sha256"  # in a run folder
 # Of larger texts so many lines are drawn: more change the pieces little, and take memory.
 MOST_LINES = 1_000_000
@@ -85,6 +86,15 @@ class Tokenizer:
     def num_special(self) -> int:
         return 1 + max(self.specials)
 
+    @functools.cached_property
+    def begins_word(self) -> np.ndarray:
+        """[vocabulary_size] Whether a token is the first piece of a word, before which there is white space."""
+        pieces = self.pieces(np.arange(self.num_special, self.vocabulary_size))
+        return np.array([False] * self.num_special + [self._begins_word(piece) for piece in pieces])
+
+    def _begins_word(self, piece: str) -> bool:
+        raise NotImplementedError
+
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """The ids of each sentence, without special tokens."""
         raise NotImplementedError
@@ -123,6 +133,9 @@ class SentencePieces(Tokenizer):
             SPECIAL_NAMES[i] if i < len(SPECIALS) else self._processor.id_to_piece(i - len(SPECIALS))
             for i in ids.tolist()
         ]
+
+    def _begins_word(self, piece: str) -> bool:
+        return piece.startswith(WORD_MARK)
 
 
 def read(path: pathlib.Path) -> Tokenizer:

@@ -44,6 +44,9 @@ class JsonTokenizer(Tokenizer):
     def pieces(self, ids: np.ndarray) -> list[str]:
         return [str(self._tokenizer.id_to_token(i)) for i in ids.tolist()]
 
+    def _begins_word(self, piece: str) -> bool:
+        return not piece.startswith("##")
+
 
 def of_folder(folder: pathlib.Path) -> Tokenizer:
     """The tokenizer that lies beside a model; InputError where there is none."""

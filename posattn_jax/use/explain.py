@@ -19,6 +19,7 @@ from posattn_jax.system.files import write_text
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.use import trained
 from posattn_jax.use.trained import Asked, TrainedRun
 
@@ -31,7 +32,7 @@ def explain(
     """Writes `WORKDIR/attention.html`.
 
     Args:
-      workdir: the folder of a run that classifies images, or of a masked language model or task of GLUE.
+      workdir: the folder of a run that classifies images or sentences, or of a masked language model.
       inputs: files, and folders of files, of images; none: the image that the run kept of its validation.
       lines: of a run of sentences: UTF-8, of pairs with a tab between the two.
       layers, heads: the numbers of those that are shown, from 1; none: all.
@@ -42,7 +43,7 @@ def explain(
     Raises:
       InputError: no such run, no input, no such layer or head, or a page of more than 24 MiB.
     """
-    run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
+    run = trained.of_run(workdir, (Classification, SentencePrediction, WordOrder, MaskedLanguageModelling))
     num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
     chosen = _chosen("layers", layers, num_layers), _chosen("heads", heads, num_heads)
     if run.is_of_sentences:

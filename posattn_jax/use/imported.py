@@ -103,9 +103,10 @@ def _of_bert(weights: Weights, num_sentences: int | None) -> _Run:
         raise InputError(f"{weights.path.with_name(CONFIG)}: problem_type: several labels of one text are not told")
     number = params["head"]["bias"].size
     names = _names(weights, number) if number > 1 else []
+    about = {"classes": names, "num_examples": 0}
     columns = ("sentence1", "sentence2") if num_sentences == 2 else ("sentence",)
     data = part(SentenceFiles, sentences=columns, length=length)
-    return _Run(_config(data, part(SentencePrediction), encoder), params, {"classes": names}, subwords)
+    return _Run(_config(data, part(SentencePrediction), encoder), params, about, subwords)
 
 
 def _of_vit(weights: Weights, num_heads: int | None) -> _Run:

@@ -24,15 +24,17 @@ from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.data_set import DataSet
 from posattn_jax.data.images import GridImages, ImageSet, Points
 from posattn_jax.data.sequences import Sentences
+from posattn_jax.data.words import WordSequences
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.train import pretrained
 
-Source = ByteSequences | GridImages | Points | Sentences | SentencePairs
+Source = ByteSequences | GridImages | Points | Sentences | SentencePairs | WordSequences
 Asked = tuple[dict[str, Any], Any] | InputError  # what names an example, and the example; or what is wrong with it
 
 
@@ -52,7 +54,7 @@ class TrainedRun:
 
     workdir: pathlib.Path
     config: ConfigDict
-    task: Classification | SentencePrediction | MaskedLanguageModelling | CausalLanguageModelling
+    task: Classification | SentencePrediction | WordOrder | MaskedLanguageModelling | CausalLanguageModelling
     params: Any
     step: int
     data: DataSet
@@ -66,7 +68,7 @@ class TrainedRun:
     @property
     def is_of_sentences(self) -> bool:
         """Whether a line of text is what it can be asked about."""
-        return isinstance(self.source, Sentences | SentencePairs)
+        return isinstance(self.source, Sentences | SentencePairs | WordSequences)
 
     @property
     def is_of_images(self) -> bool:
@@ -113,8 +115,8 @@ class TrainedRun:
         """
         if inputs:
             raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
-        num_parts = self.source.num_parts if isinstance(self.source, Sentences) else 0
-        numbers = (num_parts,) if num_parts else (1, 2)
+        assert isinstance(self.source, Sentences | SentencePairs | WordSequences)
+        numbers = (self.source.num_parts,) if self.source.num_parts else (1, 2)
         what = "sentence" if numbers == (1,) else "sentences, a tab between them"
         expected = f"{' or '.join(map(str, numbers))} {what}"
         for number, line in enumerate(lines, start=1):
@@ -166,7 +168,7 @@ def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
 
 def of_run(
     workdir: pathlib.Path,
-    tasks: Sequence[type] = (Classification, SentencePrediction),
+    tasks: Sequence[type] = (Classification, SentencePrediction, WordOrder),
     implementation: str = "auto",
 ) -> TrainedRun:
     """The best epoch of a run.

@@ -53,6 +53,7 @@ from posattn_jax.data.sentence_files import SentenceFiles
 from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.translations import Translations
+from posattn_jax.data.words import Words, WordSequences
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.tasks.reconstruction import EncodingOffsets
@@ -62,9 +63,10 @@ from tests.support.slow import slow
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
 # Tiny, as translution and translution_cifar10, or as the other configs of cifar1d and cifar2d; and those that
-# test_language.py and test_translation.py train.
+# test_language.py, test_translation.py and test_word_order.py train.
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
 ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
+ALIKE += ("word_order",)
 ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("image_folder", "arrays", "sentences")  # test_own_data.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
@@ -104,6 +106,7 @@ class MadeTokenizer(Tokenizer):
 
     def __init__(self, vocabulary_size):
         self.vocabulary_size = vocabulary_size
+        self.begins_word = np.arange(vocabulary_size) >= 4
 
 
 def made_text(data):
@@ -127,6 +130,8 @@ def made_text(data):
         starts = np.arange(0, 1601, 10)
         source = MadeTokenizer(data.source_vocabulary_size) if data.source_vocabulary_size else tokenizer
         return ParallelText(ids, starts, ids, starts, np.arange(160), data.buckets, tokenizer, source)
+    if isinstance(data, Words):
+        return WordSequences(ids, np.arange(0, 1601, 10), np.arange(80), data.length, tokenizer)
     return SentencePairs(ids, np.arange(0, 1601, 10), pairs, data.length, tokenizer)
 
 

@@ -22,6 +22,7 @@ from configs import (
     reconstruction,
     translution_moving_mnist,
     translution_points,
+    word_order,
 )
 from configs import sentences as own_sentences_config
 from posattn_jax.build import experiment
@@ -156,6 +157,11 @@ def text(folder):
     return bert_tiny.get_config("tiny")
 
 
+def words(folder):
+    write_text(folder)
+    return word_order.get_config("tiny")
+
+
 def rte(folder):
     write_rte(folder)
     config = glue.get_config("tiny")
@@ -195,7 +201,7 @@ def own_sentences(folder):
 
 @pytest.mark.parametrize(
     "make",
-    [moving, points, text, rte, parallel, own_images, own_arrays, own_sentences, siren],
+    [moving, points, text, words, rte, parallel, own_images, own_arrays, own_sentences, siren],
 )
 def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
     config = make(tmp_path)

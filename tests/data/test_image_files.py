@@ -62,9 +62,10 @@ def test_kinds_of_pixels(tmp_path):
 
 def test_folders_are_searched(tmp_path):
     (tmp_path / "b" / "c").mkdir(parents=True)
+    (tmp_path / "b" / ".thumbnails").mkdir()
     (tmp_path / "empty").mkdir()
     names = ("b/10.jpeg", "b/2.PNG", "b/c/1.jpg", "a.png")
-    for name in (*names, "b/note.txt"):
+    for name in (*names, "b/note.txt", "b/._1.jpg", "b/.thumbnails/1.jpg"):
         (tmp_path / name).write_bytes(b"")
     found = image_files.find([str(tmp_path / "b"), str(tmp_path / "empty"), str(tmp_path / "a.png")])
     assert [found[i] for i in (0, 1, 2, 4)] == [tmp_path / name for name in names]

@@ -105,6 +105,17 @@ def test_a_run_keeps_its_labels(tmp_path, run):
     load(path, run)["train"].keep(workdir)
     assert data.classes_of(workdir) == ("no", "yes")
     assert data.empty(workdir).knows["num_outputs"] == 2
+
+    def evaluated_on(folder, number):
+        for part in ("train", "val"):
+            write_table(folder / f"{part}.tsv", HEADER, [(A, "yes")] * number)
+        return SentenceFiles(str(folder)).load(Reading(1, workdir=workdir, evaluates=True))
+
+    with pytest.raises(
+        InputError, match="the validation part has 4 rows: expected at most 3, the most that a part had"
+    ):
+        evaluated_on(tmp_path / "more", 4)
+    assert len(evaluated_on(tmp_path / "less", 3)["validation"]) == 3
     write_table(path, HEADER, [(A, "yes"), (B, "maybe")])
     with pytest.raises(InputError, match=r'a.tsv: line 3: label "maybe": expected one of the training data, no, yes'):
         data.load(Reading(1, workdir=workdir, evaluates=True))

@@ -41,6 +41,7 @@ def test_pieces_and_text(subwords):
     (ids,) = subwords.encode(["The cat sees NO dog."])
     assert " ".join(subwords.pieces(np.array([3, *ids, 4]))) == "[CLS] the cat see ##s no dog . [SEP]"
     assert subwords.decode(np.array([3, *ids, 4, 0])) == "the cat sees no dog."
+    assert subwords.begins_word[[3, *ids, 4]].tolist() == [False, False, True, True, False, True, True, True, False]
 
 
 def test_a_run_keeps_it(subwords, tmp_path):
