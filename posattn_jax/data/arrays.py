@@ -81,7 +81,7 @@ class Arrays(OwnImages):
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
         whole: Any = f"{images.images.ndim - 2}d"
-        return NamedImages(images, whole if self.layout == "grid" else self.layout, self.pool, names)
+        return NamedImages(images, whole if self.layout == "grid" else self.layout, self.pool, names=names)
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []

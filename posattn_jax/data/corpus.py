@@ -80,7 +80,7 @@ class SentencePairs:
         """As `batch`, each row of all pairs of a group; its id is the number of the first."""
         examples = [[self._lines(i) for i in group] for group in groups]
         ids = np.array([group[0] for group in groups], np.int32)
-        return sequences.lay_out(examples, length) | {"ids": ids}
+        return sequences.lay_out(examples, length, self.tokenizer.specials) | {"ids": ids}
 
     def _lines(self, number: int) -> list[np.ndarray]:
         """Those of a pair."""

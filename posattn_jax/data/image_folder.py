@@ -27,6 +27,7 @@ class ImageFolder(OwnImages):
       height, width, channels: of an image as a model meets it; 1 channel is grey.
       layout: "2d"; "1d": the row-major sequence of pixels.
       pool: height and width are mean-pooled by this factor.
+      mean, deviation: of each channel, or one of all: a model meets (x - mean) / deviation, x from 0 to 1.
       malformed: whether files that cannot be read, or are in no class's folder, are refused, or skipped.
       validation_limit: judge by the first so many of the validation part; 0: all.
     """
@@ -37,6 +38,8 @@ class ImageFolder(OwnImages):
     channels: Literal[1, 3] = 3
     layout: Literal["1d", "2d"] = "2d"
     pool: int = 1
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[float, ...] = (0.5,)
     malformed: own.Malformed = "refuse"
     validation_limit: int = 0
 
@@ -84,7 +87,7 @@ class ImageFolder(OwnImages):
             yield from threads.map(read, files)
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
-        return NamedImages(images, self.layout, self.pool, names)
+        return NamedImages(images, self.layout, self.pool, self.mean, self.deviation, names)
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []

@@ -76,17 +76,20 @@ class ImageRecord:
 
 @dataclasses.dataclass(frozen=True)
 class GridImages:
-    """Images as a model meets them: pixels (x - .5) / .5, mean-pooled, on a grid.
+    """Images as a model meets them: pixels (x - mean) / deviation, mean-pooled, on a grid.
 
     Attributes:
       images: the images.
       layout: "1d" (the row-major sequence of pixels), "2d" of images, or "3d" of clips.
       pool: the integer factor by which the last two sides, height and width, are mean-pooled first.
+      mean, deviation: of each channel, or one of all; of pixels from 0 to 1.
     """
 
     images: ImageSet
     layout: Literal["1d", "2d", "3d"] = "2d"
     pool: int = 1
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[float, ...] = (0.5,)
 
     def __post_init__(self):
         sides = self.images.images.shape[1:-1]
@@ -147,15 +150,15 @@ class GridImages:
         return pooled.mean((-4, -2)[-len(cut) // 2 :], dtype=np.float32)
 
     def read(self, rows: dict[str, Any]) -> dict[str, Any]:
-        """A batch of some rows of the table: {"inputs": [b, prod(S), channels] in [-1, 1], "labels": [b]}."""
+        """A batch of some rows of the table: {"inputs": [b, prod(S), channels], "labels": [b]}."""
         inputs = self._pooled(rows["images"])
         if self.images.max_value is not None:
-            inputs = (inputs - 0.5) / 0.5
+            inputs = (inputs - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
         shape = len(inputs), math.prod(self.grid_shape), self.num_channels
         return {"inputs": inputs.reshape(shape), "labels": rows["labels"]}
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""
+        """{"inputs": [b, prod(S), channels] float32, "labels": [b] int32} of the images with these ids."""
         return self.read(self._rows(ids))
 
 

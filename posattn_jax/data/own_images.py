@@ -17,7 +17,7 @@ class NamedImages(GridImages):
 
     Attributes:
       names: of the labels, by number.
-      images, layout, pool: see `GridImages`.
+      images, layout, pool, mean, deviation: see `GridImages`.
     """
 
     names: tuple[str, ...] = ()

@@ -66,9 +66,9 @@ class Packed:
         return batch
 
 
-def joined(rows: Sequence[Sequence[np.ndarray]], length: int) -> np.ndarray:
-    """[b length], int32: each row's parts one after the other, then 0, which is the id of padding."""
-    found = np.zeros((len(rows), length), np.int32)
+def joined(rows: Sequence[Sequence[np.ndarray]], length: int, padding: int = 0) -> np.ndarray:
+    """[b length], int32: each row's parts one after the other, then padding."""
+    found = np.full((len(rows), length), padding, np.int32)
     for row, parts in zip(found, rows, strict=True):
         start = 0
         for part in parts:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from posattn_jax.data.packing import joined
-from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, Tokenizer, keep
+from posattn_jax.data.tokenizer import SPECIALS, Specials, Tokenizer, keep
 
 Ids = np.ndarray
 Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
@@ -23,7 +23,8 @@ def check_length(length: int) -> None:
 def known(tokenizer: Tokenizer, length: int) -> dict[str, Any]:
     """What sources of sequences know: see `batches.Source`."""
     sizes = {"input_shape": (length,), "max_length": length, "vocabulary_size": tokenizer.vocabulary_size}
-    return sizes | {"num_special": len(SPECIALS), "mask_id": MASK, "pad_id": PAD}
+    specials = tokenizer.specials
+    return sizes | {"num_special": tokenizer.num_special, "mask_id": specials.mask, "pad_id": specials.pad}
 
 
 def tell_what_is_cut(parts: Mapping[str, Any], what: str) -> None:
@@ -49,21 +50,23 @@ def cut(parts: Sequence[Ids], length: int) -> list[Ids]:
     return [first[:for_first], second[:for_second]]
 
 
-def laid_out(parts: Sequence[Ids], length: int) -> tuple[Ids, Ids]:
+def laid_out(parts: Sequence[Ids], length: int, specials: Specials = SPECIALS) -> tuple[Ids, Ids]:
     """An example of one part or two, cut to `length`: its tokens, and their segments.
 
     Segments are 0, and 1 in the second part and at its [SEP].
     """
-    pieces = [np.append(part, SEP) for part in cut(parts, length)]
+    pieces = [np.append(part, specials.sep) for part in cut(parts, length)]
     segments = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
-    return np.concatenate([[CLS], *pieces]), np.append(0, segments)
+    return np.concatenate([[specials.cls], *pieces]), np.append(0, segments)
 
 
-def lay_out(rows: Sequence[Sequence[Sequence[Ids]]], length: int) -> dict[str, np.ndarray]:
+def lay_out(
+    rows: Sequence[Sequence[Sequence[Ids]]], length: int, specials: Specials = SPECIALS
+) -> dict[str, np.ndarray]:
     """{"tokens" [b t], "segments" [b t]}, both int32: the examples of each row, one after the other, and padding."""
-    sides = [[laid_out(parts, length) for parts in row] for row in rows]
-    named = enumerate(("tokens", "segments"))
-    return {name: joined([[example[i] for example in row] for row in sides], length) for i, name in named}
+    sides = [[laid_out(parts, length, specials) for parts in row] for row in rows]
+    tokens, segments = ([[example[i] for example in row] for row in sides] for i in range(2))
+    return {"tokens": joined(tokens, length, specials.pad), "segments": joined(segments, length)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,4 +123,4 @@ class Sentences:
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
         own = {"targets": self.targets[ids], "groups": self.groups[ids], "ids": np.asarray(ids, np.int32)}
-        return lay_out([[self.examples[each]] for each in ids], self.length) | own
+        return lay_out([[self.examples[each]] for each in ids], self.length, self.tokenizer.specials) | own

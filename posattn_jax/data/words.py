@@ -65,7 +65,8 @@ class WordSequences:
 
         Words are numbered from 1, a word's pieces all alike; [CLS] has 0, and what follows the last word its number.
         """
-        laid_out = sequences.lay_out([[[self._sentence(each)]] for each in self.numbers[ids].tolist()], self.length)
+        rows = [[[self._sentence(each)]] for each in self.numbers[ids].tolist()]
+        laid_out = sequences.lay_out(rows, self.length, self.tokenizer.specials)
         words = np.cumsum(self.tokenizer.begins_word[laid_out["tokens"]], axis=1, dtype=np.int32)
         return laid_out | {"words": words, "ids": np.asarray(ids, np.int32)}
 

@@ -174,7 +174,9 @@ class PositionalBias(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """beta_{s-t}, a trained number an offset and head, not scaled: T5's bias, a fixed convolution (Chang 2021, eq. 4).
+    """beta_{s-t}, a trained number an offset and head, not scaled: a fixed convolution (Chang 2021, equation 4).
+
+    `BucketedBias` has T5's, where far offsets share one.
 
     Attributes:
       kernel_shape: K, the odd number of offsets a dimension that have a number of their own.

@@ -147,10 +147,17 @@ class SequenceTask(BlockTask):
 
         Rows that several sequences share have "segment_ids": see `Bert`.
         """
-        tokens = batch["tokens"]
-        inputs |= {"segments": batch["segments"], "key_mask": tokens != self.pad_id}
-        inputs["segment_ids"] = batch.get("segment_ids")
-        return self._applied(params, rng, tokens, **inputs)
+        return self._applied(params, rng, batch["tokens"], **self._beside(batch), **inputs)
+
+    def encode(self, params: Params, batch: dict[str, Array], **inputs: Any) -> Any:
+        """Features [b t c] and intermediates of a batch, of the encoder alone: no head is needed."""
+        fields = self._beside(batch) | {"span_bounds": self.span_bounds, "return_intermediates": True}
+        return self.model.encoder.apply({"params": params["encoder"]}, batch["tokens"], **fields, **inputs)
+
+    def _beside(self, batch: dict[str, Array]) -> dict[str, Array | None]:
+        """What the model is given beside the tokens."""
+        mask, segment_ids = batch["tokens"] != self.pad_id, batch.get("segment_ids")
+        return {"segments": batch["segments"], "key_mask": mask, "segment_ids": segment_ids}
 
     def describe(self, params: Params) -> Any:
         tokens = jnp.zeros((1, self.length), jnp.int32)

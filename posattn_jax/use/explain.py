@@ -12,7 +12,6 @@ from posattn_jax.analysis import attention_page
 from posattn_jax.axes import Array
 from posattn_jax.data import image_files
 from posattn_jax.data.images import GridImages
-from posattn_jax.data.tokenizer import CLS, PAD, SEP, SPECIALS
 from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
 from posattn_jax.system.errors import InputError
@@ -25,7 +24,6 @@ from posattn_jax.use import trained
 from posattn_jax.use.trained import Asked, TrainedRun
 
 MOST_BYTES = 24 * 2**20  # of weights, on a page
-SPECIAL_NAMES = {CLS: "[CLS]", SEP: "[SEP]"}
 
 
 def explain(
@@ -61,9 +59,11 @@ def explain(
     if not good:
         return 2
     _check_size(run, len(good), *map(len, chosen))
-    look = jax.jit(lambda params, batch: run.task.apply(params, batch, return_weights=True))
+    tells = not isinstance(run.task, MaskedLanguageModelling)
+    apply = run.task.apply if tells else run.task.encode
+    look = jax.jit(lambda params, batch: apply(params, batch, return_weights=True))
     weights, examples = zip(*(_example(run, look, *each, *chosen) for each in good), strict=True)
-    what = "masked tokens" if isinstance(run.task, MaskedLanguageModelling) else run.data.name
+    what = run.data.name if tells else "masked tokens"
     data = {
         "kind": "text" if run.is_of_sentences else "image",
         "about": f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
@@ -138,9 +138,8 @@ def _example(
     if not run.is_of_sentences:
         return weights, attention_page.example(name["path"], told, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])
-    num, is_piece = int((ids != PAD).sum()), ids >= len(SPECIALS)
-    pieces = iter(run.source.tokenizer.pieces(ids[is_piece]))
-    tokens = [next(pieces) if own else SPECIAL_NAMES[int(each)] for each, own in zip(ids[:num], is_piece, strict=False)]
+    num = int((ids != run.task.pad_id).sum())
+    tokens = run.source.tokenizer.pieces(ids[:num])
     weights = [each[:, :num, :num] for each in weights]
     return weights, attention_page.example(" | ".join(given), told, weights, tokens=tokens)
 

@@ -1,6 +1,6 @@
 """`--mode=export`: a classifier as one file of StableHLO, which needs neither this package nor Flax.
 
-WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences tokenizer.model
+WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences its tokenizer
 """
 
 import dataclasses
@@ -89,14 +89,14 @@ def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
 
 def _tokens(run: TrainedRun, folder: pathlib.Path) -> dict[str, Any]:
     """What turns sentences into ids; its model is copied into the folder."""
-    run.source.tokenizer.save(folder / tokenizer.MODEL_FILE)
-    special = {"[PAD]": tokenizer.PAD, "[CLS]": tokenizer.CLS, "[SEP]": tokenizer.SEP, "[MASK]": tokenizer.MASK}
+    subwords = run.source.tokenizer
+    subwords.save(folder / subwords.file)
     return {
         "tokenizer": {
-            "file": tokenizer.MODEL_FILE,
-            "sha256": run.source.tokenizer.sha256,
-            "special": special,
-            "first": len(tokenizer.SPECIALS),  # added to the ids of the SentencePiece model
+            "file": subwords.file,
+            "sha256": subwords.sha256,
+            "special": dict(zip(tokenizer.SPECIAL_NAMES, subwords.specials, strict=True)),
+            "first": subwords.id_offset,  # added to the ids of its file
         }
     }
 
