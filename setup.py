@@ -38,8 +38,9 @@ setup(
     package_data={
         "posattn_jax": [
             "py.typed",
-            "analysis/attention_page.html",
-            "analysis/attention_page.js",
+            "analysis/*.html",
+            "analysis/*.js",
+            "analysis/*.css",
             "ops/attention/native/*.h",  # compiled where it runs
             "ops/attention/native/*.cc",
         ]

@@ -10,8 +10,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from posattn_jax.analysis.pictures import MARKERS, STYLES, panels, save
 from posattn_jax.system.files import read_json, read_metrics
+from posattn_jax.system.pictures import panels, save, style
 
 
 def read_run(workdir: pathlib.Path) -> tuple[str, dict[str, tuple[list[int], list[float]]]]:
@@ -45,11 +45,10 @@ def draw(workdirs: list[pathlib.Path], out: pathlib.Path) -> None:
     for axis, name in zip(axes, names, strict=True):
         for i, (label, series) in enumerate(runs):
             steps, values = series[name]
-            style = {"linestyle": STYLES[i % len(STYLES)], "marker": MARKERS[i % len(MARKERS)]}
-            axis.plot(steps, values, markevery=0.1, label=label, **style)
+            axis.plot(steps, values, markevery=0.1, label=label, **style(i))
         top = 1.2 * np.percentile(np.concatenate([series[name][1] for _, series in runs]), 95)  # a pause is no update
         axis.set(xlabel="updates", ylabel=name, ylim=(0, top))
-        axis.grid(alpha=0.3)
+        axis.grid()
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
     save(figure, out)
 

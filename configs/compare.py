@@ -14,6 +14,7 @@ positions 4.81.
 modelling of pieces of a few letters: 1,000 updates of 2 blocks of width 64; judged by the loss), :tiny (digits, tests).
 """
 
+import dataclasses
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -52,6 +53,23 @@ from posattn_jax.build.parts import change, part
 # window reaches, the kernel of convolutions, which take long on a CPU, and the rank of low-rank values: less than the
 # features of a head, 8 of images and 16 of text.
 GRIDS = {"": (2, 15, 3, 3, 2), "cifar": (2, 15, 3, 3, 2), "text": (1, 17, 8, 17, 8), "tiny": (2, 7, 1, 3, 2)}
+
+FAMILIES = {
+    "no positions": ("none",),
+    "added to the inputs": ("gehring", "vaswani", "fourier_features"),
+    "relative vectors": (
+        *("shaw", "music_transformer", "ramachandran", "transformer_xl", "zhao"),
+        *("baseline", "siren", "siren_span"),
+    ),
+    "RoPE and biases": ("rope", "rope_1d", "alibi", "relative_bias"),
+    "convolutions": ("composite", "depthwise", "convolutional_qk"),
+    "a matrix a displacement": ("translution", "low_rank", "general", "relative_content"),
+    "weights from positions alone": (
+        *("aposnet", "rposnet", "lightconv", "gaussiannet"),
+        *("linearnet", "glinearnet", "fouriernet"),
+    ),
+}
+FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names}
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -188,7 +206,7 @@ def sweep(variant: str = "") -> Plan:
     judged_by: dict[str, Any] = {"response": "loss", "epoch": "last"} if variant == "text" else {}
     return Plan(
         "Which way of telling attention about positions is best, and what does it cost?",
-        tuple(treatments),
+        tuple(dataclasses.replace(each, family=FAMILY_OF[each.name]) for each in treatments),
         tuple(hypotheses),
         seeds=PAPER_SEEDS[:3],
         **judged_by,

@@ -1,4 +1,3 @@
-"use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
@@ -49,11 +48,6 @@ function nameOf(token) {
 }
 const wordOf = piece => piece.replace(/^\u2581/, "") || "\u2581";
 const percent = weight => (100 * weight).toFixed(weight < 0.0995 ? 2 : 1) + " %";
-const colours = {};  // as the style sheet has them, light or dark
-function readColours() {
-  const style = getComputedStyle(document.documentElement);
-  for (const name of ["--weight", "--query", "--above", "--below"]) colours[name] = style.getPropertyValue(name).trim();
-}
 
 const pictures = new Map();
 function pictureOf(example) {
@@ -74,7 +68,7 @@ function drawImage(canvas, head, row, size) {
   if (picture.complete && picture.naturalWidth) c.drawImage(picture, 0, 0, canvas.width, canvas.height);
   const most = Math.max(...row.subarray(data.classTokens)) || 1;
   for (let i = 0; i < rows * columns; i++) {
-    c.fillStyle = "rgb(255 122 0 / " + 0.8 * row[i + data.classTokens] / most + ")";
+    c.fillStyle = weightColour(row[i + data.classTokens] / most);
     c.fillRect(i % columns * cell, Math.floor(i / columns) * cell, cell, cell);
   }
   if ($("span").checked) drawSpan(c, head, cell);
@@ -106,32 +100,6 @@ function drawSpan(c, head, cell) {
     c.stroke();
   }
 }
-function drawBars(canvas, values, low, high, mark) {
-  canvas.width = Math.max(160, 4 * values.length);
-  canvas.height = 120;
-  const c = canvas.getContext("2d"), bar = canvas.width / values.length, top = Math.max(high, 0), bottom = Math.min(low, 0);
-  const y = value => 4 + (top - value) / (top - bottom || 1) * (canvas.height - 8);
-  values.forEach((value, i) => {
-    c.fillStyle = "rgb(" + colours[value < 0 ? "--below" : low < 0 ? "--above" : "--weight"] + ")";
-    c.fillRect(i * bar, Math.min(y(value), y(0)), Math.max(1, bar - 1), Math.abs(y(value) - y(0)) || 1);
-  });
-  c.fillStyle = colours["--query"];
-  c.fillRect((mark + 0.5) * bar - 1, 0, 2, canvas.height);
-}
-function drawMap(canvas, values, rows, columns, low, high) {
-  const cell = Math.max(2, Math.round(300 / Math.max(rows, columns))), most = Math.max(Math.abs(low), Math.abs(high)) || 1;
-  canvas.width = columns * cell;
-  canvas.height = rows * cell;
-  const c = canvas.getContext("2d");
-  values.forEach((value, i) => {
-    const name = value < 0 ? "--below" : low < 0 ? "--above" : "--weight";
-    c.fillStyle = "rgb(" + colours[name] + " / " + Math.abs(value) / most + ")";
-    c.fillRect(i % columns * cell, Math.floor(i / columns) * cell, cell, cell);
-  });
-  c.strokeStyle = colours["--query"];
-  c.lineWidth = Math.max(1, cell / 8);
-  c.strokeRect((columns - 1) / 2 * cell, (rows - 1) / 2 * cell, cell, cell);
-}
 function drawKernels() {
   $("kernels").replaceChildren(...data.layers[state.layer].kernels.map(kernel => {
     const figure = document.createElement("figure"), canvas = document.createElement("canvas");
@@ -142,15 +110,17 @@ function drawKernels() {
       for (let i = 0; i < size; i++) values[i] += (low + all[h * size + i] / 255 * (high - low)) / heads.length;
     }
     const low = Math.min(...values), high = Math.max(...values);
-    if (data.grid.length === 1) drawBars(canvas, values, low, high, (size - 1) / 2);
-    else drawMap(canvas, values, 2 * data.grid[0] - 1, 2 * data.grid[1] - 1, low, high);
+    const range = low.toPrecision(3) + " to " + high.toPrecision(3), isMap = data.grid.length > 1;
     canvas.setAttribute("role", "img");
-    const range = low.toPrecision(3) + " to " + high.toPrecision(3);
     canvas.setAttribute("aria-label", kernel.name + ", " + range);
     const caption = document.createElement("figcaption"), name = document.createElement("strong");
     name.textContent = kernel.name;
-    caption.append(name, ": " + kernel.is + ". " + range + ".");
+    caption.append(name, ": " + kernel.is + (isMap ? "." : ". " + range + "."));
     figure.append(canvas, caption);
+    if (isMap) {
+      drawMap(canvas, values, 2 * data.grid[0] - 1, 2 * data.grid[1] - 1, low, high);
+      canvas.after(scaleOf(low, high, value => valueColour(value, low, high), value => value.toPrecision(3)));
+    } else drawBars(canvas, values, low, high, (size - 1) / 2);
     return figure;
   }));
 }
@@ -158,17 +128,30 @@ function drawHeads() {
   [...$("heads").children].forEach((button, i) => {
     const head = i - 1, canvas = button.firstChild, row = rowOf(head, state.query);
     button.setAttribute("aria-pressed", head === state.head);
+    button.lastChild.textContent = "up to " + percent(Math.max(...row));
     if (isText) drawBars(canvas, [...row], 0, Math.max(...row), state.query);
     else drawImage(canvas, head, row, 160);
   });
 }
+// As many columns as fill the last row best; where one panel would be left over, the mean, which is no head, is alone.
+function arrangeHeads() {
+  const box = $("heads"), panels = box.children, fit = Math.max(2, Math.floor(box.clientWidth / 131));
+  let columns = 2;
+  for (let c = Math.min(fit, panels.length); c >= Math.max(2, fit / 2); c--)
+    if (filled(panels.length, c) > filled(panels.length, columns)) columns = c;
+  const isAlone = panels.length % columns === 1;
+  box.style.gridTemplateColumns = "repeat(" + columns + ", minmax(0, 11rem))";
+  panels[0].classList.toggle("alone", isAlone);
+  panels[0].style.width = isAlone ? "min(11rem, " + 100 / columns + "%)" : "";
+}
+const filled = (count, columns) => ((count - 1) % columns + 1) / columns;
 function drawTokens(row) {
   const most = Math.max(...row) || 1;
   [...$("tokens").children].forEach((button, s) => {
     const isQuery = s === state.query;
     button.setAttribute("aria-selected", isQuery);
     button.tabIndex = isQuery ? 0 : -1;
-    button.style.backgroundColor = "rgb(" + colours["--weight"] + " / " + 0.75 * row[s] / most + ")";
+    button.style.backgroundColor = weightColour(row[s] / most);
     button.classList.toggle("inside", $("span").checked && isInside(state.head, state.query, s));
     button.lastChild.textContent = percent(row[s]);
   });
@@ -187,6 +170,8 @@ function update() {
   }));
   if (isText) drawTokens(row);
   else drawImage($("image"), state.head, row, 640);
+  const most = Math.max(...row.subarray(isText ? 0 : data.classTokens));
+  $("scale").replaceChildren(scaleOf(0, most, weight => weightColour(weight / (most || 1)), percent));
   if ($("classToken")) $("classToken").setAttribute("aria-pressed", state.query < data.classTokens);
   drawHeads();
   drawKernels();
@@ -283,13 +268,15 @@ function begin() {
   $("heads").replaceChildren(...[["mean", MEAN], ...data.heads.map((number, i) => ["head " + number, i])].map(([name, head]) => {
     const button = document.createElement("button");
     button.type = "button";
-    button.append(document.createElement("canvas"), name);
+    button.append(document.createElement("canvas"), name, document.createElement("small"));
     button.onclick = () => choose({ head });
     return button;
   }));
   const middle = isText ? Math.min(1, data.examples[0].size - 1)
     : data.classTokens + Math.floor(data.shown[0] / 2) * data.shown[1] + Math.floor(data.shown[1] / 2);
   matchMedia("(prefers-color-scheme: dark)").onchange = update;
+  onresize = arrangeHeads;
+  arrangeHeads();
   choose({ example: 0, query: middle });
 }
 begin();

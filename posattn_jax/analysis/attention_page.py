@@ -21,19 +21,20 @@ def compose(title: str, data: dict[str, Any]) -> str:
 
     Args:
       title: of the page.
-      data: what `attention_page.js` reads: "kind" ["image" or "text"], "about" [words], "grid" [S, of the tokens],
+      data: what the script reads: "kind" ["image" or "text"], "about" [words], "grid" [S, of the tokens],
         "shown" [the rows and columns that a picture's tokens are shown in; of a text (1, t)], "classTokens" [how many
         tokens stand before the grid], "heads" [their numbers, from 1], "examples" [see `example`] and "layers", each
         with its "number", "halfSpans" [[h p] how far its heads see on each side; None: everywhere] and "kernels" [see
         `kernel`].
     """
     folder = pathlib.Path(__file__).parent
-    template, script = ((folder / f"attention_page.{kind}").read_text(encoding="utf-8") for kind in ("html", "js"))
+    names = ("attention_page.html", "attention_page_drawing.js", "attention_page.js")
+    template, *scripts = ((folder / name).read_text(encoding="utf-8") for name in names)
     precision = f"Weights are in {STEPS}ths of each query's largest, kernels in {STEPS}ths of each head's range."
     text = json.dumps(data | {"precision": precision}, allow_nan=False)
     before, after = template.split("DATA")
     text = text.replace("<", "\\u003c")  # no tag, whatever an input is called
-    return before.replace("TITLE", html.escape(title)) + text + after.replace("SCRIPT", script)
+    return before.replace("TITLE", html.escape(title)) + text + after.replace("SCRIPT", "".join(scripts))
 
 
 def num_bytes(num_tokens: int, num_heads: int, num_layers: int) -> int:

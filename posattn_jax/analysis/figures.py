@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from posattn_jax.analysis.curve_pictures import draw_span_sizes, over_epochs
 from posattn_jax.analysis.curves import Log, log_of, size_curves
-from posattn_jax.analysis.pictures import draw_span_sizes, panels, save
 from posattn_jax.analysis.position_figures import energies_of_heads
 from posattn_jax.analysis.span_pictures import on_grid
 from posattn_jax.system.files import read_json, read_metrics
+from posattn_jax.system.pictures import SIGNED, panels, save, style, whole_ticks
 
 Positions = Mapping[str, np.ndarray]
 
@@ -54,12 +55,13 @@ def _learning_curves(log: Log, best: Mapping[str, Any]) -> Figure:
     names = [name for split, name in log if split == "validation"]
     figure, axes = panels(len(names), len(names), 5.0, 3.2)
     for axis, name in zip(axes, names, strict=True):
-        for split, style, color in (("train", "--", "0.5"), ("validation", "-", "black")):
+        for i, (split, label) in enumerate((("validation", "validation"), ("train", "training"))):
             points = np.array([*log.get((split, name), {}).values()]).reshape(-1, 2)  # none where it was not logged
-            axis.plot(*points.T, style, color=color, label={"train": "training"}.get(split, split))
-        axis.plot(best["epoch"], best[name], "o", color="black", label=f"best epoch: {best[name]:.4f}")
-        axis.set(xlabel="epoch", ylabel=name)
-        axis.legend(frameon=False)
+            axis.plot(*points.T, label=f"{label} {name}", **style(i) | {"marker": ""})
+        axis.plot(best["epoch"], best[name], "o", color=style(0)["color"], label=f"best epoch: {name} {best[name]:.4f}")
+        axis.set_ylabel(name)
+        axis.legend()
+        over_epochs(axis)
     return figure
 
 
@@ -71,7 +73,7 @@ def _span_over_epochs(log: Log, grid: Sequence[int]) -> Figure | None:
     figure, axes = panels(len(grid), len(grid), 5.0, 3.2)
     for dim, axis in enumerate(axes):
         layers = [curve for name, curve in sizes.items() if name.endswith(f"/{dim}")]
-        draw_span_sizes(axis, layers, grid[dim], f"dimension {dim + 1}")
+        draw_span_sizes(axis, layers, grid, dim, "")
     return figure
 
 
@@ -118,28 +120,36 @@ def _draw(
     if not kernels:
         return None
     limit = max(float(np.quantile(np.abs(kernel), quantile)) for kernel in kernels) or 1.0
-    style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+    colours = {"cmap": SIGNED, "vmin": -limit, "vmax": limit}
     image, num = None, kernels[0].shape[-1]
     if kernels[0].ndim == 2:
         figure, axes = panels(len(kernels), 4, 2.8, 2.4)
         for layer, (axis, kernel) in enumerate(zip(axes, kernels, strict=True), start=1):
             reach = len(kernel) / 2
-            image = axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **style)
-            axis.set_title(f"layer {layer}", fontsize="medium")
-            axis.set_ylabel(what if (layer - 1) % 4 == 0 else "")
-            if num <= 16:
-                axis.set_yticks(range(1, num + 1))
+            image = axis.imshow(kernel.T, aspect="auto", extent=(-reach, reach, num + 0.5, 0.5), **colours)
+            axis.set_title(f"layer {layer}")
+            whole_ticks(axis.xaxis)
+            whole_ticks(axis.yaxis)
+        figure.supxlabel("key - query (positions)")
+        figure.supylabel(what)
     else:
         shown = np.linspace(0, num - 1, min(num, most or num)).astype(int)
-        figure, axes = panels(len(kernels) * len(shown), len(shown), 1.5, 1.6, layout="compressed")
+        shape = kernels[0].shape[-3] / kernels[0].shape[-2]
+        figure, axes = panels(
+            len(kernels) * len(shown), len(shown), 1.5, 1.4 * min(shape, 3) + 0.2, layout="compressed"
+        )
         for i, axis in enumerate(axes):
-            kernel, which = kernels[i // len(shown)], shown[i % len(shown)]
+            layer, which = i // len(shown), shown[i % len(shown)]
+            kernel = kernels[layer]
             plane = kernel[kernel.shape[0] // 2] if kernel.ndim == 4 else kernel
             height, width = np.array(plane.shape[:2]) / 2
-            image = axis.imshow(plane[..., which], extent=(-width, width, height, -height), **style)
-            axis.tick_params(labelsize="x-small")
-            axis.set_title(f"{what} {which + 1}" if i < len(shown) else "", fontsize="small")
-            axis.set_ylabel(f"layer {i // len(shown) + 1}" if which == 0 else "", fontsize="small")
-    figure.supxlabel("key - query (positions)", fontsize="medium")
+            image = axis.imshow(plane[..., which], extent=(-width, width, height, -height), **colours)
+            whole_ticks(axis.xaxis, 4)
+            whole_ticks(axis.yaxis, 4)
+            axis.label_outer()
+            axis.set_title(f"{what} {which + 1}" if layer == 0 else "")
+            axis.set_ylabel(f"layer {layer + 1}" if i % len(shown) == 0 else "")
+        figure.supxlabel("columns, key - query")
+        figure.supylabel("rows, key - query")
     figure.colorbar(image, ax=axes, label=label)
     return figure

@@ -6,10 +6,12 @@ import math
 import numpy as np
 
 from posattn_jax.analysis import statistics
-from posattn_jax.analysis.markdown_text import interval_text, number
+from posattn_jax.analysis.markdown_text import interval_text, number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Treatment
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
+
+VERDICTS = SUPPORTED, CONTRADICTED, NOT_SHOWN, UNTESTED = "Supported", "Contradicted", "Not shown", "Cannot be tested"
 
 # The standard deviation of two normal values has this 95% interval, in terms of what they show: sqrt(1 / chi2(1)).
 TWO_RUNS = "two runs hardly tell their deviation, whose 95% interval is .45 to 32 times what they show"
@@ -38,7 +40,8 @@ class Finding:
       holm_p_two_sided: `comparison.p_two_sided`, likewise.
       pairs: seeds that all of its treatments have.
       paired_p, paired_p_stated: of the paired test over these.
-      verdict: in words.
+      verdict: one of `VERDICTS`, and after a comma how sure it is.
+      told: what the verdict is of, to be read after the claim and a colon.
     """
 
     hypothesis: Hypothesis
@@ -49,6 +52,7 @@ class Finding:
     paired_p: float
     paired_p_stated: float
     verdict: str
+    told: str
 
 
 def outcomes(runs: Runs) -> list[Outcome]:
@@ -89,46 +93,46 @@ def findings(runs: Runs) -> list[Finding]:
         sides = (sides[0] - hypothesis.border, sides[1])
         paired = statistics.paired(*(side.tolist() for side in sides), hypothesis.alternative)
         said = verdict(hypothesis, comparison, *holm, samples)
-        made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, said))
+        made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, *said))
     return made
 
 
 def verdict(
     hypothesis: Hypothesis, c: Comparison, holm_p: float, holm_p_two_sided: float, samples: dict[str, Sample]
-) -> str:
-    """What the numbers allow to be said, and how sure it is.
+) -> tuple[str, str]:
+    """What the numbers allow to be said, in a word or two and in a sentence: `Finding.verdict` and `Finding.told`.
 
     Corrected p-values decide. The interval is that of the test that the verdict is of, one-sided or two-sided.
     """
     *firsts, last = (str(samples[name].n) for name in hypothesis.names)
     runs = f"n = {', '.join(firsts)} and {last}"
     if math.isnan(c.p_stated):
-        return f"Cannot be tested ({runs}): a test needs two runs of each, and some variation between them."
+        return UNTESTED, f"{runs}, and a test needs two runs of each, and some variation between them."
     direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
     stated_sign = {"greater": 1, "less": -1, "two-sided": 0}[hypothesis.alternative]
     contradicted = c.t * stated_sign < 0 and holm_p_two_sided < LEVEL
     one_sided = stated_sign != 0 and not contradicted
     interval = c.interval_stated if one_sided else c.interval_two_sided
     measured = (
-        f"The {'mean' if hypothesis.than is None else 'difference of the means'} is {abs(c.effect):.4f} {direction} "
+        f"the {'mean' if hypothesis.than is None else 'difference of the means'} is {abs(c.effect):.4f} {direction} "
         f"({'one' if one_sided else 'two'}-sided 95% interval of the difference, uncorrected: "
         f"{interval_text(interval, '{:+.4f}')}; {f'margin {hypothesis.margin:g}; ' * bool(hypothesis.margin)}{runs})."
     )
     few = min(samples[name].n for name in hypothesis.names) == 2
     mark, caution = (", from n = 2 only", f" Runs of new seeds may say otherwise: {TWO_RUNS}.") if few else ("", "")
     if holm_p < LEVEL:
-        return f"Supported{mark}. {measured} Corrected p = {number(holm_p)}.{caution}"
+        return SUPPORTED + mark, f"{measured} Corrected {p_is(holm_p)}.{caution}"
     if contradicted:
-        opposite = f"That is the opposite of the claim, two-sided corrected p = {number(holm_p_two_sided)}."
-        return f"Contradicted{mark}. {measured} {opposite}{caution}"
+        opposite = f"That is the opposite of the claim, two-sided corrected {p_is(holm_p_two_sided)}."
+        return CONTRADICTED + mark, f"{measured} {opposite}{caution}"
     if c.p_stated < LEVEL:
-        return (
-            f"Not shown. {measured} p = {number(c.p_stated)} alone, but {number(holm_p)} corrected for all hypotheses: "
+        return NOT_SHOWN, (
+            f"{measured} {p_is(c.p_stated)} alone, but {number(holm_p)} corrected for all hypotheses: "
             "a difference to look for again, with new seeds."
         )
     needed = "more than a million" if math.isinf(c.runs_needed) else f"{c.runs_needed:.0f}"
-    return (
-        f"Not shown. {measured} Corrected p = {number(holm_p)}. That does not show equality: a true difference as "
+    return NOT_SHOWN, (
+        f"{measured} Corrected {p_is(holm_p)}. That does not show equality: a true difference as "
         f"large as the measured one would be found by {c.power:.0%} of single tests like this, and by 80% with "
         f"{needed} runs of each (two-sided, uncorrected)."
     )

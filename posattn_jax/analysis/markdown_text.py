@@ -21,11 +21,18 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
 
 
-def number(p: float) -> str:
-    """A p-value."""
+def number(p: float, digits: int = 4) -> str:
+    """A p-value: "-" for NaN, and no more digits than tell something of one that is near 0 or 1."""
     if math.isnan(p):
         return "-"
-    return f"{p:.4f}" if p >= 0.0001 else "< .0001"
+    if p < 0.001:
+        return "< .001"
+    return "> .99" if p > 0.99 else f"{p:.{digits}f}".lstrip("0")
+
+
+def p_is(p: float) -> str:
+    """A p-value in a sentence: "p = .0123", "p < .001"."""
+    return f"p {number(p)}" if number(p)[0] in "<>" else f"p = {number(p)}"
 
 
 def figure(value: float, form: str = "{:.4f}") -> str:

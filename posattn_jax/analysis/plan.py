@@ -1,6 +1,7 @@
 """What a sweep asks: treatments, the seeds of each, and hypotheses about them, with what a paper printed."""
 
 import dataclasses
+import math
 import pathlib
 import re
 from typing import Any, Literal, get_args
@@ -34,6 +35,7 @@ class Treatment:
       fields: the config's fields that set it apart, such as {"model.block.attention.span": None}; a part as a dict.
       paper: what the paper printed of it.
       num_seeds: how many of the sweep's seeds it is trained with, the first of them; None: all.
+      family: what it is one of, in a few words: a figure of many treatments has a colour for each.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Treatment:
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     paper: Printed | None = None
     num_seeds: int | None = None
+    family: str | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "fields", {path: _plain(value) for path, value in self.fields.items()})
@@ -158,6 +161,16 @@ class Plan:
     def summarised(self) -> str:
         """The part of a run's summary that the sweep judges by, where it does not evaluate once more."""
         return "best" if self.epoch == "best" else "final"
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the least response is the best, as of a loss."""
+        return self.response in ("loss", "bits")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What no response is beyond, though the interval of a mean may be."""
+        return (0.0, 1.0) if self.response == "accuracy" else (-math.inf, math.inf)
 
     def select(self, treatments: list[str] | None, seeds: list[int] | None) -> "Plan":
         """The part with these treatments and seeds, and the hypotheses between them; None: all.

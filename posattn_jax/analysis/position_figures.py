@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from posattn_jax.analysis.pictures import panels
 from posattn_jax.axes import Float
+from posattn_jax.system.pictures import FROM_ZERO, SIGNED, panels, style, whole_ticks
 
 COLUMNS = 4
 
 
 def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figure:
-    """Energies, or weights, of positions: a heat map a head, all in one scale of shades.
+    """Energies, or weights, of positions: a heat map a head, all in one scale of colours.
 
     Where some are below 0 the scale is symmetric around it; what is not finite, as masked keys are, is left grey.
 
@@ -23,7 +22,7 @@ def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figur
       title: above it.
     """
     figure, _ = _heads(energies, 2.5, "query position", "key position")
-    figure.suptitle(title, fontsize="medium", parse_math=False)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
@@ -48,8 +47,8 @@ def attention_of_a_sentence(
     figure, axes = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key")
     for axis in axes:
         # "$" is a token like others, not the beginning of a formula.
-        axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, fontsize="small", parse_math=False)
-        axis.set_yticks(range(len(query_tokens)), query_tokens, fontsize="small", parse_math=False)
+        axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, parse_math=False)
+        axis.set_yticks(range(len(query_tokens)), query_tokens, parse_math=False)
     return figure
 
 
@@ -60,10 +59,10 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
       table: "token-position" -> (score with the gate, score without); None where it was not measured.
       score_name: at the axis.
     """
-    figure, axis = plt.subplots(figsize=(1.4 * len(table) + 1.8, 3.6), layout="constrained")
+    figure, (axis,) = panels(1, 1, 1.4 * len(table) + 0.8, 3.2)
     series = np.array([[np.nan if score is None else score for score in pair] for pair in table.values()])
-    for i, (label, color) in enumerate((("with the gate", "black"), ("without", "0.5"))):
-        axis.plot(series[:, i], ("-", "--")[i], marker="os"[i], color=color, label=label)
+    for i, label in enumerate(("with the gate", "without")):
+        axis.plot(series[:, i], label=label, **style(i))
         for x, y in enumerate(series[:, i]):
             if np.isfinite(y):
                 above = not y < series[x, 1 - i]  # of two points the higher has its number above
@@ -73,7 +72,7 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
     axis.set_xticks(range(len(table)), list(table))
     axis.margins(x=0.15, y=0.2)
     axis.set(xlabel="what queries and keys know", ylabel=score_name)
-    axis.legend(frameon=False)
+    axis.legend()
     return figure
 
 
@@ -85,14 +84,15 @@ def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[
     finite = np.isfinite(energies)
     limit = float(np.abs(energies[finite]).max(initial=0.0)) or 1.0
     signed = bool((energies[finite] < 0).any())
-    style: dict[str, Any] = {"cmap": "RdBu_r" if signed else "Greys", "vmin": -limit if signed else 0.0, "vmax": limit}
-    image = None
+    colours = {"cmap": SIGNED, "vmin": -limit} if signed else {"cmap": FROM_ZERO, "vmin": 0.0}
+    columns, image = drawn[0].get_gridspec().ncols, None
     for head, axis in enumerate(drawn):
         axis.set_facecolor("0.8")
-        image = axis.imshow(np.where(finite[head], energies[head], np.nan), interpolation="nearest", **style)
-        axis.set_title(f"head {head + 1}", fontsize="small")
-        axis.tick_params(labelsize="small")
-        axis.set_ylabel(down if head % COLUMNS == 0 else "")
-        axis.set_xlabel(across if head + COLUMNS >= heads else "")
+        image = axis.imshow(np.where(finite[head], energies[head], np.nan), vmax=limit, **colours)
+        axis.set_title(f"head {head + 1}")
+        whole_ticks(axis.xaxis)
+        whole_ticks(axis.yaxis)
+        axis.set_ylabel(down if head % columns == 0 else "")
+        axis.set_xlabel(across if head + columns >= heads else "")
     figure.colorbar(image, ax=drawn, label="energy" if signed else "weight", shrink=0.8)
     return figure, drawn

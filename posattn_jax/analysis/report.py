@@ -9,42 +9,32 @@ WORKDIR/report/
 The first two are what to commit: of a folder with `runs.jsonl` the rest is made again, beside it.
 """
 
-import base64
 import dataclasses
-import html
 import math
 import pathlib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-import markdown
 
 from posattn_jax.analysis import runs_file, tables
 from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
 from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
 from posattn_jax.analysis.plan import Plan, Treatment
+from posattn_jax.analysis.report_page import to_html
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Sample, compare
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.system.files import write_json, write_text
 
+NORMALITY = (
+    "Jarque-Bera's p of every treatment is in `results.json`. It tells little of normality: with fewer than "
+    f"{LEAST_FOR_NORMALITY:,} runs the test hardly ever rejects."
+)
 WHERE_PICTURES_ARE = (
     "Pictures: `python -m posattn_jax.main --mode=report --workdir=FOLDER`, FOLDER being that of this file, "
-    "makes a page with them."
+    "makes a page with them, and `results.json`."
 )
-STYLE = """
-body { font: 16px/1.5 Georgia, serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #111; }
-h1, h2 { line-height: 1.2; }
-table { border-collapse: collapse; font-size: .85rem; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { border-bottom: 1px solid #ccc; padding: .3rem .6rem; text-align: right; vertical-align: top; }
-th:first-child, td:first-child { text-align: left; }
-th { border-bottom: 2px solid #111; }
-img { max-width: 100%; }
-code { font-size: .85rem; overflow-wrap: anywhere; }
-"""
 
 
 def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = ()) -> None:
@@ -68,7 +58,7 @@ def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = ()) -> None:
     captions = draw_sweep(runs, folder / "figures")
     text = compose(runs, found, tested)
     write_text(folder / "report.md", text)
-    pictures = [f"![{name}](figures/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
+    pictures = [f"![{name.replace('_', ' ')}](figures/{name}.svg)\n\n*{each}*" for name, each in captions.items()]
     page = to_html(compose(runs, found, tested, pictures), folder, runs.plan.question)
     write_text(folder / "index.html", page)
     write_json(folder / "results.json", _results(runs, found, tested))
@@ -84,7 +74,7 @@ def compose(
     plan = runs.plan
     parts = [f"# {plain(plan.question)}"]
     if tested:
-        parts.append("\n".join(f"- **{plain(finding.hypothesis.claim)}.** {finding.verdict}" for finding in tested))
+        parts.append("\n".join(f"- **{each.verdict}.** {plain(each.hypothesis.claim)}: {each.told}" for each in tested))
     by_field = tables.by_field(runs)
     if by_field is not None:
         what = f"{runs.response_title}, in hundredths: means and standard errors of the mean"
@@ -93,7 +83,7 @@ def compose(
     if by_translations is not None:
         what = "p: paired bootstrap of 1,000 samples against the first row, of one seed's translations"
         parts += ["## Translations", f"Of the {plan.part} part; {what}.\n\n{by_translations}"]
-    parts += ["## Treatments", _outcome_table(runs, found), _normality(found)]
+    parts += ["## Treatments", _outcome_table(runs, found), NORMALITY]
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]
     parts += pictures
@@ -109,21 +99,6 @@ def compose(
     if runs.left_out:
         parts += ["## Left out", "\n".join(f"- {line}" for line in runs.left_out)]
     return "\n\n".join(parts) + "\n"
-
-
-def to_html(text: str, folder: pathlib.Path, title: str) -> str:
-    """The Markdown as one page, its pictures inside it."""
-
-    def embed(match: re.Match) -> str:
-        data = base64.b64encode((folder / match[1]).read_bytes()).decode()
-        return f'src="data:image/svg+xml;base64,{data}"'
-
-    body = re.sub(r'src="(figures/[^"]*)"', embed, markdown.markdown(text, extensions=["tables"]))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{html.escape(title)}</title>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
 
 
 def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
@@ -144,17 +119,6 @@ def _outcome_table(runs: Runs, found: Sequence[Outcome]) -> str:
 def _printed(treatment: Treatment) -> list[str]:
     p = treatment.paper
     return ["-", "-", "-"] if p is None else [f"{p.max:.4f}", f"{p.mean:.4f}", f"{p.std:.4f} ({p.n})"]
-
-
-def _normality(found: Sequence[Outcome]) -> str:
-    p_values = ", ".join(f"{plain(outcome.treatment.label)} {number(outcome.normality_p)}" for outcome in found)
-    text = f"Normality (Jarque-Bera, p): {p_values}."
-    if min(outcome.sample.n for outcome in found) < LEAST_FOR_NORMALITY:
-        text += (
-            f" **These mean little**: the test's distribution holds for samples of {LEAST_FOR_NORMALITY:,} and more; "
-            "of a few runs it hardly ever rejects."
-        )
-    return text
 
 
 def _finding_table(tested: Sequence[Finding]) -> str:

@@ -1,6 +1,7 @@
 """Pictures of learned spans: of one run on its grid, and of a sweep on an image (Alfons 2022, Figures 3 and 7)."""
 
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from posattn_jax.analysis.curve_pictures import DIMENSIONS
 from posattn_jax.analysis.curves import Spans
-from posattn_jax.analysis.pictures import panels
 from posattn_jax.analysis.runs import Runs
+from posattn_jax.system.pictures import BLACK, BLUE, FROM_ZERO, panels, whole_ticks
 
 
 def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
@@ -37,7 +39,10 @@ def _gaussian(factor: np.ndarray, offsets: np.ndarray, summary: Mapping[str, Any
 
 
 def _title(layer: int, factor: np.ndarray) -> str:
-    return f"layer {layer}: σ = {', '.join(f'{s:.2f}' for s in np.linalg.norm(factor, axis=1))}"
+    names = ("",) if len(factor) == 1 else DIMENSIONS[len(factor)]
+    sigmas = (f"{name} {s:.2f}".strip() for name, s in zip(names, np.linalg.norm(factor, axis=1), strict=True))
+    unbroken = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in sigmas)
+    return f"layer {layer}\n" + textwrap.fill(f"σ: {unbroken}", 32)
 
 
 def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
@@ -46,7 +51,8 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
     if not sigmas:
         return None
     grid, image = summary["grid_shape"], None
-    figure, axes = panels(len(sigmas), len(sigmas), 2.8, 3.2, layout="compressed", sharey=True)
+    shape = grid[-2] / grid[-1] if len(grid) > 1 else 0.8
+    figure, axes = panels(len(sigmas), 6, 2.8, 2.6 * min(shape, 3) + 0.7, layout="compressed")
     ranges = [np.arange(1 - size, size) for size in grid]
     if len(grid) == 3:
         ranges[0] = np.zeros(1)
@@ -54,23 +60,28 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
     for i, (axis, sigma) in enumerate(zip(axes, sigmas, strict=True), start=1):
         factor = mean_factor(sigma, len(grid))
         half, gaussian = _half_spans(factor, summary), _gaussian(factor, offsets, summary)
-        axis.set_title(_title(i, factor).replace(": ", "\n"), fontsize="medium")
+        axis.set_title(_title(i, factor))
+        whole_ticks(axis.xaxis)
         if len(grid) == 1:
-            axis.plot(ranges[0], gaussian, color="black")
             axis.axvspan(-half[0], half[0], color="0.9")
-            axis.set(xlabel="key - query (positions)", ylim=(0, 1.05))
+            axis.plot(ranges[0], gaussian, color=BLUE)
+            axis.set_title(f"{_title(i, factor)}\nspan: {half[0]:.0f} on each side")
+            axis.set(xlabel="key - query (positions)", ylabel="Gaussian", ylim=(0, 1.05))
             continue
+        whole_ticks(axis.yaxis)
         height, width = grid[-2] - 0.5, grid[-1] - 0.5
         plane = gaussian.reshape(gaussian.shape[-2:])
-        image = axis.imshow(plane, cmap="gray", vmin=0, vmax=1, extent=(-width, width, height, -height))
-        _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color="tab:orange", linewidth=2)
-        _outline(axis, grid[-1] / 2, grid[-2] / 2, color="tab:cyan", linestyle=":")
-        axis.plot(0, 0, "+", color="tab:red")
-        axis.set(xlabel="columns from the query")
-    axes[0].set_ylabel("Gaussian" if len(grid) == 1 else "rows from the query")
+        image = axis.imshow(plane, cmap=FROM_ZERO, vmin=0, vmax=1, extent=(-width, width, height, -height))
+        own = {"clip_on": False, "zorder": 3}  # a box as large as the panel is seen whole
+        _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color=BLUE, linewidth=2.5, label="the span", **own)
+        around = "the image around its central pixel"
+        _outline(axis, grid[-1] / 2, grid[-2] / 2, color=BLACK, linestyle=":", linewidth=1.5, label=around, **own)
+        axis.plot(0, 0, "+", color=BLACK, markersize=8)
+        axis.set(xlabel="columns, key - query", ylabel="rows, key - query")
+        axis.label_outer()
     if image is not None:
         figure.colorbar(image, ax=axes, label="Gaussian", shrink=0.7)
-        figure.supxlabel("solid box: the span    dotted: the image around its central pixel", fontsize="small")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -91,7 +102,7 @@ def draw_spans(runs: Runs) -> Figure | None:
         own = axes[row * columns : (row + 1) * columns]
         for axis, layer in zip(own, spans.factors, strict=False):
             _draw_layer(axis, spans, layer, runs.runs[name][0].summary)
-        own[0].set_ylabel(runs.figure_label(name, spans.num_runs).replace(" (n", "\n(n"), fontsize="small")
+        own[0].set_ylabel(runs.figure_label(name, spans.num_runs).replace(" (n", "\n(n"))
     return figure
 
 
@@ -107,7 +118,7 @@ def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]
         axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
-    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor), fontsize="small")
+    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor))
 
 
 def on_image(

@@ -1,28 +1,24 @@
-"""Pictures of a sweep: every run is a point or counted in an interval.
+"""Pictures of a sweep: every run is a point or counted in an interval."""
 
-Treatments are told apart by line, marker and place, not by colour.
-"""
-
-import math
 import pathlib
+import textwrap
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
 
+from posattn_jax.analysis.comparison import by_cost
+from posattn_jax.analysis.curve_pictures import draw_span_sizes, fill, marks, over_epochs
 from posattn_jax.analysis.curves import Curve
-from posattn_jax.analysis.findings import outcomes
-from posattn_jax.analysis.pictures import MARKERS, STYLES, draw_span_sizes, fill, panels, save
 from posattn_jax.analysis.position_figures import gating
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.span_pictures import draw_spans
 from posattn_jax.analysis.tables import lines_of
 from posattn_jax.system.files import value_at
+from posattn_jax.system.pictures import BLACK, BLUE, VERMILLION, panels, save, style, whole_ticks
 
-SHADES = ("black", "0.55")
 COLUMNS = 3
+MOST_CURVES = 8  # of one panel
 
 # What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
 KNOWS = {
@@ -37,7 +33,6 @@ KNOWS = {
 def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
     """Draws what the runs have, each as .svg and .png; returns the captions by name."""
     judged = f"{runs.judged_by.capitalize()} {runs.plan.response} while training"
-    intervals = "means, and 95% intervals of the mean (t)."
     gates = _gates(runs)
     drawings = {
         "box_plots": (
@@ -46,7 +41,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
             "diamond is the mean.",
         ),
         "by_field": (_by_field(runs), f"{runs.response_title}: every point is a run, lines are means."),
-        "learning_curves": (_learning_curves(runs), f"{judged}: {intervals}"),
+        "learning_curves": (_learning_curves(runs), f"{judged}: means, and 95% intervals of the mean (t)."),
         "spans": (
             draw_spans(runs),
             "What the central pixel attends to after the best epoch, on an image: it fades into grey as the learned "
@@ -58,7 +53,8 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
         ),
         "comparison": (
             by_cost(runs),
-            f"{runs.response_title} against the CPU time of an update: {intervals}",
+            f"{runs.response_title} against the CPU time of an update: means, and of three runs and more 95% intervals "
+            "of the mean (t), within what is possible.",
         ),
         "gating": (
             gates and gating(gates, runs.plan.response),
@@ -78,7 +74,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
 def _box_plots(runs: Runs) -> Figure:
     """The paper's Figures 5 and 6."""
     names = list(runs.runs)
-    figure, axis = plt.subplots(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
+    figure, (axis,) = panels(1, 1, 6.0, 0.8 + 0.5 * len(names))
     responses = [runs.responses(name) for name in names]
     places = np.arange(len(names), 0, -1)
     axis.boxplot(
@@ -88,15 +84,15 @@ def _box_plots(runs: Runs) -> Figure:
         widths=0.6,
         whis=(0, 100),
         showmeans=True,
-        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black"},
-        medianprops={"color": "black"},
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": VERMILLION},
+        medianprops={"color": BLACK},
     )
     for place, values in zip(places, responses, strict=True):
         spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(1)
-        axis.plot(values, place + spread, "o", color="0.35", markersize=4)
+        axis.plot(values, place + spread, "o", color=BLUE, markersize=4)
     axis.set_yticks(places, [runs.figure_label(name, len(runs.runs[name])) for name in names])
-    axis.set_xlabel(runs.response_label)
-    axis.grid(axis="x", alpha=0.3)
+    axis.set_xlabel(textwrap.fill(runs.response_label, 50))
+    axis.grid(axis="x")
     return figure
 
 
@@ -105,19 +101,19 @@ def _by_field(runs: Runs) -> Figure | None:
     axis_field = runs.plan.axis
     if axis_field is None or any(isinstance(value_at(run.config, axis_field), str) for run in runs.all):
         return None
-    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    figure, (axis,) = panels(1, 1, 5.0, 3.6)
     for i, (label, names) in enumerate(lines_of(runs).items()):
         at = [value_at(runs.runs[name][0].config, axis_field) for name in names]
         responses = [runs.responses(name) for name in names]
         drawn = sorted({len(each) for each in responses})
         counts = f"n = {drawn[0]}" if len(drawn) == 1 else f"n = {drawn[0]} to {drawn[-1]}"
-        style = {"color": SHADES[i % 2], "marker": MARKERS[i % 8]}
-        axis.plot(at, [np.mean(each) for each in responses], STYLES[i % 4], label=f"{label} ({counts} each)", **style)
+        axis.plot(at, [np.mean(each) for each in responses], label=f"{label} ({counts} each)", **style(i))
         for place, each in zip(at, responses, strict=True):
-            axis.plot([place] * len(each), each, linestyle="", markersize=4, fillstyle="none", **style)
-    axis.set(xlabel=axis_field, ylabel=runs.response_label)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend(frameon=False)
+            axis.plot([place] * len(each), each, fillstyle="none", **style(i) | {"linestyle": ""})
+    axis.set(xlabel=axis_field, ylabel=textwrap.fill(runs.response_label, 40))
+    whole_ticks(axis.xaxis)
+    axis.grid()
+    axis.legend()
     return figure
 
 
@@ -136,14 +132,14 @@ def _learning_curves(runs: Runs) -> Figure | None:
             curve = curves[name]
             ends = (curve.low, curve.high) if curve.num_runs > 2 else ()  # intervals of two runs reach far beyond
             extremes += [end for each in (curve.mean, *ends) for end in (np.min(each), np.max(each))]
-            style = {"color": SHADES[i % 2], "linestyle": STYLES[i % 4], "marker": MARKERS[i % 8]}
-            style |= {"markersize": 4, "markevery": _every(len(curve.at), i)}
-            axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **style)
-            fill(axis, curve, SHADES[i % 2], 0.15)
-        room = 0.05 * (max(extremes) - min(extremes)) or 0.05
-        axis.set(xlabel="epoch", ylabel=f"{runs.judged_by} {runs.plan.response}")
-        axis.set_ylim(min(extremes) - room, max(extremes) + room)
-        axis.legend(frameon=False, fontsize="x-small")
+            axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **marks(curve, i))
+            fill(axis, curve, i, runs.plan.bounds)
+        low, high = np.clip([min(extremes), max(extremes)], *runs.plan.bounds)
+        room = 0.05 * (high - low) or 0.05
+        axis.set_ylabel(f"{runs.judged_by} {runs.plan.response}")
+        over_epochs(axis)
+        axis.set_ylim(low - room, high + room)
+        axis.legend(fontsize="small")
     return figure
 
 
@@ -160,31 +156,26 @@ def _span_sizes(runs: Runs) -> Figure | None:
         return None
     figure, axes = panels(len(panels_of), COLUMNS, 4.0, 3.0)
     for axis, (name, dim, layers) in zip(axes, panels_of, strict=True):
-        across = {1: ("",), 2: (", rows", ", columns")}.get(
-            len(grids[name]), [f", dimension {i + 1}" for i in range(3)]
-        )
-        draw_span_sizes(axis, layers, grids[name][dim], runs.figure_label(name, layers[-1].num_runs) + across[dim])
+        draw_span_sizes(axis, layers, grids[name], dim, runs.figure_label(name, layers[-1].num_runs))
     return figure
 
 
 def _against_seconds(runs: Runs) -> Figure | None:
-    """Of more treatments than styles tell apart, those of the hypotheses."""
+    """Of more treatments than are told apart, those of the hypotheses."""
     shown = list(runs.runs)
-    if len(shown) > len(STYLES) * len(SHADES):
+    if len(shown) > MOST_CURVES:
         named = {name for h in runs.plan.hypotheses for name in (h.treatment, h.control)}
         shown = [name for name in shown if name in named] or shown
     curves = _drawable(runs, "seconds")
     if not any(name in curves for name in shown):
         return None
-    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, (axis,) = panels(1, 1, 6.0, 3.8)
     for i, name in enumerate(shown):
         if curve := curves.get(name):
-            style = {"linestyle": STYLES[i % 4], "marker": MARKERS[i % 8], "color": SHADES[i // 4 % 2], "markersize": 5}
-            style |= {"markevery": _every(len(curve.at), i), "label": runs.figure_label(name, curve.num_runs)}
-            axis.plot(curve.at, curve.mean, **style)
+            axis.plot(curve.at, curve.mean, label=runs.figure_label(name, curve.num_runs), **marks(curve, i))
     axis.set(xlabel="seconds", ylabel=f"{runs.judged_by} {runs.plan.response}")
-    axis.grid(alpha=0.3)
-    axis.legend(frameon=False, fontsize="small")
+    axis.grid()
+    axis.legend()
     return figure
 
 
@@ -192,12 +183,6 @@ def _drawable(runs: Runs, what: str) -> dict[str, Curve]:
     """The curves of this kind by treatment; one point is no curve."""
     found = {name: curves[what] for name, curves in runs.curves.items() if what in curves}
     return {name: curve for name, curve in found.items() if len(curve.at) > 1}
-
-
-def _every(count: int, curve: int) -> tuple[int, int]:
-    """Where to mark a curve: about eight points, those of two curves apart."""
-    apart = max(1, count // 8)
-    return curve % apart, apart
 
 
 def _gates(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
@@ -220,26 +205,3 @@ def _gates(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
 def _knows(mixing: dict[str, Any]) -> tuple[str, ...]:
     energies = mixing["energies"]
     return (energies["query"], *energies["keys"]) if energies["kind"] == "DotProducts" else ()
-
-
-def by_cost(runs: Runs) -> Figure | None:
-    """The response against the CPU time of an update, of the treatments with costs."""
-    found = [outcome for outcome in outcomes(runs) if outcome.treatment.name in runs.costs]
-    if not found:
-        return None
-    figure, axis = plt.subplots(figsize=(9, 6), layout="constrained")
-    for outcome in found:
-        name, mean, interval = outcome.treatment.name, outcome.sample.mean, outcome.interval
-        milliseconds = 1e3 * runs.costs[name]["cpu_seconds"]
-        error = None if math.isnan(interval.low) else [[mean - interval.low], [interval.high - mean]]
-        axis.errorbar([milliseconds], [mean], error, fmt="o", color="black", ecolor="0.75", markersize=4)
-        axis.annotate(name, (milliseconds, mean), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
-    means = [outcome.sample.mean for outcome in found]
-    room = 0.1 * (max(means) - min(means)) or 0.05
-    axis.set_ylim(min(means) - room, max(means) + room)  # intervals of two runs reach far beyond
-    axis.set(xscale="log", ylabel=runs.response_label, xlabel="CPU time of an update [ms]")
-    axis.margins(x=0.12)  # the names beside the last points
-    for set_formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
-        set_formatter(LogFormatter(minor_thresholds=(2, 0.5)))  # 40, not 4 x 10^1
-    axis.grid(alpha=0.3)
-    return figure

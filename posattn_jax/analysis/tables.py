@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from posattn_jax.analysis.findings import Outcome
-from posattn_jax.analysis.markdown_text import interval_text, mean_and_error, plain, table
+from posattn_jax.analysis.markdown_text import interval_text, mean_and_error, number, plain, table
 from posattn_jax.analysis.runs import Runs
 from posattn_jax.system.files import value_at
 
@@ -74,7 +74,7 @@ def by_translations(runs: Runs) -> str | None:
         return None
     rows = []
     for name, of_one in runs.runs.items():
-        p = {metric: f"{value:.3f}" for metric, value in runs.p.get(name, {}).items()}
+        p = {metric: number(round(value, 3), digits=3) for metric, value in runs.p.get(name, {}).items()}
         hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
         row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
         row += [mean_and_error([run.figures["bleu"] for run in of_one], "{:.2f}"), p.get("bleu", "")]
@@ -110,7 +110,7 @@ def by_span(runs: Runs) -> str | None:
         "(medians; here their means over seeds); pairs of places inside the spans of the best epoch, and pairs whose "
         "scores were computed, of all."
     )
-    return f"{told}\n\n{table(header, lines)}"
+    return f"{table(header, lines)}\n\n{told}"
 
 
 def by_cost(runs: Runs, found: Sequence[Outcome]) -> str | None:
@@ -119,7 +119,7 @@ def by_cost(runs: Runs, found: Sequence[Outcome]) -> str | None:
         return None
     header = ["method", "n", runs.plan.response, "95% interval", "parameters", "million operations", "CPU ms"]
     header += ["temporary MiB", "process MiB", "seconds a run"]
-    sign = 1 if runs.plan.response in ("loss", "bits") else -1
+    sign = 1 if runs.plan.lower_is_better else -1
     lines = []
     for outcome in sorted(found, key=lambda outcome: sign * outcome.sample.mean):
         name, summaries = outcome.treatment.name, [run.summary for run in runs.runs[outcome.treatment.name]]
@@ -133,4 +133,5 @@ def by_cost(runs: Runs, found: Sequence[Outcome]) -> str | None:
         peaks = [peak for summary in summaries if (peak := summary.get("peak_memory_bytes", {}).get("host"))]
         line += [f"{max(peaks) / 2**20:.0f}" if peaks else "-"]
         lines.append([*line, f"{np.mean([summary['seconds'] for summary in summaries]):.0f}"])
-    return f"{runs.response_title}: means and 95% intervals of the mean (t). {EXPLANATION}\n\n{table(header, lines)}"
+    title = f"{runs.response_title}: means and 95% intervals of the mean (t)."
+    return f"{title}\n\n{table(header, lines)}\n\n{EXPLANATION}"

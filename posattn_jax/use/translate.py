@@ -205,8 +205,8 @@ def evaluate(
 
 def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> None:
     """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
-    from posattn_jax.analysis.pictures import save  # a second to import, which a translation does not wait for
-    from posattn_jax.analysis.position_figures import attention_of_a_sentence
+    from posattn_jax.analysis.position_figures import attention_of_a_sentence  # a second that a translation saves
+    from posattn_jax.system.pictures import save
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
     told = np.append(translator.target.encode(translator([sentence]))[0], END)

@@ -11,8 +11,9 @@ from scipy import stats
 
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.curves import Curve
-from posattn_jax.analysis.findings import TWO_RUNS, findings, outcomes, verdict
+from posattn_jax.analysis.findings import TWO_RUNS, VERDICTS, findings, outcomes, verdict
 from posattn_jax.analysis.joining import join
+from posattn_jax.analysis.markdown_text import number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.statistics import compare, sample
@@ -73,19 +74,23 @@ def test_the_report_of_finished_runs(folder, capsys):
     assert [finding["comparison"]["p_stated"] for finding in found] == pytest.approx(p)
     assert [finding["holm_p"] for finding in found] == pytest.approx([3 * p[0], min(1, 2 * p[1]), p[2]])
     assert found[1]["paired_p_stated"] == pytest.approx(stats.ttest_rel(C, A, alternative="greater").pvalue)
-    assert [finding["verdict"].split(".")[0] for finding in found] == ["Supported", "Not shown", "Contradicted"]
+    assert [finding["verdict"] for finding in found] == ["Supported", "Not shown", "Contradicted"]
     assert len(results["runs"]) == 15
 
     for document in (text, page):
         for part in (
             "Does a span help?",
             "a span helps",
-            "These mean little",
+            "the test hardly ever rejects",
             "Its power is wrong.",
             "abc",
             "--mode=sweep",
         ):
             assert part in document
+    badges = re.findall(r'<li><strong class="badge (.*?)">(.*?)</strong> (.*?):', page)
+    claims = [hypothesis.claim for hypothesis in plan().hypotheses]
+    words = [("supported", "Supported"), ("not-shown", "Not shown"), ("contradicted", "Contradicted")]
+    assert badges == [(*word, claim) for word, claim in zip(words, claims, strict=True)]
     row = next(line for line in text.splitlines() if line.startswith("| a span |"))
     assert row.split(" | ")[1:5] == ["5", "0.8300", f"{np.mean(B):.4f}", f"{np.std(B, ddof=1):.4f}"]
     assert row.endswith("0.9000 | 0.7200 | 0.0300 (5) |")
@@ -167,7 +172,7 @@ def test_the_papers_tables_are_tested_again(folder, undrawn):
     again = text.split("## The paper's own tests, again")[1]
     expected = stats.ttest_ind_from_stats(0.72, 0.03, 5, 0.7, 0.02, 5, equal_var=False).pvalue
     (row,) = [line for line in again.splitlines() if line.startswith("| span - none")]
-    assert row.split(" | ")[1:4] == ["+0.0200", "0.2500", f"{expected:.4f}"]
+    assert row.split(" | ")[1:4] == ["+0.0200", ".2500", f"{expected:.4f}"[1:]]
 
 
 @pytest.mark.parametrize(
@@ -191,8 +196,8 @@ def test_the_papers_tables_are_tested_again(folder, undrawn):
 def test_verdicts(treatment, control, alternative, holm_p, holm_p_two_sided, word):
     samples = {"a": sample(treatment), "b": sample(control)}
     comparison = compare([samples["a"], samples["b"]], alternative)
-    said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, holm_p_two_sided, samples)
-    assert said.startswith((f"{word}.", f"{word} ("))
+    given, said = verdict(Hypothesis("claim", "a", "b", alternative), comparison, holm_p, holm_p_two_sided, samples)
+    assert given == word and word.split(",")[0] in VERDICTS
     assert f"n = {len(treatment)} and {len(control)}" in said
     assert ("hardly tell their deviation" in said) == word.endswith("n = 2 only")
     if word != "Cannot be tested":
@@ -214,14 +219,23 @@ def test_a_verdict_of_no_more_than_a_margin_worse(treatment, holm_p, word):
     """A treatment that is a little higher bears out that it is not higher by the margin."""
     samples = {"a": sample(treatment), "b": sample([0.5, 0.51, 0.52])}
     hypothesis = Hypothesis("claim", "a", "b", "less", margin=0.1)
-    said = verdict(hypothesis, compare(list(samples.values()), "less", hypothesis.border), holm_p, 0.001, samples)
-    assert said.startswith(f"{word}. The mean is") and "higher" in said and "margin 0.1; n = 3 and 3)" in said
+    compared = compare(list(samples.values()), "less", hypothesis.border)
+    given, said = verdict(hypothesis, compared, holm_p, 0.001, samples)
+    assert given == word and said.startswith("the mean is") and "higher" in said and "margin 0.1; n = 3 and 3)" in said
 
 
 def test_a_margin_has_a_direction():
     assert Hypothesis("claim", "a", "b", "greater", margin=0.1).border == -0.1
     with pytest.raises(InputError, match="margin=0.1 needs a direction"):
         Plan("?", (Treatment("a", "a"), Treatment("b", "b")), (Hypothesis("claim", "a", "b", margin=0.1),))
+
+
+def test_p_values_have_no_more_digits_than_tell_something():
+    values = (float("nan"), 1e-9, 0.0009, 0.001, 0.04321, 0.99, 0.9901, 1.0)
+    told = ["-", "< .001", "< .001", ".0010", ".0432", ".9900", "> .99", "> .99"]
+    assert [number(p) for p in values] == told and number(0.04321, digits=3) == ".043"
+    assert [p_is(p) for p in values[1:6]] == ["p < .001", "p < .001", "p = .0010", "p = .0432", "p = .9900"]
+    assert p_is(1.0) == "p > .99"
 
 
 def test_what_two_runs_tell_of_their_deviation():
@@ -265,8 +279,8 @@ def check_counted(folder):
     p = stats.ttest_ind(B, A, equal_var=False, alternative="greater").pvalue
     assert [finding["holm_p"] for finding in results["hypotheses"]] == [pytest.approx(3 * p), None, None]
     text = (folder / "report" / "report.md").read_text()
-    assert "- **half a span helps.** Cannot be tested (n = 0 and 5)" in text
-    assert "- **half a span is better than a whole one.** Cannot be tested (n = 0 and 5)" in text
+    assert "- **Cannot be tested.** half a span helps: n = 0 and 5, and a test needs" in text
+    assert "- **Cannot be tested.** half a span is better than a whole one: n = 0 and 5, and a test needs" in text
     assert "for all 3 hypotheses stated, tested or not" in text and "nan" not in text
     (row,) = [line for line in text.splitlines() if line.startswith("| half > none")]
     assert row.split(" | ")[1:4] == ["-", "-", "-"]
@@ -490,7 +504,7 @@ def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
     assert finding["paired_p_stated"] == pytest.approx(stats.ttest_rel(first, second, alternative="greater").pvalue)
     text = (tmp_path / "report" / "report.md").read_text()
     assert "Last-epoch test accuracy" in text and "| d - c > b - a |" in text
-    assert "The difference of the means is" in finding["verdict"] and "n = 3, 3, 5 and 5" in finding["verdict"]
+    assert "the difference of the means is" in finding["told"] and "n = 3, 3, 5 and 5" in finding["told"]
     assert {"by_field.png", "by_field.svg"} <= {path.name for path in (tmp_path / "report" / "figures").iterdir()}
 
 

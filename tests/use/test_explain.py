@@ -221,3 +221,5 @@ def test_in_a_browser(tmp_path, kind):
     strongest = re.findall(r"<li>([\d.]+) %", dom)
     assert [float(each) for each in strongest] == pytest.approx(np.sort(row)[::-1][:5] * 100, abs=0.06)
     assert ("row 3, column 3" if kind == "image" else "Query: 2 ") in dom
+    scale = re.findall(r"([\d.]+) %", re.search('id="scale">(.*?)</p>', dom)[1])
+    assert [float(tick) for tick in scale] == pytest.approx(np.array([0, 0.5, 1]) * row.max() * 100, abs=0.06)
