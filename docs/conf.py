@@ -6,6 +6,7 @@ project = "posattn_jax"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 html_theme = "furo"
+html_extra_path = ["playground.html"]
 default_role = "py:obj"
 napoleon_custom_sections = [("Attributes", "params_style")]
 autodoc_member_order = "bysource"

@@ -8,6 +8,8 @@ from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock, FeedForward, SequenceBlock
+from posattn_jax.nn.buckets import BucketedBias
+from posattn_jax.nn.cross_attention import PositionalCrossAttention
 from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
@@ -49,6 +51,7 @@ from posattn_jax.ops.span import gaussian, span_share, span_size
 __all__ = [
     "AxialEncoding",
     "Bert",
+    "BucketedBias",
     "Cache",
     "Classifier",
     "Content",
@@ -86,6 +89,7 @@ __all__ = [
     "PlusRelative",
     "Positional",
     "PositionalBias",
+    "PositionalCrossAttention",
     "PositionalSelfAttention",
     "RelativeBias",
     "RelativeContent",

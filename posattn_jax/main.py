@@ -15,7 +15,8 @@
   python -m posattn_jax.main --mode=predict --workdir=runs/digits FILE_OR_FOLDER ... [--top=3]
   python -m posattn_jax.main --mode=predict --workdir=runs/rte < sentences.tsv
   python -m posattn_jax.main --mode=explain --workdir=runs/digits [FILE_OR_FOLDER ...] [--layers=1,3] [--heads=2]
-  python -m posattn_jax.main --mode=export --workdir=runs/digits
+  python -m posattn_jax.main --mode=export --workdir=runs/digits [--format=stablehlo|hugging_face|timm|big_vision]
+  python -m posattn_jax.main --mode=import --workdir=runs/imported FILE_OR_FOLDER [--num_heads=3] [--num_sentences=2]
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:quick --workdir=runs/benchmark
                              [--implementations=auto,dense --dtypes=float32,bfloat16 --trace=runs/benchmark/trace ...]
 
@@ -52,7 +53,8 @@ MODES = {
     "generate": "text of a language model",
     "predict": "classes of files, or of the sentences of the standard input",
     "explain": "what a trained run attends to, as pictures",
-    "export": "a trained run as one file that needs jax alone",
+    "export": "a trained run as one file that needs jax alone, or as others name weights",
+    "import": "weights of others as a run: Hugging Face's BERT and ViT, timm's and big_vision's",
     "sweep": "every treatment and seed that a config has",
     "report": "tables and figures of a sweep",
     "benchmark": "updates of layouts of attention, by turns",
@@ -72,6 +74,16 @@ OF_A_TEXT = (
 )
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
+_FORMAT = flags.DEFINE_enum(
+    "format",
+    "stablehlo",
+    ["stablehlo", "hugging_face", "timm", "big_vision"],
+    "Of an export: a program, or weights by the names of others (extra convert).",
+)
+_NUM_SENTENCES = flags.DEFINE_integer(
+    "num_sentences", None, "Of an import: those that a BERT's head tells of.", lower_bound=1, upper_bound=2
+)
+_NUM_HEADS = flags.DEFINE_integer("num_heads", None, "Of an import: what timm's files do not say.", lower_bound=1)
 _WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weights & Biases too (extra wandb).")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
@@ -100,16 +112,17 @@ OF_A_BENCHMARK = (
 FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
+FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
 FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
 NO_CONFIG = dict.fromkeys(("generate", "predict", "explain", "export"), "the run folder has the run's own")
-NO_CONFIG |= {"report": "a report is made of finished runs alone"}
+NO_CONFIG |= {"report": "a report is made of finished runs alone", "import": "the file says what the model is"}
 MAIN_FLAGS = ("config", "workdir", "mode", "treatment", "seeds", "debug")  # what --help tells of all modes
 EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
-WITH_ARGUMENTS = ("predict", "explain", "report")  # the other modes take options alone
+WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take options alone
 
 
 def main(argv: list[str]) -> int:
@@ -153,9 +166,16 @@ def main(argv: list[str]) -> int:
 
             return explain.explain(workdir, argv[1:], sys.stdin.buffer, _LAYERS.value, _HEADS.value)
         case "export":
-            from posattn_jax.use import export
+            from posattn_jax.use import export, export_weights
 
-            export.export(workdir)
+            if _FORMAT.value == "stablehlo":
+                export.export(workdir)
+            else:
+                export_weights.export_weights(workdir, _FORMAT.value)
+        case "import":
+            from posattn_jax.use import imported
+
+            imported.import_weights(workdir, argv[1:], _NUM_HEADS.value, _NUM_SENTENCES.value)
         case "sweep":
             from posattn_jax.sweeps import command
 

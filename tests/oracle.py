@@ -6,6 +6,7 @@ one evaluation gives the value (the real part) and all derivatives (the imaginar
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -33,6 +34,21 @@ def positions(grid_shape):
     return list(itertools.product(*(range(size) for size in grid_shape)))
 
 
+def offset_of(t, s, grid_shape, query_grid_shape):
+    """s - a_t, a_t = (t + 1/2) S / T - 1/2, exactly: whole numbers on one grid."""
+    half, sizes = Fraction(1, 2), zip(t, s, grid_shape, query_grid_shape, strict=True)
+    return tuple(k - ((q + half) * keys / queries - half) for q, k, keys, queries in sizes)
+
+
+def lines_of(grid_shape, query_grid_shape):
+    """The offsets of each dimension, in order, which a table has entries for."""
+    sizes = zip(grid_shape, query_grid_shape, strict=True)
+    return [
+        sorted({offset_of((t,), (s,), (keys,), (queries,))[0] for t in range(queries) for s in range(keys)})
+        for keys, queries in sizes
+    ]
+
+
 def unit(size):
     """The offset at normalised distance 1; a dimension of size 1 has only the offset 0."""
     return max(size - 1, 1)
@@ -54,14 +70,14 @@ def covariance(sigma):
 
 def log_gaussian(offset, precision, reference_shape):
     """ln G = -1/2 x^T Sigma^-1 x, for Sigma^-1 [p, p]; of a diagonal Sigma equation 2."""
-    x = [o / unit(size) for o, size in zip(offset, reference_shape, strict=True)]
+    x = [float(o) / unit(size) for o, size in zip(offset, reference_shape, strict=True)]
     exponent = 0
     for i, j in itertools.product(range(len(x)), repeat=2):
         exponent = exponent + x[i] * x[j] * precision[i, j]
     return -0.5 * exponent
 
 
-def inside(offset, covariance, threshold, grid_shape, reference_shape, dilation=None):
+def inside(offset, covariance, threshold, reference_shape, dilation=None):
     """Algorithms 6 and 10: |offset_i| <= ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)) for every i.
 
     With steps D of a dilation it is |offset_i| <= D_i ceil(... / D_i).
@@ -71,8 +87,8 @@ def inside(offset, covariance, threshold, grid_shape, reference_shape, dilation=
     for i, o in enumerate(offset):
         s = math.sqrt(covariance[i, i].flat[0].real)
         step = 1 if dilation is None else dilation[i]
-        half = step * math.ceil(math.sqrt(-2 * math.log(threshold)) * s * (reference_shape[i] - 1) / step)
-        if abs(o) > min(half, grid_shape[i] - 1):
+        half = step * math.ceil(math.sqrt(-2 * math.log(threshold)) * s * unit(reference_shape[i]) / step)
+        if abs(o) > half:
             return False
     return True
 
@@ -81,6 +97,7 @@ def attention(
     x,
     grid_shape,
     *,
+    query_grid_shape=None,
     threshold=0.1,
     span_mode="multiply",
     reference_shape=None,
@@ -95,16 +112,18 @@ def attention(
     b, n, h, d = x["query"].shape[:4]
     reference_shape = reference_shape or grid_shape
     scale = 1 / math.sqrt(d) if scale is None else scale
-    outputs = np.zeros(x["value"].shape, complex)
-    where = positions(grid_shape)
+    outputs = np.zeros((b, n, *x["value"].shape[2:]), complex)
+    query_grid_shape = query_grid_shape or grid_shape
+    where, queries, lines = positions(grid_shape), positions(query_grid_shape), lines_of(grid_shape, query_grid_shape)
     if "sigma" in x:
         sigmas = [x["sigma"]] * h if x["sigma"].ndim == 2 else [x["sigma"][j % len(x["sigma"])] for j in range(h)]
         covariances = [covariance(sigma) for sigma in sigmas]
         precisions = [np.moveaxis(np.linalg.inv(np.moveaxis(c, -1, 0)), 0, -1) for c in covariances]
     for i, j, t in itertools.product(range(b), range(h), range(n)):
         logits = {}
-        for s in range(n):
-            offset = tuple(ks - qs for ks, qs in zip(where[s], where[t], strict=True))
+        for s, place in enumerate(where):
+            offset = offset_of(queries[t], place, grid_shape, query_grid_shape)
+            index = tuple(line.index(o) for line, o in zip(lines, offset, strict=True))
             if (key_mask is not None and not key_mask[i, s]) or (is_causal is True and s > t):
                 continue
             if is_causal and is_causal is not True and any(o > 0 for o, c in zip(offset, is_causal, strict=True) if c):
@@ -123,16 +142,14 @@ def attention(
                     a = a + (q + u) * x["key"][i, s, j, f]
                 if "relative_encoding" in x:
                     v = x["position_bias"][j, f] if "position_bias" in x else 0
-                    index = tuple(o + size - 1 for o, size in zip(offset, grid_shape, strict=True))
                     a = a + (q + v) * x["relative_encoding"][(*index, j, f)]
             a = a * scale
             if "relative_bias" in x:
-                index = tuple(o + size - 1 for o, size in zip(offset, grid_shape, strict=True))
                 a = a + x["relative_bias"][(*index, j)]
             if "bias" in x:
                 a = a + x["bias"][i % len(x["bias"]), j % x["bias"].shape[1], t, s]
             if "sigma" in x:
-                if not inside(offset, covariances[j], threshold, grid_shape, reference_shape, dilation):
+                if not inside(offset, covariances[j], threshold, reference_shape, dilation):
                     continue
                 log_g = log_gaussian(offset, precisions[j], reference_shape)
                 a = np.exp(log_g) * a if span_mode == "multiply" else a + log_g
@@ -163,13 +180,14 @@ def siren(params, x, omega_initial=10.0, omega=10.0, num_layers=3):
     return hidden
 
 
-def siren_encoding(params, grid_shape, num_heads, head_dim):
+def siren_encoding(params, grid_shape, num_heads, head_dim, query_grid_shape=None):
     """E [*R, h, d, perturbations]."""
-    shape = [2 * size - 1 for size in grid_shape]
+    lines = lines_of(grid_shape, query_grid_shape or grid_shape)
+    shape = [len(line) for line in lines]
     perturbations = params["kernel_1"].shape[-1]
     encoding = np.zeros((*shape, num_heads, head_dim, perturbations), complex)
     for index in itertools.product(*(range(size) for size in shape)):
-        x = [(i - (size - 1)) / unit(size) for i, size in zip(index, grid_shape, strict=True)]
+        x = [float(line[i]) / unit(size) for line, i, size in zip(lines, index, grid_shape, strict=True)]
         features = siren(params, x)
         for j, f in itertools.product(range(num_heads), range(head_dim)):
             encoding[(*index, j, f)] = features[j * head_dim + f]

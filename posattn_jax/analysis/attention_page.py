@@ -52,7 +52,7 @@ def quantise(weights: Float[np.ndarray, "h t s"]) -> dict[str, str]:
     return {"largest": _base64(largest.astype("<f4")), "shares": _base64(shares.astype(np.uint8))}
 
 
-def mean_by_offset(weights: Sequence[Float[np.ndarray, "h n n"]], grid: tuple[int, ...]) -> Float[np.ndarray, "h *r"]:
+def mean_by_offset(weights: Sequence[Float[np.ndarray, "h _ _"]], grid: tuple[int, ...]) -> Float[np.ndarray, "h *r"]:
     """The mean weight of all pairs of a grid that are as far apart, over the inputs: [h, *R]; 0 where there is none."""
     sizes = tuple(2 * size - 1 for size in grid)
     num_heads = len(weights[0])

@@ -11,7 +11,8 @@ from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import Sample, mean_interval
 from posattn_jax.system.errors import InputError
 
-RESPONSES = ("epochs", "seconds")  # curves whose low and high are the interval of the mean, not the range
+# Of machines or days that differ, seconds do not compare: those of the first folder stay.
+APART = "seconds"
 
 
 def join(runs: Runs, others: Runs) -> Runs:
@@ -59,19 +60,23 @@ def _joined_plan(plan: Plan, other: Plan) -> Plan:
 
 
 def _joined_curves(curves: dict[str, Curve], others: dict[str, Curve]) -> dict[str, Curve]:
-    both = {name: joined_curve(curves[name], others[name], name) for name in curves if name in others}
+    both = {
+        name: joined_curve(curves[name], others[name], is_response=name == "epochs")
+        for name in curves
+        if name in others and name != APART
+    }
     return others | curves | both
 
 
-def joined_curve(a: Curve, b: Curve, name: str) -> Curve:
-    """Over the runs of both, at the points that both have in the same order."""
+def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
+    """Over the runs of both, at the points that both have in the same order.
+
+    Around the mean of a response is its interval, around that of a span's size the range.
+    """
     count = min(len(a.at), len(b.at))
     n, m = a.num_runs, b.num_runs
-    weighted = lambda x, y: (n * x[:count] + m * y[:count]) / (n + m)
-    mean, at = weighted(a.mean, b.mean), weighted(a.at, b.at)
-    if name == "seconds":
-        return Curve(n + m, at, mean)
-    if name not in RESPONSES:
+    at, mean = a.at[:count], (n * a.mean[:count] + m * b.mean[:count]) / (n + m)
+    if not is_response:
         assert a.low is not None and b.low is not None and a.high is not None and b.high is not None
         low, high = np.minimum(a.low[:count], b.low[:count]), np.maximum(a.high[:count], b.high[:count])
         return Curve(n + m, at, mean, low, high)

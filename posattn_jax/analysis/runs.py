@@ -108,8 +108,14 @@ class Runs:
 def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
     one, other = flatten_dict(a.config, sep="."), flatten_dict(b.config, sep=".")
     for name in sorted(one.keys() | other.keys()):
-        if one.get(name) != other.get(name) and not any(f"{name}.".startswith(f"{each}.") for each in may_differ):
+        if _value(one, name) != _value(other, name) and not any(f"{name}.".startswith(f"{x}.") for x in may_differ):
             raise InputError(
                 f"{a.treatment}/{a.seed} and {b.treatment}/{b.seed} cannot be compared: "
                 f"{name} is {one.get(name)!r} and {other.get(name)!r}"
             )
+
+
+def _value(config: dict[str, Any], name: str) -> Any:
+    """Of a field; False is None, as a config is read that was written before there was the field."""
+    value = config.get(name)
+    return None if value is False else value

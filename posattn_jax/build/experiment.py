@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
@@ -19,6 +20,7 @@ from posattn_jax.build.names import class_of, name_of, short
 from posattn_jax.build.parts import build, leaves, set_all
 from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.data_set import DataSet, Reading
+from posattn_jax.data.packing import Packed
 from posattn_jax.data.tokenizer import HASH_FILE
 from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
@@ -92,7 +94,8 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
     """The task of a source's examples; `trained_with` is the config of the model's training where it was another.
 
     Raises:
-      InputError: the model's fields do not fit together, or its encoding does not reach over this grid.
+      InputError: the model's fields do not fit together, or its encoding does not reach over this grid, or it cannot
+        keep apart the examples that share a row.
     """
     trained_on = source if trained_with is None else data_set(trained_with).again(source)
     task = task_of(config, source.knows, trained_on.knows.get("input_shape"))
@@ -100,6 +103,12 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
         jax.eval_shape(lambda rng: task.describe(init_params(task, rng)), jax.random.key(0))
     except ValueError as error:
         raise InputError(f"model: {error}") from error
+    if isinstance(source, Packed):
+        batch = source.batch(np.arange(1))
+        try:
+            jax.eval_shape(lambda rng, batch: task.loss(init_params(task, rng), batch, rng), jax.random.key(0), batch)
+        except ValueError as error:
+            raise InputError(f"data.packed=True: {error}") from error
     return task
 
 

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 
 import posattn_jax
 from posattn_jax.nn.displacements import fan_in_table, kaiming_table
-from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.gating import exact_gelu, tanh_gelu
 from posattn_jax.ops.initial import NORMAL, STANDARD_NORMAL, XAVIER, fan_in, fused_xavier
 from posattn_jax.system.errors import InputError
 
 FUNCTIONS = {
     "relu": nn.relu,
     "gelu": exact_gelu,
+    "tanh_gelu": tanh_gelu,
     "zeros": nn.initializers.zeros,
     "ones": nn.initializers.ones,
     "xavier": XAVIER,

@@ -52,6 +52,15 @@ def part(cls: type, **fields: Any) -> ConfigDict:
     return config
 
 
+def of(value: Any) -> ConfigDict:
+    """The part that makes an object, whose blocks are all alike; of its dtypes nothing is said."""
+    fields: dict[str, Any] = {}
+    for name in {field.name for field in _fields(type(value))} - set(INHERITED):
+        own, (one, number) = getattr(value, name), _singular(name)
+        fields |= {one: of(own[0]), number: len(own)} if one else {name: own}
+    return part(type(value), **fields)
+
+
 def build(config: Any, path: str, **known: Any) -> Any:
     """The object that a part describes.
 
@@ -219,8 +228,7 @@ def _written(value: Any) -> Any:
     if isinstance(value, TREE | FieldReference):
         return _copy(value) if isinstance(value, TREE) else value
     if dataclasses.is_dataclass(value):
-        names = {field.name for field in _fields(type(value))} - set(INHERITED)
-        return part(type(value), **{name: getattr(value, name) for name in names})
+        return of(value)
     if isinstance(value, tuple) and value and all(map(dataclasses.is_dataclass, value)):
         return ConfigDict({type(each).__name__.lower(): _written(each) for each in value})
     return function_name(value) if callable(value) else value

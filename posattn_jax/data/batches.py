@@ -52,13 +52,25 @@ class Ordered(Source, Protocol):
     def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str: ...  # for people
 
 
+@runtime_checkable
+class Sharing(Source, Protocol):
+    """Rows that several examples share, by the number of the row."""
+
+    @property
+    def examples_per_row(self) -> float: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class EpochOrder:
-    """Every update as many examples: every epoch a new permutation, whose incomplete last update is left out."""
+    """Every update as many examples: every epoch a new permutation, whose incomplete last update is left out.
+
+    Examples may be rows that several share: then those of an update are counted on average.
+    """
 
     num_examples: int
     update_size: int
     seed: int
+    examples_per_row: float = 1.0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -68,7 +80,7 @@ class EpochOrder:
     @property
     def examples_per_step(self) -> float:
         """Of an update."""
-        return float(self.update_size)
+        return self.update_size * self.examples_per_row
 
     def dataset(self) -> grain.MapDataset:
         """The ids of update 0, 1, ...; InputError where an update is larger than the data."""
@@ -83,7 +95,8 @@ def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int
     """The order in which a run meets a source."""
     if isinstance(source, Ordered):
         return source.order(batch_size, accumulation_steps, seed)
-    return EpochOrder(len(source), batch_size * accumulation_steps, seed)
+    each = source.examples_per_row if isinstance(source, Sharing) else 1.0
+    return EpochOrder(len(source), batch_size * accumulation_steps, seed, each)
 
 
 @dataclasses.dataclass(frozen=True)

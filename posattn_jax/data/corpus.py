@@ -1,4 +1,4 @@
-"""A text as token ids on disk, made once as a stream: pairs of its consecutive lines, drawn in any order."""
+"""Text cut into subwords; its token ids on disk, made once as a stream: pairs of its consecutive lines."""
 
 import array
 import contextlib
@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from posattn_jax.data import lines, sequences, text_files, tokenizer
+from posattn_jax.data import lines, packing, sequences, text_files, tokenizer
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import MASK, Tokenizer
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 
@@ -28,6 +29,7 @@ class SentencePairs:
       pairs: [n, 2] a pair's first line, and how many it has: 1 or 2.
       length: t, of a sequence.
       tokenizer: that made the ids.
+      num_parts: see `sequences.Sentences`.
     """
 
     ids: np.ndarray
@@ -35,6 +37,8 @@ class SentencePairs:
     pairs: np.ndarray
     length: int
     tokenizer: Tokenizer
+
+    num_parts: ClassVar[int] = 0
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -49,10 +53,20 @@ class SentencePairs:
         return sequences.known(self.tokenizer, self.length)
 
     @property
+    def lengths(self) -> np.ndarray:
+        """[n] of the pairs with their special tokens, before they are cut."""
+        first, num = self.pairs.T
+        return self.starts[first + num] - self.starts[first] + self.length - sequences.room(self.length, num)
+
+    @property
     def num_cut(self) -> int:
         """How many pairs are longer than a sequence, and are cut."""
-        first, num = self.pairs.T
-        return int(np.sum(self.starts[first + num] - self.starts[first] > sequences.room(self.length, num)))
+        return int(np.sum(self.lengths > self.length))
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, np.ndarray]:
+        """See `packing.Packable`."""
+        return {"segment_ids": np.minimum(self.lengths, self.length)}
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
@@ -60,23 +74,31 @@ class SentencePairs:
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""
-        examples = [[self._line(line) for line in range(first, first + num)] for first, num in self.pairs[ids]]
-        return sequences.lay_out(examples, self.length) | {"ids": np.asarray(ids, np.int32)}
+        return self.rows([[i] for i in ids.tolist()], self.length)
 
-    def _line(self, number: int) -> np.ndarray:
-        return self.ids[self.starts[number] : self.starts[number + 1]]
+    def rows(self, groups: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
+        """As `batch`, each row of all pairs of a group; its id is the number of the first."""
+        examples = [[self._lines(i) for i in group] for group in groups]
+        ids = np.array([group[0] for group in groups], np.int32)
+        return sequences.lay_out(examples, length, self.tokenizer.specials) | {"ids": ids}
+
+    def _lines(self, number: int) -> list[np.ndarray]:
+        """Those of a pair."""
+        first, num = self.pairs[number]
+        return [self.ids[self.starts[line] : self.starts[line + 1]] for line in range(first, first + num)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Text(DataSet):
-    """Text as pairs of its consecutive lines, cut into subwords of its own.
+class Corpus(DataSet):
+    """Text, cut into subwords of its own; its examples are what `read` makes of its lines.
 
     Attributes:
       dir: a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
-      validation_dir: likewise; "": a twentieth of the pairs, drawn by the run's seed.
-      validation_limit: judge by the first so many pairs of the validation part; 0: all.
+      validation_dir: likewise; "": a twentieth of the examples, drawn by the run's seed.
+      validation_limit: judge by the first so many examples of the validation part; 0: all.
       vocabulary_size: 4 special tokens included.
       length: of a sequence, in tokens.
+      examples: what they are, for people.
     """
 
     dir: str = "data/text"
@@ -85,28 +107,32 @@ class Text(DataSet):
     vocabulary_size: int = 30_004
     length: int = 128
 
-    name: ClassVar[str] = "text"
+    examples: ClassVar[str]
 
     def __post_init__(self):
         sequences.check_length(self.length)
         if self.vocabulary_size <= MASK + 1:
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
-    def load(self, reading: Reading) -> dict[str, SentencePairs]:
+    def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> Any:
+        """The examples of some text files, tokenised if the cache does not have them; InputError: there is none."""
+        raise NotImplementedError
+
+    def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
         make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
         subwords = tokenizer.of_reading(reading, make)
-        train = of_text(files, subwords, self.length, cache)
+        train = self.read(files, subwords, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
-            validation = of_text(held_out, subwords, self.length, cache)
+            validation = self.read(held_out, subwords, cache)
         else:
             train, validation = split(train, reading.seed, train_share=0.95)
         if not len(train):
-            raise InputError(f"data.dir={self.dir}: a single pair of lines, which cannot be split")
+            raise InputError(f"data.dir={self.dir}: expected at least 2 {self.examples}, to be split")
         parts = {"train": train, "validation": validation.select(slice(self.validation_limit or None))}
-        sequences.tell_what_is_cut(parts, "pairs of lines")
+        sequences.tell_what_is_cut(parts, self.examples)
         return parts
 
     def files(self) -> Files:
@@ -117,6 +143,35 @@ class Text(DataSet):
                 found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
         return found
 
+
+@dataclasses.dataclass(frozen=True)
+class Text(Corpus):
+    """Text as pairs of its consecutive lines.
+
+    Attributes:
+      packed: whether training has rows of as many pairs as `length` holds, instead of one: see `data.packing`.
+      dir, validation_dir, validation_limit, vocabulary_size, length: see `Corpus`.
+    """
+
+    packed: bool = False
+
+    name: ClassVar[str] = "text"
+    examples: ClassVar[str] = "pairs of lines"
+
+    def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> SentencePairs:
+        return of_text(files, subwords, self.length, cache)
+
+    def load(self, reading: Reading) -> dict[str, Any]:
+        parts = super().load(reading)
+        if not self.packed:
+            return parts
+        train = parts["train"]
+        rows = packing.pack(train.sizes, self.length, reading.seed)
+        padding, alone = (packing.padding_share(train.sizes, len(each), self.length) for each in (rows, train))
+        padding = f"{padding:.1%} padding ({alone:.1%} without data.packed)"
+        print(f"train: {len(train):,} pairs of lines in {len(rows):,} rows, {padding}")
+        return parts | {"train": packing.Packed(train, rows, self.length)}
+
     def empty(self, workdir: pathlib.Path) -> SentencePairs:
         ids, starts, pairs = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros((0, 2), np.int64)
         return SentencePairs(ids, starts, pairs, self.length, tokenizer.of_run(workdir))
@@ -126,10 +181,10 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
     """The pairs of some text files, tokenised if the cache does not have them; InputError where there is no line."""
 
     def make(temporary: pathlib.Path) -> None:
-        print(f"tokenising {len(files)} files ...")
         pairs = array.array("q")
         rows = _paired(lines.encoded(text_files.lines(files), tokenizer), pairs)
-        lines.write(rows, tokenizer, temporary)
+        with doing(f"tokenising {len(files)} files", after=0.0):
+            lines.write(rows, tokenizer, temporary)
         np.save(temporary / "pairs.npy", np.array(pairs, np.int64).reshape(-1, 2))
 
     folder = cache / f"corpus-{text_files.fingerprint(files, 'corpus', lines.VERSION, tokenizer.sha256)[:16]}"

@@ -62,6 +62,10 @@ class DataSet:
         """A source without an example, for the run in `workdir`; its files need not be there."""
         raise NotImplementedError
 
+    def classes_of(self, workdir: pathlib.Path) -> tuple[str, ...]:
+        """The names of the labels of the run in `workdir`, by number; the files need not be there."""
+        return self.classes
+
     def again(self, source: Source) -> Source:
         """The examples of a source, laid out as this data set says."""
         return source

@@ -11,7 +11,7 @@ from posattn_jax.data import prepared, sequences
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.sequences import Metric, Sentences
-from posattn_jax.data.tokenizer import HASH_FILE, Tokenizer, of_run
+from posattn_jax.data.tokenizer import Tokenizer, of_run, of_start
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
 
@@ -114,12 +114,9 @@ class Glue(DataSet):
 
     def load(self, reading: Reading) -> dict[str, Sentences]:
         """See `DataSet`; "validation" is the development set, and a test set is "unlabelled"."""
-        workdir = reading.workdir
-        has_begun = workdir is not None and (workdir / HASH_FILE).exists()
-        kept_in = workdir if has_begun else reading.pretrained
-        if kept_in is None:
+        subwords = of_start(reading)
+        if subwords is None:
             raise InputError("task.pretrained is empty: expected the folder of a run that this one starts from")
-        subwords = of_run(kept_in)
         parts = {"train": self.read("train", subwords), "validation": self.read("dev", subwords)}
         if reading.evaluates and self.has_test:
             parts["unlabelled"] = self.read("test", subwords)
@@ -170,7 +167,8 @@ class Glue(DataSet):
     def _sentences(self, examples: list, targets: list, groups: list, *more: Any) -> Sentences:
         task = self.task
         arrays = np.array(targets, np.int32 if task.labels else np.float32), np.array(groups, np.int32)
-        return Sentences(examples, *arrays, self.length, *more, num_labels=len(task.labels), metric=task.metric)
+        told = {"names": task.labels, "metric": task.metric, "num_parts": len(task.sentences)}
+        return Sentences(examples, *arrays, self.length, *more, **told)
 
     @property
     def _prepared(self) -> pathlib.Path | None:

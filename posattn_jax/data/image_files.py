@@ -9,21 +9,30 @@ from PIL import Image, ImageOps
 
 from posattn_jax.system.errors import InputError
 
-FORMATS = ("PNG", "JPEG")
-SUFFIXES = (".png", ".jpg", ".jpeg")
+FORMATS = ("PNG", "JPEG", "WEBP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def find(given: Iterable[str]) -> list[pathlib.Path | InputError]:
-    """The files themselves, and of folders all PNG and JPEG files below them, sorted; or what is wrong with one."""
+    """The files themselves, and of folders all images below them, sorted; or what is wrong with one."""
     found: list[pathlib.Path | InputError] = []
     for name in given:
         path = pathlib.Path(name)
         if not path.is_dir():
             found.append(path)
             continue
-        below = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
-        found += below or [InputError(f"{name}: no {' or '.join(SUFFIXES)} below this folder")]
+        found += below(path) or [InputError(f"{name}: no {' or '.join(SUFFIXES)} below this folder")]
     return found
+
+
+def below(folder: pathlib.Path) -> list[pathlib.Path]:
+    """All image files below a folder, sorted; without what is hidden, as programs leave it there."""
+
+    def is_hidden(path: pathlib.Path) -> bool:
+        return any(name.startswith(".") for name in path.relative_to(folder).parts)
+
+    found = (each for each in folder.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+    return sorted(each for each in found if not is_hidden(each))
 
 
 def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarray:
@@ -33,7 +42,7 @@ def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarr
     repeated where it is 3. What is transparent is laid on black; of 16 bits the upper 8 are taken.
 
     Raises:
-      InputError: it cannot be read as PNG or JPEG, or there is no conversion to so many channels.
+      InputError: it cannot be read as PNG, JPEG or WebP, or there is no conversion to so many channels.
     """
     if channels not in (1, 3):
         raise InputError(f"{path}: this run's images have {channels} channels: expected 1 or 3")
@@ -52,6 +61,6 @@ def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarr
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, Image.UnidentifiedImageError):
-            reason = "it is neither"
-        raise InputError(f"{path}: cannot be read as PNG or JPEG ({reason})") from error
+            reason = "it is none of them"
+        raise InputError(f"{path}: cannot be read as PNG, JPEG or WebP ({reason})") from error
     return np.asarray(fitted).reshape(height, width, channels)

@@ -21,16 +21,22 @@ class ImageSet:
         numpy array of unsigned integers, or what becomes one when it is asked for: see `MovingDigits`.
       labels: [n] integers from 0 to num_classes - 1.
       num_classes: how many labels there are.
-      max_value: white.
+      max_value: white; None: the values are floats, which a model is given as they are.
     """
 
     images: Any
     labels: np.ndarray
     num_classes: int
-    max_value: int = 255
+    max_value: int | None = 255
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def are_pictures(self) -> bool:
+        """Whether an image can be shown, and read of a file."""
+        _, *sides, channels = self.images.shape
+        return len(sides) == 2 and channels in (1, 3) and self.max_value is not None
 
     def select(self, ids: np.ndarray | slice) -> "ImageSet":
         """The images with these ids, in this order."""
@@ -70,17 +76,20 @@ class ImageRecord:
 
 @dataclasses.dataclass(frozen=True)
 class GridImages:
-    """Images as a model meets them: pixels (x - .5) / .5, mean-pooled, on a grid.
+    """Images as a model meets them: pixels (x - mean) / deviation, mean-pooled, on a grid.
 
     Attributes:
       images: the images.
       layout: "1d" (the row-major sequence of pixels), "2d" of images, or "3d" of clips.
-      pool: the integer factor by which height and width are mean-pooled first.
+      pool: the integer factor by which the last two sides, height and width, are mean-pooled first.
+      mean, deviation: of each channel, or one of all; of pixels from 0 to 1.
     """
 
     images: ImageSet
     layout: Literal["1d", "2d", "3d"] = "2d"
     pool: int = 1
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[float, ...] = (0.5,)
 
     def __post_init__(self):
         sides = self.images.images.shape[1:-1]
@@ -96,8 +105,8 @@ class GridImages:
     @property
     def _sides(self) -> tuple[int, ...]:
         """The sides of a pooled image."""
-        *frames, height, width = self.images.images.shape[1:-1]
-        return (*frames, height // self.pool, width // self.pool)
+        sides = self.images.images.shape[1:-1]
+        return (*sides[:-2], *(side // self.pool for side in sides[-2:]))
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -133,19 +142,23 @@ class GridImages:
 
     def _pooled(self, images: Any) -> Any:
         """As `pixels`, of images [b, ...] of numpy or of jax."""
-        pixels = images.astype(np.float32) / np.float32(self.images.max_value)
-        *frames, height, width = self._sides
-        pooled = pixels.reshape(len(pixels), *frames, height, self.pool, width, self.pool, self.num_channels)
-        return pooled.mean((-4, -2), dtype=np.float32)
+        pixels, sides = images.astype(np.float32), self._sides
+        if self.images.max_value is not None:
+            pixels = pixels / np.float32(self.images.max_value)
+        cut = [size for side in sides[-2:] for size in (side, self.pool)]
+        pooled = pixels.reshape(len(pixels), *sides[:-2], *cut, self.num_channels)
+        return pooled.mean((-4, -2)[-len(cut) // 2 :], dtype=np.float32)
 
     def read(self, rows: dict[str, Any]) -> dict[str, Any]:
-        """A batch of some rows of the table: {"inputs": [b, prod(S), channels] in [-1, 1], "labels": [b]}."""
-        inputs = (self._pooled(rows["images"]) - 0.5) / 0.5
+        """A batch of some rows of the table: {"inputs": [b, prod(S), channels], "labels": [b]}."""
+        inputs = self._pooled(rows["images"])
+        if self.images.max_value is not None:
+            inputs = (inputs - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
         shape = len(inputs), math.prod(self.grid_shape), self.num_channels
         return {"inputs": inputs.reshape(shape), "labels": rows["labels"]}
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"inputs": [b, prod(S), channels] float32 in [-1, 1], "labels": [b] int32} of the images with these ids."""
+        """{"inputs": [b, prod(S), channels] float32, "labels": [b] int32} of the images with these ids."""
         return self.read(self._rows(ids))
 
 
@@ -192,7 +205,7 @@ class Points:
           {"positions": [b, n, p] float32 in [-1, 1], rows before columns; "inputs": [b, n, 1] float32 in [0, 1], the
           brightness; "mask": [b, n] bool, True where there is a point, elsewhere all is 0; "labels": [b] int32}.
         """
-        pixels = np.asarray(self.images.images[ids], np.float32).reshape(len(ids), -1) / self.images.max_value
+        pixels = np.asarray(self.images.images[ids], np.float32).reshape(len(ids), -1) / (self.images.max_value or 1)
         brightest = np.argsort(-pixels, axis=1, kind="stable")[:, : self.num_points]
         inputs = np.take_along_axis(pixels, brightest, axis=1)[..., None]
         mask = inputs > 0

@@ -11,6 +11,7 @@ import numpy as np
 from posattn_jax.data import text_files
 from posattn_jax.data.tokenizer import END, Tokenizer
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
@@ -41,10 +42,10 @@ def tokenised(side: Side, tokenizer: Tokenizer, cache: pathlib.Path) -> tuple[np
     """
 
     def make(temporary: pathlib.Path) -> None:
-        print(f"tokenising {side.name} ...")
         rows = (ids for _, ids in encoded(side.lines, tokenizer))
         # a line may be of characters only that the model reads as none
-        write((np.append(ids, END) if len(ids) else ids for ids in rows), tokenizer, temporary)
+        with doing(f"tokenising {side.name}", after=0.0):
+            write((np.append(ids, END) if len(ids) else ids for ids in rows), tokenizer, temporary)
 
     key = text_files.fingerprint(side.files, "lines", VERSION, tokenizer.sha256, *side.part)
     folder = cache / f"lines-{key[:16]}"

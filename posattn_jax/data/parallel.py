@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from posattn_jax.data import prepared, text_files
 from posattn_jax.data.buckets import BatchUnit, BucketOrder, check_buckets, padded_length
 from posattn_jax.data.lines import Side, tokenised
+from posattn_jax.data.packing import Packed, joined
 from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer, keep
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -81,6 +83,11 @@ class ParallelText:
         return np.maximum(self.source_lengths, self.target_lengths)
 
     @property
+    def sizes(self) -> dict[str, np.ndarray]:
+        """See `packing.Packable`."""
+        return {"source_segment_ids": self.source_lengths, "target_segment_ids": self.target_lengths}
+
+    @property
     def length_ratio(self) -> float:
         """gamma = mean over the examples of  source length / target length; or what a run has measured before."""
         return self.known_ratio or float(np.mean(self.source_lengths / self.target_lengths))
@@ -126,19 +133,43 @@ class ParallelText:
         of PAD, in a batch at least as long as bucket k.
         """
         needed = [padded_length(int(self.lengths[i]), self.buckets) if i >= 0 else self.buckets[-1 - i] for i in ids]
-        shape = (len(ids), max(needed))
+        return self.rows([[i] if i >= 0 else [] for i in ids.tolist()], max(needed))
+
+    def rows(self, groups: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
+        """{"source", "target": [b length]}, int32, each row of all examples of a group."""
+        sides = {"source": (self.source_ids, self.source_starts), "target": (self.target_ids, self.target_starts)}
+        lines = [[self.numbers[i] for i in group] for group in groups]
         return {
-            "source": self._side(self.source_ids, self.source_starts, ids, shape),
-            "target": self._side(self.target_ids, self.target_starts, ids, shape),
+            name: joined([[ids[starts[line] : starts[line + 1]] for line in row] for row in lines], length)
+            for name, (ids, starts) in sides.items()
         }
 
-    def _side(self, tokens: np.ndarray, starts: np.ndarray, ids: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-        laid_out = np.full(shape, PAD, np.int32)
-        for row, i in zip(laid_out, ids, strict=True):
-            if i >= 0:
-                start, end = starts[self.numbers[i] : self.numbers[i] + 2]
-                row[: end - start] = tokens[start:end]
-        return laid_out
+
+@dataclasses.dataclass(frozen=True)
+class PackedText(Packed):
+    """Parallel text of which several sentences share a row, and their translations one: see `Packed`."""
+
+    source: ParallelText
+
+    @property
+    def row_multiple(self) -> int:
+        """See `ParallelText`."""
+        return self.source.row_multiple
+
+    def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
+        """The order of training, in batches of so many tokens, all of one shape: see `BucketOrder`."""
+        targets = [self.source.target_lengths[group].sum() for group in self.groups]
+        lengths, sizes = np.full(len(self), self.length), (batch_size, accumulation_steps, self.row_multiple)
+        return BucketOrder(lengths, np.array(targets), (self.length,), *sizes, seed, self.source.batch_unit)
+
+    def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str:
+        """What an epoch is, for people."""
+        sizes, sides = (batch_size, accumulation_steps, seed), self.source.sizes.values()
+        order = self.order(*sizes)
+        tokens = f"{order.examples_per_step:,.0f} target tokens each"
+        rows = f"{len(self.source):,} pairs in {len(self):,} rows, {order.steps_per_epoch:,} updates an epoch, {tokens}"
+        padding, alone = (each.padding_share(*sides) for each in (order, self.source.order(*sizes)))
+        return f"{rows}, {padding:.1%} padding ({alone:.1%} without data.packed)"
 
 
 def known(source: Tokenizer, target: Tokenizer, length_ratio: float, buckets: tuple[int, ...]) -> dict[str, Any]:

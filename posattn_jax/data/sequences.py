@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIALS, Tokenizer, keep
+from posattn_jax.data.packing import joined
+from posattn_jax.data.tokenizer import SPECIALS, Specials, Tokenizer, keep
 
 Ids = np.ndarray
 Metric = Literal["matthews", "accuracy", "accuracy_f1", "correlation"]
@@ -22,7 +23,8 @@ def check_length(length: int) -> None:
 def known(tokenizer: Tokenizer, length: int) -> dict[str, Any]:
     """What sources of sequences know: see `batches.Source`."""
     sizes = {"input_shape": (length,), "max_length": length, "vocabulary_size": tokenizer.vocabulary_size}
-    return sizes | {"num_special": len(SPECIALS), "mask_id": MASK, "pad_id": PAD}
+    specials = tokenizer.specials
+    return sizes | {"num_special": tokenizer.num_special, "mask_id": specials.mask, "pad_id": specials.pad}
 
 
 def tell_what_is_cut(parts: Mapping[str, Any], what: str) -> None:
@@ -48,21 +50,23 @@ def cut(parts: Sequence[Ids], length: int) -> list[Ids]:
     return [first[:for_first], second[:for_second]]
 
 
-def lay_out(examples: Sequence[Sequence[Ids]], length: int) -> dict[str, np.ndarray]:
-    """{"tokens" [b t], "segments" [b t]}, both int32: examples of one part or two, cut to `length`, and padded.
+def laid_out(parts: Sequence[Ids], length: int, specials: Specials = SPECIALS) -> tuple[Ids, Ids]:
+    """An example of one part or two, cut to `length`: its tokens, and their segments.
 
     Segments are 0, and 1 in the second part and at its [SEP].
     """
-    tokens = np.full((len(examples), length), PAD, np.int32)
-    segments = np.zeros_like(tokens)
-    for row, segment, parts in zip(tokens, segments, examples, strict=True):
-        row[0], start = CLS, 1
-        for number, part in enumerate(cut(parts, length)):
-            end = start + len(part) + 1
-            row[start:end] = *part, SEP
-            segment[start:end] = number
-            start = end
-    return {"tokens": tokens, "segments": segments}
+    pieces = [np.append(part, specials.sep) for part in cut(parts, length)]
+    segments = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
+    return np.concatenate([[specials.cls], *pieces]), np.append(0, segments)
+
+
+def lay_out(
+    rows: Sequence[Sequence[Sequence[Ids]]], length: int, specials: Specials = SPECIALS
+) -> dict[str, np.ndarray]:
+    """{"tokens" [b t], "segments" [b t]}, both int32: the examples of each row, one after the other, and padding."""
+    sides = [[laid_out(parts, length, specials) for parts in row] for row in rows]
+    tokens, segments = ([[example[i] for example in row] for row in sides] for i in range(2))
+    return {"tokens": joined(tokens, length, specials.pad), "segments": joined(segments, length)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +81,9 @@ class Sentences:
       tokenizer: that made the ids.
       num_skipped: the malformed lines that were left out.
       num_ids: as many as the largest labelled part of the task has examples; 0: not known.
-      num_labels: how many labels there are; 0: a number is to be told.
-      metric: what GLUE judges what is told by.
+      names: of the labels, by number; (): a number is to be told.
+      metric: what is told is judged by.
+      num_parts: how many sentences an example has; 0: one or two.
     """
 
     examples: Sequence[Sequence[np.ndarray]]
@@ -88,8 +93,9 @@ class Sentences:
     tokenizer: Tokenizer
     num_skipped: int = 0
     num_ids: int = 0
-    num_labels: int = 0
+    names: tuple[str, ...] = ()
     metric: Metric = "accuracy"
+    num_parts: int = 0
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -97,7 +103,7 @@ class Sentences:
     @property
     def knows(self) -> dict[str, Any]:
         """See `batches.Source`."""
-        own = {"num_outputs": self.num_labels or 1, "metric": self.metric, "num_examples": self.num_ids}
+        own = {"num_outputs": len(self.names) or 1, "metric": self.metric, "num_examples": self.num_ids}
         return known(self.tokenizer, self.length) | own
 
     @property
@@ -105,10 +111,10 @@ class Sentences:
         """How many are longer than a sequence, and are cut."""
         return sum(bool(sum(map(len, parts)) > room(self.length, len(parts))) for parts in self.examples)
 
-    def select(self, kept: slice) -> "Sentences":
-        """Some of them."""
-        parts = {name: getattr(self, name)[kept] for name in ("examples", "targets", "groups")}
-        return dataclasses.replace(self, **parts)
+    def select(self, kept: np.ndarray | slice) -> "Sentences":
+        """Those with these numbers, in this order."""
+        examples = [self.examples[i] for i in np.arange(len(self))[kept]]
+        return dataclasses.replace(self, examples=examples, targets=self.targets[kept], groups=self.groups[kept])
 
     def keep(self, workdir: pathlib.Path) -> None:
         """Saves the tokenizer in the run folder."""
@@ -116,6 +122,5 @@ class Sentences:
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments" [b t], "targets", "groups", "ids" [b]} of the examples with these numbers."""
-        laid_out = lay_out([self.examples[each] for each in ids], self.length)
         own = {"targets": self.targets[ids], "groups": self.groups[ids], "ids": np.asarray(ids, np.int32)}
-        return laid_out | own
+        return lay_out([[self.examples[each]] for each in ids], self.length, self.tokenizer.specials) | own

@@ -1,6 +1,8 @@
 """Subwords: a SentencePiece model, trained from a run's own text, and four special tokens before its pieces.
 
 0 [PAD]   1 [CLS]   2 [SEP]   3 [MASK]   4 ... the pieces, of which the first is unknown
+
+A run may have another's instead: see `tokenizer_json`.
 """
 
 import functools
@@ -10,21 +12,34 @@ import logging
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from posattn_jax.data import text_files
 from posattn_jax.data.data_set import Reading
 from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_text
 
 _logger = logging.getLogger(__name__)
 
-PAD, CLS, SEP, MASK = SPECIALS = range(4)
+
+class Specials(NamedTuple):
+    """The ids of the special tokens."""
+
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+
+
+SPECIAL_NAMES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+PAD, CLS, SEP, MASK = SPECIALS = Specials(0, 1, 2, 3)  # beside our own models
 BEGIN, END = CLS, SEP  # of a sentence that is translated into
-MODEL_FILE, HASH_FILE = "tokenizer.model", "tokenizer.sha256"  # in a run folder
+WORD_MARK = "\u2581"  # what SentencePiece writes for white space, at the start of pieces
+MODEL_FILE, JSON_FILE, HASH_FILE = "tokenizer.model", "tokenizer.json", "tokenizer.sha256"  # in a run folder
 # Of larger texts so many lines are drawn: more change the pieces little, and take memory.
 MOST_LINES = 1_000_000
 
@@ -41,11 +56,26 @@ OPTIONS: dict[Kind, dict[str, Any]] = {"unigram": {}, "bpe": {"model_type": "bpe
 
 
 class Tokenizer:
-    """A trained model."""
+    """A trained model.
+
+    Attributes:
+      model: what its file has.
+      file: the name of that in a run folder.
+      what: it is, for errors.
+      specials: the ids of the special tokens.
+      num_special: the ids below are special, or mean nothing.
+      id_offset: what is added to the ids of the model's own.
+      vocabulary_size: how many ids there are.
+    """
+
+    file: ClassVar[str]
+    what: ClassVar[str]
+    id_offset: ClassVar[int]
+    specials: Specials = SPECIALS
+    vocabulary_size: int
 
     def __init__(self, model: bytes):
         self.model = model
-        self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -53,33 +83,72 @@ class Tokenizer:
         return hashlib.sha256(self.model).hexdigest()
 
     @property
-    def vocabulary_size(self) -> int:
-        """The pieces and the special tokens."""
-        return self._processor.vocab_size() + len(SPECIALS)
+    def num_special(self) -> int:
+        return 1 + max(self.specials)
+
+    @functools.cached_property
+    def begins_word(self) -> np.ndarray:
+        """[vocabulary_size] Whether a token is the first piece of a word, before which there is white space."""
+        pieces = self.pieces(np.arange(self.num_special, self.vocabulary_size))
+        return np.array([False] * self.num_special + [self._begins_word(piece) for piece in pieces])
+
+    def _begins_word(self, piece: str) -> bool:
+        raise NotImplementedError
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """The ids of each sentence, without special tokens."""
-        return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(list(sentences))]
+        raise NotImplementedError
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids; special tokens are left out."""
-        return self._processor.decode((ids[ids >= len(SPECIALS)] - len(SPECIALS)).tolist())
+        raise NotImplementedError
 
     def pieces(self, ids: np.ndarray) -> list[str]:
-        """The piece of each id, none of which is a special token."""
-        return [self._processor.id_to_piece(int(i) - len(SPECIALS)) for i in ids]
+        """The piece of each id, or the name of a special token."""
+        raise NotImplementedError
 
     def save(self, path: pathlib.Path) -> None:
         """Writes the model."""
         write_atomically(path, lambda file: file.write(self.model))
 
 
+class SentencePieces(Tokenizer):
+    """A SentencePiece model, with the special tokens before its pieces."""
+
+    file, what, id_offset = MODEL_FILE, "SentencePiece model", len(SPECIALS)
+
+    def __init__(self, model: bytes):
+        super().__init__(model)
+        self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+        self.vocabulary_size = self._processor.vocab_size() + len(SPECIALS)
+
+    def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(list(sentences))]
+
+    def decode(self, ids: np.ndarray) -> str:
+        return self._processor.decode((ids[ids >= len(SPECIALS)] - len(SPECIALS)).tolist())
+
+    def pieces(self, ids: np.ndarray) -> list[str]:
+        return [
+            SPECIAL_NAMES[i] if i < len(SPECIALS) else self._processor.id_to_piece(i - len(SPECIALS))
+            for i in ids.tolist()
+        ]
+
+    def _begins_word(self, piece: str) -> bool:
+        return piece.startswith(WORD_MARK)
+
+
 def read(path: pathlib.Path) -> Tokenizer:
     """A model that was saved; InputError where there is none."""
+    from posattn_jax.data.tokenizer_json import JsonTokenizer  # which is built on what is here
+
+    kind = JsonTokenizer if path.suffix == ".json" else SentencePieces
     try:
-        return Tokenizer(path.read_bytes())
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{path}: no SentencePiece model can be read there ({error})") from error
+        return kind(path.read_bytes())
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{path}: no {kind.what} can be read there ({error})") from error
 
 
 def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
@@ -92,19 +161,21 @@ def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
         )
 
 
-def keep(tokenizer: Tokenizer, folder: pathlib.Path, name: str = MODEL_FILE) -> None:
-    """Saves a tokenizer, and its hash beside it, in a run folder or in the cache."""
-    tokenizer.save(folder / name)
-    write_text((folder / name).with_suffix(".sha256"), f"{tokenizer.sha256}  {name}\n")
+def keep(tokenizer: Tokenizer, folder: pathlib.Path, name: str = "") -> None:
+    """Saves a tokenizer, and its hash beside it, in a run folder, or under a name in the cache."""
+    path = folder / (name or tokenizer.file)
+    tokenizer.save(path)
+    write_text(path.with_suffix(".sha256"), f"{tokenizer.sha256}  {path.name}\n")
 
 
 def of_run(workdir: pathlib.Path) -> Tokenizer:
     """The tokenizer that a run was trained with; InputError where it is not there, or is another."""
-    tokenizer, path = read(workdir / MODEL_FILE), workdir / HASH_FILE
+    own, path = workdir / (JSON_FILE if (workdir / JSON_FILE).exists() else MODEL_FILE), workdir / HASH_FILE
+    tokenizer = read(own)
     kept = path.read_text(encoding="utf-8").split()[0] if path.exists() else "not known"
     if kept != tokenizer.sha256:
         raise InputError(
-            f"{workdir / MODEL_FILE}: is not the tokenizer of this run, whose SHA-256 is {kept[:12]}... (this one has "
+            f"{own}: is not the tokenizer of this run, whose SHA-256 is {kept[:12]}... (this one has "
             f"{tokenizer.sha256[:12]}...)"
         )
     return tokenizer
@@ -122,6 +193,14 @@ def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = ""
     tokenizer = make()
     check(tokenizer, reading.workdir / folder)
     return tokenizer
+
+
+def of_start(reading: Reading) -> Tokenizer | None:
+    """That of a run that has begun, or else of the one that it starts from; None: there is neither."""
+    workdir = reading.workdir
+    has_begun = workdir is not None and (workdir / HASH_FILE).exists()
+    kept_in = workdir if has_begun else reading.pretrained
+    return None if kept_in is None else of_run(kept_in)
 
 
 def train(
@@ -181,7 +260,7 @@ def train(
             if found := re.search(pattern, reason):
                 reason = f"the text allows at {bound} {int(found[1]) + len(SPECIALS)}"
         raise InputError(f"{field}={vocabulary_size}: {reason}") from error
-    return Tokenizer(model.getvalue())
+    return SentencePieces(model.getvalue())
 
 
 def of_text(
@@ -204,8 +283,8 @@ def of_text(
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
-        print(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files ...")
-        keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
+        with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):
+            keep(train(lines, vocabulary_size, kind, fold_case, normalization, field), cache, path.name)
     return read(path)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from posattn_jax.data import parallel, prepared, tokenizer
 from posattn_jax.data.buckets import BatchUnit, check_buckets
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.lines import Side
-from posattn_jax.data.parallel import ParallelText
+from posattn_jax.data.packing import pack
+from posattn_jax.data.parallel import PackedText, ParallelText
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.system.errors import InputError
@@ -37,6 +38,7 @@ class Translations(DataSet):
       malformed: whether lines that are empty on one side are refused, or skipped.
       buckets: the lengths that batches are padded to; the last limits training.
       batch_unit: what `train.batch_size` counts: tokens of the target, without padding; or places, with.
+      packed: whether training has rows as long as the last bucket, of as many pairs as fit: see `data.packing`.
     """
 
     name: str = ""
@@ -54,6 +56,7 @@ class Translations(DataSet):
     malformed: Literal["refuse", "skip"] = "refuse"
     buckets: tuple[int, ...] = (16, 24, 32, 48, 64, 128)
     batch_unit: BatchUnit = "target_tokens"
+    packed: bool = False
 
     def __post_init__(self):
         check_buckets(self.buckets)
@@ -92,10 +95,10 @@ class Translations(DataSet):
         read = parallel.of_prepared if self.name else parallel.of_file
         return read(self._folder, part, language)
 
-    def load(self, reading: Reading) -> dict[str, ParallelText]:
+    def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet`, and for tokenizers `of_reading`; of "train" what is within the limit of length."""
         subwords, workdir = self._tokenizers(reading), reading.workdir
-        parts = {}
+        parts: dict[str, Any] = {}
         for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
             sides = (self._side(self._part(name), each) for each in (self.source, self.target))
             parts[name] = parallel.of_text(*sides, subwords, self.buckets, reading.cache, self.malformed)
@@ -121,6 +124,8 @@ class Translations(DataSet):
         if reading.places is not None:
             parts = {name: _fitting(part, name, reading.places) for name, part in parts.items()}
         parts["validation"] = parts["validation"].select(slice(self.validation_limit or None)).by_length()
+        if self.packed:
+            parts["train"] = PackedText(parts["train"], pack(parts["train"].sizes, longest, reading.seed), longest)
         return parts
 
     def sentences(self, source: ParallelText, name: str) -> tuple[list[str], list[str]]:

@@ -9,14 +9,16 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, Int, KeyMask, Shape
-from posattn_jax.models.stack import add_positions, run_blocks
+from posattn_jax.axes import Array, Features, Float, Int, KeyMask, SegmentIds, Shape
+from posattn_jax.models.stack import run_blocks
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.places import of_sequence
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.ops.initial import NORMAL
 
@@ -65,7 +67,7 @@ def bert_block(
     )
 
 
-class Bert(nn.Module):
+class Bert(Composite):
     """Token ids to features, as ELECTRA's BERT-small and BERT-base (Chang 2021, appendix A.1).
 
       x = Linear(drop(LN(scale (token + segment) + position)));  blocks(x)
@@ -82,7 +84,7 @@ class Bert(nn.Module):
       max_length: how many absolute positions there are; without them sequences may be of any length.
       num_segments: how many segment ids there are.
       absolute_positions: whether a trained vector is added to every token.
-      positions: a module (places [n 1], e) -> [n e], of vectors added to the embeddings; None: no vectors.
+      positions: a module (places [b n 1], e) -> [b n e], of vectors added to the embeddings; None: no vectors.
       dropout_rate: of the embeddings.
       kernel_init: of the embeddings and of the linear map.
       remat, scan_layers: see `run_blocks`.
@@ -146,6 +148,7 @@ class Bert(nn.Module):
         *,
         segments: TokenIds | None = None,
         key_mask: KeyMask | None = None,
+        segment_ids: SegmentIds | None = None,
         span_bounds: Sequence[Shape] | None = None,
         deterministic: bool = True,
         return_intermediates: bool = False,
@@ -157,6 +160,8 @@ class Bert(nn.Module):
           tokens: ids [b t].
           segments: ids [b t] of the sentence that a token belongs to; None: all of them to the first.
           key_mask: [b t], True = a token, False = padding, which changes no token's features.
+          segment_ids: [b t], of rows that several sequences share: tokens attend to those of their own, whose places
+            begin at 0. None: a row is one sequence.
           span_bounds: see `run_blocks`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
@@ -166,9 +171,10 @@ class Bert(nn.Module):
           `PositionalSelfAttention`.
 
         Raises:
-          ValueError: sequences longer than the absolute positions reach.
+          ValueError: sequences longer than the absolute positions reach, or blocks that cannot keep segments apart.
         """
         length = tokens.shape[1]
+        places = of_sequence(length, segment_ids)
         x = self.token_embedding(tokens)
         x += self.segment_embedding(jnp.zeros_like(tokens) if segments is None else segments)
         x *= self.embedding_scale
@@ -177,8 +183,9 @@ class Bert(nn.Module):
                 raise ValueError(
                     f"sequences of {length} tokens: absolute positions reach to max_length={self.max_length}"
                 )
-            x += self.position_embedding(jnp.arange(length))
-        x = add_positions(x, self.positions, (length,))
+            x += self.position_embedding(places[..., 0])
+        if self.positions is not None:
+            x += self.positions(places, x.shape[-1]).astype(x.dtype)
         x = self.dropout(self.embedding_norm(x), deterministic=deterministic)
         if x.shape[-1] != self.width:
             x = self.embedding_projection(x)
@@ -188,6 +195,7 @@ class Bert(nn.Module):
             (length,),
             span_bounds=span_bounds,
             key_mask=key_mask,
+            segment_ids=segment_ids,
             deterministic=deterministic,
             return_weights=return_weights,
         )
@@ -198,7 +206,7 @@ class Bert(nn.Module):
         return self.token_embedding.attend(embedded)
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(Composite):
     """Which token stands where: logits = LN(gelu(Linear(features))) . embeddings + bias, the encoder's embeddings.
 
     Attributes:
@@ -245,7 +253,7 @@ class MaskedLanguageModel(nn.Module):
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(Composite):
     """One vector a sequence: Linear(drop(tanh(Linear(features of the first token)))).
 
     Attributes:
@@ -276,7 +284,13 @@ class SequenceClassifier(nn.Module):
         return_weights: bool = False,
         **inputs: Any,
     ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
-        """Logits [b num_outputs], float32 or better. Arguments, and the intermediates, as `Bert`."""
+        """Logits [b num_outputs], float32 or better. Arguments, and the intermediates, as `Bert`.
+
+        Raises:
+          ValueError: rows that several sequences share.
+        """
+        if inputs.get("segment_ids") is not None:
+            raise ValueError("segment_ids is given: SequenceClassifier reads the first token of a row, of one sequence")
         encoder = self.encoder
         fields: dict[str, Any] = {
             "kernel_init": named(encoder.kernel_init, None, "width"),

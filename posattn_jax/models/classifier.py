@@ -11,11 +11,12 @@ from posattn_jax.axes import Array, Features, Float, KeyMask, Shape, Sizes
 from posattn_jax.models.stack import Pooling, add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 
 
-class Classifier(nn.Module):
+class Classifier(Composite):
     """Dropout, Linear, encoder blocks, one feature vector, and a head of two layers (Alfons 2022, Figure 1).
 
     Attributes:

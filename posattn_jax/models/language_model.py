@@ -13,6 +13,7 @@ from posattn_jax.models.stack import run_blocks
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.initial import XAVIER
@@ -21,7 +22,7 @@ TokenIds = Int[Array, "b t"]
 Kept = tuple[Cache, ...]  # of every block
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Composite):
     """Of each token the logits of the next, in which it and those before it are known.
 
       x = drop(sqrt(c) E[tokens] + positions);  blocks(x), causal;  logits = LN(x) E^T + b

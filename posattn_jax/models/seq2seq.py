@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, Int
+from posattn_jax.axes import Array, Features, Float, Int, SegmentIds
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.memory import Memory
-from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between
+from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between, of_grid, of_sequence
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.ops.initial import XAVIER
 
@@ -23,7 +24,7 @@ TokenIds = Int[Array, "b t"]
 Kept = tuple[dict[str, Array], ...]  # of every block
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Composite):
     """From source tokens and the target so far to the next target token.
 
     Normalised first, with a layer norm after each stack. Source, target and output share one matrix of embeddings,
@@ -94,26 +95,40 @@ class EncoderDecoder(nn.Module):
         self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
-        self, source: Int[Array, "b s"], target: TokenIds, *, deterministic: bool = True
+        self,
+        source: Int[Array, "b s"],
+        target: TokenIds,
+        *,
+        source_segment_ids: Int[Array, "b s"] | None = None,
+        target_segment_ids: SegmentIds | None = None,
+        deterministic: bool = True,
     ) -> Float[Array, "b t v"]:
         """Logits of the tokens after each of the target's.
 
         Args:
           source: ids [b s], padded with `pad_id`.
           target: ids [b t], which begin with the token that begins every target.
+          source_segment_ids, target_segment_ids: [b s] and [b t], of rows that several sentences share: tokens meet
+            those of their own sentence and of its translation, which have the same id, and places begin at 0 in each.
+            None: a row is one sentence.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
         """
-        encoded, source_positions = self.encode(source, deterministic=deterministic)
+        encoded, source_positions = self.encode(source, source_segment_ids, deterministic=deterministic)
         memories = tuple(Memory(encoded) for _ in self.decoder_blocks)
-        places = between(*[target.shape[1]] * 2, is_causal=True)
-        return self._decode(target, places, memories, source, source_positions, deterministic=deterministic)[0]
+        places = of_grid(target.shape[1:], target_segment_ids, is_causal=True)
+        fields = {"source_segment_ids": source_segment_ids, "deterministic": deterministic}
+        return self._decode(target, places, memories, source, source_positions, **fields)[0]
 
     def encode(
-        self, source: Int[Array, "b s"], *, deterministic: bool = True
+        self,
+        source: Int[Array, "b s"],
+        segment_ids: Int[Array, "b s"] | None = None,
+        *,
+        deterministic: bool = True,
     ) -> tuple[Features, Float[Array, "_ s c"] | None]:
         """Features of the source [b s c], those of padding mean nothing; and of its positions."""
         embedding = self.embedding if self.source_vocabulary_size is None else self.source_embedding
-        places = between(*[source.shape[1]] * 2, key_mask=source != self.pad_id)
+        places = of_grid(source.shape[1:], segment_ids, key_mask=source != self.pad_id)
         added, features = self.encoder_positions(places.key, self.width, len(source), deterministic=deterministic)
         places = dataclasses.replace(places, query_features=features, key_features=features)
         x = self.dropout(self.encoder_positions.add(embedding(source), added), deterministic=deterministic)
@@ -150,9 +165,9 @@ class EncoderDecoder(nn.Module):
         """
         max_steps = next(iter(before[0].values())).shape[1]
         places = between(1, max_steps, is_causal=True, step=position)
-        query = jnp.reshape(position, (1, 1)).astype(jnp.int32)
+        query = jnp.reshape(position, (1, 1, 1)).astype(jnp.int32)
         places = dataclasses.replace(places, query=query, query_shape=(max_steps,))
-        _, source_positions = self.encoder_positions(jnp.arange(source.shape[1])[:, None], self.width)
+        _, source_positions = self.encoder_positions(of_sequence(source.shape[1]), self.width)
         memories = tuple(Memory(before=kept) for kept in cross)
         logits, own = self._decode(tokens[:, None], places, memories, source, source_positions, before)
         return logits[:, 0], own
@@ -166,21 +181,24 @@ class EncoderDecoder(nn.Module):
         source_positions: Float[Array, "_ s c"] | None,
         before: Kept | None = None,
         *,
+        source_segment_ids: Int[Array, "_ s"] | None = None,
         deterministic: bool = True,
     ) -> tuple[Float[Array, "b t v"], Kept]:
         """Logits, and what every block keeps of the target."""
-        rows = places.query[:, 0]
         added, features = self.decoder_positions(places.key, self.width, len(target), deterministic=deterministic)
-        added, of_query = (None if x is None else x[..., rows, :] for x in (added, features))
+        of_query = features
+        if places.step is not None:  # of the keys' places that of the query
+            added, of_query = (None if x is None else x[:, places.query[0, :, 0]] for x in (added, features))
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
         hypotheses = len(target) // len(source)  # of a sentence, which meet its tokens as so many queries
-        queries = jnp.tile(places.query, (hypotheses, 1))
         across = Places(
-            queries,
-            jnp.arange(source.shape[1], dtype=jnp.int32)[:, None],
+            jnp.tile(places.query, (1, hypotheses, 1)),
+            of_sequence(source.shape[1], source_segment_ids),
             key_mask=source != self.pad_id,
+            query_segments=places.query_segments,
+            key_segments=source_segment_ids,
             length_ratio=self.length_ratio,
             query_features=None if of_query is None else jnp.tile(of_query, (1, hypotheses, 1)),
             key_features=source_positions,
@@ -220,11 +238,11 @@ def precomputed(
       >>> bool(jnp.allclose(fast.apply({"params": params}, source, target), logits, atol=1e-5))
       True
     """
-    places, bound, params = jnp.arange(max_length)[:, None], model.bind({"params": params}), dict(params)
+    places, bound, params = of_sequence(max_length), model.bind({"params": params}), dict(params)
 
     def features(stack: str) -> Features:
         _, found = getattr(bound, f"{stack}_positions")(places, model.width)
-        return SinusoidalPositions()(places, model.width)[None] if found is None else found
+        return SinusoidalPositions()(places, model.width) if found is None else found
 
     stacks = {stack: features(stack) for stack in ("encoder", "decoder")}
     changed: dict[str, Any] = {}

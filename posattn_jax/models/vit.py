@@ -13,22 +13,24 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, KeyMask, PointPositions, Shape, Sizes
 from posattn_jax.models.stack import add_positions, pool, run_blocks
 from posattn_jax.nn.blocks import EncoderBlock
-from posattn_jax.nn.checks import check_sizes
+from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
+from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import STANDARD_NORMAL
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Composite):
     """Patches, encoder blocks, one feature vector, and a linear head (Dosovitskiy 2021, as Fan 2025 has it).
 
       x = LN(Linear(LN(patch))), a class token before them and a trained vector added to each token where asked for
-      logits = Linear(read(LN(blocks(x))))
+      logits = Linear(read(LN(blocks(drop(x)))))
 
     In one to three dimensions, with the attention of the blocks; and for points, which are tokens as they are.
 
     Attributes:
-      num_classes: the number of logits.
+      num_classes: the number of logits; 0: there is no head, and what it would be given [b c] is returned.
       width: c, of the features.
       blocks: the encoder blocks, in order; each has its own parameters. The paper's have norm="pre" and GELU.
       patch_shape: the size of a patch in every dimension; it must divide the grid.
@@ -36,7 +38,9 @@ class VisionTransformer(nn.Module):
         no class token.
       absolute_positions: whether a trained vector is added to every token. The grid is then that of the training.
       positions: a module (places [n p], c) -> [n c], of vectors added to the tokens of the grid; None: no vectors.
+      patch_norms: whether there are layer norms before and after the embedding of patches; Dosovitskiy 2021 has none.
       embedding_init: of the class token and these vectors.
+      dropout_rate: of the tokens, with the vectors added.
       remat, scan_layers: see `run_blocks`.
       layer_norm_epsilon: of the layer norms.
       dtype: of the computation; None follows the inputs. Logits are float32 or better.
@@ -60,7 +64,9 @@ class VisionTransformer(nn.Module):
     pooling: Literal["class", "mean", "max"] = "class"
     absolute_positions: bool = True
     positions: nn.Module | None = None
+    patch_norms: bool = True
     embedding_init: Initializer = STANDARD_NORMAL
+    dropout_rate: float = 0.0
     remat: bool = False
     scan_layers: bool = False
     layer_norm_epsilon: float = 1e-5
@@ -69,6 +75,7 @@ class VisionTransformer(nn.Module):
 
     def __post_init__(self):
         check_sizes(self, "width")
+        check_rates(self, "dropout_rate")
         if self.positions is not None and self.absolute_positions:
             raise ValueError("positions: expected None with absolute_positions=True")
         super().__post_init__()
@@ -104,8 +111,8 @@ class VisionTransformer(nn.Module):
           return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
 
         Returns:
-          The logits [b, num_classes], and where asked for what each block has, as "block_0", ...: see
-          `PositionalSelfAttention`.
+          The logits [b, num_classes], without a head the features [b c], and where asked for what each block has, as
+          "block_0", ...: see `PositionalSelfAttention`.
 
         Raises:
           ValueError: patches that do not fit the grid, or a field that has no such value.
@@ -120,9 +127,11 @@ class VisionTransformer(nn.Module):
             raise ValueError("absolute_positions=True needs the grid of the training")
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         x = patchify(inputs, grid_shape, self.patch_shape)
-        x = nn.LayerNorm(self.layer_norm_epsilon, name="patch_norm", **dtypes)(x)
+        if self.patch_norms:
+            x = nn.LayerNorm(self.layer_norm_epsilon, name="patch_norm", **dtypes)(x)
         x = linear(self.width, x.shape[-1], (None, "width"), name="embed", **dtypes)(x)
-        x = nn.LayerNorm(self.layer_norm_epsilon, name="embed_norm", **dtypes)(x)
+        if self.patch_norms:
+            x = nn.LayerNorm(self.layer_norm_epsilon, name="embed_norm", **dtypes)(x)
         cls = int(self.pooling == "class")
         if cls:
             token = self.param("class_token", self.embedding_init, (1, self.width), self.param_dtype)
@@ -137,6 +146,7 @@ class VisionTransformer(nn.Module):
         if positions is not None and self.positions is not None:
             raise ValueError("positions of places on a grid are given to the model: points have none")
         x = add_positions(x, self.positions, tokens, cls)
+        x = Dropout(self.dropout_rate)(x, deterministic=deterministic)
         x, intermediates = run_blocks(
             self,
             x,
@@ -151,7 +161,8 @@ class VisionTransformer(nn.Module):
         )
         x = nn.LayerNorm(self.layer_norm_epsilon, name="final_norm", **dtypes)(x)
         x = x[:, 0] if self.pooling == "class" else pool(x, self.pooling, key_mask)
-        logits = linear(self.num_classes, self.width, (None, "width"), name="head", **dtypes)(x)
+        has_head = self.num_classes > 0
+        logits = linear(self.num_classes, self.width, (None, "width"), name="head", **dtypes)(x) if has_head else x
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits
 

@@ -107,8 +107,8 @@ class Attention:
             return halo_attention(**arguments, implementation=self.implementation, axis_name=self.grid_axis)
         if self.dropout_rng is not None:
             arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
-        pairs = {"num_class_tokens": tokens.num_class_tokens, "limit": scores.limit}
-        pairs["pair_scores"] = self._pair_scores(query, tokens.inputs.shape[1])
+        pairs = {"num_class_tokens": tokens.num_class_tokens, "query_grid_shape": tokens.query_grid_shape}
+        pairs |= {"limit": scores.limit, "pair_scores": self._pair_scores(query, tokens.keyed.shape[1])}
         problem = Problem(**arguments, **pairs, factors=scores.factors)
         outputs, self._weights = attend(problem, self.implementation)
         return outputs
@@ -134,6 +134,7 @@ class Attention:
             "attention without a span": self.span is None,
             f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,
             "class tokens, or parts that are by pair": is_pairwise,
+            "queries on a grid of their own": self.tokens.query_grid_shape is not None,
             "return_weights": self.return_weights,
             "attention dropout": self.dropout_rate > 0,
             **{name: getattr(self.tokens, name) is not None for name in ("mask", "bias", "segment_ids", "dilation")},

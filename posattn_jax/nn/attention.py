@@ -1,17 +1,20 @@
 """The attention layer: one operation with replaceable parts."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import (
     Array,
     Causal,
+    Features,
     GridFeatures,
     GridIds,
     GridMask,
@@ -26,6 +29,7 @@ from posattn_jax.axes import (
 )
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.checks import check_needs, check_parts, check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.linear import from_heads
 from posattn_jax.nn.parts import PARTS, ExtraHeads, Gate, Part, Projections, Span, Term, Values
 from posattn_jax.nn.projections import LinearProjections
@@ -35,11 +39,8 @@ from posattn_jax.nn.tokens import Tokens, flattened
 from posattn_jax.ops.attention import Cache, Implementation, of_all_heads, table_shape
 from posattn_jax.ops.initial import XAVIER
 
-# What a step of decoding does not take.
-STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")
 
-
-class PositionalSelfAttention(nn.Module):
+class PositionalSelfAttention(Composite):
     """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
 
       y = o(gate(attend(projections(x)))), attend as `relative_attention`
@@ -76,8 +77,9 @@ class PositionalSelfAttention(nn.Module):
         over: see `halo_attention`, which then attends. Everything else is left to the compiler. None: no axis.
       kernel_init: of the output projection, as a matrix [h d, c].
       bias_init: of the output projection.
-      dtype: of the computation; None follows the inputs. Positions and the span are computed in float32 or better.
-      param_dtype: of the projections; each other part has its own.
+      use_bias, precision, dot_general, dtype, param_dtype: of the output projection, and of the others unless
+        `projections` are given; as those of `flax.linen.Dense`. A dtype of None follows the inputs; positions and the
+        span are computed in float32 or better. Each other part has a param_dtype of its own.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -109,6 +111,9 @@ class PositionalSelfAttention(nn.Module):
     grid_axis: str | None = None
     kernel_init: Initializer = XAVIER
     bias_init: Initializer = nn.initializers.zeros
+    use_bias: bool = True
+    precision: PrecisionLike = None
+    dot_general: Callable | None = None
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
@@ -118,7 +123,6 @@ class PositionalSelfAttention(nn.Module):
         check_parts(self, "span", "values", "gate", "extra_heads", "projections", several="terms")
         super().__post_init__()
 
-    @nn.compact
     def __call__(
         self,
         inputs: GridFeatures,
@@ -182,7 +186,7 @@ class PositionalSelfAttention(nn.Module):
         if segment_ids is not None:
             segment_ids = segment_ids.reshape(len(segment_ids), -1)
         tokens = Tokens(
-            inputs=inputs if self.dtype is None else inputs.astype(self.dtype),
+            inputs=self._cast(inputs),
             grid_shape=grid_shape,
             num_heads=self.num_heads,
             head_dim=self.head_dim or 0,
@@ -200,6 +204,24 @@ class PositionalSelfAttention(nn.Module):
             step=None if cache is None else cache.step,
             table_shape=() if cache is None else table_shape(grid_shape, cache.length),
         )
+        tokens.check_step(extra_heads=self.extra_heads is not None)
+        outputs, intermediates = self._attend(tokens, cache, deterministic, return_weights)
+        outputs = outputs.reshape(shape)
+        return (outputs, intermediates) if return_intermediates or return_weights else outputs
+
+    def _linear_fields(self) -> dict[str, Any]:
+        """What linear maps have in common."""
+        names = ("use_bias", "precision", "dot_general", "dtype", "param_dtype")
+        return {name: getattr(self, name) for name in names}
+
+    def _cast(self, features: Array) -> Array:
+        return features if self.dtype is None else features.astype(self.dtype)
+
+    @nn.compact
+    def _attend(
+        self, tokens: Tokens, cache: Cache | None, deterministic: bool, return_weights: bool
+    ) -> tuple[Features, dict[str, Any]]:
+        """The outputs [b t c] and the intermediates."""
         self._check(tokens)
         is_cut = jax.sharding.get_abstract_mesh().shape.get(self.grid_axis, 1) > 1
         span = None if self.span is None else self.span(tokens)
@@ -208,7 +230,7 @@ class PositionalSelfAttention(nn.Module):
 
         projections = self.projections
         if projections is None:
-            projections = LinearProjections(dtype=self.dtype, param_dtype=self.param_dtype, name="projections")
+            projections = LinearProjections(**self._linear_fields(), name="projections")
         query, key, value = self._of_all_heads(*projections(tokens, self._needed()))
         scores = sum((term(query, key, tokens) for term in self.terms), Scores())
         attention = Attention(
@@ -230,19 +252,15 @@ class PositionalSelfAttention(nn.Module):
             attention.intermediates["weights"] = attention.weights()
 
         if self.gate is not None:
-            outputs = self.gate(inputs, outputs)
+            outputs = self.gate(tokens.inputs, outputs)
         if self.extra_heads is not None:
             outputs = jnp.concatenate([outputs, self.extra_heads(query, tokens, deterministic)], 2)
-        width = shape[-1]
+        width = tokens.inputs.shape[-1]
         if not self.use_output:
-            outputs = outputs.reshape(*outputs.shape[:2], width)
-        else:
-            fields = {"bias_init": self.bias_init, "dtype": self.dtype, "param_dtype": self.param_dtype}
-            outputs = from_heads(width, self.kernel_init, name="output", **fields)(outputs)
-        outputs = outputs.reshape(shape)
-        if return_intermediates or return_weights:
-            return outputs, attention.intermediates
-        return outputs
+            return outputs.reshape(*outputs.shape[:2], width), attention.intermediates
+        fields = {"bias_init": self.bias_init, "name": "output", **self._linear_fields()}
+        output = from_heads(width, self.kernel_init, **fields)
+        return output(outputs), attention.intermediates
 
     def _of_all_heads(
         self, query: Query | None, key: SharedKey | None, value: SharedKey | None
@@ -274,17 +292,6 @@ class PositionalSelfAttention(nn.Module):
             if part is not None:
                 check_needs(part)
         width, joined = tokens.inputs.shape[-1], self.num_heads * tokens.head_dim
-        if tokens.step is not None:
-            asked = {
-                "is_causal=False": not tokens.is_causal,
-                **{name: getattr(tokens, name) is not None for name in STEPLESS},
-                "class tokens": tokens.num_class_tokens > 0,
-                f"inputs of {tokens.inputs.shape[1]} places": tokens.inputs.shape[1] != 1,
-                "extra_heads": self.extra_heads is not None,
-            }
-            obstacle = next((name for name, found in asked.items() if found), None)
-            if obstacle is not None:
-                raise ValueError(f"cache: expected one place of causal attention, without {obstacle}")
         if not self.use_output and (self.extra_heads is not None or joined != width):
             needed = f"num_heads={self.num_heads} x head_dim={tokens.head_dim} to be {width}, and no extra heads"
             raise ValueError(f"use_output=False needs {needed}")

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, GridFeatures, Shape
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.examples import shared_out
 from posattn_jax.nn.linear import linear
@@ -58,7 +59,7 @@ class FeedForward(nn.Module):
         return linear(width, self.mlp_dim, ("hidden", "width"), name="output", **fields)(hidden)
 
 
-class EncoderBlock(nn.Module):
+class EncoderBlock(Composite):
     """Attention and feed-forward with residuals around both.
 
       norm = "post":  x = LN(x + drop(attention(x)));  x = LN(x + drop(feed_forward(x)))   (Alfons 2022)
@@ -136,7 +137,7 @@ class EncoderBlock(nn.Module):
         return (outputs, intermediates) if return_intermediates or return_weights else outputs
 
 
-class SequenceBlock(nn.Module):
+class SequenceBlock(Composite):
     """A block of an encoder, or with `cross` of a decoder, normalised first (Schmidt 2023; Vaswani 2017).
 
       x = x + drop(mixing(LN(x)));  x = x + drop(cross(LN(x), memory));  x = x + drop(feed_forward(LN(x)))

@@ -31,7 +31,7 @@ class LinearBias(nn.Module):
     needs: ClassVar[tuple[Part, ...]] = ()
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
-        return Scores(relative_bias=decay(tokens.table_shape, slopes(tokens.num_heads)))
+        return Scores(relative_bias=decay(tokens.table_shape, slopes(tokens.num_heads), tokens.query_grid_shape))
 
 
 class LearnedDecay(nn.Module):
@@ -66,4 +66,4 @@ class LearnedDecay(nn.Module):
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         start = nn.initializers.constant(math.log(self.initial_decay))
         log_a = self.param("log_a", start, (tokens.num_heads,), self.param_dtype)
-        return Scores(relative_bias=decay(tokens.table_shape, jnp.exp(log_a)))
+        return Scores(relative_bias=decay(tokens.table_shape, jnp.exp(log_a), tokens.query_grid_shape))

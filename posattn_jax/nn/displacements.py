@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +13,7 @@ from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Array, Shape, Sizes
 from posattn_jax.nn.axis_names import MATRIX, named
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import uniform
@@ -31,7 +31,7 @@ def fan_in_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any 
     return uniform(1 / math.sqrt(shape[-3]))(key, shape, dtype, out_sharding)
 
 
-class OverDisplacements(nn.Module):
+class OverDisplacements(Composite):
     """A part of attention that has matrices for the displacements of a grid, in the inputs' dtype.
 
     A subclass has a `param_dtype`.

@@ -44,7 +44,8 @@ class SinusoidalEncoding(nn.Module):
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d], 0 where no query reaches; of another grid than the reference an offset keeps its features."""
         width = tokens.num_heads * tokens.head_dim
-        sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, tokens.reference_shape)
+        grids = tokens.reference_shape, tokens.query_grid_shape
+        sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, *grids)
         fields = {"use_bias": self.use_bias, "param_dtype": self.param_dtype}
         project = linear(width, width, (None, "width"), name="linear", **fields)
         encoding = within_reach(project, sinusoids, tokens)
@@ -82,6 +83,7 @@ class LearnedEncoding(nn.Module):
         Raises:
           ValueError: a grid larger than the one the table was made for.
         """
+        tokens.check_one_grid(self)
         shape, reference = tokens.table_shape, tokens.reference_shape
         sizes = (*grid.relative_shape(reference), tokens.num_heads, tokens.head_dim)
         table = self.param("table", self.embedding_init, sizes, self.param_dtype)
@@ -120,6 +122,7 @@ class AxialEncoding(nn.Module):
           ValueError: a grid larger than the one the tables were made for, another `combine`, or a d that the dimensions
             cannot share.
         """
+        tokens.check_one_grid(self)
         shape, parts = tokens.table_shape, []
         each = axial_features(tokens.head_dim, len(shape), self.combine)
         for axis, (size, limit) in enumerate(zip(shape, tokens.reference_shape, strict=True)):
@@ -162,6 +165,7 @@ class KernelEncoding(nn.Module):
     @nn.compact
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d]; ValueError where the kernel does not fit the number of dimensions."""
+        tokens.check_one_grid(self)
         check_kernel(self.kernel_shape, tokens.table_shape)
         init = self.embedding_init or uniform(1 / math.sqrt(math.prod(self.kernel_shape)))
         heads = 1 if self.share_heads else tokens.num_heads

@@ -1,10 +1,12 @@
 """What a mixer's weights are made of: energies of pairs, by content, by position, or both (Schmidt 2023).
 
 A part is called with the queries' inputs y [b t c], the keys' `Memory`, `Places` and (h, d). It returns energies
-[b h t s], of batch 1 where they are the same for every example, and which of the pairs they hold for; None: all.
+[b h t s], of batch 1 where they are the same for every example, and which pairs they hold for [b t s]; None: all.
 """
 
+import functools
 import itertools
+import operator
 from typing import Any, ClassVar, Literal, get_args
 
 import flax.linen as nn
@@ -14,6 +16,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Features, Float, Int
 from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.linear import to_heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions
@@ -21,7 +24,7 @@ from posattn_jax.ops import grid, mixing
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.scores import product_sum
 
-Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "t s"] | None]
+Energies = tuple[Float[Array, "_ h t s"], Bool[Array, "_ t s"] | None]
 Side = Literal["content", "position"]
 KeySide = Literal["content", "position", "relative"]
 Heads = tuple[int, int]
@@ -36,7 +39,7 @@ def per_head(heads: Heads, init: Initializer) -> Initializer:
     return initialise
 
 
-class DotProducts(nn.Module):
+class DotProducts(Composite):
     """(W^q a_t) . (W^k b_s + d_{s-t}) / sqrt(d): content or position on either side, relative positions on the keys'.
 
       query       keys                     what it is
@@ -52,7 +55,7 @@ class DotProducts(nn.Module):
       query: what a_t is: the query's input, or its place.
       keys: what is summed on the other side.
       context: K, the largest offset in any dimension with a vector of its own.
-      positions: a module (places [n p], c) -> [n c] for places that come without features; None: sinusoids.
+      positions: a module (places [b n p], c) -> [b n c] for places that come without features; None: sinusoids.
       kernel_init: of W^q, W^k as matrices [c, h d], and of d as a matrix [(2 K + 1)^p, h d].
       bias_init: of the biases of W^q and W^k.
       dtype: of the computation; None follows the inputs.
@@ -100,9 +103,8 @@ class DotProducts(nn.Module):
             dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
             return to_heads(heads, self.kernel_init, self.bias_init, name=name, **dtypes)
 
-        def features(given: Array | None, at: Int[Array, "n p"]) -> Features:
-            found = positions(at, width)[None] if given is None else given
-            return found.astype(inputs.dtype)
+        def features(given: Array | None, at: Int[Array, "_ n p"]) -> Features:
+            return (positions(at, width) if given is None else given).astype(inputs.dtype)
 
         of_query = inputs if self.query == "content" else features(places.query_features, places.query)
         query = project("query")(of_query)
@@ -172,9 +174,11 @@ class OffsetTable(nn.Module):
         shape = heads[0], rows, (2 * self.context + 1) ** num_dims
         table = self.param("table", self.kernel_init, shape, self.param_dtype)
         if self.query_shape is not None:
-            table = table[:, _rows_of(places.query, places.query_shape, self.query_shape)]
+            table = jnp.swapaxes(table[:, _rows_of(places.query, places.query_shape, self.query_shape)], 0, 1)
+        else:
+            table = table[None]
         entries, inside = mixing.kernel_entries(places.offsets, (self.context,) * num_dims)
-        return mixing.of_offsets(table[None], entries), inside if self.outside == "drop" else None
+        return mixing.of_offsets(table, entries), inside if self.outside == "drop" else None
 
 
 class PairTable(nn.Module):
@@ -209,10 +213,10 @@ class PairTable(nn.Module):
         table = self.param("table", self.kernel_init, shape, self.param_dtype)
         rows = _rows_of(places.query, places.query_shape, self.query_shape)
         columns = _rows_of(places.key, places.key_shape, self.key_shape)
-        return table[:, rows][:, :, columns][None], None
+        return jnp.swapaxes(jnp.take_along_axis(table[:, rows], columns[None, :, None], axis=-1), 0, 1), None
 
 
-def _rows_of(places: Int[Array, "n p"], given: tuple[int, ...], shape: tuple[int, ...]) -> Int[Array, " n"]:
+def _rows_of(places: Int[Array, "_ n p"], given: tuple[int, ...], shape: tuple[int, ...]) -> Int[Array, "_ n"]:
     """The rows of places in a table; ValueError where these are on a larger grid than its own."""
     if any(size > limit for size, limit in zip(given, shape, strict=True)):
         raise ValueError(f"places reach over {given}: the table of this mixer is made for at most {shape}")
@@ -251,13 +255,13 @@ class GaussianWeights(nn.Module):
             raise ValueError(f"sigma={self.sigma}: expected more than 0")
         combinations = itertools.cycle(itertools.product(self.centres, repeat=places.query.shape[-1]))
         centres = jnp.asarray(list(itertools.islice(combinations, heads[0])), jnp.result_type(float))
-        return mixing.gaussian_weights(places.offsets, centres, self.sigma)[None], None
+        return mixing.gaussian_weights(places.offsets, centres, self.sigma), None
 
 
 class FourierWeights(nn.Module):
     """Fixed weights, the real part of a Fourier transform over the keys: FourierNet (equation 11).
 
-    They depend on how many keys there are, so that they serve no decoder: its sequence is not known before.
+    They depend on how many keys a query may meet, so that they serve no decoder: its sequence is not known before.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -280,9 +284,12 @@ class FourierWeights(nn.Module):
     def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
         if places.is_causal or places.step is not None:
             raise ValueError("FourierWeights needs the whole sequence: it cannot mix step by step, in a decoder")
-        sizes = (places.key.max(0) + 1).astype(jnp.result_type(float))[None]
-        if places.key_mask is not None:
-            if places.key.shape[-1] > 1:
-                raise ValueError("key_mask is given: FourierWeights knows the length of masked sequences in 1-D alone")
-            sizes = places.key_mask.sum(-1, keepdims=True).astype(sizes.dtype)
-        return mixing.fourier_weights(places.query, places.key, jnp.maximum(sizes, 1)), None
+        masks = places.masks()
+        if masks and places.key.shape[-1] > 1:
+            raise ValueError("key_mask is given: FourierWeights knows the length of masked sequences in 1-D alone")
+        if masks:
+            sizes = functools.reduce(operator.and_, masks)[:, 0].sum(-1, keepdims=True)  # [b t|1 1]
+        else:
+            sizes = places.key.max(1, keepdims=True) + 1
+        sizes = jnp.maximum(sizes, 1).astype(jnp.result_type(float))
+        return mixing.fourier_weights(places.query, places.key, sizes), None

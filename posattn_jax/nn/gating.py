@@ -18,6 +18,11 @@ def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return nn.gelu(x, approximate=False)
 
 
+def tanh_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x (1 + tanh(sqrt(2 / pi) (x + .044715 x^3))) / 2, the usual approximation of `exact_gelu`."""
+    return nn.gelu(x, approximate=True)
+
+
 class NormalizedGelu(nn.Module):
     """LN(gelu(v)), over the features of all heads: the values of a gated average (equation 4).
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, GridFeatures, GridMask, PointPositions, Shape
+from posattn_jax.axes import Array, Features, GridFeatures, GridMask, PointPositions, SegmentIds, Shape
 from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.linear import from_heads, to_heads
@@ -21,7 +22,7 @@ from posattn_jax.ops import scores
 from posattn_jax.ops.initial import XAVIER
 
 
-class TokenMixing(nn.Module):
+class TokenMixing(Composite):
     """Multi-head mixing of tokens whose weights are one replaceable part, values and gate others (Schmidt 2023).
 
       c_t = sum_s alpha_ts values(W^v x_s);  o(gate(y_t, c_t));  alpha = softmax_s(energies), or energies as they are
@@ -76,6 +77,7 @@ class TokenMixing(nn.Module):
         grid_shape: Shape | None = None,
         *,
         key_mask: GridMask | None = None,
+        segment_ids: SegmentIds | None = None,
         is_causal: bool = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
@@ -87,7 +89,8 @@ class TokenMixing(nn.Module):
     ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
         """Mixes the tokens of a grid, as `PositionalSelfAttention` is called.
 
-        There is no span that a bound could be for.
+        There is no span that a bound could be for. With `segment_ids`, of sequences that share a row, places begin at 0
+        in each.
 
         Returns:
           The outputs, in the shape of the inputs; where asked for, also the intermediates: {"weights" [b h t s]}, or
@@ -95,7 +98,7 @@ class TokenMixing(nn.Module):
 
         Raises:
           ValueError: class tokens or points, which have no places on the grid, another grid than the one of training,
-            or inputs that are not those of the grid.
+            segments of a grid that is no line, or inputs that are not those of the grid.
         """
         del span_bound
         if num_class_tokens or positions is not None:
@@ -104,9 +107,9 @@ class TokenMixing(nn.Module):
         inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask)
         if reference_shape is not None and tuple(reference_shape) != tuple(grid_shape):
             raise ValueError(f"reference_shape={tuple(reference_shape)}: TokenMixing counts offsets in positions")
-        places = at.of_grid(grid_shape, key_mask=key_mask, is_causal=is_causal)
-        if len(places.query) != inputs.shape[1]:
-            raise ValueError(f"inputs has {inputs.shape[1]} tokens: expected {len(places.query)} for {grid_shape=}")
+        places = at.of_grid(grid_shape, segment_ids, key_mask=key_mask, is_causal=is_causal)
+        if (number := places.query.shape[1]) != inputs.shape[1]:
+            raise ValueError(f"inputs has {inputs.shape[1]} tokens: expected {number} for {grid_shape=}")
         outputs, weights = self.mix(inputs, Memory(inputs), places, deterministic=deterministic)
         outputs = outputs.reshape(shape)
         if return_weights:
@@ -142,7 +145,7 @@ class TokenMixing(nn.Module):
         if make is None:
             make = DotProducts(name="energies", **dtypes)
         energies, inside = make(inputs, memory, places, heads)
-        masks = places.masks() + ([] if inside is None else [inside])
+        masks = places.masks() + ([] if inside is None else [inside[:, None]])
         if make.normalize:
             weights = scores.masked_softmax(energies, masks)
         else:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Bool, Features, Float, Int, KeyMask, Shape
+from posattn_jax.axes import Array, Bool, Features, Float, Int, KeyMask, SegmentIds, Shape
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.linear import linear
-from posattn_jax.ops import grid, mixing, scores
+from posattn_jax.ops import grid, mixing, scores, segments
 from posattn_jax.ops.encodings import sinusoidal_features
 from posattn_jax.ops.initial import XAVIER
 
@@ -25,9 +25,11 @@ class Places:
     """The places of t queries and s keys, as integer coordinates in p dimensions.
 
     Attributes:
-      query: [t p].
-      key: [s p].
+      query: [b t p], of batch 1 where they are the same for every example.
+      key: [b s p], likewise.
       key_mask: [b s], True = keep.
+      query_segments, key_segments: [b t] and [b s], of rows that several sequences share: queries meet keys of their
+        own segment alone.
       is_causal: whether query t meets only keys that are not after it, in row-major order.
       length_ratio: gamma; query t stands at floor(gamma t) among the keys.
       query_features, key_features: what the model tells its layers of these places, [b t c] and [b s c], of batch 1
@@ -38,15 +40,17 @@ class Places:
     Example:
       >>> import jax.numpy as jnp
       >>> from posattn_jax import Places
-      >>> places = Places(query=jnp.array([[0], [1]]), key=jnp.array([[0], [1], [2], [3]]), length_ratio=2.0)
-      >>> print(places.offsets[..., 0])
+      >>> query, key = jnp.array([[[0], [1]]]), jnp.array([[[0], [1], [2], [3]]])
+      >>> print(Places(query, key, length_ratio=2.0).offsets[0, ..., 0])
       [[ 0  1  2  3]
        [-2 -1  0  1]]
     """
 
-    query: Int[Array, "t p"]
-    key: Int[Array, "s p"]
+    query: Int[Array, "_ t p"]
+    key: Int[Array, "_ s p"]
     key_mask: KeyMask | None = None
+    query_segments: SegmentIds | None = None
+    key_segments: Int[Array, "b s"] | None = None
     is_causal: bool = False
     length_ratio: float = 1.0
     query_features: Float[Array, "_ t c"] | None = None
@@ -57,40 +61,62 @@ class Places:
 
     def __post_init__(self):
         scores.check_bool("key_mask", self.key_mask)
+        if (self.query_segments is None) != (self.key_segments is None):
+            raise ValueError("query_segments, key_segments: expected both or none")
 
     @property
-    def anchor(self) -> Int[Array, "t p"]:
+    def anchor(self) -> Int[Array, "_ t p"]:
         """Where among the keys the queries stand: floor(gamma t)."""
         if self.length_ratio == 1:
             return self.query
         return jnp.floor(self.query * self.length_ratio).astype(jnp.int32)
 
     @property
-    def offsets(self) -> Int[Array, "t s p"]:
+    def offsets(self) -> Int[Array, "_ t s p"]:
         """Key minus query."""
-        return self.key[None] - self.anchor[:, None]
+        return self.key[:, None] - self.anchor[:, :, None]
 
     def masks(self) -> list[Bool[Array, "..."]]:
         """Which keys are attended, each to be broadcast against [b h t s]."""
         masks: list[Any] = [] if self.key_mask is None else [self.key_mask[:, None, None, :]]
         if self.is_causal:
-            masks.append(grid.not_after(self.key[None] - self.query[:, None]))
+            masks.append(grid.not_after(self.key[:, None] - self.query[:, :, None])[:, None])
+        if self.query_segments is not None and self.key_segments is not None:
+            masks.append((self.query_segments[:, :, None] == self.key_segments[:, None])[:, None])
         return masks
 
 
-def of_grid(grid_shape: Shape, **fields: Any) -> Places:
+def of_sequence(length: int, segment_ids: SegmentIds | None = None) -> Int[Array, "_ t 1"]:
+    """The places 0, 1, ... of a sequence; of a row that several share, those of each from 0."""
+    if segment_ids is None:
+        return jnp.arange(length, dtype=jnp.int32)[None, :, None]
+    return segments.places_within(segment_ids)[..., None]
+
+
+def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: Any) -> Places:
     """Every place of a grid meets every other; fields as `Places`.
+
+    With `segment_ids` the grid is a row that several sequences share: those of each begin at 0, and meet one another.
+
+    Raises:
+      ValueError: segments of a grid that is no line.
 
     Example:
       >>> from posattn_jax import of_grid
-      >>> print(of_grid((2, 2)).query)
+      >>> print(of_grid((2, 2)).query[0])
       [[0 0]
        [0 1]
        [1 0]
        [1 1]]
     """
-    places = jnp.asarray(grid.positions(grid_shape), jnp.int32)
     shape = grid.check_grid(grid_shape)
+    if segment_ids is None:
+        places = jnp.asarray(grid.positions(shape), jnp.int32)[None]
+    elif len(shape) > 1:
+        raise ValueError(f"segment_ids is given: places begin anew on a line, not on a grid of {shape}")
+    else:
+        places = of_sequence(*shape, segment_ids)
+        fields |= {"query_segments": segment_ids, "key_segments": segment_ids}
     return Places(places, places, query_shape=shape, key_shape=shape, **fields)
 
 
@@ -99,11 +125,11 @@ def between(num_queries: int, num_keys: int, **fields: Any) -> Places:
 
     Example:
       >>> from posattn_jax import between
-      >>> print(between(2, 4).offsets[..., 0])
+      >>> print(between(2, 4).offsets[0, ..., 0])
       [[ 0  1  2  3]
        [-1  0  1  2]]
     """
-    query, key = (jnp.arange(number, dtype=jnp.int32)[:, None] for number in (num_queries, num_keys))
+    query, key = of_sequence(num_queries), of_sequence(num_keys)
     return Places(query, key, query_shape=(num_queries,), key_shape=(num_keys,), **fields)
 
 
@@ -113,16 +139,16 @@ class SinusoidalPositions(nn.Module):
     Example:
       >>> from posattn_jax import SinusoidalPositions, of_grid
       >>> SinusoidalPositions().apply({}, of_grid((2, 3)).query, 8).shape
-      (6, 8)
+      (1, 6, 8)
     """
 
-    def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
-        """[n c]; ValueError where the dimensions cannot share the width."""
+    def __call__(self, places: Int[Array, "*n p"], width: int) -> Float[Array, "*n c"]:
+        """[*n c]; ValueError where the dimensions cannot share the width."""
         num_dims = places.shape[-1]
         if width % num_dims:
             raise ValueError(f"width={width}: sinusoids of {num_dims} dimensions need a multiple of {num_dims}")
         features = sinusoidal_features(places.astype(jnp.result_type(float)), width // num_dims)
-        return features.reshape(len(places), width)
+        return features.reshape(*places.shape[:-1], width)
 
 
 class LearnedPositions(nn.Module):
@@ -138,7 +164,7 @@ class LearnedPositions(nn.Module):
       >>> from posattn_jax import LearnedPositions, of_grid
       >>> vectors, variables = LearnedPositions((2, 3)).init_with_output(jax.random.key(0), of_grid((4, 3)).query, 8)
       >>> vectors.shape, jax.tree.map(jnp.shape, variables["params"])
-      ((12, 8), {'table': (6, 8)})
+      ((1, 12, 8), {'table': (6, 8)})
     """
 
     grid_shape: tuple[int, ...]
@@ -146,8 +172,8 @@ class LearnedPositions(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
-        """[n c]."""
+    def __call__(self, places: Int[Array, "*n p"], width: int) -> Float[Array, "*n c"]:
+        """[*n c]."""
         shape = grid.check_grid(self.grid_shape)
         init = named(self.embedding_init, None, "width")
         table = self.param("table", init, (grid.num_positions(shape), width), self.param_dtype)
@@ -183,8 +209,8 @@ class FourierPositions(nn.Module):
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
-    def __call__(self, places: Int[Array, "n p"], width: int) -> Float[Array, "n c"]:
-        """[n c]; ValueError for an odd number of features, or a gamma that is not above 0."""
+    def __call__(self, places: Int[Array, "*n p"], width: int) -> Float[Array, "*n c"]:
+        """[*n c]; ValueError for an odd number of features, or a gamma that is not above 0."""
         f = width if self.num_features is None else self.num_features
         if f < 2 or f % 2:
             raise ValueError(f"num_features={f}: expected an even number of at least 2")
@@ -218,10 +244,10 @@ class StackPositions(nn.Module):
       >>> import jax, jax.numpy as jnp
       >>> from posattn_jax import StackPositions
       >>> positions = StackPositions("learned", max_length=4)
-      >>> places = jnp.arange(6, dtype=jnp.int32)[:, None]
+      >>> places = jnp.arange(6, dtype=jnp.int32)[None, :, None]
       >>> (added, features), variables = positions.init_with_output(jax.random.key(0), places, 8)
-      >>> added.shape, features.shape, bool((added[4] == added[3]).all())
-      ((6, 8), (1, 6, 8), True)
+      >>> added.shape, features.shape, bool((added[0, 4] == added[0, 3]).all())
+      ((1, 6, 8), (1, 6, 8), True)
     """
 
     form: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
@@ -237,8 +263,8 @@ class StackPositions(nn.Module):
 
     @nn.compact
     def __call__(
-        self, places: Int[Array, "s 1"], width: int, batch_size: int = 1, *, deterministic: bool = True
-    ) -> tuple[Float[Array, "s c"] | None, Float[Array, "_ s c"] | None]:
+        self, places: Int[Array, "_ s 1"], width: int, batch_size: int = 1, *, deterministic: bool = True
+    ) -> tuple[Float[Array, "_ s c"] | None, Float[Array, "_ s c"] | None]:
         """Vectors to be added, and features, of places; where some are dropped, those of `batch_size` examples."""
         match self.form:
             case "sinusoidal":
@@ -251,11 +277,11 @@ class StackPositions(nn.Module):
                 return None, None
             case _:
                 raise ValueError(f'form="{self.form}": expected "sinusoidal", "learned" or "none"')
-        copies = 1 if deterministic or not self.dropout_rate else batch_size
-        features = jnp.broadcast_to(features, (copies, *features.shape))
+        if not deterministic and self.dropout_rate:
+            features = jnp.broadcast_to(features, (batch_size, *features.shape[1:]))
         return added, Dropout(self.dropout_rate)(features, deterministic=deterministic)
 
-    def add(self, words: Features, added: Float[Array, "t c"] | None) -> Features:
+    def add(self, words: Features, added: Float[Array, "_ t c"] | None) -> Features:
         """The words with the vectors of their places."""
         root = jnp.sqrt(words.shape[-1]).astype(words.dtype)
         if added is None:

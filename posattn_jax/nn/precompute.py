@@ -34,7 +34,7 @@ def precompute(
       >>> words = jax.random.normal(jax.random.key(1), (1, 5, 8))
       >>> outputs, variables = rposnet.init_with_output(jax.random.key(0), words, (5,))
       >>> places = SinusoidalPositions().apply({}, between(5, 5).query, 8)
-      >>> fast, params = precompute(rposnet, variables["params"], places[None])
+      >>> fast, params = precompute(rposnet, variables["params"], places)
       >>> params["energies"]["table"].shape
       (2, 5, 7)
       >>> bool(jnp.allclose(fast.apply({"params": params}, words, (5,)), outputs, atol=1e-5))

@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Key, Query, SharedKey, Value
+from posattn_jax.axes import Features, Key, Query, SharedKey, Sizes, Value
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
@@ -25,6 +27,8 @@ class LinearProjections(nn.Module):
       use_bias: whether q, k and v have biases (Algorithm 1 prints none, the code has them).
       kernel_init: of the fused kernel [c, 3, h, d].
       bias_init: of the fused bias [3, h, d].
+      precision: of the product, as `jax.lax.Precision`; None: JAX's default.
+      dot_general: what makes the product, such as a quantised one; None: `jax.lax.dot_general`.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
 
@@ -40,6 +44,8 @@ class LinearProjections(nn.Module):
     use_bias: bool = True
     kernel_init: Initializer = fused_xavier
     bias_init: Initializer = nn.initializers.zeros
+    precision: PrecisionLike = None
+    dot_general: Callable | None = None
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
@@ -49,29 +55,32 @@ class LinearProjections(nn.Module):
     ) -> tuple[Query | None, SharedKey | None, SharedKey | None]:
         """Query, key and value; None for those that are not among `parts`, of which there are no parameters either.
 
-        Where the layer has fewer heads of keys and values, the query has a kernel of its own.
+        Where keys and values have fewer heads, or are made of other tokens, the query has a kernel of its own.
         """
-        if tokens.num_kv_heads < tokens.num_heads:
-            of_queries = self._projected(tokens, tuple(p for p in parts if p == "query"), tokens.num_heads, "query_")
-            others = tuple(p for p in parts if p != "query")
-            projected = of_queries | self._projected(tokens, others, tokens.num_kv_heads, "key_value_")
+        heads = (tokens.num_heads, tokens.head_dim), (tokens.num_kv_heads, tokens.head_dim)
+        if tokens.num_kv_heads < tokens.num_heads or tokens.memory is not None:
+            of_queries = tuple(part for part in parts if part == "query")
+            others = tuple(part for part in parts if part != "query")
+            projected = self._projected(tokens.inputs, of_queries, heads[0], "query_")
+            projected |= self._projected(tokens.keyed, others, heads[1], "key_value_")
         else:
-            projected = self._projected(tokens, parts, tokens.num_heads)
+            projected = self._projected(tokens.inputs, parts, heads[0])
         return projected.get("query"), projected.get("key"), projected.get("value")
 
-    def _projected(self, tokens: Tokens, parts: tuple[Part, ...], num_heads: int, prefix: str = "") -> dict[Part, Any]:
+    def _projected(self, inputs: Features, parts: tuple[Part, ...], heads: Sizes, prefix: str = "") -> dict[Part, Any]:
         """These parts, of one fused kernel."""
         if not parts:
             return {}
-        shape = (len(parts), num_heads, tokens.head_dim)
+        shape = (len(parts), *heads)
         kernel_init, bias_init = (
             named(self.kernel_init, "width", None, "heads", None),
             named(self.bias_init, "heads", None),
         )
-        kernel = self.param(f"{prefix}kernel", kernel_init, (tokens.inputs.shape[-1], *shape), self.param_dtype)
+        kernel = self.param(f"{prefix}kernel", kernel_init, (inputs.shape[-1], *shape), self.param_dtype)
         bias = self.param(f"{prefix}bias", bias_init, shape, self.param_dtype) if self.use_bias else None
-        inputs, kernel, bias = nn.dtypes.promote_dtype(tokens.inputs, kernel, bias, dtype=self.dtype)
-        return dict(zip(parts, fused_projection(inputs, kernel, bias), strict=True))
+        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        product = {"precision": self.precision, "dot_general": self.dot_general}
+        return dict(zip(parts, fused_projection(inputs, kernel, bias, **product), strict=True))
 
 
 class ConvolutionalProjections(nn.Module):
@@ -83,7 +92,7 @@ class ConvolutionalProjections(nn.Module):
       kernel_shape: K, odd sizes.
       convolved: the parts whose first heads are convolved.
       use_bias: whether the linear maps have biases; the convolutions always have.
-      kernel_init, bias_init: of all linear maps.
+      kernel_init, bias_init, precision, dot_general: of all linear maps.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
 
@@ -101,6 +110,8 @@ class ConvolutionalProjections(nn.Module):
     use_bias: bool = True
     kernel_init: Initializer = fused_xavier
     bias_init: Initializer = nn.initializers.zeros
+    precision: PrecisionLike = None
+    dot_general: Callable | None = None
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
@@ -117,9 +128,10 @@ class ConvolutionalProjections(nn.Module):
         if not half:
             raise ValueError(f"num_heads={tokens.num_heads}: half of the heads are to be convolved")
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        linear = functools.partial(
-            LinearProjections, use_bias=self.use_bias, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes
-        )
+        fields = {
+            name: getattr(self, name) for name in ("use_bias", "kernel_init", "bias_init", "precision", "dot_general")
+        }
+        linear = functools.partial(LinearProjections, **fields, **dtypes)
         plain = linear(name="linear")(tokens, tuple(part for part in parts if part not in self.convolved))
         projected = dict(zip(PARTS, plain, strict=True))
         for part in (part for part in parts if part in self.convolved):

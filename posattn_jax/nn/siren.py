@@ -95,7 +95,7 @@ class SirenEncoding(nn.Module):
     @nn.compact
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d], 0 where no query reaches; distances are in the unit of the reference grid."""
-        coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape)
+        coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape, tokens.query_grid_shape)
         own = [field.name for field in dataclasses.fields(self) if field.name not in ("parent", "name")]
         fields = {name: getattr(self, name) for name in own}
         network = Siren(tokens.num_heads * tokens.head_dim, **fields, name="siren")

@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Key, Query
 from posattn_jax.nn.checks import check_parts
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
@@ -79,11 +80,12 @@ class RotaryContent(nn.Module):
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
             raise ValueError("RotaryContent turns by places on a grid: points have none")
+        tokens.check_one_grid(self)
         place = tokens.grid_shape, self.base, tokens.step, tokens.num_class_tokens
         return Scores(query=rotate(query, *place), key=rotate(key, *place))
 
 
-class Positional(nn.Module):
+class Positional(Composite):
     """q_t . E_{s-t}, E given by the encoding; with it what E is made of, where the encoding tells.
 
     Attributes:
@@ -172,7 +174,9 @@ class PositionalBias(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """beta_{s-t}, a trained number an offset and head, not scaled: T5's bias, a fixed convolution (Chang 2021, eq. 4).
+    """beta_{s-t}, a trained number an offset and head, not scaled: a fixed convolution (Chang 2021, equation 4).
+
+    `BucketedBias` has T5's, where far offsets share one.
 
     Attributes:
       kernel_shape: K, the odd number of offsets a dimension that have a number of their own.
@@ -200,12 +204,13 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        tokens.check_one_grid(self)
         kernel_shape = check_kernel(self.kernel_shape, tokens.grid_shape)
         beta = self.param("beta", self.bias_init, (*kernel_shape, tokens.num_heads), self.param_dtype)
         return Scores(relative_bias=over_offsets(beta, tokens.table_shape, self.outside))
 
 
-class KeyPositional(nn.Module):
+class KeyPositional(Composite):
     """k_s . F_{t-s}, F given by the encoding: keys score the way to the query (Chang 2021, key-based convolution).
 
     Attributes:

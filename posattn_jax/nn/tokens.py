@@ -12,6 +12,7 @@ from posattn_jax.axes import (
     GridFeatures,
     GridMask,
     Int,
+    KeyFeatures,
     KeyMask,
     PairBias,
     PairMask,
@@ -23,6 +24,9 @@ from posattn_jax.nn.scores import Extent
 from posattn_jax.ops import grid
 from posattn_jax.ops.scores import check_bool
 from posattn_jax.ops.span import half_span
+
+# What a step of decoding does not take.
+STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")
 
 # The half-span in positions: none without a span; sizes where it is bounded by a static number; or [p] at run time.
 Reach = Shape | Int[Array, "p"] | None
@@ -53,8 +57,8 @@ class Tokens:
     """The tokens of a layer: class tokens, if there are any, then the positions of a grid in row-major order.
 
     Attributes:
-      inputs: x [b t c].
-      grid_shape: S.
+      inputs: x [b t c], of the queries.
+      grid_shape: S, of the keys.
       num_heads: h.
       head_dim: d; 0: the width of the inputs divided by h.
       reference_shape: the grid that distances are measured in; None: S.
@@ -67,6 +71,8 @@ class Tokens:
       num_class_tokens: how many tokens stand before the grid.
       positions: [b n p], of points that lie on no grid; S is then (n,), and means nothing but their number.
       step: of a step of decoding: the place of its one token, in row-major order.
+      memory: [b s c], of the keys where they are other tokens than the queries; None: x.
+      query_grid_shape: the grid of the queries, where it is another of the same extent; None: S.
 
     Example:
       >>> import jax.numpy as jnp
@@ -94,6 +100,8 @@ class Tokens:
     num_class_tokens: int = 0
     positions: PointPositions | None = None
     step: Int[Array, ""] | None = None
+    memory: KeyFeatures | None = None
+    query_grid_shape: Shape | None = None
 
     def __post_init__(self):
         check_bool("key_mask", self.key_mask)
@@ -103,8 +111,10 @@ class Tokens:
         if not self.head_dim and width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads} does not divide the width {width}")
         shape = grid.check_grid(self.grid_shape)
+        queries = grid.check_query_grid(shape, self.query_grid_shape)
         for name, value in (
             ("grid_shape", shape),
+            ("query_grid_shape", None if queries == shape else queries),
             ("head_dim", self.head_dim or width // self.num_heads),
             ("reference_shape", grid.check_reference(shape, self.reference_shape or None)),
             ("table_shape", tuple(self.table_shape) or shape),
@@ -113,6 +123,11 @@ class Tokens:
         ):
             object.__setattr__(self, name, value)
 
+    @property
+    def keyed(self) -> KeyFeatures:
+        """What keys and values are made of, [b s c]."""
+        return self.inputs if self.memory is None else self.memory
+
     def check_whole(self, part: object) -> None:
         """ValueError for a part that knows all places of a grid, where there are points, or a step of decoding."""
         name = type(part).__name__
@@ -120,13 +135,34 @@ class Tokens:
             raise ValueError(f"{name} knows places on a grid: points have none")
         if self.step is not None:
             raise ValueError(f"{name} needs the whole grid at once: it cannot go step by step, with a cache")
+        if self.memory is not None:
+            raise ValueError(f"{name} is of one sequence: keys are not those of the queries here")
+
+    def check_one_grid(self, part: object) -> None:
+        """ValueError for a part that knows whole offsets alone, where queries and keys are on two grids."""
+        if self.query_grid_shape is not None:
+            grids = f"queries on {self.query_grid_shape} and keys on {self.grid_shape}"
+            raise ValueError(f"{type(part).__name__} has whole offsets alone, not those of {grids}")
+
+    def check_step(self, **more: bool) -> None:
+        """ValueError for a step of decoding with what it does not take, or with `more` that is asked for."""
+        asked = {
+            "is_causal=False": not self.is_causal,
+            **{name: getattr(self, name) is not None for name in STEPLESS},
+            "class tokens": self.num_class_tokens > 0,
+            f"inputs of {self.inputs.shape[1]} places": self.inputs.shape[1] != 1,
+            **more,
+        }
+        obstacle = next((name for name, found in asked.items() if found), None)
+        if self.step is not None and obstacle is not None:
+            raise ValueError(f"cache: expected one place of causal attention, without {obstacle}")
 
     def seen_within(self, span: Extent | None, is_cut: bool) -> "Tokens":
         """The same tokens where queries see no further than a span; of a cut grid, with tables within its bound."""
         if is_cut:
             near = (min(b + 1, s) for b, s in zip(self.span_bound or self.grid_shape, self.grid_shape, strict=True))
             return dataclasses.replace(self, table_shape=tuple(near))
-        if span is None:
+        if span is None or self.query_grid_shape is not None:
             return dataclasses.replace(self, span_bound=None)
         if self.positions is not None:
             raise ValueError("positions is given: points have no span on a grid")

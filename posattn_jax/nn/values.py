@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Features, Float, Query, Value
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.axis_names import named
+from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.parts import Encoding, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
@@ -76,7 +77,7 @@ def _depthwise(inputs: Array, kernel: Float[Array, "*k 1 c"], *_: Any, **__: Any
     return depthwise_convolution(inputs, jnp.squeeze(kernel, -2))
 
 
-class PlusDepthwise(nn.Module):
+class PlusDepthwise(Composite):
     """outputs_t = sum_s alpha_ts v_s + (v * kernel)_t: a depthwise convolution after the softmax (Chang 2021, eq. 7).
 
     Attributes:
@@ -103,7 +104,7 @@ class PlusDepthwise(nn.Module):
         return attention.average(value) + convolved
 
 
-class PlusRelative(nn.Module):
+class PlusRelative(Composite):
     """outputs_t = sum_s alpha_ts (v_s + A_{s-t}): values that know how far away they are (Shaw 2018, equation 3).
 
     Pairs with a class token have no offset, and no A.

@@ -1,9 +1,11 @@
 """The attention layer: one operation with replaceable parts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
@@ -44,8 +46,9 @@ class PositionalSelfAttention(nnx.Module):
       implementation: the layout of `relative_attention`, or "factorised".
       kernel_init: of the output projection, as a matrix [h d, c].
       bias_init: of the output projection.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the projections; each other part has its own.
+      use_bias, precision, dot_general, dtype, param_dtype: of the output projection, and of the others unless
+        `projections` are given; as those of `flax.nnx.LinearGeneral`. A dtype of None follows the inputs. Each other
+        part has a param_dtype of its own.
       rngs: "params"; with dropout also "dropout", of which the layer keeps a stream.
 
     Raises:
@@ -81,6 +84,9 @@ class PositionalSelfAttention(nnx.Module):
         implementation: Implementation = "auto",
         kernel_init: Initializer = XAVIER,
         bias_init: Initializer = nnx.initializers.zeros,
+        use_bias: bool = True,
+        precision: PrecisionLike = None,
+        dot_general: Callable | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -105,9 +111,10 @@ class PositionalSelfAttention(nnx.Module):
         check_parts(self, "span")
         for i, term in enumerate(terms):
             setattr(self, f"terms_{i}", term)
-        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
+        dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
+        linear = {"use_bias": use_bias, "precision": precision, "dot_general": dot_general, **dtypes}
         if projections is None:
-            fields = {"num_kv_heads": num_kv_heads, "parts": self._needed(), **dtypes}
+            fields = {"num_kv_heads": num_kv_heads, "parts": self._needed(), **linear}
             projections = LinearProjections(in_features, num_heads, d, **fields, rngs=rngs)
         self.projections = projections
         check_parts(self, "projections")
@@ -117,7 +124,7 @@ class PositionalSelfAttention(nnx.Module):
             setattr(self, f"{part}_norm", norm)
         if not use_output and num_heads * d != in_features:
             raise ValueError(f"use_output=False needs num_heads={num_heads} x head_dim={d} to be {in_features}")
-        fields = {"axis": (-2, -1), "kernel_init": kernel_init, "bias_init": bias_init, **dtypes}
+        fields = {"axis": (-2, -1), "kernel_init": kernel_init, "bias_init": bias_init, **linear}
         self.output = nnx.LinearGeneral((num_heads, d), in_features, **fields, rngs=rngs) if use_output else None
         self.rngs = _stream(rngs).fork() if dropout_rate else nnx.data(None)
 

@@ -1,7 +1,10 @@
 """From features to queries, keys and values."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from flax import nnx
+from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
@@ -26,6 +29,8 @@ class LinearProjections(nnx.Module):
       use_bias: whether they have biases.
       kernel_init: of the fused kernel [c, 3, h, d].
       bias_init: of the fused bias [3, h, d].
+      precision: of the product, as `jax.lax.Precision`; None: JAX's default.
+      dot_general: what makes the product, such as a quantised one; None: `jax.lax.dot_general`.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
       rngs: "params" of them.
@@ -50,11 +55,14 @@ class LinearProjections(nnx.Module):
         use_bias: bool = True,
         kernel_init: Initializer = fused_xavier,
         bias_init: Initializer = nnx.initializers.zeros,
+        precision: PrecisionLike = None,
+        dot_general: Callable | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
         self.dtype, self.use_bias = dtype, use_bias
+        self.precision, self.dot_general = precision, dot_general
         kv_heads = num_kv_heads or num_heads
         if kv_heads == num_heads:
             fused = (("", parts, num_heads),)
@@ -81,5 +89,6 @@ class LinearProjections(nnx.Module):
             kernel = getattr(self, f"{prefix}kernel")[...]
             bias = getattr(self, f"{prefix}bias")[...] if self.use_bias else None
             arrays = nnx.nn.dtypes.promote_dtype((tokens.inputs, kernel, bias), dtype=self.dtype)
-            projected |= {part: x for part, x in zip(some, fused_projection(*arrays), strict=True) if part in parts}
+            product = fused_projection(*arrays, precision=self.precision, dot_general=self.dot_general)
+            projected |= {part: x for part, x in zip(some, product, strict=True) if part in parts}
         return projected.get("query"), projected.get("key"), projected.get("value")

@@ -22,11 +22,11 @@ def slopes(num_heads: int) -> Float[Array, "h"]:
     return jnp.asarray((of(power) + of(2 * power)[::2])[:num_heads], jnp.result_type(float))
 
 
-def distances(grid_shape: Shape, dtype: DTypeLike) -> Float[Array, "*r 1"]:
-    """`|s - t|`, Euclidean and in positions, at every offset."""
-    return jnp.linalg.norm(grid.relative_offsets(grid_shape).astype(dtype), axis=-1)[..., None]
+def distances(grid_shape: Shape, dtype: DTypeLike, query_grid_shape: Shape | None = None) -> Float[Array, "*r 1"]:
+    """`|s - t|`, Euclidean and in positions, at every offset of `grid.relative_offsets`."""
+    return jnp.linalg.norm(grid.relative_offsets(grid_shape, query_grid_shape).astype(dtype), axis=-1)[..., None]
 
 
-def decay(grid_shape: Shape, rates: Float[Array, "h"]) -> RelativeBias:
+def decay(grid_shape: Shape, rates: Float[Array, "h"], query_grid_shape: Shape | None = None) -> RelativeBias:
     """`-a_h |s - t|` at every offset, [*R h], of rates a [h]."""
-    return -distances(grid_shape, rates.dtype) * rates
+    return -distances(grid_shape, rates.dtype, query_grid_shape) * rates

@@ -46,16 +46,18 @@ def relative_sinusoids(
     num_features: int,
     combine: Combine = "concat",
     reference_shape: Shape | None = None,
+    query_grid_shape: Shape | None = None,
 ) -> Float[Array, "..."]:
     """Sinusoidal features of every relative offset: [*R, num_features].
 
     Positions are counted 0 ... 2 S - 2 from the offset -(S - 1), as the paper does. With more than one dimension
     (ours; the paper has one) each dimension has features of its own, summed or concatenated. With
-    `reference_shape` the count starts at that grid's first offset, so that an offset keeps its features.
+    `reference_shape` the count starts at that grid's first offset, so that an offset keeps its features. Of two grids
+    see `relative_offsets`.
     """
     reference = grid.check_reference(grid_shape, reference_shape)
     each = features_per_dimension(num_features, len(reference), combine)
-    x = grid.relative_offsets(grid_shape) + jnp.asarray(reference) - 1
+    x = grid.relative_offsets(grid_shape, query_grid_shape) + jnp.asarray(reference) - 1
     features = sinusoidal_features(x.astype(jnp.result_type(float)), each)  # [*R, p, each]
     return features.sum(-2) if combine == "sum" else features.reshape(*features.shape[:-2], num_features)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Bool, Causal, Coordinates, Float, Int, Offsets, Shape
+from posattn_jax.axes import Array, Bool, Causal, Coordinates, Float, Int, Num, Offsets, Shape
 
 MAX_DIMS = 3
 
@@ -47,14 +47,25 @@ def check_reference(grid_shape: Shape, reference_shape: Shape | None) -> tuple[i
     return reference
 
 
+def check_query_grid(grid_shape: Shape, query_grid_shape: Shape | None) -> tuple[int, ...]:
+    """Returns the grid of the queries: `query_grid_shape`, or that of the keys where it is None."""
+    keys = check_grid(grid_shape)
+    queries = keys if query_grid_shape is None else check_grid(query_grid_shape, "query_grid_shape")
+    if len(queries) != len(keys):
+        raise ValueError(f"query_grid_shape={queries}: expected {len(keys)} sizes, as grid_shape={keys}")
+    return queries
+
+
 def num_positions(grid_shape: Shape) -> int:
     """N = prod(S)."""
     return math.prod(check_grid(grid_shape))
 
 
-def relative_shape(grid_shape: Shape) -> tuple[int, ...]:
-    """R = 2 S - 1: the relative offsets a dimension (Alfons 2022, section 3.5, RelativeSize)."""
-    return tuple(2 * size - 1 for size in check_grid(grid_shape))
+def relative_shape(grid_shape: Shape, query_grid_shape: Shape | None = None) -> tuple[int, ...]:
+    """R = 2 S - 1: the `relative_offsets` of each dimension (Alfons 2022, section 3.5, RelativeSize)."""
+    if query_grid_shape is None:
+        return tuple(2 * size - 1 for size in check_grid(grid_shape))
+    return tuple(len(offsets) for offsets, _ in _lines(grid_shape, query_grid_shape))
 
 
 def positions(grid_shape: Shape) -> np.ndarray:
@@ -75,16 +86,46 @@ def strides(grid_shape: Shape) -> np.ndarray:
     return np.cumprod([1, *check_grid(grid_shape)[:0:-1]])[::-1]
 
 
-def relative_offsets(grid_shape: Shape) -> Offsets:
-    """Every offset key - query of the grid: [*R, p] integers, from -(S - 1) to S - 1 in each dimension."""
-    axes = [np.arange(-(size - 1), size) for size in check_grid(grid_shape)]
-    return jnp.asarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1), jnp.int32)
+def pair_offsets(grid_shape: Shape, query_grid_shape: Shape | None = None) -> np.ndarray:
+    """s - a_t of every pair, [t s p], of queries and keys on one grid, or on two of the same extent.
+
+      a_t = (t + 1/2) S / T - 1/2,  T the queries' grid and S the keys'
+
+    A place is the centre of its share of the extent; a_t is where query t stands among the keys.
+    """
+    queries = check_query_grid(grid_shape, query_grid_shape)
+    t, s = positions(queries)[:, None], positions(grid_shape)
+    twice = 2 * np.asarray(queries)
+    # One division, of whole numbers: equal offsets are then equal, and whole ones exact.
+    return (twice * s - (2 * t + 1) * np.asarray(grid_shape) + np.asarray(queries)) / twice
+
+
+def _lines(grid_shape: Shape, query_grid_shape: Shape) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each dimension its offsets, each once and in order; and which of them a pair of its places has, [t s]."""
+    lines = []
+    for keys, queries in zip(grid_shape, check_query_grid(grid_shape, query_grid_shape), strict=True):
+        offsets = pair_offsets((keys,), (queries,))[..., 0]
+        found, which = np.unique(offsets, return_inverse=True)
+        lines.append((found, which.reshape(offsets.shape)))
+    return lines
+
+
+def relative_offsets(grid_shape: Shape, query_grid_shape: Shape | None = None) -> Offsets:
+    """Every offset key - query of the grid: [*R, p] integers, from -(S - 1) to S - 1 in each dimension.
+
+    Of queries on a grid of their own the real ones of `pair_offsets`, each once, in positions of the keys' grid.
+    """
+    if query_grid_shape is None:
+        axes, dtype = [np.arange(-(size - 1), size) for size in check_grid(grid_shape)], jnp.int32
+    else:
+        axes, dtype = [offsets for offsets, _ in _lines(grid_shape, query_grid_shape)], jnp.result_type(float)
+    return jnp.asarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1), dtype)
 
 
 def normalise(
     offsets: Array | np.ndarray, grid_shape: Shape, reference_shape: Shape | None = None
 ) -> Float[Array, "..."]:
-    """x = offset / (S - 1), where S is `reference_shape` or the grid; a dimension of size 1 has x = 0.
+    """x = offset / (S - 1), where S is `reference_shape` or the grid; in a dimension of size 1 x = offset.
 
     `offsets` [... p] may have any leading axes.
     """
@@ -93,16 +134,18 @@ def normalise(
     return jnp.asarray(offsets, jnp.result_type(float)) / units
 
 
-def relative_coordinates(grid_shape: Shape, reference_shape: Shape | None = None) -> Coordinates:
+def relative_coordinates(
+    grid_shape: Shape, reference_shape: Shape | None = None, query_grid_shape: Shape | None = None
+) -> Coordinates:
     """Normalised offsets [*R, p]: linspace(-1, 1, 2 S - 1) a dimension (Alfons 2022, Algorithm 5).
 
     With `reference_shape` the unit of length is that grid's, so that a model trained on it keeps its meaning of
-    distance on a larger one, where coordinates then reach beyond [-1, 1].
+    distance on a larger one, where coordinates then reach beyond [-1, 1]. Of two grids see `relative_offsets`.
     """
-    return normalise(relative_offsets(grid_shape), grid_shape, reference_shape)
+    return normalise(relative_offsets(grid_shape, query_grid_shape), grid_shape, reference_shape)
 
 
-def not_after(offsets: Int[Array, "... p"], is_causal: Causal = True) -> Bool[Array, "..."]:
+def not_after(offsets: Num[Array, "... p"], is_causal: Causal = True) -> Bool[Array, "..."]:
     """Row-major s <= t, for offsets s - t: the first that is not 0 is negative, or all are 0.
 
     Where `is_causal` says it of each dimension: no offset of those that are causal is positive.
@@ -144,11 +187,22 @@ def take_patches(values: Array, starts: np.ndarray, size: Shape) -> Array:
     return patches(jnp.asarray(starts)).reshape(len(starts), math.prod(size), *rest)
 
 
-def toeplitz(values: Array, grid_shape: Shape) -> Array:
-    """P[t, s] = values[s - t] (Alfons 2022, Algorithm 9): [*R, ...] -> [N, N, ...].
+def toeplitz(values: Array, grid_shape: Shape, query_grid_shape: Shape | None = None) -> Array:
+    """P[t, s] = values[s - t] (Alfons 2022, Algorithm 9), values of `relative_offsets`: [*R, ...] -> [t, s, ...].
 
     The patch of query t starts at S - 1 - t: the query axes are truly reversed, where the paper's step 2 as printed
     would leave the range.
     """
     shape = check_grid(grid_shape)
+    if query_grid_shape is not None:
+        return _of_lines(values, shape, query_grid_shape)
     return take_patches(values, np.asarray(shape) - 1 - positions(shape), shape)
+
+
+def _of_lines(values: Array, grid_shape: Shape, query_grid_shape: Shape) -> Array:
+    """`toeplitz` of two grids: one dimension after the other, [... R_i ...] -> [... t_i s_i ...]."""
+    p = len(grid_shape)
+    for axis, (_, which) in enumerate(_lines(grid_shape, query_grid_shape)):
+        values = jnp.take(values, which, axis=2 * axis)
+    values = values.transpose(*range(0, 2 * p, 2), *range(1, 2 * p, 2), *range(2 * p, values.ndim))
+    return values.reshape(num_positions(query_grid_shape), num_positions(grid_shape), *values.shape[2 * p :])

@@ -1,7 +1,8 @@
 """What mixes tokens by their places alone: energies and fixed weights of pairs of a query and a key.
 
-Places are integer coordinates: of queries t [t p], of keys s [s p]. An offset is s - t, key minus query; in
-cross-attention t is floor(gamma t), the place among the keys that a query stands at (Schmidt 2023, equation 10).
+Places are integer coordinates: of queries t [b t p], of keys s [b s p], of batch 1 where they are the same for every
+example. An offset is s - t, key minus query; in cross-attention t is floor(gamma t), the place among the keys that a
+query stands at (Schmidt 2023, equation 10).
 """
 
 import math
@@ -11,10 +12,10 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Bool, Float, Int, Sizes
 from posattn_jax.ops import grid
 
-Places = Int[Array, "_ p"]
+Places = Int[Array, "_ _ p"]
 
 
-def kernel_entries(offset: Int[Array, "t s p"], half: Sizes) -> tuple[Int[Array, "t s"], Bool[Array, "t s"]]:
+def kernel_entries(offset: Int[Array, "_ t s p"], half: Sizes) -> tuple[Int[Array, "_ t s"], Bool[Array, "_ t s"]]:
     """Of each pair, which entry of a kernel of 2 half + 1 offsets a dimension it meets, clipped; and whether inside."""
     limit = jnp.asarray(half)
     clipped = jnp.clip(offset, -limit, limit) + limit
@@ -26,23 +27,28 @@ def row_major(places: Int[Array, "... p"], shape: Sizes) -> Int[Array, "..."]:
     return places @ jnp.asarray(grid.strides(shape), jnp.int32)
 
 
-def of_offsets(by_entry: Float[Array, "b h _ r"], entries: Int[Array, "t s"]) -> Float[Array, "b h t s"]:
-    """A_ts = by_entry[t, entry_ts]: [b h t r], or t = 1 where it is the same for every query, to [b h t s]."""
-    if by_entry.shape[2] == 1:
-        return by_entry[:, :, 0][:, :, entries]
-    return jnp.take_along_axis(by_entry, entries[None, None], axis=-1)
+def of_offsets(by_entry: Float[Array, "_ h _ r"], entries: Int[Array, "_ t s"]) -> Float[Array, "_ h t s"]:
+    """A_ts = by_entry[t, entry_ts]: [b h t r], or b or t = 1 where it is the same for every one, to [b h t s]."""
+    if by_entry.shape[0] == by_entry.shape[2] == 1:
+        return jnp.swapaxes(by_entry[0, :, 0][:, entries], 0, 1)
+    return jnp.take_along_axis(by_entry, entries[:, None], axis=-1)
 
 
-def gaussian_weights(offset: Int[Array, "t s p"], centres: Float[Array, "h p"], sigma: float) -> Float[Array, "h t s"]:
+def gaussian_weights(
+    offset: Int[Array, "_ t s p"], centres: Float[Array, "h p"], sigma: float
+) -> Float[Array, "_ h t s"]:
     """prod_p (2 pi sigma^2)^(-1/2) exp(-(s - t - centre)^2 / 2 sigma^2), not normalised (equation 12)."""
-    squares = jnp.sum(jnp.square(offset - centres[:, None, None]), -1)
+    squares = jnp.sum(jnp.square(offset[:, None] - centres[:, None, None]), -1)
     density = (sigma * math.sqrt(2 * math.pi)) ** -centres.shape[-1]
     return density * jnp.exp(-squares / (2 * sigma**2))
 
 
-def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "b p"]) -> Float[Array, "b 1 t s"]:
-    """cos(2 pi sum_p t_p s_p / M_p) / sqrt(prod M): the real part of a DFT over M places (equation 11)."""
-    products = queries[:, None] * keys[None]  # [t s p]
+def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "_ _ p"]) -> Float[Array, "_ 1 t s"]:
+    """cos(2 pi sum_p t_p s_p / M_p) / sqrt(prod M): the real part of a DFT over M places (equation 11).
+
+    M [b t p] are `lengths`, of every query, or b or t = 1.
+    """
+    products = queries[:, :, None] * keys[:, None]  # [b t s p]
     # Reduced modulo M before the division: cosines of large angles lose their digits.
-    turns = jnp.sum((products % lengths[:, None, None]) / lengths[:, None, None], -1)
-    return (jnp.cos(2 * math.pi * turns) / jnp.sqrt(jnp.prod(lengths, -1))[:, None, None])[:, None]
+    turns = jnp.sum((products % lengths[:, :, None]) / lengths[:, :, None], -1)
+    return (jnp.cos(2 * math.pi * turns) / jnp.sqrt(jnp.prod(lengths, -1))[:, :, None])[:, None]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Bool, Float, Int, Shape, Sigma
+from posattn_jax.axes import Array, Bool, Float, Int, Num, Shape, Sigma
 from posattn_jax.ops import grid
 
 SpanMode = Literal["multiply", "log_add"]
@@ -138,19 +138,25 @@ def gaussian(grid_shape: Shape, sigma: Sigma, reference_shape: Shape | None = No
 
 
 def half_span(
-    sigma: Sigma, threshold: float, grid_shape: Shape, reference_shape: Shape | None = None
+    sigma: Sigma,
+    threshold: float,
+    grid_shape: Shape,
+    reference_shape: Shape | None = None,
+    query_grid_shape: Shape | None = None,
 ) -> Float[Array, "... p"]:
     """half_i = ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)), at most S_i - 1: the reach on each side.
 
     In positions: half the bounding box of the ellipse G = threshold, [p] or [h p]; sqrt(Sigma_ii) = |sigma_i| without
     a factor. A float, so that NaN survives. No gradient: the size is a step function of sigma, which learns through G.
+    Of queries on a grid of their own it is at most the largest of `grid.relative_offsets`, rounded up.
     """
     check_threshold(threshold)
-    reach = np.asarray(grid.check_grid(grid_shape)) - 1.0
+    keys, queries = np.asarray(grid_shape), np.asarray(grid.check_query_grid(grid_shape, query_grid_shape))
+    reach = np.ceil(keys - 0.5 - keys / (2 * queries))  # of the last key from the first query: S - 1 on one grid
     deviation = deviations(jax.lax.stop_gradient(sigma))
     if threshold <= 0:
         return jnp.broadcast_to(jnp.asarray(reach, deviation.dtype), deviation.shape)
-    unit = np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0
+    unit = np.maximum(np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0, 1)
     half = jnp.ceil(math.sqrt(-2 * math.log(threshold)) * deviation * unit.astype(deviation.dtype))
     return jnp.minimum(half, reach.astype(deviation.dtype))
 
@@ -183,7 +189,7 @@ def span_size(
     return (2 * half_span(sigma, threshold, grid_shape, reference_shape) + 1).astype(jnp.int32)
 
 
-def inside_span(offsets: Int[Array, "... p"], half: Float[Array, "... p"]) -> Bool[Array, "..."]:
+def inside_span(offsets: Num[Array, "... p"], half: Float[Array, "... p"]) -> Bool[Array, "..."]:
     """The box |offset_i| <= half_i in every dimension (Algorithm 10), for offsets [... p]; [h, ...] for half [h p].
 
     A NaN half-span counts as inside, so that the NaN reaches the output instead of vanishing behind the mask.

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.data import glue, remembered
 from posattn_jax.run.folder import check_evaluation
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
@@ -30,7 +31,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     experiment.keep_programs(config)
     data = experiment.data_set(config)
     remembered.check(data.files(), workdir, evaluates=True)
-    with first_goes_ahead("data"):
+    with first_goes_ahead("data"), doing("reading the data"):
         sources = experiment.load_sources(config, test=True, workdir=workdir)
     task, optimizer, mesh, settings = experiment.prepare(config, sources["train"], ConfigDict(saved))
     checkpoints = Checkpoints(workdir, read_only=True)
@@ -47,7 +48,8 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     params = state.params if translator is None else translator.params  # the average of several
     for name in ("validation", "test"):
         if name in sources:
-            results[name] = evaluator(params, sources[name])
+            with doing(f"evaluating {len(sources[name]):,} examples"):
+                results[name] = evaluator(params, sources[name])
             figures_of = "  ".join(f"{metric} {value:.4f}" for metric, value in results[name].items())
             print(f"{name}: {figures_of}  ({len(sources[name])} examples, grid {task.grid_shape})")
     if translator is not None:

@@ -3,6 +3,7 @@
 import pathlib
 import resource
 import subprocess
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
@@ -15,12 +16,14 @@ from ml_collections import ConfigDict
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
 from posattn_jax.run import span_saving
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import RunError
 from posattn_jax.system.files import read_metrics, write_atomically, write_json
 from posattn_jax.system.processes import is_first
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member
+from posattn_jax.train.progress import WIDTH
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
@@ -41,10 +44,9 @@ def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any])
         raise RunError(f"{member.checkpoints.folder}: the checkpoints are gone")
     made = jax.device_get(describe(restored[0].params))
     arrays = {f"{block}/{name}": array for block, out in made.items() for name, array in out.items()}
-    if isinstance(member.data.validation_source, GridImages):
-        image = member.data.validation_source.pixels(np.arange(1))[0]
-        if image.ndim == 3:  # no clip
-            arrays["image"] = image
+    judged_by = member.data.validation_source
+    if isinstance(judged_by, GridImages) and judged_by.images.are_pictures:
+        arrays["image"] = judged_by.pixels(np.arange(1))[0]
     return arrays
 
 
@@ -83,16 +85,20 @@ def _finish(
         summary["always_the_same"] = same
     if (workdir / tokenizer.HASH_FILE).exists():
         summary["tokenizer_sha256"] = tokenizer.of_run(workdir).sha256
-    saved = span_saving.measure(config, trainer.states[trainer.members.index(member)], member.data.train_source)
+    with doing("measuring the speed with and without the learned spans"):
+        saved = span_saving.measure(config, trainer.states[trainer.members.index(member)], member.data.train_source)
     if saved is not None:
         summary["span_saving"] = saved
         print(member.name + span_saving.line(saved))
     write_json(workdir / "summary.json", summary)
     from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
 
-    drawn = figures.draw_run(workdir)
+    with doing("drawing pictures"):
+        drawn = figures.draw_run(workdir)
     print(f"{member.name}best validation {score} {best[score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
-    print(f"run folder {workdir}, pictures {', '.join(path.name for path in drawn)}")
+    print(f"run folder {workdir}")
+    pictures = f"pictures in figures/: {', '.join(path.name for path in drawn)}"
+    print(textwrap.fill(pictures, WIDTH, subsequent_indent="  "))
 
 
 def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ from posattn_jax.data import remembered
 from posattn_jax.data.batches import Kept, Ordered
 from posattn_jax.run import summary
 from posattn_jax.run.folder import alone_in, check_config
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
@@ -56,7 +57,7 @@ def train(
     files = experiment.data_set(config).files()
     for workdir in workdirs:
         remembered.check(files, workdir)
-    with first_goes_ahead("data"):
+    with first_goes_ahead("data"), doing("reading the data"):
         pairs = zip(configs, workdirs, strict=True)
         sources = [experiment.load_sources(each, workdir=workdir) for each, workdir in pairs]
     task, optimizer, mesh, settings = experiment.prepare(config, sources[0]["train"], vmapped=len(configs) > 1)
@@ -80,7 +81,8 @@ def train(
         for stage, (chosen, until) in enumerate(stages):
             if stage > 0:
                 program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
-            trainer = Trainer(program, [workdirs[i] for i in chosen], pretrained, writers)
+            with doing("preparing the model"):
+                trainer = Trainer(program, [workdirs[i] for i in chosen], pretrained, writers)
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
             try:

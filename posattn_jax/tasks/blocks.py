@@ -143,10 +143,21 @@ class SequenceTask(BlockTask):
     def apply(
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Array, dict[str, Any]]:
-        """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off."""
-        tokens = batch["tokens"]
-        inputs |= {"segments": batch["segments"], "key_mask": tokens != self.pad_id}
-        return self._applied(params, rng, tokens, **inputs)
+        """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off.
+
+        Rows that several sequences share have "segment_ids": see `Bert`.
+        """
+        return self._applied(params, rng, batch["tokens"], **self._beside(batch), **inputs)
+
+    def encode(self, params: Params, batch: dict[str, Array], **inputs: Any) -> Any:
+        """Features [b t c] and intermediates of a batch, of the encoder alone: no head is needed."""
+        fields = self._beside(batch) | {"span_bounds": self.span_bounds, "return_intermediates": True}
+        return self.model.encoder.apply({"params": params["encoder"]}, batch["tokens"], **fields, **inputs)
+
+    def _beside(self, batch: dict[str, Array]) -> dict[str, Array | None]:
+        """What the model is given beside the tokens."""
+        mask, segment_ids = batch["tokens"] != self.pad_id, batch.get("segment_ids")
+        return {"segments": batch["segments"], "key_mask": mask, "segment_ids": segment_ids}
 
     def describe(self, params: Params) -> Any:
         tokens = jnp.zeros((1, self.length), jnp.int32)

@@ -87,8 +87,8 @@ class MaskedLanguageModelling(SequenceTask):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"tokens", "segments" [b t], "ids" [b], optional "weights" [b]} and its totals.
 
-        Without `rng` dropout is off, and what is hidden depends on the sequence's id alone. Totals add up over
-        batches: see `summarise`.
+        Rows that several sequences share have "segment_ids" [b t], and one of "ids". Without `rng` dropout is off, and
+        what is hidden depends on the sequence's id alone. Totals add up over batches: see `summarise`.
         """
         mask_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
         tokens = batch["tokens"]

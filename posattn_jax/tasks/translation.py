@@ -14,7 +14,7 @@ from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.memory import Memory
-from posattn_jax.nn.places import between
+from posattn_jax.nn.places import between, of_sequence
 from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
 
 
@@ -82,14 +82,18 @@ class Translation(Task):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"source", "target" [b l], optional "weights" [b]} and its totals.
 
+        Rows that several sentences share have "source_segment_ids" and "target_segment_ids" [b l]: see the model.
         Without `rng` dropout is off. Totals add up over batches: see `summarise`.
         """
         target = batch["target"]
-        before = jnp.concatenate([jnp.full_like(target[:, :1], self.begin_id), target[:, :-1]], 1)
+        segments = {name: batch.get(name) for name in ("source_segment_ids", "target_segment_ids")}
+        begins = of_sequence(target.shape[1], segments["target_segment_ids"])[..., 0] == 0
+        before = jnp.where(begins, self.begin_id, jnp.roll(target, 1, axis=1))
         logits: Any = self.model.apply(
             {"params": params},
             batch["source"],
             before,
+            **segments,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
         )
@@ -149,7 +153,7 @@ class Translation(Task):
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
         """Of every mixer whose weights know positions alone: {"encoder_0": {"energies" [h t s]}, ...}; by its name."""
         model, length = self.model, self.length
-        bound, made, places = model.bind({"params": params}), {}, jnp.arange(length)[:, None]
+        bound, made, places = model.bind({"params": params}), {}, of_sequence(length)
         _, of_encoder = bound.encoder_positions(places, model.width)
         _, of_decoder = bound.decoder_positions(places, model.width)
         features = {"encoder": of_encoder, "decoder": of_decoder}

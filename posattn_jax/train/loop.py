@@ -8,14 +8,17 @@ Vmapped seeds are one program, in which all arrays of theirs have a leading axis
 folder, in which nothing tells that it was not alone but the speed.
 """
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posattn_jax.system.doing import doing, tell
 from posattn_jax.system.errors import RunError
 from posattn_jax.system.processes import is_first
 from posattn_jax.train.bounds import Bounds, SpanBounds
@@ -23,9 +26,10 @@ from posattn_jax.train.clock import Clock, seconds_alive
 from posattn_jax.train.interruption import Interrupted, Interruption
 from posattn_jax.train.member import Member
 from posattn_jax.train.program import Figures, Program
+from posattn_jax.train.progress import Progress, speed
 from posattn_jax.train.sharding import bytes_of
 from posattn_jax.train.step import TrainState
-from posattn_jax.train.writers import Progress, Writer
+from posattn_jax.train.writers import Writer
 
 
 class Trainer:
@@ -69,6 +73,7 @@ class Trainer:
             self._bounds = SpanBounds(self.task, self.state.params, program.seeds)
         self._examples_per_step = program.examples_per_step * len(self.members)
         self._pending: list[tuple[int, int, Figures]] = []
+        self._compiled: set[Bounds | None] = set()
 
     @property
     def epoch(self) -> float:
@@ -90,29 +95,35 @@ class Trainer:
         last = settings.total_steps if until is None else until
         batches = [member.batches for member in self.members]
         self._tell_memory()
-        bar = Progress(settings.total_steps, self.step, self._examples_per_step, self.task.unit, silent=not is_first())
+        progress = Progress(settings.total_steps, self.step, program.steps_per_epoch, silent=not is_first())
         try:
             with Interruption().noted() as interruption:
                 clock = Clock(self.step)
                 while self.step < last:
                     count = 1 if clock.compiling else min(program.most, *self._steps_until_due(last))
-                    self.state, figures = program.update(self.state, batches, count, self._span_bounds, clock)
+                    with self._compiling():
+                        self.state, figures = program.update(self.state, batches, count, self._span_bounds, clock)
                     self._pending.append((self.step + 1, count, figures))
                     self.step += count
                     if self._bounds is not None:
                         self._bounds.follow(self.state.params)
                     if clock.compiling:
                         self._check()
-                        bar.line(f"first update {seconds_alive():.1f} s after the start")
+                        progress.lines([f"first update {seconds_alive():.1f} s after the start"])
+                        progress.begin(self.step)
                         clock.start_rate(self.step)
                     evaluates = self.step % self._eval_steps == 0 or self.step == settings.total_steps
                     if evaluates or self.step % settings.log_steps == 0:
                         self._check()
+                        progress.show(self.step, self._figures(clock))
                         self._log(clock)
-                        bar.show(self.step, self.epoch, _mean([member.shown for member in self.members]))
+                    elif progress.is_due:
+                        self._check()
+                        progress.show(self.step, self._figures(clock))
                     if evaluates:
-                        for line in self._evaluate(clock):
-                            bar.line(line)
+                        with doing("evaluating"):
+                            lines = self._evaluate(clock)
+                        progress.lines(lines)
                         clock.start_rate(self.step)
                     elif settings.checkpoint_steps and self.step % settings.checkpoint_steps == 0:
                         self._save(clock)
@@ -126,7 +137,7 @@ class Trainer:
                     member.seconds += self._seconds(clock)
                 self._wait()
         finally:
-            bar.close()
+            progress.close()
 
     def close(self) -> None:
         for member in self.members:
@@ -145,7 +156,7 @@ class Trainer:
         devices = self.program.mesh.size
         if devices > 1:
             whole, on_each = (size / 2**20 for size in bytes_of(self.program.abstract_all))
-            print(f"parameters and optimiser: {whole:,.1f} MiB, {on_each:,.1f} on each of {devices} devices")
+            tell(f"parameters and optimiser: {whole:,.1f} MiB, {on_each:,.1f} on each of {devices} devices")
 
     def _wait(self) -> None:
         for member in self.members:
@@ -159,6 +170,20 @@ class Trainer:
                     member.check(first + i, {name: float(values[i]) for name, values in own.items()})
                 member.shown["loss"] = float(own["loss"][count - 1])
         self._pending.clear()
+
+    def _compiling(self) -> AbstractContextManager[None]:
+        """Around an update: tells that it is compiled, where its bounds of the spans are new."""
+        if self._span_bounds in self._compiled:
+            return contextlib.nullcontext()
+        self._compiled.add(self._span_bounds)
+        return doing("compiling")
+
+    def _figures(self, clock: Clock) -> list[str]:
+        """What is shown while a run goes on: loss, score, speed."""
+        shown = _mean([member.shown for member in self.members])
+        rate = clock.steps_per_second(self.step) * self._examples_per_step
+        names = [name for name in ("loss", self.task.score) if name in shown]
+        return [*(f"{name} {shown[name]:.4g}" for name in names), speed(rate, self.task.unit)]
 
     def _log(self, clock: Clock) -> None:
         """Writes the speed and the share of time that went into waiting for data since the last time; and the spans."""
@@ -179,10 +204,10 @@ class Trainer:
             if spans:
                 for name in ("pair_share", "score_share"):
                     member.shown[name] = float(np.mean([share for span in spans.values() for share in span[name]]))
-            member.shown |= {f"{unit}/s": rate, "waiting": waiting}
+            member.shown |= {"rate": rate, "waiting": waiting}
 
     def _evaluate(self, clock: Clock) -> list[str]:
-        """Evaluates, writes what the updates since the last time brought, and saves; returns a line about each run."""
+        """Evaluates, writes what the updates since the last time brought, and saves; returns lines about each run."""
         totals = self.program.seeds.split(jax.device_get(self.state.totals))
         if self.step % self._eval_steps == 0:  # not where the run ends in between: it may be lengthened
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
@@ -195,7 +220,7 @@ class Trainer:
             for split, values in metrics.items():
                 member.write(self.step, self.epoch, split, values)
             member.shown[score] = validation[score]
-            lines.append(member.line(self.epoch, f"{self.task.unit}/s", metrics))
+            lines += member.lines(self.epoch, self.task.unit, metrics)
         self._save(clock, [validation[score] for validation in validations])
         return lines
 

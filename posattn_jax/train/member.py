@@ -11,6 +11,7 @@ from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_first
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.program import Program
+from posattn_jax.train.progress import aligned, speed
 from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.step import TrainState
 from posattn_jax.train.writers import MetricWriter, Writer
@@ -82,15 +83,11 @@ class Member:
             writer.close()
         self.checkpoints.close()
 
-    def line(self, epoch: float, unit: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
-        """About an epoch, with the metrics of each part of the data."""
-        figures = "  ".join(
-            f"{split} " + " ".join(f"{name} {value:.4f}" for name, value in values.items())
-            for split, values in metrics.items()
-        )
-        pairs = ""
+    def lines(self, epoch: float, unit: str, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+        """About an epoch: the metrics of each part of the data, the speed, and what the spans leave of all pairs."""
+        rows = {split: [f"{name} {value:.4f}" for name, value in values.items()] for split, values in metrics.items()}
+        rows["speed"] = [speed(self.shown["rate"], unit), f"waiting for data {self.shown['waiting']:.1%}"]
         if "pair_share" in self.shown:
             inside, computed = (self.shown[name] for name in ("pair_share", "score_share"))
-            pairs = f"  pairs inside the span {inside:.2g}, computed {computed:.2g}"
-        rate, waiting = f"{self.shown[unit]:.3g} {unit}", f"waiting for data {self.shown['waiting']:.1%}"
-        return f"{self.name}epoch {epoch:.2f}  {figures}{pairs}  {rate}  {waiting}"
+            rows["pairs"] = [f"inside spans {inside:.1%}", f"computed {computed:.1%}"]
+        return aligned(f"{self.name}epoch {epoch:.2f}", rows)

@@ -1,15 +1,13 @@
-"""What a run tells the world while it runs: metrics.jsonl, event files, Weights & Biases, a line on the terminal."""
+"""Where the metrics of a run go while it runs: metrics.jsonl, event files, Weights & Biases."""
 
 import importlib
 import json
-import math
 import pathlib
 import sys
 import uuid
 from typing import Any
 
 from tensorboardX import SummaryWriter
-from tqdm import tqdm
 
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, read_metrics, write_json, write_text
@@ -77,32 +75,3 @@ class WandbWriter:
 
 
 Writer = MetricWriter | WandbWriter  # where metrics go
-
-
-class Progress:
-    """A bar with epoch, loss, score, speed and time left, on a terminal; elsewhere a line an epoch; or silence."""
-
-    def __init__(self, total_steps: int, step: int, examples_per_step: float, unit: str, silent: bool = False):
-        self._silent = silent
-        self._bar = tqdm(
-            total=total_steps * examples_per_step,
-            initial=step * examples_per_step,
-            unit=f" {unit}",
-            unit_scale=True,
-            disable=True if silent else None,
-            dynamic_ncols=True,
-        )
-        self._examples_per_step = examples_per_step
-
-    def show(self, step: int, epoch: float, metrics: dict[str, float]) -> None:
-        self._bar.set_description(f"epoch {math.ceil(epoch)}", refresh=False)
-        self._bar.set_postfix({name: f"{value:.4g}" for name, value in metrics.items()}, refresh=False)
-        self._bar.update(step * self._examples_per_step - self._bar.n)
-
-    def line(self, text: str) -> None:
-        """Prints a line without breaking the bar."""
-        if not self._silent:
-            tqdm.write(text, file=sys.stderr)
-
-    def close(self) -> None:
-        self._bar.close()

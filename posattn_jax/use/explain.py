@@ -12,7 +12,6 @@ from posattn_jax.analysis import attention_page
 from posattn_jax.axes import Array
 from posattn_jax.data import image_files
 from posattn_jax.data.images import GridImages
-from posattn_jax.data.tokenizer import CLS, PAD, SEP, SPECIALS
 from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
 from posattn_jax.system.errors import InputError
@@ -20,11 +19,11 @@ from posattn_jax.system.files import write_text
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.use import trained
 from posattn_jax.use.trained import Asked, TrainedRun
 
 MOST_BYTES = 24 * 2**20  # of weights, on a page
-SPECIAL_NAMES = {CLS: "[CLS]", SEP: "[SEP]"}
 
 
 def explain(
@@ -33,7 +32,7 @@ def explain(
     """Writes `WORKDIR/attention.html`.
 
     Args:
-      workdir: the folder of a run that classifies images, or of a masked language model or task of GLUE.
+      workdir: the folder of a run that classifies images or sentences, or of a masked language model.
       inputs: files, and folders of files, of images; none: the image that the run kept of its validation.
       lines: of a run of sentences: UTF-8, of pairs with a tab between the two.
       layers, heads: the numbers of those that are shown, from 1; none: all.
@@ -44,7 +43,7 @@ def explain(
     Raises:
       InputError: no such run, no input, no such layer or head, or a page of more than 24 MiB.
     """
-    run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
+    run = trained.of_run(workdir, (Classification, SentencePrediction, WordOrder, MaskedLanguageModelling))
     num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
     chosen = _chosen("layers", layers, num_layers), _chosen("heads", heads, num_heads)
     if run.is_of_sentences:
@@ -60,9 +59,11 @@ def explain(
     if not good:
         return 2
     _check_size(run, len(good), *map(len, chosen))
-    look = jax.jit(lambda params, batch: run.task.apply(params, batch, return_weights=True))
+    tells = not isinstance(run.task, MaskedLanguageModelling)
+    apply = run.task.apply if tells else run.task.encode
+    look = jax.jit(lambda params, batch: apply(params, batch, return_weights=True))
     weights, examples = zip(*(_example(run, look, *each, *chosen) for each in good), strict=True)
-    what = "masked tokens" if isinstance(run.task, MaskedLanguageModelling) else run.data.name
+    what = run.data.name if tells else "masked tokens"
     data = {
         "kind": "text" if run.is_of_sentences else "image",
         "about": f"Run {workdir.name}, best epoch, at step {run.step}; layers: {num_layers}, heads: {num_heads}.",
@@ -137,9 +138,8 @@ def _example(
     if not run.is_of_sentences:
         return weights, attention_page.example(name["path"], told, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])
-    num, is_piece = int((ids != PAD).sum()), ids >= len(SPECIALS)
-    pieces = iter(run.source.tokenizer.pieces(ids[is_piece]))
-    tokens = [next(pieces) if own else SPECIAL_NAMES[int(each)] for each, own in zip(ids[:num], is_piece, strict=False)]
+    num = int((ids != run.task.pad_id).sum())
+    tokens = run.source.tokenizer.pieces(ids[:num])
     weights = [each[:, :num, :num] for each in weights]
     return weights, attention_page.example(" | ".join(given), told, weights, tokens=tokens)
 

@@ -1,6 +1,6 @@
 """`--mode=export`: a classifier as one file of StableHLO, which needs neither this package nor Flax.
 
-WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences tokenizer.model
+WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences its tokenizer
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         "data": run.data.name,
         "step": run.step,
     }
-    about |= _tokens(run, folder) if run.is_of_sentences else {"images": IMAGES}
+    about |= _tokens(run, folder) if run.is_of_sentences else {"images": IMAGES} if run.is_of_images else {}
     for name, content in ((MODEL_FILE, data), ("load.py", pathlib.Path(exported.__file__).read_bytes())):
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     write_json(folder / "model.json", about)  # last: it says which model is whole
@@ -82,19 +82,21 @@ def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
             {"name": "segments", "shape": shape, "dtype": "int32", "is": "1 in the second part, its [SEP] too"},
         ]
     what = "brightness from 0, black, to 1, white; what else the model asks for is done inside"
+    if run.source.images.max_value is None:
+        what = "values as in the data"
     return [{"name": "pixels", "shape": ["b", *run.source.images.images.shape[1:]], "dtype": "float32", "is": what}]
 
 
 def _tokens(run: TrainedRun, folder: pathlib.Path) -> dict[str, Any]:
     """What turns sentences into ids; its model is copied into the folder."""
-    run.source.tokenizer.save(folder / tokenizer.MODEL_FILE)
-    special = {"[PAD]": tokenizer.PAD, "[CLS]": tokenizer.CLS, "[SEP]": tokenizer.SEP, "[MASK]": tokenizer.MASK}
+    subwords = run.source.tokenizer
+    subwords.save(folder / subwords.file)
     return {
         "tokenizer": {
-            "file": tokenizer.MODEL_FILE,
-            "sha256": run.source.tokenizer.sha256,
-            "special": special,
-            "first": len(tokenizer.SPECIALS),  # added to the ids of the SentencePiece model
+            "file": subwords.file,
+            "sha256": subwords.sha256,
+            "special": dict(zip(tokenizer.SPECIAL_NAMES, subwords.specials, strict=True)),
+            "first": subwords.id_offset,  # added to the ids of its file
         }
     }
 
@@ -106,7 +108,8 @@ def _logits(run: TrainedRun):
         return run.task.apply(run.params, {"tokens": tokens[None], "segments": segments[None]})[0][0]
 
     def of_images(pixels):
-        source = dataclasses.replace(run.source, images=dataclasses.replace(run.source.images, max_value=1))
+        images = run.source.images
+        source = dataclasses.replace(run.source, images=dataclasses.replace(images, max_value=images.max_value and 1))
         batch = source.read({"images": pixels[None], "labels": jnp.zeros(1, jnp.int32)})
         return run.task.apply(run.params, batch)[0][0]
 

@@ -1,4 +1,4 @@
-"""`--mode=predict`: image files, or lines of text, in; JSON lines out."""
+"""`--mode=predict`: image files, arrays, or lines of text, in; JSON lines out."""
 
 import io
 import itertools
@@ -19,17 +19,17 @@ from posattn_jax.use import trained
 def predict(
     workdir: pathlib.Path, inputs: Sequence[str], lines: Iterable[bytes], output: io.TextIOBase, top: int = 1
 ) -> int:
-    """Tells of every input its class, or of a task of GLUE that asks for one, its number; one line of JSON each.
+    """Tells of every input its class, or of sentences that have a number, that; one line of JSON each.
 
-      {"path": "a.png", "class": 3, "name": "cat", "probability": 0.81}   of an image
+      {"path": "a.png", "class": 3, "name": "cat", "probability": 0.81}   of an image; of a row of a .npz also "row": 0
       {"line": 1, "class": 0, "name": "entailment", "probability": 0.57}  of a line of sentences; or "score": 3.2
 
     With `top` > 1 a line has also "top", the likeliest classes with their names and probabilities. An input that cannot
     be read has a line on stderr, and no answer; the others have theirs.
 
     Args:
-      workdir: the folder of a run that classifies images or sentences.
-      inputs: files, and folders of files, of images.
+      workdir: the folder of a run that classifies images, arrays or sentences.
+      inputs: files, and folders of files, of images; or .npz files.
       lines: of a run of sentences: UTF-8, of pairs with a tab between the two.
       output: where the answers are written, in the order of the inputs.
       top: of how many classes the probabilities are told.
@@ -47,22 +47,21 @@ def predict(
         raise InputError(f"--top={top}: this run tells no classes but a number")
     most = run.config.train.eval_batch_size
     if run.is_of_sentences:
-        asked = run.read_lines(lines, inputs)
-    elif run.is_of_images:
-        if not inputs:
-            raise InputError("--mode=predict: files or folders of images are missing")
-        found = image_files.find(inputs)
-        asked, most = run.read_images(found), min(most, len(found))
+        asked, size = run.read_lines(lines, inputs), most
+    elif inputs:
+        asked, size = run.read_images(image_files.find(inputs)), 0
     else:
-        raise InputError(f"--workdir={workdir}: a run of clips: expected one of images or of sentences")
+        what = "files or folders of images" if run.is_of_images else "files of arrays"
+        raise InputError(f"--mode=predict: {what} are missing")
     experiment.keep_programs(run.config)
     tell, any_wrong = jax.jit(lambda params, batch: run.task.apply(params, batch)[0]), False
     while some := list(itertools.islice(asked, most)):
+        size = size or len(some)
         good, wrong = trained.split_errors(some)
         any_wrong |= wrong
         if not good:
             continue
-        (batch,) = evaluation_batches(run.examples([example for _, example in good]), most)  # padded: one program
+        (batch,) = evaluation_batches(run.examples([example for _, example in good]), size)  # padded: one program
         for (name, _), row in zip(good, np.asarray(tell(run.params, batch), np.float64), strict=False):
             print(json.dumps(name | run.told(row, top)), file=output)
         output.flush()

@@ -4,6 +4,7 @@ The data it was trained on need not be there; of a set that tensorflow-datasets 
 """
 
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,22 +18,23 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
-from posattn_jax.data import image_files
+from posattn_jax.data import arrays, image_files
 from posattn_jax.data.characters import ByteSequences
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.data_set import DataSet
-from posattn_jax.data.glue import Glue
 from posattn_jax.data.images import GridImages, ImageSet, Points
 from posattn_jax.data.sequences import Sentences
+from posattn_jax.data.words import WordSequences
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.train import pretrained
 
-Source = ByteSequences | GridImages | Points | Sentences | SentencePairs
+Source = ByteSequences | GridImages | Points | Sentences | SentencePairs | WordSequences
 Asked = tuple[dict[str, Any], Any] | InputError  # what names an example, and the example; or what is wrong with it
 
 
@@ -52,44 +54,56 @@ class TrainedRun:
 
     workdir: pathlib.Path
     config: ConfigDict
-    task: Classification | SentencePrediction | MaskedLanguageModelling | CausalLanguageModelling
+    task: Classification | SentencePrediction | WordOrder | MaskedLanguageModelling | CausalLanguageModelling
     params: Any
     step: int
     data: DataSet
     source: Source
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Of the classes, by number; (): it tells a number, or tokens."""
-        return self.task.classes or self.data.classes
+        return self.task.classes or self.data.classes_of(self.workdir)
 
     @property
     def is_of_sentences(self) -> bool:
         """Whether a line of text is what it can be asked about."""
-        return isinstance(self.source, Sentences | SentencePairs)
+        return isinstance(self.source, Sentences | SentencePairs | WordSequences)
 
     @property
     def is_of_images(self) -> bool:
         """Whether an image file is what it can be asked about."""
-        return isinstance(self.source, GridImages | Points) and len(self.source.images.images.shape) == 4
+        return isinstance(self.source, GridImages | Points) and self.source.images.are_pictures
 
     def examples(self, given: Sequence[Any]) -> Source:
-        """A source of images [*sides c], uint8, or of sentences, or pairs of them."""
+        """A source of images [*sides c], uint8 or floats as the run has them, or of sentences, or pairs of them."""
         nothing = np.zeros(len(given), np.int32)
         if isinstance(self.source, GridImages | Points):
-            images = ImageSet(np.stack(given), nothing, len(self.names))
+            max_value = self.source.images.max_value and 255  # of image files, whatever the data had
+            images = ImageSet(np.stack(given), nothing, len(self.names), max_value)
             return dataclasses.replace(self.source, images=images)
         subwords = self.source.tokenizer
         examples = [subwords.encode(parts) for parts in given]
         return Sentences(examples, nothing, nothing, self.source.length, subwords)
 
     def read_images(self, found: Iterable[pathlib.Path | InputError]) -> Iterator[Asked]:
-        """Of what `image_files.find` found: {"path"} and the image [height width c], or what is wrong with it."""
+        """Of what `image_files.find` found: {"path"} and the image [*sides c], or what is wrong with it.
+
+        Of a .npz file each row is one, {"path", "row"}.
+        """
         assert isinstance(self.source, GridImages | Points)
-        _, *shape = self.source.images.images.shape
+        like = self.source.images
         for each in found:
             try:
-                yield each if isinstance(each, InputError) else ({"path": str(each)}, image_files.read(each, *shape))
+                if isinstance(each, InputError):
+                    yield each
+                elif each.suffix == arrays.SUFFIX:
+                    for row, array in enumerate(arrays.read_rows(each, like)):
+                        yield array if isinstance(array, InputError) else ({"path": str(each), "row": row}, array)
+                elif self.is_of_images:
+                    yield {"path": str(each)}, image_files.read(each, *like.images.shape[1:])
+                else:
+                    yield InputError(f"{each}: this run reads arrays, in files whose names end with {arrays.SUFFIX}")
             except InputError as error:
                 yield error
 
@@ -101,7 +115,8 @@ class TrainedRun:
         """
         if inputs:
             raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
-        numbers = (len(self.data.task.sentences),) if isinstance(self.data, Glue) else (1, 2)
+        assert isinstance(self.source, Sentences | SentencePairs | WordSequences)
+        numbers = (self.source.num_parts,) if self.source.num_parts else (1, 2)
         what = "sentence" if numbers == (1,) else "sentences, a tab between them"
         expected = f"{' or '.join(map(str, numbers))} {what}"
         for number, line in enumerate(lines, start=1):
@@ -153,7 +168,7 @@ def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
 
 def of_run(
     workdir: pathlib.Path,
-    tasks: Sequence[type] = (Classification, SentencePrediction),
+    tasks: Sequence[type] = (Classification, SentencePrediction, WordOrder),
     implementation: str = "auto",
 ) -> TrainedRun:
     """The best epoch of a run.

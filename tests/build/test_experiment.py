@@ -34,7 +34,7 @@ from tests.support.made_runs import patches
         ("data.validation", "half", 'data.validation="half": expected "split" or "test"'),
         ("data.validation", "test", 'data.validation="test": digits has no test part'),
         ("model.kind", "Mlp", 'model.kind="Mlp": expected Classifier or VisionTransformer with task Classification'),
-        ("model.kind", "VisionTransformer", "model.dropout_rate=0.1: VisionTransformer has absolute_positions, block"),
+        ("model.kind", "VisionTransformer", "model.head_dim=None: VisionTransformer has absolute_positions, block"),
         ("model.block.kind", "Mlp", "model.block.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
         ("model.block.activation", "tanh", 'model.block.activation="tanh": expected "relu", "gelu"'),
         (f"{ATTENTION}.projections.kernel_init", "ones_", 'attention.projections.kernel_init="ones_": expected "relu"'),

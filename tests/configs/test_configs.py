@@ -44,12 +44,16 @@ from posattn_jax.build.parts import change, leaves, part
 from posattn_jax.data.characters import ByteSequences, Characters
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import Glue
+from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.data.images import ImageSet
+from posattn_jax.data.own_images import OwnImages
 from posattn_jax.data.parallel import ParallelText
+from posattn_jax.data.sentence_files import SentenceFiles
 from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.translations import Translations
+from posattn_jax.data.words import Words, WordSequences
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.tasks.reconstruction import EncodingOffsets
@@ -59,10 +63,12 @@ from tests.support.slow import slow
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
 
 # Tiny, as translution and translution_cifar10, or as the other configs of cifar1d and cifar2d; and those that
-# test_language.py and test_translation.py train.
+# test_language.py, test_translation.py and test_word_order.py train.
 ALIKE = ("translution_mnist", "translution_cifar100", "bert_small", "bert_base", "bert_tiny", "glue")
 ALIKE += ("cifar1d_siren", "cifar1d_span_nothreshold", "cifar2d_siren", "cifar2d_span_nothreshold")
+ALIKE += ("word_order",)
 ALIKE += ("compare",)  # test_compare.py
+ALIKE += ("image_folder", "arrays", "sentences")  # test_own_data.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 # test_main.py trains the first.
 NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips")
@@ -78,6 +84,10 @@ def made_source(config):
     data = experiment.data_set(config)
     if isinstance(data, EncodingOffsets):
         return experiment.load_sources(config)["train"]
+    if isinstance(data, OwnImages):
+        shape = (data.height, data.width, data.channels) if isinstance(data, ImageFolder) else (4, 3, 6, 1)
+        images = np.random.default_rng(0).integers(0, 256, (80, *shape)).astype(np.uint8)
+        return data.lay_out(ImageSet(images, np.arange(80) % 2, 2), ("no", "yes"))
     if not isinstance(data, LabelledImages):
         return made_text(data)
     if data.name in NOT_PREPARED:
@@ -96,6 +106,7 @@ class MadeTokenizer(Tokenizer):
 
     def __init__(self, vocabulary_size):
         self.vocabulary_size = vocabulary_size
+        self.begins_word = np.arange(vocabulary_size) >= 4
 
 
 def made_text(data):
@@ -109,16 +120,18 @@ def made_text(data):
     ids = np.random.default_rng(0).integers(4, vocabulary_size, 1600).astype(np.uint16)
     pairs = np.array([(line, 2) for line in range(0, 160, 2)])
     tokenizer = MadeTokenizer(vocabulary_size)
-    if isinstance(data, Glue):
-        task = data.task
-        targets = np.arange(80, dtype=np.int32 if task.labels else np.float32) % 2
+    if isinstance(data, Glue | SentenceFiles):
+        labels = data.task.labels if isinstance(data, Glue) else ("no", "yes")
+        targets = np.arange(80, dtype=np.int32 if labels else np.float32) % 2
         groups, examples = np.zeros(80, np.int32), list(zip(*ids.reshape(2, 80, 10).astype(np.int32), strict=True))
-        told = {"num_ids": 80, "num_labels": len(task.labels), "metric": task.metric}
+        told = {"num_ids": 80, "names": labels, "metric": data.task.metric if isinstance(data, Glue) else "accuracy"}
         return Sentences(examples, targets, groups, data.length, tokenizer, **told)
     if isinstance(data, Translations):
         starts = np.arange(0, 1601, 10)
         source = MadeTokenizer(data.source_vocabulary_size) if data.source_vocabulary_size else tokenizer
         return ParallelText(ids, starts, ids, starts, np.arange(160), data.buckets, tokenizer, source)
+    if isinstance(data, Words):
+        return WordSequences(ids, np.arange(0, 1601, 10), np.arange(80), data.length, tokenizer)
     return SentencePairs(ids, np.arange(0, 1601, 10), pairs, data.length, tokenizer)
 
 

@@ -12,7 +12,19 @@ import pytest
 from ml_collections import ConfigDict
 
 import posattn_jax
-from configs import bert_tiny, digits, glue, nmt_multi30k, reconstruction, translution_moving_mnist, translution_points
+from configs import (
+    arrays,
+    bert_tiny,
+    digits,
+    glue,
+    image_folder,
+    nmt_multi30k,
+    reconstruction,
+    translution_moving_mnist,
+    translution_points,
+    word_order,
+)
+from configs import sentences as own_sentences_config
 from posattn_jax.build import experiment
 from posattn_jax.build.names import class_of
 from posattn_jax.data import tokenizer
@@ -22,6 +34,7 @@ from posattn_jax.run.train import train
 from posattn_jax.tasks.task import FROM_DATA
 from tests.configs.test_configs import NAMES, made_source
 from tests.support import made_data
+from tests.support.made_own import labelled, write_images, write_table, write_volumes
 from tests.support.made_text import LANGUAGES, sentences, write_parallel, write_rte, write_text
 
 # What another field of the same part leaves nothing to say.
@@ -31,7 +44,10 @@ OFF = {
     ("VisionTransformer", "embedding_init"): lambda part: not part.absolute_positions and part.pooling != "class",
 }
 OFF |= dict.fromkeys(
-    [("PositionalSelfAttention", name) for name in ("kernel_init", "bias_init", "param_dtype")],
+    [
+        ("PositionalSelfAttention", name)
+        for name in ("kernel_init", "bias_init", "use_bias", "precision", "dot_general", "param_dtype")
+    ],
     lambda part: not part.use_output,
 )
 PACKAGE = str(pathlib.Path(posattn_jax.__file__).parent)
@@ -141,6 +157,11 @@ def text(folder):
     return bert_tiny.get_config("tiny")
 
 
+def words(folder):
+    write_text(folder)
+    return word_order.get_config("tiny")
+
+
 def rte(folder):
     write_rte(folder)
     config = glue.get_config("tiny")
@@ -155,7 +176,33 @@ def parallel(folder):
     return config
 
 
-@pytest.mark.parametrize("make", [moving, points, text, rte, parallel, lambda _: reconstruction.get_config("tiny")])
+def siren(_):
+    return reconstruction.get_config("tiny")
+
+
+def own_images(folder):
+    write_images(folder, 20)
+    config = image_folder.get_config("tiny")
+    config.data.malformed = "skip"
+    return config
+
+
+def own_arrays(folder):
+    write_volumes(folder / "train.npz")
+    config = arrays.get_config("tiny")
+    config.data.malformed = "skip"
+    return config
+
+
+def own_sentences(folder):
+    write_table(folder / "train.tsv", ("sentence", "label"), labelled(200))
+    return own_sentences_config.get_config("tiny")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [moving, points, text, words, rte, parallel, own_images, own_arrays, own_sentences, siren],
+)
 def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
     config = make(tmp_path)
     if "dir" in config.data:
@@ -164,7 +211,8 @@ def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
     kept = tmp_path / "pretrained"
     tokenizer.keep(tokenizer.train(sentences(0, 300), 50), kept)
     data = experiment.data_set(config)
-    sources = data.load(Reading(1, tmp_path / "cache", evaluates=True, pretrained=kept))
+    start = None if "vocabulary_size" in config.data else kept
+    sources = data.load(Reading(1, tmp_path / "cache", evaluates=True, pretrained=start))
     data.files()
     train_part, settings = sources["train"], config.train
     order_of(train_part, settings.batch_size, settings.accumulation_steps, 1)

@@ -62,13 +62,14 @@ def test_kinds_of_pixels(tmp_path):
 
 def test_folders_are_searched(tmp_path):
     (tmp_path / "b" / "c").mkdir(parents=True)
+    (tmp_path / "b" / ".thumbnails").mkdir()
     (tmp_path / "empty").mkdir()
     names = ("b/10.jpeg", "b/2.PNG", "b/c/1.jpg", "a.png")
-    for name in (*names, "b/note.txt"):
+    for name in (*names, "b/note.txt", "b/._1.jpg", "b/.thumbnails/1.jpg"):
         (tmp_path / name).write_bytes(b"")
     found = image_files.find([str(tmp_path / "b"), str(tmp_path / "empty"), str(tmp_path / "a.png")])
     assert [found[i] for i in (0, 1, 2, 4)] == [tmp_path / name for name in names]
-    assert str(found[3]) == f"{tmp_path / 'empty'}: no .png or .jpg or .jpeg below this folder"
+    assert str(found[3]) == f"{tmp_path / 'empty'}: no .png or .jpg or .jpeg or .webp below this folder"
 
 
 def test_what_cannot_be_read(tmp_path):
@@ -77,9 +78,9 @@ def test_what_cannot_be_read(tmp_path):
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:900])
     save(tmp_path / "tif.png", random_image(4, 4), format="TIFF")
     for name, message in (
-        ("text.png", r"text.png: cannot be read as PNG or JPEG \(it is neither\)"),
-        ("tif.png", r"\(it is neither\)"),
-        ("cut.png", r"cut.png: cannot be read as PNG or JPEG \("),
+        ("text.png", r"text.png: cannot be read as PNG, JPEG or WebP \(it is none of them\)"),
+        ("tif.png", r"\(it is none of them\)"),
+        ("cut.png", r"cut.png: cannot be read as PNG, JPEG or WebP \("),
         ("none.png", r"\(No such file or directory\)"),
     ):
         with pytest.raises(InputError, match=message):

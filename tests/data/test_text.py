@@ -177,5 +177,5 @@ def test_the_longer_part_is_cut(lengths, room, kept):
     assert tuple(map(len, found)) == kept
     for part, whole in zip(found, parts, strict=True):
         np.testing.assert_array_equal(part, whole[: len(part)])
-    row = sequences.lay_out([parts], length)["tokens"][0]
+    row = sequences.lay_out([[parts]], length)["tokens"][0]
     assert np.sum(row == SEP) == len(parts) and row[0] == CLS and np.sum(row != PAD) == sum(kept) + 1 + len(parts)

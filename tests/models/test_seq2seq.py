@@ -13,7 +13,7 @@ from posattn_jax.build.experiment import build_model
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
-from posattn_jax.nn.places import StackPositions
+from posattn_jax.nn.places import StackPositions, of_sequence
 from tests.support.slow import slow
 
 V, PAD = 11, 0
@@ -117,10 +117,9 @@ def test_precomputed_energies_change_no_logit(float64, mixer):
 def test_positions_beyond_the_table_have_its_last(float64):
     """So a sentence longer than any of training is translated."""
     positions = StackPositions("learned", 3, param_dtype=jnp.float64)
-    places = jnp.arange(5)[:, None]
+    places = of_sequence(5)
     run = jax.jit(lambda key: positions.init_with_output(key, places, 4)[0])
-    added, features = jax.tree.map(np.asarray, run(jax.random.key(0)))
-    for vectors in (added, features[0]):
+    for (vectors,) in jax.tree.map(np.asarray, run(jax.random.key(0))):
         np.testing.assert_array_equal(vectors[3:], vectors[[2, 2]])
         assert not np.array_equal(vectors[1], vectors[2])
 
@@ -132,7 +131,7 @@ def test_dropout_of_positions_is_drawn_once(float64, monkeypatch, kind):
     positions = StackPositions(kind, 9, 0.5, param_dtype=jnp.float64)
     model = model.clone(encoder_positions=positions)
     own = {"params": params["encoder_positions"] if kind == "learned" else {}}
-    places, rng = jnp.arange(6)[:, None], {"dropout": jax.random.key(0)}
+    places, rng = of_sequence(6), {"dropout": jax.random.key(0)}
     added, (whole,) = jax.jit(lambda: positions.apply(own, places, 8))()
     again, _ = jax.jit(lambda: positions.apply(own, places, 8, 2, deterministic=False, rngs=rng))()
     np.testing.assert_array_equal(added, again)
@@ -181,7 +180,6 @@ def test_logits_in_bfloat16_are_not_rounded():
 
 def test_a_decoder_needs_mixers_that_go_step_by_step(unchecked):
     model, _ = built("transformer")
-    ids = jnp.ones((1, 2), jnp.int32)
     block = model.decoder_blocks[0]
     for change, message in (
         (
@@ -197,7 +195,7 @@ def test_a_decoder_needs_mixers_that_go_step_by_step(unchecked):
         with pytest.raises(ValueError, match=message):
             model.clone(decoder_blocks=(block.clone(**change),))
     with pytest.raises(ValueError, match='form="other": expected "sinusoidal"'):
-        StackPositions("other").init(jax.random.key(0), ids[:, :1], 4)
+        StackPositions("other").init(jax.random.key(0), of_sequence(2), 4)
 
 
 # Schmidt 2023, Tables 2, 3, 5 and 6: size -> rows as printed, a/rPosNet after precomputation.

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,6 +120,38 @@ def test_remat_and_scan_change_nothing():
     blocks = [params.pop(f"blocks_{i}") for i in range(2)]
     stacked = {"params": params | {"blocks_0": jax.tree.map(lambda *arrays: jnp.stack(arrays), *blocks)}}
     np.testing.assert_allclose(jax.jit(lambda v: apply(scanned, v))(stacked), apply(model, variables), atol=1e-4)
+
+
+def test_without_a_head_and_without_norms_of_patches():
+    """The head is a linear map of what is returned without it; patches are embedded as they are."""
+    model = make_model(patch_norms=False)
+    variables = init(model)
+    assert not {"patch_norm", "embed_norm"} & variables["params"].keys()
+    head = variables["params"]["head"]
+    features = apply(dataclasses.replace(model, num_classes=0), variables)
+    np.testing.assert_allclose(features @ head["kernel"] + head["bias"], apply(model, variables), atol=1e-5)
+    embed = variables["params"]["embed"]
+    patches = patchify(X, GRID, PATCH) @ embed["kernel"] + embed["bias"]
+    tokens = jnp.concatenate([jnp.broadcast_to(variables["params"]["class_token"], (3, 1, 8)), patches], 1)
+    seen = []
+
+    def look(following, args, kwargs, context):
+        if isinstance(context.module, EncoderBlock) and not seen:
+            seen.append(args[0])
+        return following(*args, **kwargs)
+
+    with nn.intercept_methods(look):
+        model.apply(variables, X, GRID)
+    np.testing.assert_allclose(seen[0], tokens + variables["params"]["position_embedding"], atol=1e-5)
+
+
+def test_tokens_are_dropped():
+    model = make_model(dropout_rate=0.5)
+    variables = init(model)
+    dropped = model.apply(variables, X, GRID, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    assert np.abs(dropped - apply(model, variables)).max() > 0.01
+    with pytest.raises(ValueError, match="dropout_rate=1.0: expected at least 0 and less than 1"):
+        make_model(dropout_rate=1.0)
 
 
 def test_masked_points_are_ignored():

@@ -48,8 +48,8 @@ def results(apply, params, inputs):
 
 def flaxs(params, num_heads=H):
     """Our parameters, or their gradients, by the names that flax's layer has."""
-    kernel, bias = params["projections"]["kernel"], params["projections"]["bias"]
-    parts = {name: {"kernel": kernel[:, i], "bias": bias[i]} for i, name in enumerate(("query", "key", "value"))}
+    fused = {name: jnp.moveaxis(array, -3, 0) for name, array in params["projections"].items()}
+    parts = {part: {name: x[i] for name, x in fused.items()} for i, part in enumerate(("query", "key", "value"))}
     norms = {f"{name}_ln": params[f"{name}_norm"] for name in ("query", "key") if f"{name}_norm" in params}
     return parts | norms | {"out": params["output"]}
 
@@ -74,6 +74,28 @@ def test_without_positions_it_is_flaxs(case, normalize_qk):
         lambda params, x: reference.apply({"params": params}, x, **theirs), flaxs(variables["params"]), inputs
     )
     same(((flaxs(gradients[0]), gradients[1]), outputs), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("use_bias", [False, slow(True)])
+def test_linear_maps_have_flaxs_fields(use_bias):
+    """Values and gradients, where products are made by a function of one's own; each is told the precision."""
+    told = []
+
+    def half_more(*arguments, precision=None, **fields):
+        told.append(precision)
+        return 1.5 * jax.lax.dot_general(*arguments, precision=precision, **fields)
+
+    fields = {"num_heads": H, "use_bias": use_bias, "precision": "highest"}
+    layer = PositionalSelfAttention(**fields, dot_general=half_more)
+    inputs, variables = made(layer)
+    assert len(told) == 2 and set(told) == {"highest"}
+    assert ("bias" in variables["params"]["output"]) == ("bias" in variables["params"]["projections"]) == use_bias
+    reference = nn.MultiHeadDotProductAttention(**fields, qkv_dot_general=half_more, out_dot_general=half_more)
+    gradients, outputs = results(
+        lambda params, x: layer.apply({"params": params}, x, (T,)), variables["params"], inputs
+    )
+    expected = results(lambda params, x: reference.apply({"params": params}, x), flaxs(variables["params"]), inputs)
+    same(((flaxs(gradients[0]), gradients[1]), outputs), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, slow(1)])

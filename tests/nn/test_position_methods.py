@@ -11,6 +11,7 @@ import pytest
 import scipy.special
 
 from posattn_jax.nn.attention import PositionalSelfAttention
+from posattn_jax.nn.buckets import BucketedBias
 from posattn_jax.nn.decay import LearnedDecay, LinearBias
 from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, SinusoidalEncoding
 from posattn_jax.nn.places import FourierPositions
@@ -151,6 +152,23 @@ class SeveralBiases(Alibi):
         return {h: content[h] + scale * biases[h] for h in range(H)}
 
 
+class T5:
+    """Eight buckets: offsets up to 1 have their own, from 6 on all share one."""
+
+    layer: ClassVar[dict] = {"terms": (Content(), BucketedBias(8, 6, **F64))}
+
+    def logit(self, x, query, key, t, s):
+        scale = math.sqrt(len(query[0]))  # the bias is not divided by it
+        entry = tuple(self.bucket(b - a) for a, b in zip(t, s, strict=True))
+        return {h: dot(query[h], key[h]) + scale * x["terms_1/table"][(*entry, h)] for h in range(H)}
+
+    def bucket(self, offset):
+        after, distance = 4 * (offset > 0), abs(offset)
+        if distance < 2:
+            return after + distance
+        return after + min(3, 2 + math.floor(math.log(distance / 2) / math.log(6 / 2) * 2))
+
+
 class SeveralEncodings:
     layer: ClassVar[dict] = {
         "terms": (
@@ -191,6 +209,8 @@ METHODS = {
     "rotary-2d": (Rotary(), (2, 3), 4),
     "alibi": (Alibi(), (2, 3), 2),
     "learned decay": (Decay(), (2, 3), 2),
+    "t5-1d": (T5(), (9,), 1),
+    "t5-3d": (T5(), (2, 1, 5), 1),
     "shaw-1d": (Shaw(), (4,), 2),
     "shaw-2d": (ShawOnAGrid(), (3, 2), 2),
     "ramachandran": (Ramachandran(), (2, 3), 2),
@@ -201,7 +221,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", [slow(name) if name == "shaw-1d" else name for name in METHODS])
+@pytest.mark.parametrize("name", [slow(name) if name in ("shaw-1d", "t5-3d") else name for name in METHODS])
 def test_values_and_gradients_of_a_layer(float64, name):
     """Outputs, and gradients of the inputs and of every parameter, against loops over pairs."""
     method, grid_shape, d = METHODS[name]

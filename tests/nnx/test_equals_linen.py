@@ -54,6 +54,11 @@ def both(terms, span=None, **fields):
     return own, nnx.eval_shape(lambda: make(nnx.Rngs(0)))
 
 
+def twice(*arguments, **fields):
+    """Products by a function of one's own."""
+    return 2 * jax.lax.dot_general(*arguments, **fields)
+
+
 LINE = (CONTENT, kernel("KernelEncoding", (3,), H, D), *BIASES)
 LINE = (CONTENT, positional(LINE[1]), *BIASES, plain("LinearBias"), pair("LearnedDecay", H))
 PLANE = (CONTENT, positional(pair("SirenEncoding", 2, H, D, learn_omega=True)), *BIASES)
@@ -82,6 +87,7 @@ CASES = {
     ),
     "axial": ((2, 3), (CONTENT, positional(pair("AxialEncoding", (2, 3), H, D))), None, {"dilation": (1, 2)}, {}),
     "axial-sum": ((2, 3), (positional(pair("AxialEncoding", (2, 3), H, D, combine="sum")),), None, {}, {}),
+    "products": ((4,), (CONTENT,), None, {"use_bias": False, "precision": "highest", "dot_general": twice}, {}),
     "segments": ((6,), (CONTENT,), None, {"dtype": jnp.float32}, {"segment_ids": np.array([[0, 0, 1, 1, 1, 2]] * 2)}),
     "class-tokens": ((2, 3), (CONTENT, SIREN), None, {}, {"num_class_tokens": 1}),
     "reference": ((2, 3), (CONTENT, SIREN), pair("GaussianSpan", 2), {}, {"reference_shape": (3, 4)}),

@@ -25,6 +25,8 @@ def test_examples_of_importing(unchecked):
     assert names["intermediates"]["intermediates"]["sigma"][0].shape == (2,)
     assert names["contrasts"].shape == (1, 48, 16)
     assert names["cache"].length == 4 and int(names["cache"].step) == 64
+    assert names["looked"].shape == names["decoded"].shape
+    assert names["look_variables"]["params"]["projections"]["key_value_kernel"].shape == (32, 2, 2, 8)
     parts = {"terms_0", "terms_1", "projections", "gate", "output"}
     assert names["own_variables"]["params"].keys() == parts
     alike = jnp.ones((1, 48, 16))  # a neighbourhood has nothing more than its centre
@@ -61,7 +63,7 @@ def test_a_data_set_and_a_task_of_your_own(tmp_path, monkeypatch):
 def test_every_page_is_in_the_index():
     docs = ROOT / "docs"
     trees = re.findall(r"```{toctree}\n(.*?)```", (docs / "index.md").read_text(), re.DOTALL)
-    listed = {line for tree in trees for line in tree.split() if not line.startswith(":")}
+    listed = {page for tree in trees for page in re.findall(r"^(?:.+<)?([\w/]+)>?$", tree, re.MULTILINE)}
     found = {page for name in listed for page in docs.glob(f"{name}.*") if page.suffix in (".md", ".rst")}
     pages = {page for page in docs.rglob("*") if page.suffix in (".md", ".rst")}
     assert found == pages - {docs / "index.md"}
@@ -72,6 +74,7 @@ def test_pages_build_without_a_warning(tmp_path):
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "docs", tmp_path]
     result = subprocess.run(build, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+    assert 'href="playground.html"' in (tmp_path / "index.html").read_text() and (tmp_path / "playground.html").exists()
     page = (tmp_path / "api.html").read_text()
     assert all(f'id="posattn_jax.{name}"' in page for name in posattn_jax.__all__)
     assert all(f'id="posattn_jax.nnx.{name}"' in page for name in posattn_jax.nnx.__all__)

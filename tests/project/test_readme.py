@@ -4,6 +4,7 @@ import importlib.util
 import math
 import pathlib
 import re
+import shutil
 
 import jax
 import pytest
@@ -42,9 +43,20 @@ def test_example_of_posnet(unchecked):
     assert names["outputs"].shape == (2, 20, 64) and names["intermediates"]["weights"].shape == (1, 8, 20, 20)
 
 
+def test_example_of_weights(unchecked, tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")  # of the extra "convert", and of "test"
+    for kind in ("bert", "vit"):
+        shutil.copytree(ROOT / "tests" / "convert" / "made" / kind, tmp_path / kind)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(examples("docs/weights.md")[0], names)
+    assert names["features"].shape == (1, 5, 8) and names["logits"].shape == (1, 3)
+    assert (tmp_path / "there" / "model.safetensors").exists()
+
+
 def test_every_example_is_run():
     pages = {str(path.relative_to(ROOT)): len(examples(path)) for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
-    once = ("README.md", "docs/translution.md", "docs/convolutions.md", "docs/posnet.md")
+    once = ("README.md", "docs/translution.md", "docs/convolutions.md", "docs/posnet.md", "docs/weights.md")
     expected = dict.fromkeys(once, 1) | {"docs/training.md": 2}
     assert {page: count for page, count in pages.items() if count and page != "docs/importing.md"} == expected
 

@@ -11,9 +11,11 @@ import pytest
 from configs import bert_tiny, common, glue
 from configs.common import ATTENTION
 from posattn_jax.build import experiment
-from posattn_jax.build.parts import change
+from posattn_jax.build.parts import change, part
 from posattn_jax.data import tokenizer
+from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.glue import TASKS
+from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.folder import check_config
 from posattn_jax.run.train import train
@@ -84,7 +86,19 @@ def pretrain(files, bert):
     assert (bert / "figures" / "fixed_kernels.png").exists()
 
 
-def is_killed_and_restarted(files, bert, monkeypatch):
+@pytest.mark.slow
+def test_pretraining_on_packed_rows(tmp_path, monkeypatch):
+    """Which is judged by pairs that have a row each."""
+    write_text(tmp_path / "text")
+    packed, bert = {"packed": True, "length": 60}, tmp_path / "bert"
+    config = text_config(tmp_path, **packed)
+    train(config, bert)
+    is_killed_and_restarted(tmp_path, bert, monkeypatch, **packed)
+    evaluate(config, bert)
+    assert read(bert / "evaluation.json")["validation"]["perplexity"] > 1
+
+
+def is_killed_and_restarted(files, bert, monkeypatch, **data):
     """And ends bit for bit the same."""
     update, done, killed = Program.update, [], files / "killed"
 
@@ -97,9 +111,9 @@ def is_killed_and_restarted(files, bert, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Program, "update", update_or_die)
         with pytest.raises(Killed):
-            train(text_config(files), killed)
+            train(text_config(files, **data), killed)
     assert not (killed / "summary.json").exists()
-    train(text_config(files), killed)
+    train(text_config(files, **data), killed)
     assert figures_of(killed) == figures_of(bert)
 
 
@@ -118,7 +132,7 @@ def meets_other_texts(files, bert, capsys):
         train(text_config(files, dir=str(damaged)), bert)
     capsys.readouterr()
     evaluate(config, bert)
-    assert "training a tokenizer" not in capsys.readouterr().out
+    assert "training a tokenizer" not in capsys.readouterr().err
     assert read(bert / "evaluation.json")["validation"]["perplexity"] > 1
 
 
@@ -225,6 +239,23 @@ def test_validation_from_files_of_its_own(files, capsys):
     assert "of 300 pairs of lines are cut to data.length=9 tokens" in capsys.readouterr().out
 
 
+def test_packed_rows_are_told(files, capsys):
+    """In training alone; a run keeps the tokenizer."""
+    config = text_config(files, packed=True, length=60)
+    sources = experiment.load_sources(config)
+    packed, alone = sources["train"], sources["train"].source
+    tokens = alone.sizes["segment_ids"].sum()
+    padding = [f"{1 - tokens / (60 * rows):.1%}" for rows in (len(packed), len(alone))]
+    told = f"train: 285 pairs of lines in {len(packed)} rows, {padding[0]} padding ({padding[1]} without data.packed)\n"
+    assert told in capsys.readouterr().out and len(packed) < len(alone) == 285
+    assert isinstance(sources["validation"], SentencePairs)
+    packed.keep(files)
+    assert tokenizer.of_run(files).sha256 == alone.tokenizer.sha256
+
+
+DEPTHWISE = part(PlusDepthwise, convolution=part(DepthwiseConvolution, kernel_shape=(3,)))
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
@@ -256,6 +287,10 @@ def test_bad_input(files, untrained, unchecked, fields, message):
         ({"task.pretrained": "runs/x"}, "config.task.pretrained=.*: there is no such field"),
         ({"model.embedding_scale": 0.0}, "model.embedding_scale=0.0: expected a finite number above 0"),
         ({"model": common.classifier()}, 'model.kind="Classifier": expected Bert with task MaskedLanguageModelling'),
+        (
+            {"data.packed": True, f"{ATTENTION}.values": DEPTHWISE},
+            "data.packed=True: DepthwiseConvolution mixes neighbours: it cannot keep segment_ids apart",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

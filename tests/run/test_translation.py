@@ -76,10 +76,11 @@ def trains(files, workdir):
 
 
 @pytest.mark.slow
-def test_killed_and_restarted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("packed", [False, True])
+def test_killed_and_restarted(tmp_path, monkeypatch, packed):
     """And ends bit for bit the same."""
     files, workdir = write_parallel(tmp_path), tmp_path / "run"
-    train(config_of(files), workdir)
+    train(config_of(files, packed=packed), workdir)
     update, done, killed = Program.update, [], files / "killed"
 
     def update_or_die(program, *arguments):
@@ -91,9 +92,9 @@ def test_killed_and_restarted(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Program, "update", update_or_die)
         with pytest.raises(Killed):
-            train(config_of(files), killed)
+            train(config_of(files, packed=packed), killed)
     assert not (killed / "summary.json").exists()
-    train(config_of(files), killed)
+    train(config_of(files, packed=packed), killed)
     assert figures_of(killed) == figures_of(workdir)
 
 
@@ -113,7 +114,7 @@ def averages(workdir):
 def is_evaluated(files, workdir, capsys):
     capsys.readouterr()
     evaluate(config_of(files), workdir)
-    out, results = capsys.readouterr().out, read(workdir / "evaluation.json")
+    (out, err), results = capsys.readouterr(), read(workdir / "evaluation.json")
     for part in ("validation", "test"):
         assert 0 <= results[part]["bleu"] <= 100 and results[part]["perplexity"] > 1
         assert "tok:13a" in results[part]["bleu_signature"]
@@ -124,7 +125,7 @@ def is_evaluated(files, workdir, capsys):
         assert {len(each) for each in lines.values()} == {results[part] and len(lines["source"])}
     assert lines["source"] == (files / "test.qa").read_text().splitlines()
     assert lines["reference"] == (files / "test.qb").read_text().splitlines()
-    assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in out
+    assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in err
 
 
 def translates(workdir, monkeypatch):

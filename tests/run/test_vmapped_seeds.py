@@ -52,7 +52,7 @@ def assert_same(workdir, expected):
 @pytest.mark.slow
 def test_a_folder_is_that_of_a_run_alone(vmapped, tmp_path):
     folder, out = vmapped
-    assert "seed 3: best validation accuracy" in out and f"run folder {folder / '4'}, pictures" in out
+    assert "seed 3: best validation accuracy" in out and f"run folder {folder / '4'}\npictures in figures/: " in out
     command(f"--workdir={tmp_path / 'alone'}", "--config.seed=4", *LONGER)
     assert_same(folder / "4", tmp_path / "alone")
 

@@ -47,14 +47,18 @@ def run(*arguments, **options):
     return process.returncode, out, err
 
 
-def run_forked(*arguments, config="configs/digits.py:tiny"):
-    """As `run`, in a fork of a process that has imported the libraries: without the seconds which that takes."""
+def run_forked(*arguments, config="configs/digits.py:tiny", given=""):
+    """As `run`, in a fork of a process that has imported the libraries: without the seconds which that takes.
+
+    `given` is its standard input.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        paths = [pathlib.Path(folder, name) for name in ("out", "err")]
+        paths = [pathlib.Path(folder, name) for name in ("in", "out", "err")]
+        paths[0].write_text(given)
         process = _server().Process(target=_main, args=(with_config(arguments, config), *paths))
         process.start()
         process.join(timeout=300)
-        return process.exitcode, *(path.read_text() for path in paths)
+        return process.exitcode, *(path.read_text() for path in paths[1:])
 
 
 @functools.cache
@@ -69,7 +73,9 @@ def _server():
 def _main(arguments, *paths):
     """In the fork: what `python -m posattn_jax.main` does."""
     os.chdir(ROOT)
-    for stream, path in zip((sys.stdout, sys.stderr), paths, strict=True):
+    given, *written = paths
+    sys.stdin = given.open()
+    for stream, path in zip((sys.stdout, sys.stderr), written, strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream.fileno())
     from posattn_jax import main
 

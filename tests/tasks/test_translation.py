@@ -51,6 +51,16 @@ def test_loss_of_smoothed_labels(float64):
         assert figures["log_likelihood"] == -figures["loss"]
 
 
+def test_sentences_in_one_row(float64):
+    """Their loss and totals are the sums of each alone: every target begins anew."""
+    task, params = task_of("rposnet", label_smoothing=0.2, batch_tokens=10)
+    alone, loss_of = batch_of(), jax.jit(task.loss)
+    packed = {"source": [[5, 6, 7, END, 8, END, PAD]], "source_segment_ids": [[1, 1, 1, 1, 2, 2, 0]]}
+    packed |= {"target": [[9, 4, END, 6, 7, 8, END, PAD]], "target_segment_ids": [[1, 1, 1, 2, 2, 2, 2, 0]]}
+    found = loss_of(params, {name: jnp.asarray(array) for name, array in packed.items()})
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, loss_of(params, alone))
+
+
 @pytest.mark.slow
 def test_rows_without_example_have_no_gradient(float64):
     task, params = task_of("rposnet", label_smoothing=0.0)

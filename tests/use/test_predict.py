@@ -89,9 +89,25 @@ def test_the_command(digits_run, tmp_path):
     (answer,) = map(json.loads, out.splitlines())
     assert answer.keys() == {"path", "class", "name", "probability"} and answer["path"] == str(good)
     assert err.splitlines() == [
-        f"posattn_jax: error: {bad}: cannot be read as PNG or JPEG (it is neither)",
-        f"posattn_jax: error: {tmp_path / 'none.png'}: cannot be read as PNG or JPEG (No such file or directory)",
+        f"posattn_jax: error: {bad}: cannot be read as PNG, JPEG or WebP (it is none of them)",
+        f"posattn_jax: error: {tmp_path / 'none.png'}: cannot be read as PNG, JPEG or WebP (No such file or directory)",
     ]
+
+
+def test_arrays_are_as_files(digits_run, tmp_path, capsys):
+    """A row of a .npz has the answer of the image that it is."""
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "rows.npz", images=images)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    paths = [str(tmp_path / f"{number}.png") for number in range(3)]
+    answers, code = told(digits_run, inputs=[*paths, str(tmp_path / "rows.npz")])
+    assert code == 0
+    of_rows = [{"path": str(tmp_path / "rows.npz"), "row": row} for row in range(3)]
+    assert answers[3:] == [answer | name for answer, name in zip(answers, of_rows, strict=False)]
+    np.savez(tmp_path / "rows.npz", images=images[:, 1:])
+    assert told(digits_run, inputs=[str(tmp_path / "rows.npz")]) == ([], 2)
+    assert "rows.npz: arrays of uint8 [7, 8]: expected uint8 [8, 8, 1], as the run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Relative attention: one operation, several layouts, one signature."""
 
 from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, of_all_heads, relative_attention, scores_of
+from posattn_jax.ops.attention.arguments import Factors
 from posattn_jax.ops.attention.auto import score_share
 from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, table_shape
 from posattn_jax.ops.attention.dilation import Cut
 from posattn_jax.ops.attention.halo import CUT_LAYOUTS, exchange_bytes, halo_attention
-from posattn_jax.ops.attention.problem import Factors, Problem
+from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import attention_weights, average
 
 __all__ = [

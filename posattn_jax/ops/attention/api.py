@@ -23,6 +23,7 @@ from posattn_jax.axes import (
     Sigma,
     Weights,
 )
+from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.dilation import coarse
@@ -30,7 +31,7 @@ from posattn_jax.ops.attention.factorised import factorised_attention
 from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.native.layout import native_attention
 from posattn_jax.ops.attention.patches import patch_attention, window_attention
-from posattn_jax.ops.attention.problem import Problem, check_pairs
+from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import tiled_attention
 from posattn_jax.ops.span import SpanMode
@@ -57,6 +58,7 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     """Outputs, None without values, and weights, in the layout asked for; pair by pair where nothing else can do it."""
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
+    problem.check_grids(implementation)
     if problem.dilation is not None:
         problem, join = coarse(problem)
         return join(attend(problem, implementation)[0]), None
@@ -72,6 +74,7 @@ def relative_attention(
     value: SharedKey,
     *,
     grid_shape: Shape,
+    query_grid_shape: Shape | None = None,
     relative_encoding: RelativeEncoding | None = None,
     content_bias: HeadVector | None = None,
     position_bias: HeadVector | None = None,
@@ -104,10 +107,13 @@ def relative_attention(
     gradients for every array. A query that may attend to nothing has outputs 0.
 
     Args:
-      query: [b t h d], the positions of the grid in row-major order.
+      query: [b t h d], the positions of its grid in row-major order.
       key: [b s k d], each of its k heads for h / k heads of queries, in order; None leaves out the content term.
       value: [b s k d].
       grid_shape: S, one to three sizes whose product is t = s.
+      query_grid_shape: T, the grid of the queries, where it is another that covers the same extent; its product is t.
+        Query t then stands at (t + 1/2) S / T - 1/2 among the keys, in each dimension, and E and beta have the real
+        offsets of `ops.grid.relative_offsets`. Every pair is laid out, by "reference" or "auto".
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.

@@ -1,7 +1,7 @@
 """Which layout is used where none is asked for.
 
-"native" is where it can be: see `benchmarks/results/cpu/rivals/`. "fused" is not until it is measured to win: it has
-only been interpreted and lowered.
+"native" is where it can be: see `benchmarks/results/cpu/rivals/`. "fused" is where it has been tried on this device and
+was right and the fastest: see `fused/trial.py`.
 """
 
 import math
@@ -12,7 +12,8 @@ from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import factorised
 from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.fused import plain
+from posattn_jax.ops.attention.fused import plain, trial
+from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.native import layout as native
 from posattn_jax.ops.attention.problem import Problem
@@ -26,14 +27,16 @@ NATIVE_PAIR_COST = 0.4
 
 
 def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """The layout that is expected to be the fastest: what the platform has for contents alone, "native" on a CPU, or as
-    `portable_loops`."""
+    """The layout that is expected to be the fastest: what the platform has for contents alone, "native" on a CPU,
+    "fused" where a trial has found it so, or as `portable_loops`."""
     if plain.obstacle(problem) is None:
         return plain.plain_attention(problem)
     if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
         return factorised.factorised_attention(problem)
     if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
         return native.native_attention(problem, portable_loops)
+    if trial.obstacle(problem) is None and trial.is_trusted(problem):
+        return fused_attention(problem)
     return attend(problem, portable_loops(problem))
 
 

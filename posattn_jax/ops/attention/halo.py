@@ -21,9 +21,10 @@ from jax.sharding import PartitionSpec
 
 from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
-from posattn_jax.ops.attention.problem import Block, Problem
+from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import tiled_attention
 
 # The layouts whose queries may be some rows of the keys' grid.

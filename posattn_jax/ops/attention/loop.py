@@ -130,6 +130,7 @@ def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -
     Their gradient is the loop's own; or JAX's, which needs far more memory and has derivatives in forward mode too.
     """
     arrays = _arrays(problem)
+    check_vma(arrays)
     costs = [loop.cost(arrays.get("sigma")) for loop in loops]
     if not any(isinstance(cost, jax.Array) for cost in costs):
         loops = [loops[costs.index(min(costs))]]
@@ -153,6 +154,15 @@ def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -
     outputs, weights = attended(arrays) if own_gradient else forward(arrays)[0]
     b, h, *_, d = outputs.shape
     return jnp.moveaxis(outputs.reshape(b, h, -1, d), 1, 2).astype(problem.value.dtype), weights
+
+
+def check_vma(arrays: Any) -> None:
+    """ValueError for arrays that vary over the devices of a `jax.shard_map` which checks that they do.
+
+    Loops begin with zeros, and gradients by hand have no types of that kind.
+    """
+    if any(jax.typeof(array).manual_axis_type.varying for array in jax.tree.leaves(arrays)):
+        raise ValueError('attention in jax.shard_map: expected check_vma=False, or implementation="reference"')
 
 
 def _arrays(problem: Problem) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,56 +27,18 @@ from posattn_jax.axes import (
     Weights,
 )
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.encodings import Combine
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Queries that are only some rows, along the first dimension, of a grid that is cut over devices.
-
-    Attributes:
-      rows: how many.
-      whole: the grid before it was cut: a span ends with it, and no key stands beyond it.
-      start: the row of the keys' grid that the first of them stands on, a number or an array [].
-      first: the row of the whole grid that the first row of keys is, likewise; it may lie before the grid.
-    """
-
-    rows: int
-    whole: tuple[int, ...]
-    start: Any
-    first: Any
-
-
-class Factors(NamedTuple):
-    """What a relative encoding is made of: E = `relative_sinusoids(..., combine)` times `kernel`, plus any bias.
-
-    Attributes:
-      kernel: W [c h d].
-      combine: how the sinusoids of several dimensions meet.
-    """
-
-    kernel: Float[Array, "c h d"]
-    combine: Combine
-
-
-def check_pairs(name: str, pairs: Array | None, sizes: Sizes) -> None:
-    """ValueError unless an array of pairs is [b|1 h|1 t s]."""
-    b, h, t, s = sizes
-    allowed = ((b, 1), (h, 1), (t,), (s,))
-    if pairs is not None and (
-        pairs.ndim != 4 or any(size not in some for size, some in zip(pairs.shape, allowed, strict=True))
-    ):
-        raise ValueError(f"{name} has shape {pairs.shape}: expected ({b} or 1, {h} or 1, {t}, {s})")
+from posattn_jax.ops.attention.arguments import Block, Factors, check_pairs
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """The arguments of attention, as `relative_attention` explains them; ValueError where they do not fit together.
 
-    Every layout is given one of these, and only here are they checked. The last ones are not of `relative_attention`:
+    Every layout is given one of these, and only here are they checked. Where it has more than `relative_attention`:
 
     Attributes:
       value: None where only weights are asked for.
+      query_grid_shape: None: that of the keys.
       factors: what E is made of, or instead of E, for a layout that needs no more.
       num_class_tokens: how many tokens stand before the grid. A pair with one of them has no offset: no term of
         position, no G, and no span leaves it out.
@@ -90,6 +52,7 @@ class Problem:
     key: Key | None
     value: Any
     grid_shape: Shape
+    query_grid_shape: Shape | None = None
     relative_encoding: RelativeEncoding | None = None
     content_bias: HeadVector | None = None
     position_bias: HeadVector | None = None
@@ -116,9 +79,11 @@ class Problem:
 
     def __post_init__(self):
         shape = grid.check_grid(self.grid_shape)
+        queries = grid.check_query_grid(shape, self.query_grid_shape)
         bound = None if self.span_bound is None else tuple(int(reach) for reach in self.span_bound)
         for name, plain in (
             ("grid_shape", shape),
+            ("query_grid_shape", None if queries == shape else queries),
             ("reference_shape", grid.check_reference(shape, self.reference_shape)),
             ("span_bound", bound),
             ("is_causal", grid.check_causal(self.is_causal, len(shape))),
@@ -133,7 +98,7 @@ class Problem:
             self._check_bound()
         cls = self.num_class_tokens
         n, num_queries = (cls + grid.num_positions(each) for each in (shape, self.query_shape))
-        relative = (*(2 * half + 1 for half in self.encoded_half), h, d)
+        relative = (*self.relative_shape, h, d)
         kernel = None if self.factors is None else self.factors.kernel
         for name, array, expected in (
             ("query", self.query, (b, num_queries, h, d)),
@@ -146,10 +111,11 @@ class Problem:
             ("key_mask", self.key_mask, (b, n)),
             ("segment_ids", self.segment_ids, (b, n)),
             ("kernel", kernel, (*(() if kernel is None else kernel.shape[:1]), h, d)),
-            ("pair_scores", self.pair_scores, (b, h, n, n)),
+            ("pair_scores", self.pair_scores, (b, h, num_queries, n)),
         ):
             if array is not None and array.shape != expected:
                 tokens = f" and num_class_tokens={cls}" if cls else ""
+                tokens += f" and query_grid_shape={queries}" if queries != shape else ""
                 raise ValueError(f"{name} has shape {array.shape}: expected {expected} for grid_shape={shape}{tokens}")
         self._check_masks((b, h, num_queries, n))
         for bias, sides in (("content_bias", ("key",)), ("position_bias", ("relative_encoding", "factors"))):
@@ -182,6 +148,23 @@ class Problem:
             if asked:
                 raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')
 
+    def check_grids(self, implementation: str):
+        """ValueError for queries on a grid of their own where the layout, or what is asked for, is of one grid."""
+        if self.query_grid_shape is None:
+            return
+        for name, asked in (
+            (f'implementation="{implementation}"', implementation not in ("auto", "reference")),
+            ("is_causal", self.is_causal),
+            ("segment_ids", self.segment_ids is not None),
+            ("dilation", self.dilation is not None),
+            ("span_bound", self.span_bound is not None),
+            ("class tokens", self.num_class_tokens > 0),
+            ("limit", self.limit is not None),
+        ):
+            if asked:
+                grids = f"query_grid_shape={self.query_grid_shape}, which is not grid_shape={self.grid_shape},"
+                raise ValueError(f"{grids} does not support {name}")
+
     def _check_masks(self, sizes: Sizes):
         scores.check_bool("key_mask", self.key_mask)
         scores.check_bool("mask", self.mask)
@@ -201,8 +184,9 @@ class Problem:
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether every pair is laid out at once: for its weight, or for tokens that lie on no grid."""
-        return self.value is None or self.limit is not None or self.num_class_tokens > 0
+        """Whether every pair is laid out at once: for its weight, or for tokens that lie on no grid, or on another."""
+        apart = self.num_class_tokens > 0 or self.query_grid_shape is not None
+        return self.value is None or self.limit is not None or apart
 
     @property
     def is_by_pair(self) -> bool:
@@ -212,7 +196,8 @@ class Problem:
     @property
     def query_shape(self) -> tuple[int, ...]:
         """The grid of the queries."""
-        return tuple(self.grid_shape) if self.block is None else (self.block.rows, *self.grid_shape[1:])
+        own = tuple(self.query_grid_shape or self.grid_shape)
+        return own if self.block is None else (self.block.rows, *own[1:])
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
@@ -227,9 +212,16 @@ class Problem:
         assert self.span_bound is not None, "a grid is cut within a bound"
         return tuple(self.span_bound)
 
+    @property
+    def relative_shape(self) -> tuple[int, ...]:
+        """R, the offsets that E and beta have."""
+        if self.query_grid_shape is not None:
+            return grid.relative_shape(self.grid_shape, self.query_grid_shape)
+        return tuple(2 * half + 1 for half in self.encoded_half)
+
     def half_of(self, sigma: Sigma) -> Float[Array, "... p"]:
         """The half-span of a sigma on this grid, [p] or [h p]."""
-        return span.half_span(sigma, self.threshold, self.whole_shape, self.reference_shape)
+        return span.half_span(sigma, self.threshold, self.whole_shape, self.reference_shape, self.query_grid_shape)
 
     @functools.cached_property
     def concrete_half(self) -> tuple[int, ...] | None:

@@ -5,7 +5,6 @@ It alone has scores and values of single pairs, and tokens that lie on no grid.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,28 +31,28 @@ def attention_weights(problem: Problem) -> Weights:
     The logits are those of `relative_attention`, and scale * A_ts, `pair_scores`, added to them.
     """
     shape, cls, query, dtype = problem.grid_shape, problem.num_class_tokens, problem.query, problem.dtype
-    b, n, h, _ = query.shape
+    (b, n, h, _), num_keys = query.shape, cls + grid.num_positions(shape)
+    grids = shape, problem.query_grid_shape
 
     def of_all(pairs, fill):
         """[... t s] of the grid with `fill` for pairs with class tokens."""
         return jnp.pad(pairs, [(0, 0)] * (pairs.ndim - 2) + [(cls, 0)] * 2, constant_values=fill)
 
-    terms = jnp.zeros((b, h, n, n), dtype) if problem.pair_scores is None else problem.pair_scores.astype(dtype)
+    terms = jnp.zeros((b, h, n, num_keys), dtype) if problem.pair_scores is None else problem.pair_scores.astype(dtype)
     if problem.key is not None:
         terms += problem.product("bthd,bshd->bhts", problem.content_queries(query), problem.key)
     if problem.relative_encoding is not None:
         positional = query[:, cls:] if problem.position_bias is None else query[:, cls:] + problem.position_bias
-        p = grid.toeplitz(problem.relative_encoding, shape)
+        p = grid.toeplitz(problem.relative_encoding, *grids)
         terms += of_all(problem.product("bthd,tshd->bhts", positional, p), 0)
     logits, masks = terms * problem.scaling, []
-    offsets = grid.positions(shape) - grid.positions(shape)[:, None]
+    offsets = grid.pair_offsets(*grids)
     if problem.relative_bias is not None:
-        logits += of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, shape), -1, 0), 0)
+        logits += of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, *grids), -1, 0), 0)
     if problem.sigma is not None:
-        coordinates = grid.relative_coordinates(shape, problem.reference_shape)
-        log_g = span.log_gaussian(coordinates, jnp.atleast_2d(problem.sigma))  # [h|1 *R]
-        log_g_star = jax.vmap(lambda log_g: grid.toeplitz(log_g, shape))(log_g)
-        logits = scores.modulate(logits, of_all(log_g_star, 0).astype(dtype), problem.span_mode)
+        coordinates = grid.normalise(offsets, shape, problem.reference_shape)
+        log_g = span.log_gaussian(coordinates, jnp.atleast_2d(problem.sigma))  # [h|1 t s]
+        logits = scores.modulate(logits, of_all(log_g, 0).astype(dtype), problem.span_mode)
         masks.append(of_all(span.inside_span(jnp.asarray(offsets), problem.half_of(problem.sigma)), True))
     limit = problem.limit
     if limit is not None and any(reach < size - 1 for reach, size in zip(limit, shape, strict=True)):

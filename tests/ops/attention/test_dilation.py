@@ -1,6 +1,4 @@
-"""Attention at whole steps: against the oracle's loops in every layout, and against NATTEN's definition."""
-
-import itertools
+"""Attention at whole steps: against the oracle's loops in every layout; NATTEN's definition is in test_definitions."""
 
 import jax
 import jax.numpy as jnp
@@ -46,33 +44,6 @@ def test_values_and_gradients(float64, implementation, grid_shape, dilation, opt
     np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-10, atol=1e-10, err_msg=name)
-
-
-@pytest.mark.parametrize("is_causal", [(False, False), (True, False)], ids=str)
-def test_interior_windows_are_nattens(is_causal):
-    """A query far from all borders attends to kernel_size keys a dimension, `dilation` apart; to those that are not
-    after it where the dimension is causal."""
-    grid_shape, dilation, steps = (16, 14), (2, 3), (2, 1)
-    half = np.multiply(steps, dilation) - 0.5
-    sigma = jnp.asarray(half / (np.sqrt(-2 * np.log(0.1)) * np.subtract(grid_shape, 1)))
-    query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 16 * 14, 2, 4))
-    table = jax.random.normal(jax.random.key(1), (31, 27, 2))
-    options = {"dilation": dilation, "is_causal": is_causal}
-    outputs = relative_attention(query, key, value, grid_shape=grid_shape, relative_bias=table, sigma=sigma, **options)
-    row, column = 8, 7
-    t = row * 14 + column
-    offsets = [
-        (dilation[0] * i, dilation[1] * j)
-        for i, j in itertools.product(range(-steps[0], steps[0] + 1), range(-steps[1], steps[1] + 1))
-        if not (is_causal[0] and i > 0)
-    ]
-    keys = [(row + i) * 14 + column + j for i, j in offsets]
-    bias = jnp.stack([table[15 + i, 13 + j] for i, j in offsets])
-    distance = [(i / 15 / sigma[0]) ** 2 + (j / 13 / sigma[1]) ** 2 for i, j in offsets]
-    gaussian = jnp.exp(-0.5 * jnp.asarray(distance))[:, None]
-    logits = gaussian * (jnp.einsum("hd,shd->sh", query[0, t], key[0, jnp.asarray(keys)]) / 2 + bias)
-    expected = jnp.einsum("sh,shd->hd", jax.nn.softmax(logits, 0), value[0, jnp.asarray(keys)])
-    np.testing.assert_allclose(outputs[0, t], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dilation", [(2,), (0, 1)], ids=str)

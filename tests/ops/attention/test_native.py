@@ -13,6 +13,7 @@ from jax import export
 
 from posattn_jax.ops.attention import auto, relative_attention, score_share
 from posattn_jax.ops.attention.native import layout, library
+from posattn_jax.system.cache import cache_folder
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.slow import slow
 
@@ -194,7 +195,7 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
 
 def test_a_kernel_that_is_wrong_is_not_kept(monkeypatch, tmp_path):
     """The compiler gives the right one, but what checks it does not hold."""
-    kept = next(library._folder().glob("*.so"))
+    kept = next(cache_folder().glob("*.so"))
     fresh(monkeypatch, tmp_path)
     monkeypatch.setenv(
         "CXX", script(tmp_path, f'test "$1" = --version && exit; while test $# -gt 1; do shift; done; cp {kept} $1')

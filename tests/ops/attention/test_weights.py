@@ -83,7 +83,7 @@ def loops(x, grid_shape, cls, half_span, span_mode, value):
                 a = a + x["relative_bias"][(*index, j)]
                 if any(abs(o) > reach for o, reach in zip(offset, half_span, strict=True)):
                     continue
-                if not oracle.inside(offset, covariance, 0.1, grid_shape, grid_shape):
+                if not oracle.inside(offset, covariance, 0.1, grid_shape):
                     continue
                 log_g = oracle.log_gaussian(offset, precision, grid_shape)
                 a = np.exp(log_g) * a if span_mode == "multiply" else a + log_g

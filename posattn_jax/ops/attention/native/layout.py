@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 
 from posattn_jax.axes import Query, Shape
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.loop import Loop, attend
+from posattn_jax.ops.attention.loop import Loop, attend, check_vma
 from posattn_jax.ops.attention.native import library, program
 from posattn_jax.ops.attention.native.program import Settings
 from posattn_jax.ops.attention.problem import Problem
@@ -42,6 +42,7 @@ def native_attention(
         **{name: getattr(problem, name) for name in Settings._fields if name != "scale"}, scale=problem.scaling
     )
     arrays = {name: getattr(problem, name) for name in ARRAYS if getattr(problem, name) is not None}
+    check_vma(arrays)
     names = tuple(arrays)
     parameters = {"settings": settings, "names": names, "otherwise": otherwise}
 

@@ -17,6 +17,8 @@ from collections.abc import Callable
 import jax
 import jaxlib
 
+from posattn_jax.system.cache import cache_folder
+
 SOURCES = pathlib.Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-w")
@@ -58,7 +60,7 @@ def obstacle(dtype: str, check: Callable[[], None]) -> str | None:
 def _load(dtype: str, check: Callable[[], None]) -> None:
     compiler = _compiler()
     options = [*OPTIONS, f"-DSCALAR={SCALARS[dtype]}"]
-    kept = _folder() / f"{_digest(compiler, options)}.so"
+    kept = cache_folder() / f"{_digest(compiler, options)}.so"
     if kept.exists():
         _register(kept, dtype)
         return
@@ -96,11 +98,6 @@ def _compiler() -> str:
     if found is None:
         raise RuntimeError(f"no C++ compiler is found ({', '.join(names)})")
     return found
-
-
-def _folder() -> pathlib.Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache) / "posattn_jax"
 
 
 def _digest(compiler: str, options: list[str]) -> str:

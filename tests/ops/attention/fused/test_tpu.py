@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import api, relative_attention
+from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.fused.lines import Lines
 from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
 from posattn_jax.ops.attention.loop import attend
-from posattn_jax.ops.attention.problem import Block
 from tests.ops.attention.attention_suite import B, LocalSuite, make_inputs
 from tests.support.slow import slow
 

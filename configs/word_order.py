@@ -1,0 +1,73 @@
+"""Word order of any text: is a sentence as written, are two neighbouring words swapped, or is it shuffled?
+
+python launch/english_text.py FROM data/english   (what FROM holds: see there; or any text, a sentence a line)
+python -m posattn_jax.main --config=configs/word_order.py:composite --workdir=runs/NAME \
+    --config.data.dir=data/english/train --config.data.validation_dir=data/english/validation
+python -m posattn_jax.main --config=configs/word_order.py --mode=sweep --workdir=runs/word_order ...
+Hardware and time: one CPU core; 100 updates of composite take about 40 CPU seconds (on a crowded machine): a run an
+estimated 15 minutes with its evaluations, the sweep of 30 runs 7 hours. Expected validation accuracy: of none 1 / 3, by
+construction; the others have not been run.
+composite (also ""), none, absolute, fixed, dynamic, rposnet; tiny (tests).
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import common, common_bert
+from configs.common_mixers import mixing
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import change, part
+from posattn_jax.data.words import Words
+from posattn_jax.tasks.word_order import WordOrder
+
+LABELS = {name: common_bert.LABELS[name] for name in common_bert.FIVE} | {"rposnet": "rPosNet + abs position"}
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """A BERT of three blocks with one of `LABELS`."""
+    is_tiny = variant == "tiny"
+    config = common_bert.get_config("bert_tiny", "tiny" if is_tiny else "none")
+    config.task = part(WordOrder)
+    if is_tiny:
+        config.data = part(Words, vocabulary_size=50, length=16)
+        return config
+    if (variant or "composite") not in LABELS:
+        raise ValueError(f'config variant "{variant}": expected nothing, {", ".join(LABELS)} or tiny')
+    config.data = part(Words, vocabulary_size=4096, length=32)
+    config.train.update(total_steps=2000, batch_size=32, eval_steps=1000)
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule.warmup_steps = 200
+    return change(config, fields(variant or "composite"))
+
+
+def fields(name: str) -> dict[str, Any]:
+    """What one of `LABELS` is, whichever it starts from; rPosNet looks as far as the kernels, eight tokens."""
+    is_mixer = name == "rposnet"
+    model: Any = common_bert.get_config("bert_tiny", "absolute" if is_mixer else name).model
+    attention = model.block.attention
+    if is_mixer:
+        own: dict[str, Any] = {"context": 8, "own_positions": True, "layer_norm_epsilon": 1e-12}
+        attention = mixing(name, attention.num_heads, attention.dropout_rate, **own)
+    return {common.ATTENTION: attention, "model.absolute_positions": model.absolute_positions}
+
+
+def sweep(variant: str = "") -> Plan:
+    """Chang 2021, section 2.3: attention by content alone gives a token the same output whatever the order.
+
+    Without positions a third is right, by construction; the other hypotheses are section 3.3's on GLUE, and whether
+    weights of positions alone do as well.
+    """
+    claims = (
+        ("Absolute positions give a higher accuracy than none", "absolute", "none"),
+        ("Composite attention gives a higher accuracy than absolute positions", "composite", "absolute"),
+        ("Composite attention gives a higher accuracy than fixed convolutions", "composite", "fixed"),
+        ("Composite attention gives a higher accuracy than dynamic convolutions", "composite", "dynamic"),
+        ("rPosNet gives a higher accuracy than absolute positions in attention", "rposnet", "absolute"),
+    )
+    return Plan(
+        "Which attention tells whether words are in their order?",
+        tuple(Treatment(name, label, fields(name)) for name, label in LABELS.items()),
+        tuple(Hypothesis(*claim, "greater") for claim in claims),
+        epoch="last",
+    )

@@ -1,0 +1,90 @@
+"""Tries the fused kernel on this device, and shows what earlier trials have found.
+
+  python -m posattn_jax.benchmarks.selfcheck [--shapes=2d64,1d1024] [--half=8] [--heads=8] [--head_dims=64]
+      [--dtypes=bfloat16] [--seconds=180] [--renew]
+
+"auto" uses the kernel in the cases for which a trial found it right and the fastest. On a GPU it makes a missing trial
+itself. On a TPU this command has to, before a training takes the device. Each trial runs in a process of its own.
+Verdicts are files in `~/.cache/posattn_jax/fused` ($XDG_CACHE_HOME moves it): please send us those of your device. Exit
+codes: 0 done, 2 wrong input or no device with such a kernel.
+"""
+
+import sys
+
+from absl import flags
+
+from posattn_jax.benchmarks.shapes import parse_shape
+from posattn_jax.ops.attention.fused import trial
+from posattn_jax.ops.attention.fused.layout import KERNELS
+from posattn_jax.system import command_line
+from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json
+
+PARTS = ("key", "relative_encoding", "content_bias", "position_bias", "sigma")  # as the span paper's layers have
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags, unparsed, apart from those of any other command."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    flags.DEFINE_list("shapes", ["2d64", "1d1024"], "Grids, as 2d64x32.", **own)
+    flags.DEFINE_integer("half", 8, "The half-span in every dimension.", lower_bound=1, **own)
+    flags.DEFINE_integer("heads", 8, "Heads.", lower_bound=1, **own)
+    flags.DEFINE_list("head_dims", ["64"], "Features a head.", **own)
+    flags.DEFINE_list("dtypes", ["bfloat16"], "Of the features.", **own)
+    flags.DEFINE_float("seconds", trial.SECONDS, "For a trial; then the kernel hangs.", **own)
+    flags.DEFINE_bool("renew", False, "Try what has a verdict, too.", **own)
+    flags.DEFINE_bool("help", False, "Show this.", **own)
+    return values
+
+
+def cases(options: flags.FlagValues) -> list[trial.Case]:
+    """What is tried."""
+    if not all(each.isdecimal() and int(each) > 0 for each in options.head_dims):
+        raise InputError(f"--head_dims={','.join(options.head_dims)}: expected numbers of at least 1")
+    for dtype in options.dtypes:
+        if dtype not in ("bfloat16", "float32"):
+            raise InputError(f"--dtypes={dtype}: expected bfloat16 or float32")
+    shapes = [parse_shape(name) for name in options.shapes]
+    return [
+        trial.Case(shape, tuple(min(options.half, size - 1) for size in shape), options.heads, int(d), dtype, PARTS)
+        for shape in shapes
+        for d in options.head_dims
+        for dtype in options.dtypes
+    ]
+
+
+def main(argv: list[str], platforms: tuple[str, ...] = tuple(KERNELS)) -> int:
+    """Tries, and prints a line for every verdict that is kept."""
+    options = command_line.parse(define_flags(), argv)
+    if options.help:
+        print(f"{__doc__}\n{options.get_help()}")
+        return 0
+    folder = cache_folder() / "fused"
+    asked, machine = cases(options), trial.machine_apart()  # a TPU is this process's alone, or a trial's
+    if machine["platform"] in platforms:
+        for case in asked:
+            if options.renew or trial.kept(case, machine) is None:
+                print(f"trying {_named(case._asdict())} ...", flush=True)
+                trial.keep(case, trial.tried(case, options.seconds), machine)
+    for path in sorted(folder.glob("*.json")):
+        found = read_json(path)
+        verdict = found["verdict"]
+        print(f"{found['device']}, jax {found['jax']}: {_named(found['case'])}:")
+        print(f"  {verdict['outcome']} ({verdict['reason']})")
+        print(f"  {path}")
+    if machine["platform"] not in platforms:
+        raise InputError(f"no fused kernel for platform {machine['platform']}: expected one of {', '.join(platforms)}")
+    return 0
+
+
+def _named(case: dict) -> str:
+    return (
+        f"{' x '.join(map(str, case['grid_shape']))}, half-span {' x '.join(map(str, case['half']))}, "
+        f"{case['num_heads']} heads of {case['head_dim']}, {case['dtype']}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, sys.argv))

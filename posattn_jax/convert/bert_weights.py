@@ -1,0 +1,204 @@
+"""Hugging Face's BERT: `BertModel`, and the heads of `BertForPreTraining` and `BertForSequenceClassification`."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from posattn_jax.convert import files, tensors
+from posattn_jax.convert.blocks import activation_name, activation_of, blocks, check_alike, entries, fields_of
+from posattn_jax.convert.files import Weights
+from posattn_jax.convert.tensors import Entry, linear, norm, same, shapes_of
+from posattn_jax.models.bert import Bert
+from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.system.errors import InputError
+
+EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
+HEADS = ("pooler", "transform", "head")
+# What may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
+SPARE = r".*embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*|(classifier|qa_outputs)\..*"
+
+
+def bert(path: str | pathlib.Path) -> tuple[Bert, dict[str, Any]]:
+    """A BERT as Hugging Face's `transformers` saves it.
+
+      encoder, params = convert.bert("folder")
+      features = encoder.apply({"params": params["encoder"]}, tokens, segments=segments, key_mask=tokens != pad_id)
+
+    Args:
+      path: a folder with model.safetensors and config.json, or such a file beside a config.json.
+
+    Returns:
+      The encoder, and {"encoder": its parameters}, with those of heads that the file has: "pooler" and "head" of
+      `SequenceClassifier(encoder, num_outputs)`; "transform", "norm" and "bias" of `MaskedLanguageModel(encoder)`. What
+      else the file has is left out, and told by a warning.
+
+    Raises:
+      InputError: no such file, another model than a BERT, or tensors that are missing, of another shape, or unknown.
+    """
+    return of_weights(files.read(path))
+
+
+def is_bert(weights: Weights) -> bool:
+    """Whether a file has the embeddings of a BERT."""
+    return any(name.endswith(EMBEDDINGS) for name in weights.tensors)
+
+
+def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
+    """As `bert`, of a file that has been read."""
+    config, where = weights.config, weights.path
+    if not is_bert(weights):
+        raise InputError(f"{where}: no BERT: it has no {EMBEDDINGS}")
+    if not config:
+        raise InputError(f"{where.with_name(files.CONFIG)} is missing: it says num_attention_heads")
+    for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if config.get(name, only) != only:
+            raise InputError(f"{where.with_name(files.CONFIG)}: {name}={config[name]!r}: expected {only!r}")
+    # As TensorFlow had called them, in files that are older than PyTorch's names.
+    renamed = {_renamed(name): tensor for name, tensor in weights.tensors.items()}
+    weights = Weights(where, renamed, config)
+    prefix = next(name for name in renamed if name.endswith(EMBEDDINGS)).removesuffix(EMBEDDINGS)
+    encoder = _encoder(weights, prefix)
+    heads = [head for head, module in _modules(prefix).items() if f"{module}.weight" in renamed]
+    if "pooler" not in heads:  # a head without it tells of every token
+        heads = [head for head in heads if head != "head"]
+    if "transform" in heads and encoder.blocks[0].activation is not exact_gelu:
+        raise InputError(f'{where}: hidden_act="{config["hidden_act"]}": expected "gelu" with cls.predictions')
+    num_outputs = weights.shape("classifier.weight")[0] if "head" in heads else 0
+    shapes = _shapes(where, encoder, heads, num_outputs)
+    return encoder, tensors.take(_entries(encoder, heads, prefix), shapes, renamed, where, SPARE)
+
+
+def save_bert(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], **config: Any) -> pathlib.Path:
+    """Writes model.safetensors and config.json of a BERT, as `transformers` reads them.
+
+    Args:
+      folder: made where it is missing.
+      encoder: with absolute positions, content terms alone, and what else `bert` gives.
+      params: as `bert` returns them, with some heads or none.
+      **config: what else config.json is to say, such as id2label.
+
+    Returns:
+      The path of model.safetensors.
+
+    Raises:
+      InputError: an encoder that is not such a BERT, or parameters that have no name there.
+    """
+    fields = fields_of(encoder.blocks)
+    check_alike(encoder, _nearest(encoder), "a BERT of Hugging Face")
+    heads = [head for head in HEADS if head in params]
+    named = {"transform": "BertForPreTraining", "head": "BertForSequenceClassification"}
+    architecture = next((name for head, name in named.items() if head in heads), "BertModel")
+    prefix = "" if architecture == "BertModel" else "bert."
+    about = {
+        "architectures": [architecture],
+        "model_type": "bert",
+        "vocab_size": encoder.vocabulary_size,
+        "hidden_size": encoder.width,
+        "num_hidden_layers": fields["num_blocks"],
+        "num_attention_heads": fields["num_heads"],
+        "intermediate_size": fields["mlp_dim"],
+        "hidden_act": activation_name(fields["activation"]),
+        "hidden_dropout_prob": encoder.dropout_rate,
+        "attention_probs_dropout_prob": fields["attention_dropout_rate"],
+        "max_position_embeddings": encoder.max_length,
+        "type_vocab_size": encoder.num_segments,
+        "layer_norm_eps": encoder.layer_norm_epsilon,
+    }
+    return files.write(folder, tensors.give(_entries(encoder, heads, prefix), params), about | config)
+
+
+def _renamed(name: str) -> str:
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _encoder(weights: Weights, prefix: str) -> Bert:
+    """What the shapes of a file, and the config beside it, say; the defaults are those of `BertConfig`."""
+    config, where = weights.config, weights.path
+    vocabulary_size, width = weights.shape(f"{prefix}{EMBEDDINGS}")
+    epsilon, rate = config.get("layer_norm_eps", 1e-12), config.get("hidden_dropout_prob", 0.1)
+    try:
+        return Bert(
+            vocabulary_size,
+            width,
+            blocks(
+                weights.count(f"{prefix}encoder.layer."),
+                norm="post",
+                num_heads=config.get("num_attention_heads", 12),
+                mlp_dim=weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight")[0],
+                activation=activation_of(config, where.with_name(files.CONFIG)),
+                layer_norm_epsilon=epsilon,
+                dropout_rate=rate,
+                attention_dropout_rate=config.get("attention_probs_dropout_prob", 0.1),
+            ),
+            max_length=weights.shape(f"{prefix}embeddings.position_embeddings.weight")[0],
+            num_segments=weights.shape(f"{prefix}embeddings.token_type_embeddings.weight")[0],
+            dropout_rate=rate,
+            layer_norm_epsilon=epsilon,
+        )
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{where.with_name(files.CONFIG)}: {error}") from error
+
+
+def _nearest(encoder: Bert) -> Bert:
+    """The BERT of Hugging Face's that is nearest to one of ours."""
+    epsilon = {"layer_norm_epsilon": encoder.layer_norm_epsilon}
+    made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True})
+    sizes = {"max_length": encoder.max_length, "num_segments": encoder.num_segments}
+    return Bert(encoder.vocabulary_size, encoder.width, made, **sizes, **epsilon)
+
+
+def _modules(prefix: str) -> dict[str, str]:
+    """The linear map that each head has."""
+    return {"pooler": f"{prefix}pooler.dense", "transform": "cls.predictions.transform.dense", "head": "classifier"}
+
+
+def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
+    """Of the encoder and of some heads."""
+    embeddings = f"{prefix}embeddings"
+    found = [
+        same("encoder/token_embedding/embedding", f"{prefix}{EMBEDDINGS}"),
+        same("encoder/segment_embedding/embedding", f"{embeddings}.token_type_embeddings.weight"),
+        same("encoder/position_embedding/embedding", f"{embeddings}.position_embeddings.weight"),
+        *norm("encoder/embedding_norm", f"{embeddings}.LayerNorm"),
+    ]
+    for i, block in enumerate(encoder.blocks):
+        layer = f"{prefix}encoder.layer.{i}"
+        found += entries(
+            f"encoder/blocks_{i}",
+            block.attention.num_heads,
+            use_bias=True,
+            projections=tuple(f"{layer}.attention.self.{name}" for name in ("query", "key", "value")),
+            output=f"{layer}.attention.output.dense",
+            attention_norm=f"{layer}.attention.output.LayerNorm",
+            hidden=f"{layer}.intermediate.dense",
+            feed_forward=f"{layer}.output.dense",
+            feed_forward_norm=f"{layer}.output.LayerNorm",
+        )
+    modules = _modules(prefix)
+    for head in heads:
+        found += linear(head, modules[head])
+    if "transform" in heads:
+        found += [*norm("norm", "cls.predictions.transform.LayerNorm"), same("bias", "cls.predictions.bias")]
+    return found
+
+
+def _shapes(where: pathlib.Path, encoder: Bert, heads: Sequence[str], num_outputs: int) -> dict[str, Any]:
+    """Of the parameters of the encoder and of some heads."""
+    width, vocabulary_size = encoder.width, encoder.vocabulary_size
+
+    def linear_map(features: int):
+        return {"kernel": of(width, features), "bias": of(features)}
+
+    def of(*sizes: int):
+        return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+    own = {"pooler": linear_map(width), "transform": linear_map(width), "head": linear_map(num_outputs)}
+    shapes = {"encoder": shapes_of(where, encoder.init, jnp.zeros((1, 1), jnp.int32))} | {h: own[h] for h in heads}
+    if "transform" in heads:
+        shapes |= {"norm": {"scale": of(width), "bias": of(width)}, "bias": of(vocabulary_size)}
+    return shapes

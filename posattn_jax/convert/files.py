@@ -1,0 +1,101 @@
+"""Files of weights: safetensors, and NumPy's .npz; nothing in them is executed."""
+
+import dataclasses
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from posattn_jax.convert.tensors import Tensors
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json, write_atomically, write_json
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder of Hugging Face's
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The tensors of a file, and what lies beside it.
+
+    Attributes:
+      path: of the file.
+      tensors: by name.
+      config: what the config.json beside it says; {}: there is none.
+    """
+
+    path: pathlib.Path
+    tensors: Tensors
+    config: dict[str, Any]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor; InputError where it is missing."""
+        if name not in self.tensors:
+            raise InputError(f"{self.path}: {name} is missing")
+        return tuple(self.tensors[name].shape)
+
+    def count(self, before: str, after: str = ".") -> int:
+        """One more than the largest number that stands in a name between these."""
+        numbers = [name.removeprefix(before).partition(after)[0] for name in self.tensors if name.startswith(before)]
+        return max((int(each) + 1 for each in numbers if each.isdecimal()), default=0)
+
+
+def read(given: str | pathlib.Path) -> Weights:
+    """A file, or the one of a folder; InputError where there is none, or it is damaged."""
+    path = _find(pathlib.Path(given))
+    try:
+        tensors = _npz(path) if path.suffix == ".npz" else _safetensors().numpy.load_file(path)
+    except InputError:
+        raise
+    except Exception as error:  # SafetensorError, OSError, BadZipFile, ValueError: whatever is wrong with the file
+        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    config = read_json(path.with_name(CONFIG)) or {}
+    if not isinstance(config, dict):
+        raise InputError(f"{path.with_name(CONFIG)}: expected an object")
+    return Weights(path, tensors, config)
+
+
+def write(folder: str | pathlib.Path, tensors: Tensors, config: dict[str, Any]) -> pathlib.Path:
+    """Writes model.safetensors, and what there is of a config.json, as Hugging Face's libraries read them."""
+    path = pathlib.Path(folder, WEIGHTS)
+    data = _safetensors().numpy.save(dict(tensors), metadata={"format": "pt"})
+    write_atomically(path, lambda file: file.write(data))
+    if config:
+        write_json(path.with_name(CONFIG), config)
+    return path
+
+
+def write_npz(folder: str | pathlib.Path, tensors: Tensors) -> pathlib.Path:
+    """Writes model.npz."""
+    path = pathlib.Path(folder, "model.npz")
+    write_atomically(path, lambda file: np.savez(file, **tensors))
+    return path
+
+
+def _find(path: pathlib.Path) -> pathlib.Path:
+    if not path.is_dir():
+        if path.suffix not in (".safetensors", ".npz"):
+            raise InputError(f"{path}: expected a .safetensors, an .npz, or a folder with one")
+        return path
+    found = sorted(each for each in path.iterdir() if each.suffix in (".safetensors", ".npz"))
+    if path / WEIGHTS in found:
+        return path / WEIGHTS
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found) or "none"
+        raise InputError(f"{path}: expected {WEIGHTS}, or one other .safetensors or .npz, and there is {names}")
+    return found[0]
+
+
+def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: is no .npz")
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def _safetensors():
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise InputError('weights of others need the extra "convert": pip install posattn_jax[convert]') from error
+    return safetensors

@@ -1,0 +1,137 @@
+"""Which tensors of others are which of our parameters, in both directions."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.system.errors import InputError
+
+_logger = logging.getLogger(__name__)
+Tensors = Mapping[str, np.ndarray]
+MOST = 8  # tensors that an error lists
+
+
+class Entry(NamedTuple):
+    """Some of our parameters, and the tensors that are the same numbers.
+
+    Attributes:
+      ours: the paths of the parameters, with slashes.
+      theirs: the names of the tensors.
+      pack: tensors, in this order -> parameters.
+      unpack: parameters -> tensors.
+    """
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    pack: Callable[..., Sequence[np.ndarray]]
+    unpack: Callable[..., Sequence[np.ndarray]]
+
+
+def one(ours: str, theirs: str, pack: Callable, unpack: Callable) -> Entry:
+    """A parameter and a tensor."""
+    return Entry((ours,), (theirs,), lambda tensor: [pack(tensor)], lambda array: [unpack(array)])
+
+
+def same(ours: str, theirs: str) -> Entry:
+    """A parameter that is a tensor as it is."""
+    return one(ours, theirs, lambda tensor: tensor, lambda array: array)
+
+
+def without_first(ours: str, theirs: str) -> Entry:
+    """A parameter that is a tensor without its first axis, which is 1."""
+    return one(ours, theirs, lambda tensor: tensor[0], lambda array: array[None])
+
+
+def linear(ours: str, theirs: str) -> list[Entry]:
+    """A linear map: PyTorch's weights are [out, in]."""
+    return [
+        one(f"{ours}/kernel", f"{theirs}.weight", np.transpose, np.transpose),
+        same(f"{ours}/bias", f"{theirs}.bias"),
+    ]
+
+
+def norm(ours: str, theirs: str) -> list[Entry]:
+    """A layer norm."""
+    return [same(f"{ours}/scale", f"{theirs}.weight"), same(f"{ours}/bias", f"{theirs}.bias")]
+
+
+def take(entries: Sequence[Entry], shapes: Any, tensors: Tensors, where: Any, spare: str = "") -> dict[str, Any]:
+    """The parameters that the tensors of a file are, in float32.
+
+    Args:
+      entries: of all parameters.
+      shapes: the tree of their shapes.
+      tensors: of the file.
+      where: the file, for messages.
+      spare: matches the names of tensors that may be left out, which is told; of all others there must be an entry.
+
+    Raises:
+      InputError: a tensor is missing, has another shape, or has no place here: it lists them.
+    """
+    flat = flax.traverse_util.flatten_dict(shapes, sep="/")
+    expected = _shapes_of_theirs(entries, flat)
+    wrong = [
+        f"{name} is {_shape(tensors[name]) if name in tensors else 'missing'}, expected {shape}"
+        for name, shape in expected.items()
+        if name not in tensors or _shape(tensors[name]) != shape
+    ]
+    left_out = {name: _shape(tensor) for name, tensor in tensors.items() if name not in expected}
+    wrong += [f"{name} {shape} has no place here" for name, shape in left_out.items() if not re.fullmatch(spare, name)]
+    if wrong:
+        raise InputError(f"{where}: {_listed(wrong)}")
+    if left_out:
+        _logger.warning("%s: left out: %s", where, ", ".join(f"{name} {shape}" for name, shape in left_out.items()))
+    taken: dict[str, Any] = {}
+    for entry in entries:
+        arrays = entry.pack(*(np.asarray(tensors[name], np.float32) for name in entry.theirs))
+        taken |= {path: jnp.asarray(array) for path, array in zip(entry.ours, arrays, strict=True)}
+    assert taken.keys() == flat.keys(), taken.keys() ^ flat.keys()
+    return flax.traverse_util.unflatten_dict(taken, sep="/")
+
+
+def give(entries: Sequence[Entry], params: Any) -> dict[str, np.ndarray]:
+    """The tensors that parameters are; InputError lists those that have no name there, or are missing."""
+    flat = {path: np.asarray(array) for path, array in flax.traverse_util.flatten_dict(params, sep="/").items()}
+    known = {path for entry in entries for path in entry.ours}
+    foreign = [f"{path} {_shape(array)}" for path, array in flat.items() if path not in known]
+    if foreign:
+        raise InputError(f"there is no name for {_listed(foreign)}")
+    if missing := sorted(known - flat.keys()):
+        raise InputError(f"there are no parameters {_listed(missing)}")
+    tensors: dict[str, np.ndarray] = {}
+    for entry in entries:
+        arrays = entry.unpack(*(flat[path] for path in entry.ours))
+        tensors |= {name: np.ascontiguousarray(array) for name, array in zip(entry.theirs, arrays, strict=True)}
+    return tensors
+
+
+def _shapes_of_theirs(entries: Sequence[Entry], shapes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of the entries, from those of our parameters."""
+    found: dict[str, tuple[int, ...]] = {}
+    for entry in entries:
+        zeros = (np.broadcast_to(np.float32(0), shapes[path].shape) for path in entry.ours)
+        found |= {name: _shape(array) for name, array in zip(entry.theirs, entry.unpack(*zeros), strict=True)}
+    return found
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(array.shape)
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f"; and {len(items) - MOST} more" if len(items) > MOST else ""
+    return "; ".join(items[:MOST]) + more
+
+
+def shapes_of(where: Any, init: Callable[..., Any], *args: Any) -> Any:
+    """The shapes of the parameters that a module would have; InputError where its fields do not fit together."""
+    try:
+        return jax.eval_shape(lambda: init(jax.random.key(0), *args))["params"]
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error

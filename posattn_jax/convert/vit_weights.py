@@ -1,0 +1,239 @@
+"""Vision transformers (Dosovitskiy 2021) of Hugging Face, timm and big_vision."""
+
+import dataclasses
+import math
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+
+from posattn_jax.axes import Shape
+from posattn_jax.convert import files, tensors
+from posattn_jax.convert.blocks import activation_name, activation_of, blocks, check_alike, fields_of
+from posattn_jax.convert.files import Weights
+from posattn_jax.convert.vit_names import NAMES, Format, modern
+from posattn_jax.models.vit import VisionTransformer
+from posattn_jax.nn.gating import exact_gelu, tanh_gelu
+from posattn_jax.system.errors import InputError
+
+# What the files do not say: how the library's own vision transformers are made.
+OWN: dict[Format, dict[str, Any]] = {
+    "hugging_face": {},
+    "timm": {"activation": exact_gelu, "layer_norm_epsilon": 1e-6},
+    "big_vision": {"activation": tanh_gelu, "layer_norm_epsilon": 1e-6, "use_bias": True},
+}
+
+
+def vit(path: str | pathlib.Path, num_heads: int | None = None) -> tuple[VisionTransformer, dict[str, Any]]:
+    """A vision transformer as Hugging Face's `transformers`, timm or big_vision save it.
+
+      model, params = convert.vit("folder")
+      logits = model.apply({"params": params}, pixels.reshape(b, 224 * 224, 3), (224, 224))
+
+    Args:
+      path: a folder with a .safetensors or an .npz, or such a file; Hugging Face's beside its config.json.
+      num_heads: h, which timm's files do not say.
+
+    Returns:
+      The model, without a head where the file has none, and its parameters. What else the file has is left out, and
+      told by a warning.
+
+    Raises:
+      InputError: no such file, another model, tensors that are missing, of another shape, or unknown, or a number of
+        heads that is missing or not the file's.
+    """
+    return of_weights(files.read(path), num_heads)
+
+
+def format_of(weights: Weights) -> Format | None:
+    """Whose names the tensors of a file have; None: it is no vision transformer."""
+    return next(
+        (each for each, names in NAMES.items() if any(n.endswith(names.patches) for n in weights.tensors)), None
+    )
+
+
+def of_weights(weights: Weights, num_heads: int | None = None) -> tuple[VisionTransformer, dict[str, Any]]:
+    """As `vit`, of a file that has been read."""
+    name = format_of(weights)
+    if name is None:
+        expected = " or ".join(names.patches for names in NAMES.values())
+        raise InputError(f"{weights.path}: no vision transformer: it has no {expected}")
+    if name == "big_vision":
+        weights = dataclasses.replace(weights, tensors=modern(weights.tensors))
+    names = NAMES[name]
+    prefix = next(each for each in weights.tensors if each.endswith(names.patches)).removesuffix(names.patches)
+    fields, num_rows, num_channels = _READERS[name](weights, prefix)
+    says = fields.pop("num_heads") or num_heads
+    if says is None:
+        raise InputError(f"{weights.path}: does not say how many heads it has: expected num_heads")
+    if num_heads not in (None, says):
+        raise InputError(f"num_heads={num_heads}: {weights.path} has {says}")
+    model = _transformer(num_heads=says, **fields | OWN[name])
+    shapes = _shapes(weights.path, model, num_rows, num_channels)
+    return model, tensors.take(names.entries(model, prefix), shapes, weights.tensors, weights.path, names.spare)
+
+
+def save_vit(
+    folder: str | pathlib.Path,
+    model: VisionTransformer,
+    params: dict[str, Any],
+    grid_shape: Shape,
+    names: Format = "hugging_face",
+    **config: Any,
+) -> pathlib.Path:
+    """Writes a vision transformer by the names that others have for its tensors.
+
+    Args:
+      folder: made where it is missing.
+      model: without norms of patches, with absolute positions, content terms alone, and what else `vit` gives.
+      params: of the model.
+      grid_shape: the height and width of its images.
+      names: "hugging_face": model.safetensors and config.json; "timm": model.safetensors; "big_vision": model.npz.
+      **config: what else config.json is to say, such as id2label.
+
+    Returns:
+      The path of the weights.
+
+    Raises:
+      InputError: a model that is none of the format's, parameters that have no name there, or no such format.
+    """
+    if names not in NAMES:
+        raise InputError(f'names="{names}": expected {", ".join(NAMES)}')
+    if config and names != "hugging_face":
+        raise InputError(f'{next(iter(config))}: expected nothing more with names="{names}"')
+    if len(model.patch_shape) != 2:
+        raise InputError(f"patch_shape={model.patch_shape}: expected two sizes")
+    fields = _fields(model)
+    try:
+        grid = model.token_grid(grid_shape)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    pooling = "mean" if names == "big_vision" and model.pooling != "class" else "class"
+    check_alike(model, _transformer(**fields | OWN[names] | {"pooling": pooling}), names)
+    num_rows = len(params["position_embedding"])
+    if num_rows != math.prod(grid) + (pooling == "class"):
+        raise InputError(f"grid_shape={tuple(grid_shape)}: {math.prod(grid)} patches, and {num_rows} positions")
+    if names == "hugging_face":
+        num_channels = params["embed"]["kernel"].shape[0] // math.prod(model.patch_shape)
+        config = _hugging_face_config(model, tuple(grid_shape), num_channels) | config
+    prefix = {"hugging_face": "vit." if model.num_classes else "", "timm": "", "big_vision": "params/"}[names]
+    given = tensors.give(NAMES[names].entries(model, prefix), params)
+    return files.write_npz(folder, given) if names == "big_vision" else files.write(folder, given, config)
+
+
+def _transformer(
+    *,
+    num_classes: int,
+    width: int,
+    patch_shape: tuple[int, ...],
+    pooling: str,
+    layer_norm_epsilon: float,
+    dropout_rate: float = 0.0,
+    **of_blocks: Any,
+) -> VisionTransformer:
+    rate = {"dropout_rate": dropout_rate, "layer_norm_epsilon": layer_norm_epsilon}
+    made = blocks(**of_blocks | rate | {"norm": "pre"})
+    return VisionTransformer(num_classes, width, made, patch_shape, pooling, patch_norms=False, **rate)
+
+
+def _fields(model: VisionTransformer) -> dict[str, Any]:
+    """The fields of `_transformer` that make the nearest to a model."""
+    names = ("num_classes", "width", "patch_shape", "pooling", "layer_norm_epsilon", "dropout_rate")
+    return fields_of(model.blocks) | {name: getattr(model, name) for name in names}
+
+
+def _of_hugging_face(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
+    config, where = weights.config, weights.path.with_name(files.CONFIG)
+    if not config:
+        raise InputError(f"{where} is missing: it says num_attention_heads")
+    if config.get("model_type", "vit") != "vit":
+        raise InputError(f'{where}: model_type={config["model_type"]!r}: expected "vit"')
+    layer = f"{prefix}encoder.layer.0"
+    width, num_channels, *patch_shape = weights.shape(f"{prefix}{NAMES['hugging_face'].patches}")
+    fields = {
+        "num_classes": weights.shape("classifier.weight")[0] if "classifier.weight" in weights.tensors else 0,
+        "width": width,
+        "patch_shape": tuple(patch_shape),
+        "pooling": "class",
+        "num_blocks": weights.count(f"{prefix}encoder.layer."),
+        "num_heads": config.get("num_attention_heads", 12),
+        "mlp_dim": weights.shape(f"{layer}.intermediate.dense.weight")[0],
+        "use_bias": f"{layer}.attention.attention.query.bias" in weights.tensors,
+        "activation": activation_of(config, where),
+        "layer_norm_epsilon": config.get("layer_norm_eps", 1e-12),
+        "dropout_rate": config.get("hidden_dropout_prob", 0.0),
+        "attention_dropout_rate": config.get("attention_probs_dropout_prob", 0.0),
+    }
+    return fields, weights.shape(f"{prefix}embeddings.position_embeddings")[1], num_channels
+
+
+def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
+    head = f"{prefix}head.weight"
+    width, num_channels, *patch_shape = weights.shape(f"{prefix}{NAMES['timm'].patches}")
+    fields = {
+        "num_classes": weights.shape(head)[0] if head in weights.tensors else 0,
+        "width": width,
+        "patch_shape": tuple(patch_shape),
+        "pooling": "class",
+        "num_blocks": weights.count(f"{prefix}blocks."),
+        "num_heads": None,
+        "mlp_dim": weights.shape(f"{prefix}blocks.0.mlp.fc1.weight")[0],
+        "use_bias": f"{prefix}blocks.0.attn.qkv.bias" in weights.tensors,
+    }
+    num_rows = weights.shape(f"{prefix}pos_embed")[1]
+    if round(num_rows**0.5) ** 2 == num_rows:
+        raise InputError(f"{weights.path}: pos_embed has {num_rows} rows: expected one for the class token, too")
+    return fields, num_rows, num_channels
+
+
+def _of_big_vision(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
+    head, layer = f"{prefix}head/kernel", f"{prefix}Transformer/encoderblock_0"
+    *patch_shape, num_channels, width = weights.shape(f"{prefix}{NAMES['big_vision'].patches}")
+    has_token = f"{prefix}cls" in weights.tensors
+    fields = {
+        "num_classes": weights.shape(head)[1] if head in weights.tensors else 0,
+        "width": width,
+        "patch_shape": tuple(patch_shape),
+        "pooling": "class" if has_token else "mean",
+        "num_blocks": weights.count(f"{prefix}Transformer/encoderblock_", "/"),
+        "num_heads": weights.shape(f"{layer}/MultiHeadDotProductAttention_0/query/kernel")[1],
+        "mlp_dim": weights.shape(f"{layer}/MlpBlock_0/Dense_0/kernel")[1],
+    }
+    return fields, weights.shape(f"{prefix}pos_embedding")[1] + has_token, num_channels
+
+
+_READERS = {"hugging_face": _of_hugging_face, "timm": _of_timm, "big_vision": _of_big_vision}
+
+
+def _shapes(where: pathlib.Path, model: VisionTransformer, num_rows: int, num_channels: int) -> Any:
+    """Of the parameters of a model with so many positions; in which rows these stand does not matter."""
+    height, width = model.patch_shape
+    grid_shape = ((num_rows - (model.pooling == "class")) * height, width)
+    pixels = jnp.zeros((1, math.prod(grid_shape), num_channels))
+    return tensors.shapes_of(where, model.init, pixels, grid_shape)
+
+
+def _hugging_face_config(model: VisionTransformer, grid_shape: tuple[int, ...], num_channels: int) -> dict[str, Any]:
+    fields = _fields(model)
+    return {
+        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
+        "model_type": "vit",
+        "image_size": _side(grid_shape),
+        "patch_size": _side(model.patch_shape),
+        "num_channels": num_channels,
+        "hidden_size": model.width,
+        "num_hidden_layers": fields["num_blocks"],
+        "num_attention_heads": fields["num_heads"],
+        "intermediate_size": fields["mlp_dim"],
+        "hidden_act": activation_name(fields["activation"]),
+        "hidden_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": fields["attention_dropout_rate"],
+        "layer_norm_eps": model.layer_norm_epsilon,
+        "qkv_bias": fields["use_bias"],
+        "num_labels": model.num_classes or 2,
+    }
+
+
+def _side(sizes: tuple[int, ...]) -> int | list[int]:
+    """One number where both are the same."""
+    return sizes[0] if len(set(sizes)) == 1 else list(sizes)

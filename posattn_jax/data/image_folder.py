@@ -1,0 +1,102 @@
+"""A folder of image files, of which each class has a folder of its own."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from posattn_jax.data import image_files, own
+from posattn_jax.data.images import ImageSet
+from posattn_jax.data.own_images import NamedImages, OwnImages
+from posattn_jax.data.remembered import Files, below
+from posattn_jax.system.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFolder(OwnImages):
+    """PNG, JPEG and WebP files of any size in FOLDER/CLASS; or in FOLDER/train/CLASS, and in val and test likewise.
+
+    Each is read as for `--mode=predict`: see `image_files.read`. The classes are the folders of the train part.
+
+    Attributes:
+      dir: the folder. Without a val it is divided by the run's seed.
+      height, width, channels: of an image as a model meets it; 1 channel is grey.
+      layout: "2d"; "1d": the row-major sequence of pixels.
+      pool: height and width are mean-pooled by this factor.
+      mean, deviation: of each channel, or one of all: a model meets (x - mean) / deviation, x from 0 to 1.
+      malformed: whether files that cannot be read, or are in no class's folder, are refused, or skipped.
+      validation_limit: judge by the first so many of the validation part; 0: all.
+    """
+
+    dir: str = "data/images"
+    height: int = 64
+    width: int = 64
+    channels: Literal[1, 3] = 3
+    layout: Literal["1d", "2d"] = "2d"
+    pool: int = 1
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[float, ...] = (0.5,)
+    malformed: own.Malformed = "refuse"
+    validation_limit: int = 0
+
+    name: ClassVar[str] = "image folder"
+
+    def __post_init__(self):
+        for name in ("height", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+
+    def parts(self) -> dict[str, pathlib.Path]:
+        folder = pathlib.Path(self.dir)
+        if not folder.is_dir():
+            raise InputError(f"data.dir={folder}: no such folder (expected one with a folder of images for each class)")
+        return own.find_parts(folder) if (folder / "train").is_dir() else {"train": folder}
+
+    def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
+        files = image_files.below(path)
+        if others := sum(each.is_file() for each in path.rglob("*")) - len(files):
+            expected = ", ".join(image_files.SUFFIXES)
+            print(f"{part}: files in {path} that are not read: {others:,}, hidden or not {expected}")
+        found = own.in_order({_class_of(file, path) for file in files} - {""})
+        names = found if known is None else tuple(known["classes"])
+        own.check_labels(names, path)
+        examples = own.sift(self._examples(files, path, names), part, "images", self.malformed)
+        images, labels = zip(*examples, strict=True)
+        print(f"{part}: {len(images):,} images of {len(set(labels))} classes in {path}")
+        return self.lay_out(ImageSet(np.stack(images), np.array(labels), len(names)), names)
+
+    def _examples(
+        self, files: list[pathlib.Path], path: pathlib.Path, names: tuple[str, ...]
+    ) -> Iterator[tuple[np.ndarray, int] | InputError]:
+        """Each image and the number of its label, or what is wrong with the file."""
+
+        def read(file: pathlib.Path) -> tuple[np.ndarray, int] | InputError:
+            label = _class_of(file, path)
+            if label not in names:
+                return InputError(f"{file}: {own.unknown(label, names) if label else f'is in no folder of {path}'}")
+            try:
+                return image_files.read(file, self.height, self.width, self.channels), names.index(label)
+            except InputError as error:
+                return error
+
+        with concurrent.futures.ThreadPoolExecutor() as threads:  # Pillow lets go of the lock
+            yield from threads.map(read, files)
+
+    def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
+        return NamedImages(images, self.layout, self.pool, self.mean, self.deviation, names)
+
+    def files(self) -> Files:
+        paths: list[pathlib.Path] = []
+        with contextlib.suppress(InputError):  # told when it is read
+            paths = [file for path in self.parts().values() for file in image_files.below(path)]
+        return below(pathlib.Path(self.dir), paths)
+
+
+def _class_of(file: pathlib.Path, folder: pathlib.Path) -> str:
+    """The name of the folder in `folder` that a file is in; "": it is in none."""
+    first, *more = file.relative_to(folder).parts
+    return first if more else ""

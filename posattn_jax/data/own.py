@@ -1,0 +1,94 @@
+"""What data of a user's own have in common: their parts, malformed examples, and labels, which a run keeps."""
+
+import pathlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json, write_json
+
+FILE = "own_data.json"  # in a run folder
+MOST_TOLD = 10
+PARTS = {"train": ("train",), "validation": ("val", "valid", "validation", "dev"), "test": ("test",)}
+
+Malformed = Literal["refuse", "skip"]
+Example = TypeVar("Example")
+
+
+def find_parts(path: pathlib.Path, suffixes: Sequence[str] = ("",)) -> dict[str, pathlib.Path]:
+    """Where "train", and if they are there "validation" and "test", lie: `path` is the one file, or has them.
+
+    Raises:
+      InputError: nothing to train on, or a part is there twice.
+    """
+    if path.is_file():
+        return {"train": path}
+    found = {}
+    for part, names in PARTS.items():
+        there = [each for name in names for suffix in suffixes if (each := path / f"{name}{suffix}").exists()]
+        if len(there) > 1:
+            raise InputError(f"data.dir={path}: has {there[0].name} and {there[1].name}: expected one of them")
+        if there:
+            found[part] = there[0]
+    if "train" not in found:
+        expected = ", ".join(f"train{suffix}" for suffix in suffixes)
+        raise InputError(f"data.dir={path}: nothing to train on (expected a file, or a folder with {expected})")
+    return found
+
+
+def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: Malformed) -> list[Example]:
+    """What was read of a part, without what is malformed, which is told.
+
+    Raises:
+      InputError: something is malformed, which is not to be skipped; or nothing is left.
+    """
+    good, wrong = [], []
+    for each in read:
+        (wrong if isinstance(each, InputError) else good).append(each)
+    if wrong and malformed == "refuse":
+        more = f"malformed {what}: {len(wrong):,}, which data.malformed=skip leaves out"
+        raise InputError(f"{wrong[0]} ({more})")
+    for each in wrong[:MOST_TOLD]:
+        print(f"{part}: left out: {each}")
+    if wrong:
+        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, beside {len(good):,}")
+    if not good:
+        raise InputError(f"data.dir: the {part} part has no {what}")
+    return good
+
+
+def in_order(labels: Collection[str]) -> tuple[str, ...]:
+    """The labels, each once: whole numbers by size, others by their letters."""
+    are_numbers = all(label.isdecimal() for label in labels)
+    return tuple(sorted(set(labels), key=(lambda label: (int(label), label)) if are_numbers else str))
+
+
+def check_labels(names: Sequence[str], where: object) -> None:
+    """InputError where there is nothing to be told apart."""
+    if len(names) < 2:
+        only = f' ("{names[0]}")' if names else ""
+        raise InputError(f"{where}: classes: {len(names)}{only}: expected at least 2")
+
+
+def unknown(label: str, names: Sequence[str]) -> str:
+    """What is wrong with a label that nothing was trained on."""
+    some = ", ".join(names[:MOST_TOLD]) + (", ..." if len(names) > MOST_TOLD else "")
+    return f'label "{label}": expected one of the training data, {some}'
+
+
+def keep(workdir: pathlib.Path, about: dict[str, Any]) -> None:
+    """Keeps what a run has to know of its data when they are not there: "classes", the names of its labels, ..."""
+    write_json(workdir / FILE, about)
+
+
+def kept(workdir: pathlib.Path | None) -> dict[str, Any] | None:
+    """What `keep` was given; None: the run has not begun."""
+    return None if workdir is None else read_json(workdir / FILE)
+
+
+def of_run(workdir: pathlib.Path) -> dict[str, Any]:
+    """What `keep` was given; InputError where that is not there."""
+    found = kept(workdir)
+    if found is None:
+        raise InputError(f"--workdir={workdir}: has no {FILE}, which says what its classes are")
+    return found

@@ -1,0 +1,187 @@
+"""Labelled sentences, or pairs of them, of a user's own in TSV, CSV or JSONL, as what a config's `data` can be."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from posattn_jax.data import own, sequences, tables, tokenizer
+from posattn_jax.data.data_set import DataSet, Reading, split
+from posattn_jax.data.remembered import Files, below
+from posattn_jax.data.sequences import Metric, Sentences
+from posattn_jax.data.tokenizer import MASK, Tokenizer
+from posattn_jax.system.errors import InputError
+
+Labelled = tuple[tuple[str, ...], str, str]  # the sentences, the label, and where it stands
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSentences(Sentences):
+    """Sentences of which a run keeps the names of the labels, and for how many examples it is made, too."""
+
+    def keep(self, workdir: pathlib.Path) -> None:
+        """Saves the tokenizer, and these, in the run folder."""
+        super().keep(workdir)
+        own.keep(workdir, {"classes": list(self.names), "num_examples": self.num_ids})
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceFiles(DataSet):
+    """A file, or train, val and test in a folder, each .tsv, .csv or .jsonl; their columns have names.
+
+    TSV has a line for each row, and knows no quotes; CSV has those of RFC 4180; JSONL has an object on each line.
+    Without a val a fifth of the rows to train on, drawn by the run's seed, is what a run is judged by. The tokenizer is
+    that of the run that it starts from, or else made of the rows to train on.
+
+    Attributes:
+      dir: the file or the folder.
+      sentences: the columns of the one or two sentences.
+      label: the column of the label.
+      target: what a label is: one of several classes, or a number, whose squared error is learned; "auto": a number
+        where all are, and one is not whole.
+      metric: what is told is judged by; "auto": accuracy of classes, correlation of numbers.
+      vocabulary_size: of a tokenizer that is made, 4 special tokens included.
+      length: of a sequence, in tokens.
+      malformed: whether rows without one of the columns, or with an empty one, and labels that the train part has not,
+        are refused, or skipped.
+      validation_limit: judge by the first so many of the validation part; 0: all.
+    """
+
+    dir: str = "data/sentences"
+    sentences: tuple[str, ...] = ("sentence",)
+    label: str = "label"
+    target: Literal["auto", "class", "number"] = "auto"
+    metric: Literal["auto"] | Metric = "auto"
+    vocabulary_size: int = 4096
+    length: int = 64
+    malformed: own.Malformed = "refuse"
+    validation_limit: int = 0
+
+    name: ClassVar[str] = "sentences"
+
+    def __post_init__(self):
+        sequences.check_length(self.length)
+        if len(self.sentences) not in (1, 2):
+            raise ValueError(f"sentences={self.sentences}: expected the names of one or two columns")
+        if self.vocabulary_size <= MASK + 1:
+            raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
+
+    def load(self, reading: Reading) -> dict[str, OwnSentences]:
+        """See `DataSet`. The test part is always read: a run is made for as many examples as the largest part has."""
+        paths = own.find_parts(pathlib.Path(self.dir), tables.SUFFIXES)
+        rows = {part: own.sift(self._read(path), part, "rows", self.malformed) for part, path in paths.items()}
+        known = own.kept(reading.workdir)
+        names = self._names(rows["train"], paths["train"]) if known is None else tuple(known["classes"])
+        subwords = tokenizer.of_start(reading) or self._tokenizer(rows["train"], paths["train"], reading)
+        sources = {}
+        for part, read in rows.items():
+            good = own.sift(_with_targets(read, names), part, "labels", self.malformed)
+            texts, targets = zip(*good, strict=True)
+            examples = list(zip(*map(subwords.encode, zip(*texts, strict=True)), strict=True))
+            sources[part] = self._source(examples, targets, subwords, names)
+            what = f"of {len(names)} classes" if names else "with a number"
+            print(f"{part}: {len(examples):,} rows {what} in {paths[part]}")
+        if "validation" not in sources:
+            sources["train"], sources["validation"] = split(sources["train"], reading.seed, train_share=0.8)
+        most = max(map(len, sources.values())) if known is None else known["num_examples"]
+        if not reading.evaluates:
+            sources.pop("test", None)
+        for part in set(sources) - {"train"}:
+            if len(sources[part]) > most:
+                expected = f"expected at most {most:,}, the most that a part had when the run began"
+                raise InputError(f"data.dir: the {part} part has {len(sources[part]):,} rows: {expected}")
+        sources["validation"] = sources["validation"].select(slice(self.validation_limit or None))
+        sequences.tell_what_is_cut(sources, "rows")
+        return {part: dataclasses.replace(source, num_ids=most) for part, source in sources.items()}
+
+    def _read(self, path: pathlib.Path) -> Iterator[Labelled | InputError]:
+        """The sentences and the label of each row of a file, or what is wrong with it."""
+        columns = (*self.sentences, self.label)
+        for where, row in tables.rows(path, columns):
+            yield row if isinstance(row, InputError) else self._labelled(where, row)
+
+    def _labelled(self, where: str, row: Mapping[str, Any]) -> Labelled | InputError:
+        values = []
+        for column in (*self.sentences, self.label):
+            value = row.get(column)
+            if isinstance(value, bool | int | float) and column == self.label:
+                value = json.dumps(value)
+            if not isinstance(value, str) or not value.strip():
+                given = "is missing" if value is None else "is empty" if value == "" else f"is {json.dumps(value)}"
+                return InputError(f'{where}: "{column}" {given}: expected a text')
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return InputError(f'{where}: "{column}" is no UTF-8')
+            values.append(value.strip())
+        *texts, label = values
+        return tuple(texts), label, where
+
+    def _names(self, rows: list[Labelled], path: pathlib.Path) -> tuple[str, ...]:
+        """Of the classes; (): labels are numbers."""
+        labels = {label for _, label, _ in rows}
+        numbers = [_number(label) for label in labels]
+        are_numbers = None not in numbers and not all(number.is_integer() for number in numbers if number is not None)
+        if self.target == "number" or (self.target == "auto" and are_numbers):
+            return ()
+        names = own.in_order(labels)
+        own.check_labels(names, path)
+        return names
+
+    def _metric(self, names: tuple[str, ...]) -> Metric:
+        of_classes: tuple[Metric, ...] = ("accuracy", "matthews", *(["accuracy_f1"] if len(names) == 2 else []))
+        allowed: tuple[Metric, ...] = of_classes if names else ("correlation",)
+        if self.metric == "auto":
+            return allowed[0]
+        if self.metric not in allowed:
+            what = f"{len(names)} classes" if names else "numbers"
+            raise InputError(f'data.metric="{self.metric}": expected {", ".join(allowed)} with labels that are {what}')
+        return self.metric
+
+    def _tokenizer(self, rows: list[Labelled], path: pathlib.Path, reading: Reading) -> Tokenizer:
+        """Made of the sentences of the train part."""
+        lines = (text for texts, _, _ in rows for text in texts)
+        part = "/".join((*self.sentences, self.label, self.malformed))
+        return tokenizer.of_text(lines, [path], self.vocabulary_size, reading.cache, part=part)
+
+    def _source(self, examples: list, targets: Any, subwords: Tokenizer, names: tuple[str, ...]) -> OwnSentences:
+        arrays = np.array(targets, np.int32 if names else np.float32), np.zeros(len(examples), np.int32)
+        more = {"names": names, "metric": self._metric(names), "num_parts": len(self.sentences)}
+        return OwnSentences(examples, *arrays, self.length, subwords, **more)
+
+    def classes_of(self, workdir: pathlib.Path) -> tuple[str, ...]:
+        return tuple(own.of_run(workdir)["classes"])
+
+    def empty(self, workdir: pathlib.Path) -> OwnSentences:
+        names = self.classes_of(workdir)
+        return self._source([], [], tokenizer.of_run(workdir), names)
+
+    def files(self) -> Files:
+        paths: list[pathlib.Path] = []
+        with contextlib.suppress(InputError):  # told when it is read
+            paths = list(own.find_parts(pathlib.Path(self.dir), tables.SUFFIXES).values())
+        return below(pathlib.Path(self.dir), paths)
+
+
+def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
+    """The sentences of each row, and the number that its label is, or has."""
+    numbers = {name: number for number, name in enumerate(names)}
+    for texts, label, where in rows:
+        target = numbers.get(label) if names else _number(label)
+        if target is None:
+            expected = own.unknown(label, names) if names else f'label "{label}": expected a finite number'
+            yield InputError(f"{where}: {expected}")
+        else:
+            yield texts, target
+
+
+def _number(label: str) -> float | None:
+    """The finite number that a label is; None: it is none."""
+    with contextlib.suppress(ValueError):
+        return number if math.isfinite(number := float(label)) else None
+    return None

@@ -1,0 +1,84 @@
+"""Tables of texts: the rows of TSV, CSV and JSONL files."""
+
+import csv
+import io
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from posattn_jax.system.errors import InputError
+
+SUFFIXES = (".tsv", ".csv", ".jsonl")
+Row = Mapping[str, Any] | InputError
+
+
+def rows(path: pathlib.Path, needed: tuple[str, ...]) -> Iterator[tuple[str, Row]]:
+    """Where each row of a file stands, and its cells by their columns, or what is wrong with it.
+
+    What is no UTF-8 has lone surrogates, which no text may have: so it can be told of its own row.
+
+    Raises:
+      InputError: the file cannot be read, or its first line does not name the columns that are needed.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"data.dir={path}: expected a name that ends with {', '.join(SUFFIXES)}")
+    try:
+        text = path.read_bytes().decode(errors="surrogateescape").removeprefix("\ufeff")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    lines = text.removesuffix("\n").split("\n")  # a lone \r ends no line
+    if path.suffix == ".jsonl":
+        yield from _objects(path, lines)
+        return
+    table = _quoted(path, text) if path.suffix == ".csv" else _split_at_tabs(path, lines)
+    _, header = next(table, ("", []))
+    if isinstance(header, InputError):
+        raise header
+    for column in needed:
+        if header.count(column) != 1:
+            many = "several columns" if column in header else "no column"
+            raise InputError(f'{path}: line 1: {many} "{column}" (it has {", ".join(header)})')
+    for where, cells in table:
+        if isinstance(cells, InputError):
+            yield where, cells
+        elif len(cells) != len(header):
+            yield where, InputError(f"{where}: columns: {len(cells)}, expected {len(header)}")
+        else:
+            yield where, dict(zip(header, cells, strict=True))
+
+
+def _objects(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, Row]]:
+    """JSONL."""
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}: line {number}"
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield where, InputError(f"{where}: no JSON ({error})")
+            continue
+        yield where, found if isinstance(found, dict) else InputError(f"{where}: expected a JSON object")
+
+
+def _split_at_tabs(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """TSV."""
+    for number, line in enumerate(lines, start=1):
+        yield f"{path}: line {number}", line.rstrip("\r").split("\t")
+
+
+def _quoted(path: pathlib.Path, text: str) -> Iterator[tuple[str, list[str] | InputError]]:
+    """CSV, of which a row may have several lines; empty lines are none."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    while True:
+        start = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            end = f" to {reader.line_num}" if reader.line_num > start else ""
+            where = f"{path}: line {start}{end}"
+            yield where, InputError(f"{where}: {error}")
+            continue
+        if cells is None:
+            return
+        if cells:
+            yield f"{path}: line {start}", cells

@@ -1,0 +1,128 @@
+"""A text's sentences as token ids on disk, made once as a stream, of which it is known where their words begin."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from posattn_jax.data import lines, sequences, text_files, tokenizer
+from posattn_jax.data.corpus import Corpus
+from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.system import checksums
+from posattn_jax.system.doing import doing
+from posattn_jax.system.errors import InputError
+
+LEAST = 3  # different words before the last: of fewer there may be no order but those of one swap
+
+
+@dataclasses.dataclass(frozen=True)
+class WordSequences:
+    """Sentences, one a sequence, and the word that each token is part of.
+
+    Attributes:
+      ids: all token ids, one sentence after the other.
+      starts: [sentences + 1] where each begins in `ids`.
+      numbers: [n] which of these sentences are the examples.
+      length: t, of a sequence.
+      tokenizer: that made the ids.
+      num_parts: see `sequences.Sentences`.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    numbers: np.ndarray
+    length: int
+    tokenizer: Tokenizer
+
+    num_parts: ClassVar[int] = 1
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def select(self, kept: np.ndarray | slice) -> "WordSequences":
+        """Some of the examples, in this order."""
+        return dataclasses.replace(self, numbers=self.numbers[kept])
+
+    @property
+    def knows(self) -> dict[str, Any]:
+        """See `batches.Source`."""
+        return sequences.known(self.tokenizer, self.length)
+
+    @property
+    def num_cut(self) -> int:
+        """How many sentences are longer than a sequence, and are cut."""
+        sizes = self.starts[self.numbers + 1] - self.starts[self.numbers]
+        return int(np.sum(sizes > sequences.room(self.length, 1)))
+
+    def keep(self, workdir: pathlib.Path) -> None:
+        """Saves the tokenizer in the run folder."""
+        tokenizer.keep(self.tokenizer, workdir)
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """{"tokens", "segments", "words" [b t], "ids" [b]}, all int32, of the examples with these numbers.
+
+        Words are numbered from 1, a word's pieces all alike; [CLS] has 0, and what follows the last word its number.
+        """
+        rows = [[[self._sentence(each)]] for each in self.numbers[ids].tolist()]
+        laid_out = sequences.lay_out(rows, self.length, self.tokenizer.specials)
+        words = np.cumsum(self.tokenizer.begins_word[laid_out["tokens"]], axis=1, dtype=np.int32)
+        return laid_out | {"words": words, "ids": np.asarray(ids, np.int32)}
+
+    def _sentence(self, number: int) -> np.ndarray:
+        return self.ids[self.starts[number] : self.starts[number + 1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Words(Corpus):
+    """Text as sentences, a line each; for the fields see `Corpus`.
+
+    A word is what stands between white space. Sentences are left out which, cut to `length`, have fewer than three
+    different words before the last.
+    """
+
+    name: ClassVar[str] = "words"
+    examples: ClassVar[str] = "sentences"
+
+    def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> WordSequences:
+        """The sentences of some text files, tokenised if the cache does not have them; tells how many are left out.
+
+        Raises:
+          InputError: all of them are.
+        """
+        room, begins = int(sequences.room(self.length, 1)), subwords.begins_word
+        num_lines = 0
+
+        def long_enough(encoded: Iterable[tuple[str, np.ndarray]]) -> Iterator[np.ndarray]:
+            nonlocal num_lines
+            for line, ids in encoded:
+                num_lines += bool(line)
+                if num_different(ids[:room], begins) >= LEAST:
+                    yield ids
+
+        def make(temporary: pathlib.Path) -> None:
+            with doing(f"tokenising {len(files)} files", after=0.0):
+                lines.write(long_enough(lines.encoded(text_files.lines(files), subwords)), subwords, temporary)
+            np.save(temporary / "num_lines.npy", num_lines)
+
+        folder = cache / f"words-{text_files.fingerprint(files, lines.VERSION, subwords.sha256, room)[:16]}"
+        checksums.keep_folder(folder, make)
+        ids, starts = lines.read(folder, subwords)
+        num_kept, num_read = len(starts) - 1, int(np.load(folder / "num_lines.npy", allow_pickle=False))
+        why = f"have fewer than {LEAST} different words before the last"
+        if not num_kept:
+            raise InputError(f"{', '.join(map(str, files))}: all {num_read:,} sentences {why}")
+        if num_kept < num_read:
+            print(f"{num_read - num_kept:,} of {num_read:,} sentences {why}: they are left out")
+        return WordSequences(ids, starts, np.arange(num_kept), self.length, subwords)
+
+    def empty(self, workdir: pathlib.Path) -> WordSequences:
+        nothing = np.zeros(0, np.int64)
+        return WordSequences(nothing, np.zeros(1, np.int64), nothing, self.length, tokenizer.of_run(workdir))
+
+
+def num_different(ids: np.ndarray, begins_word: np.ndarray) -> int:
+    """How many different words come before the last; `begins_word` is the tokenizer's."""
+    words = np.split(ids, np.flatnonzero(begins_word[ids])[1:])
+    return len({word.tobytes() for word in words[:-1]})

@@ -1,0 +1,318 @@
+"""Whether "auto" may use the fused kernel: it is tried on a device in a process of its own, and the verdict is kept.
+
+  python -m posattn_jax.ops.attention.fused.trial CASE    # that process; prints the verdict on a `Case` as JSON
+
+A kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once.
+Nothing that it does can harm the program that asks: a process that hangs or crashes is another's.
+"""
+
+import functools
+import hashlib
+import importlib
+import json
+import logging
+import math
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+from posattn_jax.axes import Shape
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention.dense import RowLoop
+from posattn_jax.ops.attention.fused.layout import COMPUTE_CAPABILITY, KERNELS
+from posattn_jax.ops.attention.loop import attend
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.tiled import window_loops
+from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.files import read_json, write_json
+
+# Set to 0, this variable says that "auto" shall do without.
+VARIABLE = "POSATTN_FUSED"
+KERNEL = "posattn_jax.ops.attention.fused.layout:fused_attention"
+SECONDS = 180.0  # for the process; then it hangs
+RUNS = 7
+THRESHOLD = 0.1
+# What values and gradients are compared on, by the number of dimensions: no size is a whole tile.
+SMALL = {1: (37,), 2: (5, 19), 3: (2, 3, 17)}
+ARRAYS = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask", "sigma")
+
+_logger = logging.getLogger(__name__)
+
+
+class Case(NamedTuple):
+    """What a verdict is on.
+
+    Attributes:
+      grid_shape: S, each size rounded up to a power of 2: what both are timed on.
+      half: the half-spans, likewise.
+      num_heads, head_dim, dtype: of the features.
+      arrays: those of `ARRAYS` that attention is given.
+      is_full: whether the span leans.
+      span_mode, is_causal: as in `relative_attention`.
+      kernel: MODULE:FUNCTION, which is called with a `Problem`.
+    """
+
+    grid_shape: tuple[int, ...]
+    half: tuple[int, ...]
+    num_heads: int
+    head_dim: int
+    dtype: str
+    arrays: tuple[str, ...]
+    is_full: bool = False
+    span_mode: str = "multiply"
+    is_causal: bool = False
+    kernel: str = KERNEL
+
+
+class Verdict(NamedTuple):
+    """What came of a trial.
+
+    Attributes:
+      outcome: "trusted"; or "wrong", "slower", "refused" or "hung".
+      reason: in words.
+      fused_ms, other_ms: of a forward and backward pass, medians, as far as they were timed.
+    """
+
+    outcome: str
+    reason: str
+    fused_ms: float | None = None
+    other_ms: float | None = None
+
+
+def obstacle(problem: Problem) -> str | None:
+    """What keeps a problem from the fused kernel, before it is tried; None: nothing that is known."""
+    device = jax.devices()[0]
+    if device.platform not in KERNELS:
+        return f"the platform {device.platform}"
+    if getattr(device, "compute_capability", COMPUTE_CAPABILITY) != COMPUTE_CAPABILITY:
+        return f"compute capability {device.compute_capability}"
+    if jax.device_count() > 1:
+        return "several devices"
+    if os.environ.get(VARIABLE) == "0":
+        return f"{VARIABLE}=0"
+    if problem.is_pairwise or problem.factors is not None:
+        return "class tokens, or parts that are by pair"
+    try:
+        problem.check_local("fused")
+        KERNELS[device.platform](problem)
+    except (ValueError, ImportError) as error:
+        return str(error)
+    return None
+
+
+def is_trusted(problem: Problem) -> bool:
+    """Whether the kernel is right and the fastest for problems like this one, without `obstacle`, on this device."""
+    return _outcome(case_of(problem)) == "trusted"
+
+
+def case_of(problem: Problem) -> Case:
+    """The case that a problem belongs to."""
+    sizes = tuple(_power_of_2(size) for size in problem.grid_shape)
+    half = problem.static_half or [max(1, size // 8) for size in sizes]
+    return Case(
+        sizes,
+        tuple(min(_power_of_2(reach), size - 1) for reach, size in zip(half, sizes, strict=True)),
+        *problem.query.shape[2:],
+        problem.value.dtype.name,
+        tuple(name for name in ARRAYS if getattr(problem, name) is not None),
+        problem.sigma is not None and problem.sigma.ndim == 3,
+        problem.span_mode,
+        bool(problem.is_causal),
+    )
+
+
+def _power_of_2(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+@functools.cache
+def _outcome(case: Case) -> str | None:
+    """Of the kept verdict, or of a trial; None where there can be none now. Told once."""
+    here = machine()
+    verdict = kept(case, here)
+    if verdict is None:
+        if jax.default_backend() == "tpu":  # no second process can have it now
+            _logger.info("the fused kernel is not tried yet: python -m posattn_jax.benchmarks.selfcheck does")
+            return None
+        _logger.info("trying the fused kernel, once for this device: up to %g s", SECONDS)
+        verdict = keep(case, tried(case), here)
+    if verdict.outcome != "trusted":
+        _logger.warning(
+            "attention does without the fused kernel, which is %s here (%s); please send us %s",
+            verdict.outcome,
+            verdict.reason,
+            place(case, here),
+        )
+    return verdict.outcome
+
+
+def place(case: Case, machine: dict[str, str]) -> pathlib.Path:
+    """The file of the verdict: of a device's kind, the versions of jax, and the kernels' source."""
+    asked = json.dumps([case, machine, _sources()])
+    device = re.sub(r"[^\w.-]+", "_", machine["device"])
+    return cache_folder() / "fused" / f"{device}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
+
+
+def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
+    """The verdict on disk, if there is one."""
+    try:
+        return Verdict(**read_json(place(case, machine))["verdict"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
+    """Writes the verdict, with all that it depends on; a disk that cannot be written to is none of the caller's."""
+    try:
+        write_json(place(case, machine), {"verdict": verdict._asdict(), "case": case._asdict(), **machine})
+    except OSError as error:
+        _logger.info("the verdict on the fused kernel is not kept: %s", error)
+    return verdict
+
+
+def machine() -> dict[str, str]:
+    """The device and the versions that a verdict is of. Takes the device."""
+    device = jax.devices()[0]
+    versions = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
+    return {"platform": device.platform, "device": device.device_kind, **versions}
+
+
+def machine_apart() -> dict[str, str]:
+    """The same, asked of a process that then gives the device back."""
+    program = f"import json; from {__name__} import machine; print(json.dumps(machine()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@functools.cache
+def _sources() -> str:
+    folder = pathlib.Path(__file__).parent
+    texts = [path.read_bytes() for path in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def tried(case: Case, seconds: float = SECONDS) -> Verdict:
+    """The verdict of a process of its own, which has so many seconds."""
+    command = [sys.executable, "-m", __name__, json.dumps(case)]
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # beside the program that asks
+    options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    try:
+        done = subprocess.run(command, **options, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return Verdict("hung", f"no answer after {seconds:g} s")
+    try:
+        return Verdict(*json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Verdict("refused", lines[-1])
+
+
+def judge(case: Case) -> Verdict:
+    """The verdict, in this process."""
+    try:
+        module, _, name = case.kernel.partition(":")
+        kernel = getattr(importlib.import_module(module), name)
+        difference = _difference(case, kernel)
+        if difference is not None:
+            return Verdict("wrong", difference)
+        fused, other = (_milliseconds(case, layout) for layout in (kernel, _other_layouts))
+    except Exception as error:
+        return Verdict("refused", " ".join(f"{type(error).__name__}: {error}".split())[:300])
+    times = f"{fused:.3g} ms, the other layouts {other:.3g}"
+    return Verdict("trusted" if fused <= other else "slower", times, fused, other)
+
+
+def _other_layouts(problem: Problem) -> tuple[Any, Any]:
+    """What "auto" has otherwise."""
+    return attend(problem, [RowLoop(problem), *window_loops(problem)])
+
+
+def _difference(case: Case, kernel: Callable) -> str | None:
+    """Where values or gradients are not those of the other layouts; None: nowhere."""
+    shape = SMALL[len(case.grid_shape)]
+    arrays = make_arrays(case, shape, tuple(size // 3 for size in shape), batch=2)
+    found, expected = (_results(case, layout, shape)(arrays) for layout in (kernel, _other_layouts))
+    for name, exact in expected.items():
+        bound = math.sqrt(float(jnp.finfo(case.dtype).eps)) * float(jnp.abs(exact.astype(float)).max())
+        off = float(jnp.abs(found[name].astype(float) - exact.astype(float)).max())
+        if not off <= bound:  # NaN too
+            return f"{name} is off by {off:.2g}, allowed are {bound:.2g}, on {' x '.join(map(str, shape))}"
+    return None
+
+
+def _results(case: Case, layout: Callable, shape: Shape) -> Callable:
+    """(arrays) -> the outputs, and the gradient of every array that has one."""
+    fields = {"threshold": THRESHOLD, "span_mode": case.span_mode, "is_causal": case.is_causal, "grid_shape": shape}
+
+    def results(arrays):
+        learned = {name: x for name, x in arrays.items() if name != "key_mask"}
+
+        def attended(learned):
+            return layout(Problem(**({"key": None} | arrays | learned), **fields))[0]
+
+        outputs, pull_back = jax.vjp(attended, learned)
+        return {"outputs": outputs} | pull_back(jnp.cos(outputs))[0]
+
+    return jax.jit(results)
+
+
+def make_arrays(case: Case, shape: Shape, half: Shape, batch: int) -> dict[str, Any]:
+    """Random arrays of a case on a grid; sigma has these half-spans."""
+    rng = np.random.default_rng(0)
+    features = (batch, math.prod(shape), case.num_heads, case.head_dim)
+    relative = grid.relative_shape(shape)
+    sizes = {
+        "query": features,
+        "value": features,
+        "key": features,
+        "relative_encoding": (*relative, *features[2:]),
+        "content_bias": features[2:],
+        "position_bias": features[2:],
+        "relative_bias": (*relative, case.num_heads),
+    }
+    given = ("query", "value", *case.arrays)
+    arrays = {name: jnp.asarray(rng.standard_normal(size), case.dtype) for name, size in sizes.items() if name in given}
+    if "key_mask" in given:
+        arrays["key_mask"] = jnp.asarray(rng.random(features[:2]) < 0.8).at[:, 0].set(True)
+    if "sigma" in given:
+        unit = math.sqrt(-2 * math.log(THRESHOLD)) * np.maximum(np.subtract(shape, 1), 1)
+        sigma = np.maximum(np.array(half) - 0.5, 0.5) / unit
+        if case.is_full:
+            sigma = (np.diag(sigma) + np.tril(np.full((len(sigma),) * 2, 0.3 * sigma.min()), -1))[None]
+        arrays["sigma"] = jnp.asarray(sigma, jnp.float32)
+    return arrays
+
+
+def _milliseconds(case: Case, layout: Callable) -> float:
+    """Of a forward and backward pass of one example, the median."""
+    arrays = make_arrays(case, case.grid_shape, case.half, batch=1)
+    run = _results(case, layout, case.grid_shape)
+    jax.block_until_ready(run(arrays))
+    taken = []
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        jax.block_until_ready(run(arrays))
+        taken.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(taken)
+
+
+def main(argument: str) -> None:
+    """Prints the verdict on a case."""
+    fields = json.loads(argument)
+    case = Case(*(tuple(field) if isinstance(field, list) else field for field in fields))
+    print(json.dumps(judge(case)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

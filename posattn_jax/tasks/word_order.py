@@ -1,0 +1,135 @@
+"""Self-supervised: is a sentence as it was written, were two neighbouring words swapped, or is it shuffled?"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from posattn_jax.axes import Array, Int
+from posattn_jax.models.bert import Bert, SequenceClassifier
+from posattn_jax.tasks.blocks import SequenceTask
+from posattn_jax.tasks.task import FROM_DATA, Params, Totals
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordOrder(SequenceTask):
+    """Cross-entropy of three classes: a sentence as written, with two neighbouring words swapped, and shuffled.
+
+    A batch of b sentences is one of 3 b, each in all three ways. All three have the same tokens: whoever knows no
+    positions tells the same of each, and is right about one in three.
+
+      loss = mean over sentences and ways k of -log p(k | the sentence in way k)
+
+    Swaps and orders are drawn anew in each update of training, and are the same in every evaluation. The last word
+    stays where it is: the full stop that it ends with would tell whether it was moved.
+
+      swapped: of the pairs of neighbours that are different words one, all with the same probability;
+      shuffled: of all orders one, drawn again if the sentence is then as written, or within one swap of it
+
+    Attributes:
+      model, input_shape, pad_id: see `SequenceTask`.
+    """
+
+    score: ClassVar[str] = "accuracy"
+    unit: ClassVar[str] = "sentences"
+    classes: ClassVar[tuple[str, ...]] = ("as written", "swapped", "shuffled")
+
+    model: SequenceClassifier = dataclasses.field(metadata=FROM_DATA)
+
+    @classmethod
+    def around(cls, model: Bert, knows: Mapping[str, Any]) -> SequenceClassifier:
+        return SequenceClassifier(model, len(cls.classes))
+
+    def all_ways(self, rng: Array, batch: dict[str, Array]) -> dict[str, Array]:
+        """{"tokens", "segments" [3b t], "targets", "weights" [3b]} of a batch as `loss` has it.
+
+        What is drawn depends on `rng` and on a sentence's id alone: it is the same in whatever batch the sentence is.
+        """
+        tokens = batch["tokens"]
+        ways = jax.vmap(lambda number, *given: in_all_ways(jax.random.fold_in(rng, number), *given))
+        num_ways, num_sentences = len(self.classes), len(tokens)
+        return {
+            "tokens": ways(batch["ids"], tokens, batch["words"]).reshape(num_ways * num_sentences, -1),
+            "segments": jnp.repeat(batch["segments"], num_ways, axis=0),
+            "targets": jnp.tile(jnp.arange(num_ways), num_sentences),
+            "weights": jnp.repeat(batch.get("weights", jnp.ones(num_sentences)), num_ways),
+        }
+
+    def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
+        """The loss of a batch {"tokens", "segments", "words" [b t], "ids" [b], optional "weights" [b]} and its totals.
+
+        Of a sentence's words, which "words" numbers from 1, there are three different ones or more before the last.
+        Without `rng` dropout is off, and what is drawn depends on the sentence's id alone. Totals add up over batches.
+        """
+        order_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
+        ways = self.all_ways(order_rng, batch)
+        logits, intermediates = self.apply(params, ways, dropout_rng)
+        targets, weights = ways["targets"], ways["weights"]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        correct = weights * (jnp.argmax(logits, -1) == targets)
+        totals = {
+            "loss": jnp.sum(weights * losses),
+            "correct": correct.reshape(-1, len(self.classes)).sum(0),
+            "count": jnp.sum(weights),
+        }
+        return totals["loss"] / totals["count"] + self.penalty_of(intermediates), totals
+
+    def zero_totals(self) -> Totals:
+        """The totals of no examples: those that are correct by class."""
+        return super().zero_totals() | {"correct": jnp.zeros(len(self.classes))}
+
+    def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
+        """Mean cross-entropy, accuracy, and the accuracy of each class, "accuracy_as_written", ..."""
+        count, correct = float(totals["count"]), [float(each) for each in totals["correct"]]
+        figures = {"loss": float(totals["loss"]) / count, "accuracy": sum(correct) / count}
+        for name, each in zip(self.classes, correct, strict=True):
+            figures[f"accuracy_{name.replace(' ', '_')}"] = each / (count / len(self.classes))
+        return figures
+
+
+def in_all_ways(rng: Array, tokens: Int[Array, " t"], words: Int[Array, " t"]) -> Int[Array, "3 t"]:
+    """A sentence as written, with two neighbouring words swapped, and shuffled: see `WordOrder`.
+
+    Words are numbered from 1; what has the number 0, or that of the last word, stays where it is.
+    """
+    swap_rng, shuffle_rng = jax.random.split(rng)
+    swaps = _all_swaps(tokens, words)
+    differs = jnp.any(swaps != tokens, axis=1)
+    swapped = swaps[jax.random.categorical(swap_rng, jnp.where(differs, 0.0, -jnp.inf))]
+    return jnp.stack([tokens, swapped, _shuffled(shuffle_rng, tokens, words, swaps)])
+
+
+def _arranged(tokens: Int[Array, " t"], words: Int[Array, " t"], places: Array) -> Int[Array, " t"]:
+    """The tokens in the order of their words' `places` [t], by number; the pieces of a word stay together."""
+    return tokens[jnp.argsort(places[words], stable=True)]
+
+
+def _all_swaps(tokens: Int[Array, " t"], words: Int[Array, " t"]) -> Int[Array, "m t"]:
+    """The tokens with words i and i + 1 swapped, for every i; as they are where one of the two stays."""
+    numbers = jnp.arange(len(tokens))
+
+    def swap(i: Array) -> Array:
+        return _arranged(tokens, words, numbers + 1.5 * ((numbers == i) & (i + 1 < words[-1])))
+
+    return jax.vmap(swap)(numbers[1:-1])
+
+
+def _shuffled(
+    rng: Array, tokens: Int[Array, " t"], words: Int[Array, " t"], swaps: Int[Array, "m t"]
+) -> Int[Array, " t"]:
+    """The tokens in an order that neither is theirs nor that of one of `swaps`: half of all orders are so at least."""
+    numbers, near = jnp.arange(len(tokens)), jnp.concatenate([tokens[None], swaps])
+
+    def is_near(drawn: tuple[Array, Array]) -> Array:
+        return jnp.any(jnp.all(drawn[1] == near, axis=1))
+
+    def draw(drawn: tuple[Array, Array]) -> tuple[Array, Array]:
+        following, own = jax.random.split(drawn[0])
+        places = jax.random.uniform(own, (len(tokens),))
+        places = jnp.where(numbers == 0, -1.0, jnp.where(numbers < words[-1], places, 1.0))
+        return following, _arranged(tokens, words, places)
+
+    return jax.lax.while_loop(is_near, draw, (rng, tokens))[1]

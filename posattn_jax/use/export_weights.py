@@ -1,0 +1,38 @@
+"""`--mode=export --format=hugging_face` (or timm, or big_vision): a run's weights by the names that others have."""
+
+import pathlib
+
+from posattn_jax.convert import bert_weights, vit_weights
+from posattn_jax.convert.vit_names import Format
+from posattn_jax.data.images import GridImages
+from posattn_jax.models.vit import VisionTransformer
+from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.use import trained
+
+
+def export_weights(workdir: pathlib.Path, names: Format) -> pathlib.Path:
+    """Writes the best epoch of a BERT, or of a vision transformer, to `WORKDIR/NAMES`; returns that folder.
+
+    Raises:
+      InputError: no such run, or a model that has what theirs has not.
+    """
+    run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
+    folder = workdir / names
+    labels = {"id2label": dict(enumerate(run.names)), "label2id": {name: i for i, name in enumerate(run.names)}}
+    config = labels if run.names and names == "hugging_face" else {}
+    if run.is_of_sentences:
+        if names != "hugging_face":
+            raise InputError(f"--format={names}: a run of sentences: expected hugging_face")
+        subwords = run.source.tokenizer
+        special = {"pad_token_id": run.task.pad_id}
+        path = bert_weights.save_bert(folder, run.task.model.encoder, run.params, **config | special)
+        subwords.save(folder / subwords.file)
+    elif isinstance(run.task.model, VisionTransformer) and isinstance(run.source, GridImages) and run.source.pool == 1:
+        path = vit_weights.save_vit(folder, run.task.model, run.params, run.source.grid_shape, names, **config)
+    else:
+        raise InputError(f"--workdir={workdir}: expected a BERT, or a vision transformer of pixels that are not pooled")
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
+    return folder

@@ -1,0 +1,152 @@
+"""`--mode=import`: weights of others as a run folder, for what takes one: fine-tuning, predict, explain, export.
+
+WORKDIR/config.json  checkpoints/0  own_data.json  tokenizer.json: a run of no update, of a model that others trained
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from posattn_jax.build import experiment, parts
+from posattn_jax.build.names import name_of
+from posattn_jax.build.parts import part
+from posattn_jax.convert import bert_weights, files, vit_weights
+from posattn_jax.convert.files import CONFIG, Weights
+from posattn_jax.data import own, tokenizer, tokenizer_json
+from posattn_jax.data.corpus import Text
+from posattn_jax.data.image_folder import ImageFolder
+from posattn_jax.data.sentence_files import SentenceFiles
+from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json, write_json
+from posattn_jax.tasks.classification import Classification
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.train.checkpoint import Checkpoints
+from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.settings import Settings
+from posattn_jax.train.sharding import MeshAxes
+from posattn_jax.train.step import TrainState
+
+LENGTH, BATCH = 128, 8  # of sequences, where the model takes as long ones; and of what is told at once
+PREPROCESSOR = "preprocessor_config.json"
+
+
+def import_weights(
+    workdir: pathlib.Path, inputs: Sequence[str], num_heads: int | None = None, num_sentences: int | None = None
+) -> None:
+    """Makes a run folder of a file of weights, or of a folder with one.
+
+    Of a BERT it is a run of masked language modelling, or with the head for it of sentence prediction; of a vision
+    transformer one of classification.
+
+    Args:
+      workdir: the run folder, which must not be there, or be empty.
+      inputs: the file or folder: see `convert.bert` and `convert.vit`.
+      num_heads: of a vision transformer, where its file does not say it.
+      num_sentences: that a BERT's head tells of, one or two; None: one.
+
+    Raises:
+      InputError: not one input, a folder that is in use, or no such model.
+    """
+    if len(inputs) != 1:
+        raise InputError(f"--mode=import: expected one file or folder of weights, and there are {len(inputs)}")
+    if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        raise InputError(f"--workdir={workdir}: is in use: expected a new folder")
+    weights = files.read(inputs[0])
+    if bert_weights.is_bert(weights):
+        if num_heads is not None:
+            raise InputError(f"--num_heads={num_heads}: {CONFIG} says it of a BERT")
+        run = _of_bert(weights, num_sentences)
+    else:
+        run = _of_vit(weights, num_heads)
+    if num_sentences is not None and run.config.data.kind != name_of(SentenceFiles):
+        raise InputError(f"--num_sentences={num_sentences}: {weights.path} has no head that tells of sentences")
+    experiment.data_set(run.config)  # what is wrong with it is told before there is a folder
+    checkpoints = Checkpoints(workdir)
+    state = TrainState(step=np.int32(0), params=run.params, opt_state={}, rng={}, totals={})
+    checkpoints.save(state, {}, score=0.0)  # nothing is known of it, and it is the best: there is no other
+    checkpoints.close()
+    if run.subwords is not None:
+        tokenizer.keep(run.subwords, workdir)
+    if run.about:
+        own.keep(workdir, run.about)
+    write_json(workdir / "config.json", run.config.to_dict())
+    number = sum(array.size for array in jax.tree.leaves(run.params))
+    print(f"{workdir}: a run of no update, {number:,} parameters of {weights.path}")
+
+
+class _Run(NamedTuple):
+    """What a run folder is made of; `about` is what it knows of its data."""
+
+    config: ConfigDict
+    params: dict[str, Any]
+    about: dict[str, Any]
+    subwords: Tokenizer | None = None
+
+
+def _of_bert(weights: Weights, num_sentences: int | None) -> _Run:
+    encoder, params = bert_weights.of_weights(weights)
+    subwords = tokenizer_json.of_folder(weights.path.parent)
+    if subwords.vocabulary_size > encoder.vocabulary_size:
+        sizes = f"{subwords.vocabulary_size} tokens, and the model {encoder.vocabulary_size}"
+        raise InputError(f"{weights.path.parent}: its tokenizer has {sizes}")
+    length = min(LENGTH, encoder.max_length)
+    if "head" not in params:
+        data = part(Text, vocabulary_size=encoder.vocabulary_size, length=length)
+        return _Run(_config(data, part(MaskedLanguageModelling), encoder), params, {}, subwords)
+    if weights.config.get("problem_type") == "multi_label_classification":
+        raise InputError(f"{weights.path.with_name(CONFIG)}: problem_type: several labels of one text are not told")
+    number = params["head"]["bias"].size
+    names = _names(weights, number) if number > 1 else []
+    about = {"classes": names, "num_examples": 0}
+    columns = ("sentence1", "sentence2") if num_sentences == 2 else ("sentence",)
+    data = part(SentenceFiles, sentences=columns, length=length)
+    return _Run(_config(data, part(SentencePrediction), encoder), params, about, subwords)
+
+
+def _of_vit(weights: Weights, num_heads: int | None) -> _Run:
+    model, params = vit_weights.of_weights(weights, num_heads)
+    if not model.num_classes:
+        raise InputError(f"{weights.path}: has no head: expected a classifier (from Python: posattn_jax.convert.vit)")
+    number = len(params["position_embedding"]) - (model.pooling == "class")
+    height, width = _sides(weights, [round(number**0.5) * patch for patch in model.patch_shape])
+    if np.prod(model.token_grid((height, width))) != number:
+        raise InputError(f"{weights.path}: {number} positions, and {height} x {width} pixels have not as many patches")
+    channels = params["embed"]["kernel"].shape[0] // int(np.prod(model.patch_shape))
+    of_timm = weights.config.get("pretrained_cfg", {})
+    scale = read_json(weights.path.with_name(PREPROCESSOR)) or {}
+    mean = tuple(scale.get("image_mean", of_timm.get("mean", (0.5,))))
+    deviation = tuple(scale.get("image_std", of_timm.get("std", (0.5,))))
+    fields = {"height": height, "width": width, "channels": channels, "mean": mean, "deviation": deviation}
+    print(f"pixels are (x - mean) / deviation, x from 0 to 1: mean {mean}, deviation {deviation}")
+    about = {"classes": _names(weights, model.num_classes), "shape": [height, width, channels], "max_value": 255}
+    return _Run(_config(part(ImageFolder, **fields), part(Classification), model), params, about)
+
+
+def _sides(weights: Weights, square: Sequence[int]) -> tuple[int, int]:
+    """Height and width of the images, as a config.json says them, or square."""
+    of_timm = weights.config.get("pretrained_cfg", {}).get("input_size", (0, *square))
+    sides = weights.config.get("image_size", of_timm[1:])
+    height, width = (sides, sides) if isinstance(sides, int) else sides
+    return height, width
+
+
+def _names(weights: Weights, number: int) -> list[str]:
+    """Of the classes, as config.json says them; or their numbers."""
+    names = weights.config.get("id2label", {})
+    return [str(names.get(str(i), i)) for i in range(number)]
+
+
+def _config(data: ConfigDict, task: ConfigDict, model: Any) -> ConfigDict:
+    """Of a run that has this data, and does not train."""
+    config = ConfigDict({"seed": 0, "cache_dir": "data/cache", "data": data, "task": task})
+    config.model = parts.of(model)
+    config.model.update(dtype="float32", param_dtype="float32")
+    config.train, config.optimizer = part(Settings, eval_batch_size=BATCH), part(Adam)
+    config.mesh = part(MeshAxes)
+    return config

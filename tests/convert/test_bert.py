@@ -1,0 +1,192 @@
+"""BERT from Hugging Face and back, against what transformers tells: see tests/support/make_hugging_face.py."""
+
+import json
+import logging
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax import (
+    Bert,
+    Content,
+    EncoderBlock,
+    MaskedLanguageModel,
+    RelativeBias,
+    SequenceClassifier,
+    bert_block,
+    convert,
+)
+from posattn_jax.system.errors import InputError
+from tests.support.made_params import made_params
+
+safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
+MADE = pathlib.Path(__file__).parent / "made"
+CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def inputs_of(folder):
+    """Tokens, and the rest of what a BERT is called with."""
+    with np.load(folder / "inputs.npz") as file:
+        mask = jnp.asarray(file["attention_mask"] > 0)
+        fields = {"segments": jnp.asarray(file["token_type_ids"], jnp.int32), "key_mask": mask}
+        return jnp.asarray(file["input_ids"], jnp.int32), fields
+
+
+def apply(model, params, tokens, fields):
+    """Outputs, and what each block gives."""
+    blocks = {"capture_intermediates": lambda module, name: isinstance(module, EncoderBlock) and name == "__call__"}
+    run = jax.jit(lambda params, tokens, fields: model.apply({"params": params}, tokens, **fields, **blocks))
+    outputs, state = run(params, tokens, fields)
+    found = state["intermediates"].get("encoder", state["intermediates"])
+    return outputs, [found[f"blocks_{i}"]["__call__"][0][0] for i in range(len(found))]
+
+
+@pytest.mark.parametrize("kind", ["bert", "classifier"])
+def test_every_hidden_state_and_logit(kind):
+    """With padding, segments of three ids, an epsilon and an activation that are not the usual ones."""
+    encoder, params = convert.bert(MADE / kind)
+    model = MaskedLanguageModel(encoder) if kind == "bert" else SequenceClassifier(encoder, num_outputs=3)
+    told, hidden = apply(model, params, *inputs_of(MADE / kind))
+    with np.load(MADE / kind / "outputs.npz") as expected:
+        np.testing.assert_allclose(told, expected["logits"], **CLOSE)
+        for i, states in enumerate(hidden):
+            np.testing.assert_allclose(states, expected[f"hidden_{i + 1}"], **CLOSE)
+        if kind == "bert":
+            pooled = np.tanh(hidden[-1][:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"])
+            np.testing.assert_allclose(pooled, expected["pooled"], **CLOSE)
+    assert len(hidden) == 2 and encoder.dropout_rate == encoder.blocks[0].dropout_rate == 0.2
+    assert encoder.blocks[0].attention.dropout_rate == 0.1
+
+
+def test_what_is_left_out_is_told(caplog):
+    with caplog.at_level(logging.WARNING):
+        convert.bert(MADE / "bert")
+    (told,) = caplog.messages
+    left_out = "cls.seq_relationship.bias (2,), cls.seq_relationship.weight (2, 8)"
+    assert told == f"{MADE / 'bert' / 'model.safetensors'}: left out: {left_out}"
+
+
+@pytest.mark.parametrize("kind, heads", [("bert", ("pooler", "transform")), ("bert", ("pooler",)), ("classifier", ())])
+def test_there_and_back(tmp_path, kind, heads):
+    """The names and numbers of the file, of which a model without other heads has no prefix."""
+    encoder, params = convert.bert(MADE / kind)
+    if "transform" not in heads and heads:
+        params = {name: params[name] for name in ("encoder", *heads)}
+    path = convert.save_bert(tmp_path / "there", encoder, params, pad_token_id=0)
+    theirs, ours = (safetensors.load_file(each) for each in (MADE / kind / "model.safetensors", path))
+    prefix = "" if heads == ("pooler",) else "bert."
+    assert all(name.startswith((prefix, "cls.", "classifier.")) for name in ours)
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(tensor, theirs[name if prefix else f"bert.{name}"], err_msg=name)
+    missing = {"cls.seq_relationship.weight", "cls.seq_relationship.bias"} if kind == "bert" else set()
+    assert prefix == "" or set(ours) == set(theirs) - missing
+    config, own = (json.loads(each.with_name("config.json").read_text()) for each in (MADE / kind / "x", path))
+    assert own["pad_token_id"] == 0
+    assert all(config[name] == value for name, value in own.items() if name != "architectures")
+    again, params_again = convert.bert(tmp_path / "there")
+    assert again == encoder
+    jax.tree.map(np.testing.assert_array_equal, params_again, params)
+
+
+def test_names_of_tensorflow_and_halves(tmp_path):
+    """As in files that are older than PyTorch's names; of 16 bits."""
+    shutil.copytree(MADE / "bert", tmp_path / "old")
+    tensors = safetensors.load_file(MADE / "bert" / "model.safetensors")
+    old = {_old(name): tensor.astype(np.float16) for name, tensor in tensors.items()}
+    safetensors.save_file(old, tmp_path / "old" / "model.safetensors")
+    _, params = convert.bert(tmp_path / "old")
+    _, expected = convert.bert(MADE / "bert")
+    assert {array.dtype for array in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-3), params, expected)
+
+
+def _old(name):
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+def changed(folder, config=None, **tensors):
+    """A copy of the BERT with other tensors, or without those that are None, and with other fields of its config."""
+    shutil.copytree(MADE / "bert", folder)
+    given = safetensors.load_file(MADE / "bert" / "model.safetensors") | tensors
+    safetensors.save_file(
+        {name: each for name, each in given.items() if each is not None}, folder / "model.safetensors"
+    )
+    saved = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(saved | (config or {})))
+    return folder
+
+
+QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder.layer.1."
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({QUERY: None}, rf"{QUERY} is missing, expected \(8, 8\)$"),
+        ({QUERY: np.zeros((4, 8), np.float32)}, rf"{QUERY} is \(4, 8\), expected \(8, 8\)$"),
+        ({f"{LAYER}crossattention.x": np.zeros(3, np.float32)}, rf"{LAYER}crossattention.x \(3,\) has no place here$"),
+        ({"bert.embeddings.word_embeddings.weight": None}, "no BERT: it has no embeddings.word_embeddings.weight"),
+        ({"bert.embeddings.position_embeddings.weight": None}, "embeddings.position_embeddings.weight is missing$"),
+        ({"config": {"model_type": "roberta"}}, "config.json: model_type='roberta': expected 'bert'"),
+        ({"config": {"position_embedding_type": "relative_key"}}, "='relative_key': expected 'absolute'"),
+        ({"config": {"hidden_act": "mish"}}, 'hidden_act="mish": expected gelu, gelu_pytorch_tanh, gelu_new, relu'),
+        ({"config": {"hidden_act": "relu"}}, 'hidden_act="relu": expected "gelu" with cls.predictions'),
+        ({"config": {"num_attention_heads": 3}}, "num_heads=3 does not divide the width 8"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_a_file_that_does_not_fit(tmp_path, unchecked, fields, message):
+    with pytest.raises(InputError, match=message):
+        convert.bert(changed(tmp_path / "bert", **fields))
+
+
+def test_many_tensors_that_are_missing_are_one_line(tmp_path):
+    tensors = safetensors.load_file(MADE / "bert" / "model.safetensors")
+    gone = {name: None for name in tensors if name.startswith(LAYER) and "key" not in name}
+    with pytest.raises(InputError, match="; and 6 more$"):
+        convert.bert(changed(tmp_path / "bert", **gone))
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(InputError, match="expected model.safetensors, or one other .safetensors or .npz, and there is"):
+        convert.bert(tmp_path)
+    with pytest.raises(InputError, match=r"weights.bin: expected a .safetensors, an .npz, or a folder with one"):
+        convert.bert(tmp_path / "weights.bin")
+    with pytest.raises(InputError, match="gone.safetensors: cannot be read"):
+        convert.bert(tmp_path / "gone.safetensors")
+    whole = (MADE / "bert" / "model.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(InputError, match="cut.safetensors: cannot be read"):
+        convert.bert(tmp_path / "cut.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes(whole)
+    with pytest.raises(InputError, match="config.json is missing: it says num_attention_heads"):
+        convert.bert(tmp_path / "cut.safetensors")
+
+
+@pytest.mark.parametrize(
+    "fields, block, message",
+    [
+        ({"embedding_dim": 4}, {}, "a BERT of Hugging Face has no model.embedding_dim=4, but None"),
+        ({"absolute_positions": False}, {}, "model.absolute_positions=False, but True"),
+        ({}, {"terms": (Content(), RelativeBias((3,)))}, r"attention.terms=\(Content, RelativeBias\), but \(Content\)"),
+        ({"scan_layers": True}, {}, "model.scan_layers=True, but False"),
+        ({}, {"use_output": False}, r"model.blocks\[0\].attention.use_output=False, but True"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_a_model_that_they_have_not(tmp_path, fields, block, message):
+    model = Bert(20, 8, (bert_block(2, 12, **block),), max_length=9, **fields)
+    params = made_params(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), int))["params"])
+    with pytest.raises(InputError, match=message):
+        convert.save_bert(tmp_path, model, {"encoder": params})
+    assert not list(tmp_path.iterdir())
+
+
+def test_parameters_without_a_name(tmp_path):
+    encoder, params = convert.bert(MADE / "bert")
+    with pytest.raises(InputError, match=r"there is no name for other/kernel \(2, 3\)"):
+        convert.save_bert(tmp_path, encoder, params | {"other": {"kernel": jnp.zeros((2, 3))}})

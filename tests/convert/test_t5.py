@@ -1,0 +1,47 @@
+"""The bias of T5's encoder, against what transformers tells: see tests/support/make_hugging_face.py."""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from posattn_jax import convert
+from posattn_jax.ops.buckets import buckets
+from posattn_jax.system.errors import InputError
+from tests.support.made_tokens import made_tokens
+
+pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
+MADE = pathlib.Path(__file__).parent / "made"
+
+
+def compare(folder):
+    """From 299 places before the query to 299 after it: 32 buckets, up to a distance of 128."""
+    term, params = convert.t5_bias(folder)
+    tokens = made_tokens(3, 3, (300,))
+    bias = jax.jit(lambda params: term.apply({"params": params}, None, None, tokens).relative_bias)(params)
+    with np.load(folder / "outputs.npz") as expected:
+        np.testing.assert_array_equal(bias, expected["bias"])
+    assert len(np.unique(bias[:, 0])) == 31, "no key after its query is at a distance of 0"
+
+
+def test_the_bias_of_every_offset():
+    compare(MADE / "t5")
+
+
+def test_no_t5():
+    with pytest.raises(InputError, match="no encoder of T5: it has no encoder.block.0.layer.0.SelfAttention.relative"):
+        convert.t5_bias(MADE / "bert")
+
+
+@pytest.mark.parametrize(
+    "num_buckets, max_distance, message",
+    [
+        (7, 128, "num_buckets=7: expected an even number from 4 on"),
+        (2, 128, "num_buckets=2: expected an even number from 4 on"),
+        (32, 8, "max_distance=8: expected more than num_buckets // 4 = 8"),
+    ],
+)
+def test_buckets_that_cannot_be(num_buckets, max_distance, message):
+    with pytest.raises(ValueError, match=message):
+        buckets(np.arange(3), num_buckets, max_distance)

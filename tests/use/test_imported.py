@@ -1,0 +1,208 @@
+"""Weights of others as a run: fine-tuned, asked, explained, and written again."""
+
+import io
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import glue
+from posattn_jax import convert
+from posattn_jax.run.train import train
+from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
+from posattn_jax.train import pretrained
+from posattn_jax.use import explain, predict, trained
+from posattn_jax.use.export_weights import export_weights
+from posattn_jax.use.imported import import_weights
+from tests.support.command import run_forked
+from tests.support.made_runs import make_masked_lm
+from tests.support.made_text import write_rte
+
+safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
+MADE = pathlib.Path(__file__).parents[1] / "convert" / "made"
+PAIRS = (MADE / "bert" / "pairs.tsv").read_bytes().splitlines()
+CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def imported(folder, kind, num_heads=None):
+    import_weights(folder, [str(MADE / kind)], num_heads)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return imported(tmp_path_factory.mktemp("runs") / "bert", "bert")
+
+
+def test_a_masked_language_model(bert):
+    """As transformers tells it, through the run's own tokenizer."""
+    run = trained.of_run(bert, (MaskedLanguageModelling,))
+    batch = run.examples([tuple(line.decode().split("\t")) for line in PAIRS]).batch(np.arange(3))
+    batch = {name: jnp.asarray(array) for name, array in batch.items()}
+    logits, _ = jax.jit(run.task.apply)(run.params, batch)
+    with np.load(MADE / "bert" / "outputs.npz") as expected:
+        kept = np.asarray(batch["tokens"] != run.task.pad_id)[:, :14]
+        np.testing.assert_allclose(logits[:, :14][kept], expected["logits"][kept], **CLOSE)
+    assert run.step == 0 and run.source.length == 16
+
+
+def test_fine_tuned_with_its_tokenizer_and_written_again(bert, tmp_path, capsys):
+    """From its encoder and pooler."""
+    config = glue.get_config(f"rte,tiny,from={bert}")
+    config.data.update(dir=str(write_rte(tmp_path)), length=12)
+    config.cache_dir, config.train.batch_size = str(tmp_path / "cache"), 8
+    config.optimizer.learning_rate = 1e-9  # as good as none: what was taken is told from what was drawn
+    train(config, tmp_path / "rte")
+    assert f"starts from {bert}, step 0" in capsys.readouterr().out
+    (before, _), (after, _) = pretrained.read(bert), pretrained.read(tmp_path / "rte")
+    for name in ("encoder", "pooler"):
+        jax.tree.map(lambda *arrays: np.testing.assert_allclose(*arrays, atol=1e-6), before[name], after[name])
+    kept = [(folder / "tokenizer.json").read_bytes() for folder in (MADE / "bert", tmp_path / "rte")]
+    assert kept[0] == kept[1]
+    folder = export_weights(tmp_path / "rte", "hugging_face")
+    _, params = convert.bert(folder)
+    jax.tree.map(np.testing.assert_array_equal, params, after)
+    about = json.loads((folder / "config.json").read_text())
+    assert about["architectures"] == ["BertForSequenceClassification"] and about["pad_token_id"] == 0
+    assert about["id2label"] == {"0": "entailment", "1": "not_entailment"}
+    assert (folder / "tokenizer.json").read_bytes() == kept[0]
+
+
+def test_another_model_than_the_run_has(bert, tmp_path):
+    config = glue.get_config(f"rte,tiny,from={bert}")
+    config.data.dir, config.model.block.mlp_dim = str(write_rte(tmp_path)), 13
+    with pytest.raises(InputError, match="another model: model.block.mlp_dim is 12 there and 13 here"):
+        train(config, tmp_path / "rte")
+    with pytest.raises(InputError, match="from=nowhere: no run there"):
+        glue.get_config("rte,from=nowhere")
+    config = glue.get_config(f"rte,from={bert}")
+    assert config.optimizer.learning_rate == 5e-5 and config.task.pretrained == str(bert)
+
+
+def test_an_encoder_alone_is_explained(tmp_path):
+    """No head is needed, and none is made up: it is written again as it was."""
+    encoder, params = convert.bert(MADE / "bert")
+    alone = {name: params[name] for name in ("encoder", "pooler")}
+    convert.save_bert(tmp_path / "bare", encoder, alone)
+    shutil.copy(MADE / "bert" / "vocab.txt", tmp_path / "bare")
+    import_weights(tmp_path / "run", [str(tmp_path / "bare" / "model.safetensors")])
+    assert explain.explain(tmp_path / "run", (), PAIRS, (), ()) == 0
+    page = (tmp_path / "run" / "attention.html").read_text()
+    assert '"[CLS]"' in page and '"##s"' in page
+    path = export_weights(tmp_path / "run", "hugging_face") / "model.safetensors"
+    assert path.read_bytes() == (tmp_path / "bare" / "model.safetensors").read_bytes()
+
+
+def answers(workdir, inputs=(), lines=(), top=3):
+    output = io.StringIO()
+    assert predict.predict(workdir, inputs, lines, output, top) == 0
+    return [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+def as_told(answer, names):
+    return [next(each["probability"] for each in answer["top"] if each["name"] == name) for name in names]
+
+
+def test_a_classifier_of_sentences_is_asked(tmp_path):
+    """Imported by the command, as one of pairs."""
+    options = "--mode=import", f"--workdir={tmp_path / 'run'}", "--num_sentences=2"
+    code, out, err = run_forked(*options, str(MADE / "classifier"), config=None)
+    assert code == 0 and "a run of no update, 1,651 parameters of" in out, err
+    told = answers(tmp_path / "run", lines=PAIRS)
+    with np.load(MADE / "classifier" / "outputs.npz") as expected:
+        probabilities = jax.nn.softmax(expected["logits"])
+    np.testing.assert_allclose([as_told(each, ("bad", "so-so", "good")) for each in told], probabilities, atol=1e-5)
+
+
+def test_a_vision_transformer_is_asked(tmp_path):
+    """With pixels scaled as the file beside it says."""
+    shutil.copytree(MADE / "vit", tmp_path / "vit")
+    scale = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.25, 1.0]}
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(scale))
+    import_weights(tmp_path / "run", [str(tmp_path / "vit")])
+    image = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    (told,) = answers(tmp_path / "run", [str(tmp_path / "image.png")])
+    model, params = convert.vit(MADE / "vit")
+    pixels = (image.reshape(1, 96, 3) / 255 - scale["image_mean"]) / scale["image_std"]
+    logits = jax.jit(lambda pixels: model.apply({"params": params}, pixels, (8, 12)))(jnp.asarray(pixels, jnp.float32))
+    names = [f"LABEL_{i}" for i in range(3)]
+    np.testing.assert_allclose(as_told(told, names), jax.nn.softmax(logits)[0], atol=1e-5)
+    path = export_weights(tmp_path / "run", "hugging_face") / "model.safetensors"
+    theirs, ours = (safetensors.load_file(each) for each in (MADE / "vit" / "model.safetensors", path))
+    jax.tree.map(np.testing.assert_array_equal, theirs, ours)
+    with pytest.raises(InputError, match=r"timm has no .*layer_norm_epsilon=1e-12"):
+        export_weights(tmp_path / "run", "timm")
+
+
+def test_sides_that_timm_says(tmp_path):
+    shutil.copytree(MADE / "timm", tmp_path / "timm")
+    with pytest.raises(InputError, match=r"6 positions, and 8 x 8 pixels have not as many patches"):
+        import_weights(tmp_path / "run", [str(tmp_path / "timm")], 2)
+    about = {"pretrained_cfg": {"input_size": [3, 8, 12], "mean": [0.5] * 3, "std": [0.2] * 3}}
+    (tmp_path / "timm" / "config.json").write_text(json.dumps(about))
+    import_weights(tmp_path / "run", [str(tmp_path / "timm")], 2)
+    run = trained.of_run(tmp_path / "run")
+    assert run.names == ("0", "1", "2") and run.source.grid_shape == (8, 12) and run.source.deviation == (0.2,) * 3
+
+
+def without(folder, *names):
+    """A ViT without some tensors."""
+    shutil.copytree(MADE / "vit", folder)
+    tensors = safetensors.load_file(folder / "model.safetensors")
+    safetensors.save_file({n: each for n, each in tensors.items() if n not in names}, folder / "model.safetensors")
+    return folder
+
+
+def test_what_is_no_import(bert, tmp_path):
+    def refused(message, *inputs, workdir=tmp_path / "run", **options):
+        with pytest.raises(InputError, match=message):
+            import_weights(workdir, [str(each) for each in inputs], **options)
+
+    refused("expected one file or folder of weights, and there are 0")
+    refused("expected one file or folder of weights, and there are 2", MADE / "bert", MADE / "vit")
+    refused("is in use: expected a new folder", MADE / "bert", workdir=bert)
+    refused("--num_heads=2: config.json says it of a BERT", MADE / "bert", num_heads=2)
+    refused("no vision transformer", MADE / "t5")
+    refused("--num_sentences=1: .* has no head that tells of sentences", MADE / "vit", num_sentences=1)
+    refused("has no head: expected a classifier", without(tmp_path / "vit", "classifier.weight", "classifier.bias"))
+    shutil.copytree(MADE / "bert", tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").unlink()
+    with (tmp_path / "bert" / "vocab.txt").open("a") as file:
+        file.write("one\ntwo\nthree\n")
+    refused("its tokenizer has 41 tokens, and the model 40", tmp_path / "bert")
+    several = json.loads((MADE / "classifier" / "config.json").read_text()) | {
+        "problem_type": "multi_label_classification"
+    }
+    shutil.copytree(MADE / "classifier", tmp_path / "several")
+    (tmp_path / "several" / "config.json").write_text(json.dumps(several))
+    refused("problem_type: several labels of one text are not told", tmp_path / "several")
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+def test_what_is_no_export(bert, digits_run, tmp_path):
+    with pytest.raises(InputError, match="--format=timm: a run of sentences: expected hugging_face"):
+        export_weights(bert, "timm")
+    with pytest.raises(InputError, match="expected a BERT, or a vision transformer of pixels that are not pooled"):
+        export_weights(digits_run, "hugging_face")
+    with pytest.raises(InputError, match=r"a BERT of Hugging Face has no .*; model.embedding_dim=6, but None; "):
+        export_weights(make_masked_lm(tmp_path / "run"), "hugging_face")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--mode=import"], "expected one file or folder of weights, and there are 0"),
+        (["--mode=import", "--format=timm", "x"], "--format is for --mode=export, and --mode is import"),
+        (["--mode=export", "--format=safetensors"], "--format=safetensors: value should be one of <stablehlo|hugging"),
+    ],
+)
+def test_a_wrong_command_is_one_line(tmp_path, arguments, message):
+    code, out, err = run_forked(f"--workdir={tmp_path / 'run'}", *arguments, config=None)
+    assert (code, out) == (2, "") and message in err and len(err.strip().splitlines()) == 1, err
