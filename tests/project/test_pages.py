@@ -38,12 +38,16 @@ def page(request):
     if request.param == "playground":
         return (ROOT / "docs" / "playground.html").read_text()
     if request.param == "report":
-        folder = ROOT / "docs" / "results" / "compare"
-        pictures = "\n\n![comparison](figures/comparison.svg)\n"
-        return report.to_html((folder / "report.md").read_text() + pictures, folder, "Which one?")
+        return of_a_report()
     run = request.getfixturevalue("digits_run")
     assert explain.explain(run, (), (), (), ()) == 0
     return (run / "attention.html").read_text()
+
+
+def of_a_report():
+    folder = ROOT / "docs" / "results" / "compare"
+    pictures = "\n\n![comparison](figures/comparison.svg)\n"
+    return report.to_html((folder / "report.md").read_text() + pictures, folder, "Which one?")
 
 
 def test_it_asks_for_nothing(page):
@@ -53,15 +57,15 @@ def test_it_asks_for_nothing(page):
             assert attributes.get(name, "data:").startswith("data:"), (tag, attributes)
     assert not re.search(r"https?:|@import|url\(|fetch\(|import\(|XMLHttpRequest", page)
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in parsed.elements
+    assert "prefers-color-scheme: dark" in page
     if parsed.scripts:
-        assert "default-src 'none'" in page and "prefers-color-scheme: dark" in page
+        assert "default-src 'none'" in page
 
 
-def play(page, folder):
-    """The lines on the console of a page, and how wide it is, in a frame as wide as a phone: no window is so narrow."""
-    frame = (
-        f'<iframe style="width: 390px; height: 844px; border: 0" srcdoc="{html.escape(page.replace("</body>", PLAY))}">'
-    )
+def play(page, folder, script=PLAY):
+    """The lines on the console of a page, and what the script tells, in a frame as wide as a phone: no window is so."""
+    page = html.escape(page.replace("</body>", script))
+    frame = f'<iframe style="width: 390px; height: 844px; border: 0" srcdoc="{page}">'
     path = folder / "framed.html"
     path.write_text(f"<!DOCTYPE html><html><body>{frame}</iframe></body></html>")
     dom, console = visit(path)
@@ -71,6 +75,25 @@ def play(page, folder):
 @needs_browser
 def test_it_works_on_a_phone(page, tmp_path):
     assert play(page, tmp_path) == ([], ["390 390"])
+
+
+# Scrolls the first table to its right end; tells by how many pixels its first column then is off its left end, and
+# whether it is above the verdicts and lower than the screen.
+SCROLL = """<script>
+addEventListener("load", () => {
+  const box = document.querySelector(".wide"), left = element => element.getBoundingClientRect().left;
+  box.scrollLeft = box.scrollWidth;
+  const off = Math.round(left(box.querySelector("tbody td")) - left(box)), top = box.getBoundingClientRect().top;
+  const isAbove = top < document.querySelector(".badge").getBoundingClientRect().top;
+  parent.document.body.title = [box.scrollLeft > 100, off, isAbove, box.clientHeight < innerHeight].join(" ");
+});
+</script>
+</body>"""
+
+
+@needs_browser
+def test_a_report_on_a_phone_has_its_table_first_which_keeps_its_first_column(tmp_path):
+    assert play(of_a_report(), tmp_path, SCROLL) == ([], ["true 0 true true"])
 
 
 @needs_browser
