@@ -4,10 +4,32 @@ import pathlib
 
 from setuptools import find_packages, setup
 
+# No version is capped: an environment keeps what it has. launch/versions.sh tries the least of each, and the newest.
+JAX = "jax>=0.7"
+CORE = [JAX, "jaxlib>=0.7", "flax>=0.11", "jaxtyping>=0.3", "numpy>=1.26", "absl-py>=1.4", "ml_collections>=1"]
+TRAIN = [
+    "optax>=0.2.5",
+    "orbax-checkpoint>=0.11.20",
+    "grain>=0.2.11",
+    "scipy>=1.13",
+    "scikit-learn>=1.5",
+    "matplotlib>=3.9",
+    "tensorboardX>=2.6.2",
+    "tqdm>=4.66",
+    "rich>=13",
+    "submitit>=1.5",
+    "markdown>=3.5",
+    "pooch>=1.8",
+    "pillow>=10.1",
+]
+TFDS = ["tensorflow-datasets>=4.9.10", "importlib_resources>=6"]  # the first imports the second without declaring it
+NLP = ["sentencepiece>=0.2", "sacrebleu>=2.4"]
+EXPORT = ["flatbuffers>=24"]
+CONVERT = ["safetensors>=0.5", "tokenizers>=0.21"]  # weights of others
+WANDB = ["wandb>=0.18"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 NOTEBOOKS = ["ipykernel>=6.29", "jupytext>=1.16", "nbmake>=1.5"]
-EXPORT = ["flatbuffers>=24"]
-TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6", *EXPORT]
+TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6", *TRAIN, *EXPORT]
 
 setup(
     name="posattn_jax",
@@ -47,51 +69,33 @@ setup(
     },
     entry_points={"console_scripts": ["posattn = posattn_jax.main:command"]},
     python_requires=">=3.11",
-    install_requires=[
-        "jax>=0.10.2,<0.13",
-        "flax>=0.12.8,<0.13",
-        "optax>=0.2.8,<0.3",
-        "orbax-checkpoint>=0.12.8,<0.13",
-        "grain>=0.2.18,<0.3",
-        "chex>=0.1.92",
-        "ml_collections>=1.1",
-        "absl-py>=2.3.1",
-        "jaxtyping>=0.3",
-        "numpy>=2",
-        "scipy>=1.14",
-        "scikit-learn>=1.5",
-        "matplotlib>=3.9",
-        "tensorboardX>=2.6.5",
-        "tqdm>=4.66",
-        "rich>=13",
-        "submitit>=1.5",
-        "markdown>=3.5",
-        "pooch>=1.8",
-        "tensorflow-datasets==4.9.10",
-        "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
-        "pillow>=10.1",
-    ],
+    install_requires=CORE,
     extras_require={
-        "cuda": ["jax[cuda13]>=0.10.2,<0.13"],
-        "tpu": ["jax[tpu]>=0.10.2,<0.13"],
-        "prepare": ["tensorflow-cpu>=2.21"],
-        "nlp": ["sentencepiece>=0.2", "sacrebleu>=2.4"],
+        "train": TRAIN,
+        "slurm": ["submitit>=1.5"],
+        "tfds": TFDS,
+        "nlp": NLP,
         "export": EXPORT,
-        "convert": ["safetensors>=0.5", "tokenizers>=0.21"],
-        "wandb": ["wandb>=0.18"],
-        "colab": NOTEBOOKS,
+        "convert": CONVERT,
+        "wandb": WANDB,
+        "all": [*TRAIN, *TFDS, *NLP, *EXPORT, *CONVERT, *WANDB],
+        "cuda12": ["jax[cuda12]>=0.7"],
+        "cuda13": ["jax[cuda13]>=0.7"],
+        "tpu": ["jax[tpu]>=0.7"],
+        "prepare": [*TFDS, "tensorflow-cpu>=2.21"],
+        "colab": [*TRAIN, *NLP, *NOTEBOOKS],
         "docs": DOCS,
         "versions": TESTS,  # launch/versions.sh
         "test": [
             "build>=1.2",
+            "chex>=0.1.90",
             "equinox>=0.13",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.390",
-            "sacrebleu>=2.4",
-            "safetensors>=0.5",
-            "sentencepiece>=0.2",
-            "tokenizers>=0.21",
             "ruff>=0.9",
+            *TFDS,
+            *NLP,
+            *CONVERT,
             *DOCS,
             *NOTEBOOKS,
             *TESTS,

@@ -40,9 +40,8 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
-from posattn_jax.system import command_line, short_help
+from posattn_jax.system import command_line, extras, short_help
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.train import writers
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
@@ -241,6 +240,8 @@ def parse_flags(argv: list[str]) -> list[str]:
             raise InputError("--wandb=: expected the name of a project")
         if (_MODE.value == "train" and _SEEDS.value is not None) or flags.FLAGS.vmap_seeds > 1:
             raise InputError(f"--wandb={_WANDB.value}: expected seeds trained one by one, not vmapped")
+        from posattn_jax.train import writers
+
         writers.load_wandb()
     return rest
 
@@ -268,7 +269,8 @@ def run(argv: list[str]) -> int:
     if not debug:
         _quieten_libraries()
     try:
-        return main(parse_flags(argv))
+        with extras.named():
+            return main(parse_flags(argv))
     except KeyboardInterrupt:
         continues = flags.FLAGS.is_parsed() and _MODE.value in ("train", "sweep")
         rest = ": the same command continues from the last checkpoint" if continues else ""

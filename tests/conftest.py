@@ -9,6 +9,8 @@ import jax
 import jaxtyping
 import pytest
 
+from tests.support.float64 import float64
+
 # Programs that run once or twice: code generation that is quick, not good. XLA reads this when it starts.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 if jax.__version_info__ < (0, 11):  # newer versions compile every fusion by MLIR, which takes two to four times as long
@@ -54,10 +56,10 @@ def rte_run(tmp_path_factory):
     return make_rte(tmp_path_factory.mktemp("runs") / "rte")
 
 
-@pytest.fixture
-def float64():
+@pytest.fixture(name="float64")
+def in_float64():
     """Arrays are float64 by default inside the test."""
-    with jax.enable_x64(True):
+    with float64():
         yield
 
 

@@ -30,7 +30,7 @@ def corpus_scores(
       {"bleu", "chrf"}, from 0 to 100, and {"bleu_signature", "chrf_signature"}, to be reported with them.
 
     Raises:
-      InputError: other numbers of lines, none, another tokenisation, or sacrebleu is missing.
+      InputError: other numbers of lines, none, or another tokenisation.
     """
     metrics = _metrics(tokenize, lowercase)
     _check_lines({"hypotheses": hypotheses}, references)
@@ -139,10 +139,8 @@ def outside_commands(folder: pathlib.Path) -> list[str]:
 def _metrics(tokenize: str, lowercase: bool) -> dict[str, Any]:
     if tokenize not in get_args(Tokenize):
         raise InputError(f'tokenize="{tokenize}": expected {", ".join(get_args(Tokenize))}')
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError as error:
-        raise InputError('scores of translations need the extra "nlp": pip install posattn_jax[nlp]') from error
+    from sacrebleu.metrics import BLEU, CHRF
+
     return {"bleu": BLEU(tokenize=tokenize, lowercase=lowercase), "chrf": CHRF(lowercase=lowercase)}
 
 

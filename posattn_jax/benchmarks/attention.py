@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from absl import flags
 
 from posattn_jax.axes import Array
-from posattn_jax.benchmarks import command, figures, table
+from posattn_jax.benchmarks import command, table
 from posattn_jax.benchmarks.roofline import Rates, limit_seconds, measure_rates
 from posattn_jax.benchmarks.shapes import SHAPE_HELP, THRESHOLD, Point, make_inputs, parse_points
 from posattn_jax.benchmarks.timing import one_pass
@@ -98,6 +98,8 @@ def measure_point(point: Point, options: flags.FlagValues, rates: Rates) -> dict
 def main(argv: list[str]) -> int:
     """Measures every point; returns the exit code."""
     options, points = parse_flags(argv)
+    if options.out is not None:
+        from posattn_jax.benchmarks import figures  # matplotlib is missed before anything is measured
     rates = measure_rates(options.dtype)
     measured, results = [], {}
     for point in points:

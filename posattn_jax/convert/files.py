@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from posattn_jax.convert.tensors import Tensors
+from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically, write_json
 
@@ -94,8 +95,6 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _safetensors():
-    try:
+    with extras.named():
         import safetensors.numpy
-    except ImportError as error:
-        raise InputError('weights of others need the extra "convert": pip install posattn_jax[convert]') from error
     return safetensors

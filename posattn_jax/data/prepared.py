@@ -131,6 +131,8 @@ def _check_has(where: str, what: str, given: str, allowed: Any) -> None:
 @contextlib.contextmanager
 def _readable(what: str) -> Iterator[None]:
     """InputError for whatever array_record and tfds raise for another format or a damaged file."""
+    import tensorflow_datasets  # noqa: F401 (that it is missing says nothing of the file)
+
     try:
         yield
     except InputError:

@@ -118,8 +118,10 @@ class SentencePieces(Tokenizer):
     file, what, id_offset = MODEL_FILE, "SentencePiece model", len(SPECIALS)
 
     def __init__(self, model: bytes):
+        import sentencepiece
+
         super().__init__(model)
-        self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocabulary_size = self._processor.vocab_size() + len(SPECIALS)
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
@@ -226,7 +228,9 @@ def train(
     """
     if (normalization, fold_case) not in NORMALIZATIONS:
         raise InputError(f'data.normalization="{normalization}": expected "nfkc", or "none" with data.fold_case=False')
-    sentencepiece, model = _sentencepiece(), io.BytesIO()
+    import sentencepiece
+
+    model = io.BytesIO()
     sentencepiece.set_random_generator_seed(0)
     failure: list[BaseException] = []
 
@@ -278,9 +282,11 @@ def of_text(
 
     The lines come from these files, in whatever format, and are this part of what is in them; "": all.
     """
+    import sentencepiece
+
     options = (kind, fold_case, part, *(() if normalization == "nfkc" else (normalization,)))
     more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
-    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, _sentencepiece().__version__, *more)
+    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, sentencepiece.__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
         with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):
@@ -297,11 +303,3 @@ def _is_as_saved(path: pathlib.Path) -> bool:
         return True
     _logger.warning("%s: has changed since it was saved: it is made anew", path)
     return False
-
-
-def _sentencepiece():
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise InputError('text needs the extra "nlp": pip install posattn_jax[nlp]') from error
-    return sentencepiece

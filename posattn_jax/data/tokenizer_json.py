@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posattn_jax.data.tokenizer import JSON_FILE, SPECIAL_NAMES, Specials, Tokenizer, read
+from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 
@@ -85,8 +86,6 @@ def of_vocabulary(text: str, options: dict) -> JsonTokenizer:
 
 
 def _tokenizers():
-    try:
+    with extras.named():
         import tokenizers
-    except ImportError as error:
-        raise InputError('this tokenizer needs the extra "convert": pip install posattn_jax[convert]') from error
     return tokenizers

@@ -20,14 +20,10 @@ from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.benchmarks import operations
 from posattn_jax.benchmarks.command import describe_machine
-from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, set_all, without_none
-from posattn_jax.run.span_saving import first_batch
-from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
-from posattn_jax.train.step import init_state, make_train_step
 
 
 def define_flags(argv: list[str]) -> flags.FlagValues:
@@ -53,6 +49,8 @@ def main(argv: list[str]) -> int:
         raise InputError("--workdir=FOLDER is missing: the sweep's folder, such as --workdir=runs/compare")
     folder = command_line.make_folder(options.workdir)
     assert folder is not None
+    from posattn_jax.sweeps.prepare import load_plan  # here, so that a library that is missing is told in a line
+
     plan = load_plan(config_flags.get_config_filename(options["config"])).select(options.treatments, None)
     path = folder / "costs.json"
     found = {"treatments": {}} | (read_json(path) or {})
@@ -71,6 +69,10 @@ def main(argv: list[str]) -> int:
 
 def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     """Of one update of a config: "operations", "temp_bytes", "cpu_seconds" (of all cores) and "seconds"."""
+    from posattn_jax.build import experiment
+    from posattn_jax.run.span_saving import first_batch
+    from posattn_jax.train.step import init_state, make_train_step
+
     source = experiment.load_sources(config)["train"]
     task, optimizer, _, settings = experiment.prepare(config, source)
     laid_out = config.copy_and_resolve_references()

@@ -17,8 +17,6 @@ import zipfile
 
 from ml_collections import ConfigDict
 
-from posattn_jax.data import glue
-from posattn_jax.run.evaluate import evaluate
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically
@@ -37,6 +35,9 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
     Raises:
       InputError: no finished run, or a test set of another size than that of the site.
     """
+    from posattn_jax.data import glue  # here, so that a library that is missing is told in a line
+    from posattn_jax.run.evaluate import evaluate
+
     finished = {task: sorted((workdir / f"{task}_{name}").glob("*/summary.json")) for task in glue.TASKS}
     if not any(finished.values()):
         raise InputError(f"{workdir}: no finished run of {name} (none is TASK_{name}/SEED, such as cola_{name}/9188)")

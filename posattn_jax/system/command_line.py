@@ -11,6 +11,7 @@ from typing import Any
 
 from absl import flags
 
+from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError, RunError
 
 # Of the folder configs/ that comes with the package: an installed one has it inside, a checkout beside it.
@@ -28,8 +29,9 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     """
     argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
     try:
-        rest = values(argv)
-        _ = values["config"].value  # read only now
+        with extras.named():
+            rest = values(argv)
+            _ = values["config"].value  # read only now
     except (AttributeError, KeyError) as error:
         text = str(error.args[0])
         near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
@@ -133,7 +135,8 @@ def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
 def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
     """`main`, with what is wrong told in one line; returns the exit code."""
     try:
-        return main(argv)
+        with extras.named():
+            return main(argv)
     except (InputError, RunError) as error:
         print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1

@@ -9,7 +9,6 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, read_metrics, write_json, write_text
 
 WANDB_FILE = "wandb.json"  # in a run folder
@@ -43,13 +42,11 @@ class MetricWriter:
 
 
 def load_wandb() -> Any:
-    """The library, which is in the extra `wandb`; InputError where it is missing."""
-    try:
-        module = importlib.import_module("wandb")
-        _ = module.init  # a folder wandb/, as the library leaves behind, can be imported as well
-    except (ImportError, AttributeError) as error:
-        raise InputError("--wandb: Weights & Biases is not installed: pip install wandb") from error
-    return module
+    """The library, which is in the extra `wandb`; ModuleNotFoundError where it is missing."""
+    wandb: Any = importlib.import_module("wandb")
+    if not hasattr(wandb, "init"):  # a folder wandb/, as the library leaves behind, can be imported as well
+        raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
+    return wandb
 
 
 class WandbWriter:

@@ -38,12 +38,10 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     by the size of a batch.
 
     Raises:
-      InputError: no such run, a model of points, or flatbuffers is missing.
+      InputError: no such run, or a model of points.
     """
-    try:
-        import flatbuffers  # noqa: F401 (jax needs it to write)
-    except ImportError as error:
-        raise InputError('--mode=export needs the extra "export": pip install posattn_jax[export]') from error
+    import flatbuffers  # noqa: F401 (jax needs it to write; told before anything is read)
+
     run = trained.of_run(workdir, implementation="dense")
     if not (run.is_of_sentences or isinstance(run.source, GridImages)):
         raise InputError(f"--workdir={workdir}: data.kind=PointClouds is not exported: expected a grid")

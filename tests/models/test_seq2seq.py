@@ -14,6 +14,7 @@ from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
 from posattn_jax.nn.energies import DotProducts, FourierWeights
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import StackPositions, of_sequence
+from tests.support.float64 import float64
 from tests.support.slow import slow
 
 V, PAD = 11, 0
@@ -36,7 +37,7 @@ def model_of(config, vocabulary_size, source_vocabulary_size, length_ratio):
 @functools.cache
 def built(mixer, separate=False):
     """A model in float64, and random parameters."""
-    with jax.enable_x64(True):
+    with float64():
         model = model_of(config_of(mixer), V, V if separate else None, 1.3)
         ids = jnp.ones((1, 2), jnp.int32)
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), ids, ids)["params"])

@@ -23,12 +23,12 @@ def test_one_file_has_it(pattern, file):
 
 
 def test_jax_has_what_interprets_kernels_for_gpus():
-    """Of jax >= 0.10.2, < 0.13: tests of the kernels alone need it."""
+    """Of jax >= 0.10.2, as the kernels: their tests alone need it."""
     module = importlib.import_module("jax._src.pallas.mosaic_gpu.interpret.params")
     assert module.InterpretGPUParams()
 
 
 def test_orbax_has_the_paths_of_a_checkpoint_that_is_being_saved():
-    """Of orbax-checkpoint >= 0.12.8, < 0.13: `_WithSums` renames what it writes."""
+    """Of every orbax-checkpoint that setup.py allows: `_WithSums` renames what it writes."""
     source = inspect.getsource(atomicity.AtomicRenameTemporaryPath)
     assert "self._tmp_path" in source and "self._final_path" in source

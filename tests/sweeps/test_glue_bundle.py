@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.data import glue
+from posattn_jax.run import evaluate as run_evaluate
 from posattn_jax.sweeps import glue_bundle
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -54,7 +55,7 @@ def folder(tmp_path, monkeypatch):
         for path in paths:
             path.write_text(path.read_text().replace("index", f"index of {workdir.name}"))
 
-    monkeypatch.setattr(glue_bundle, "evaluate", evaluate)
+    monkeypatch.setattr(run_evaluate, "evaluate", evaluate)
     return tmp_path
 
 
@@ -90,13 +91,13 @@ def test_the_best_in_development_answers(folder, capsys):
 
 def test_a_test_set_that_is_not_there_is_filled_up(folder, monkeypatch, capsys):
     """Without the diagnostic file MNLI's answers are two."""
-    evaluate = glue_bundle.evaluate
+    evaluate = run_evaluate.evaluate
 
     def without_diagnostic(config, workdir):
         evaluate(config, workdir)
         (workdir / "answers" / "AX.tsv").unlink(missing_ok=True)
 
-    monkeypatch.setattr(glue_bundle, "evaluate", without_diagnostic)
+    monkeypatch.setattr(run_evaluate, "evaluate", without_diagnostic)
     glue_bundle.bundle(folder, "composite", folder / "x.zip")
     assert "AX.tsv (1,104 times entailment)" in capsys.readouterr().out
     assert read(folder / "x.zip")["AX.tsv"][1:] == [f"{i}\tentailment" for i in range(1104)]
@@ -104,14 +105,14 @@ def test_a_test_set_that_is_not_there_is_filled_up(folder, monkeypatch, capsys):
 
 def test_what_the_site_would_refuse_is_refused(folder, monkeypatch, capsys):
     short = dataclasses.replace(glue.TASKS["rte"], num_asked=(21,))
-    evaluate = glue_bundle.evaluate
+    evaluate = run_evaluate.evaluate
 
     def evaluate_less(config, workdir):
         with monkeypatch.context() as patch:
             patch.setitem(glue.TASKS, "rte", short)
             evaluate(config, workdir)
 
-    monkeypatch.setattr(glue_bundle, "evaluate", evaluate_less)
+    monkeypatch.setattr(run_evaluate, "evaluate", evaluate_less)
     with pytest.raises(InputError, match=r"rte_composite/2: 21 answers in RTE.tsv, and the site's test set has 3,000"):
         glue_bundle.bundle(folder, "composite", folder / "x.zip")
     assert command_line.run(glue_bundle.main, ["glue_bundle", str(folder), "dynamic"]) == 2

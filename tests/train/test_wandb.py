@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.train import writers
 from tests.support.command import run, run_forked
@@ -74,12 +75,10 @@ def test_a_run_that_fails_is_told_as_failed(fake, tmp_path):
 
 
 def test_missing_library_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match="Weights & Biases is not installed: pip install wandb"):
-        writers.load_wandb()
-    monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))  # a folder wandb/, as runs leave behind
-    with pytest.raises(InputError, match="is not installed"):
-        writers.load_wandb()
+    for module in (None, types.ModuleType("wandb")):  # a folder wandb/, as runs leave behind
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        with pytest.raises(InputError, match=r"wandb is missing: pip install posattn_jax\[wandb\]"), extras.named():
+            writers.load_wandb()
 
 
 @pytest.mark.parametrize(

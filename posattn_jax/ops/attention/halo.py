@@ -209,6 +209,8 @@ def halo_attention(
 
     padding = (num_rows - shape[0]) * line
     cut = {name: x for name in CUT if (x := getattr(problem, name)) is not None}
+    if padding:
+        cut = {name: _uncut(x) for name, x in cut.items()}
     cut = {name: jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2)) for name, x in cut.items()}
     shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
     starts = jnp.arange(exchange.num_devices, dtype=jnp.int32) * exchange.rows
@@ -220,7 +222,14 @@ def halo_attention(
         axis_names={axis_name},
         check_vma=False,  # the loops begin with zeros, which are the same on every device
     )(starts, cut, shared)
-    return outputs[:, : shape[0] * line]
+    return _uncut(outputs[:, : shape[0] * line]) if padding else outputs
+
+
+def _uncut(x: Array) -> Array:
+    """Positions [b t ...] that devices cannot share evenly: XLA would cut them by a part of a mesh axis, for which jax
+    before 0.10 has no name."""
+    free = PartitionSpec.UNCONSTRAINED
+    return lax.with_sharding_constraint(x, PartitionSpec(free, None, *[free] * (x.ndim - 2)))
 
 
 def with_halo(x: Array, exchange: Exchange, line: int, axis_name: str) -> Array:

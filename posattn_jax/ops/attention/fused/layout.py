@@ -15,6 +15,9 @@ from posattn_jax.ops.attention.problem import Problem
 
 # Pallas is imported where it is needed: it takes a while, and is the part of jax that changes most.
 def _for_gpu(problem: Problem) -> Loop:
+    if jax.__version_info__ < GPU_NEEDS:
+        needed = ".".join(map(str, GPU_NEEDS))
+        raise ValueError(f'implementation="fused" on a GPU needs jax {needed} or newer: {jax.__version__} is installed')
     from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
 
     return FusedGpu(problem)
@@ -27,6 +30,8 @@ def _for_tpu(problem: Problem) -> Loop:
 
 
 KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": _for_gpu, "tpu": _for_tpu}
+# The jax whose Mosaic GPU the kernels for GPUs are written for; those for TPUs take any.
+GPU_NEEDS = (0, 10, 2)
 # Of Hopper, whose matrix products the kernels are made of; later GPUs no longer have these.
 COMPUTE_CAPABILITY = "9.0"
 
@@ -35,7 +40,7 @@ def fused_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d].
 
     Raises:
-      ValueError: a device that there is no kernel for, or what its kernel does not support.
+      ValueError: a device that there is no kernel for, or what its kernel does not support; a jax that is too old.
     """
     problem.check_local("fused")
     device = jax.devices()[0]

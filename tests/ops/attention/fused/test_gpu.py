@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.fused import layout as fused
@@ -16,13 +17,7 @@ from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.slow import slow
 
-
-@pytest.fixture
-def float64():
-    """For all threads: the interpreter runs in others than the test."""
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
+pytestmark = pytest.mark.skipif(jax.__version_info__ < fused.GPU_NEEDS, reason="the kernels need a newer jax")
 
 
 @pytest.fixture
@@ -166,7 +161,7 @@ def test_lowers_for_a_gpu(lowered, grid_shape, head_dim, dtype, beta):
     def loss(x):
         return relative_attention(**x, grid_shape=grid_shape, implementation="fused").astype(jnp.float32).sum()
 
-    program = jax.export.export(jax.jit(jax.value_and_grad(loss)), platforms=["cuda"])
+    program = export.export(jax.jit(jax.value_and_grad(loss)), platforms=["cuda"])
     text = program(make_traced(grid_shape, head_dim, dtype, beta)).mlir_module()
     assert text.count("mosaic_gpu_v2") >= 4  # forward, queries, keys and values, encodings
     assert "stablehlo.while" not in text  # the loops are inside

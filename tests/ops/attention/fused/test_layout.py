@@ -8,6 +8,7 @@ import pytest
 
 import posattn_jax
 from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention.fused import layout
 
 
 def imported(path):
@@ -24,6 +25,14 @@ def test_kernels_alone_import_pallas():
     users = {path for path in package.rglob("*.py") if any("pallas" in name for name in imported(path))}
     assert users
     assert all(path.is_relative_to(package / "ops" / "attention" / "fused") for path in users)
+
+
+def test_a_jax_that_is_too_old_is_refused(monkeypatch):
+    x = jnp.ones((1, 4, 2, 8))
+    monkeypatch.setattr(layout, "GPU_NEEDS", (99, 1))
+    monkeypatch.setitem(layout.KERNELS, "cpu", layout.KERNELS["gpu"])
+    with pytest.raises(ValueError, match=r"on a GPU needs jax 99.1 or newer: \d+\.\d+[.\d]* is installed$"):
+        relative_attention(x, x, x, grid_shape=(4,), implementation="fused")
 
 
 def test_a_platform_without_kernels_is_refused():

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 from posattn_jax.ops.attention import api, relative_attention
 from posattn_jax.ops.attention.arguments import Block
@@ -130,7 +131,7 @@ def lowered(grid_shape, head_dim, dtype, left_out=(), **options):
     def backward(x):
         return jax.grad(lambda x: forward(x).astype(jnp.float32).sum())(x)
 
-    return [jax.export.export(jax.jit(f), platforms=["tpu"])(x).mlir_module() for f in (forward, backward)]
+    return [export.export(jax.jit(f), platforms=["tpu"])(x).mlir_module() for f in (forward, backward)]
 
 
 @pytest.mark.parametrize(
