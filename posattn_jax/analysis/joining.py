@@ -60,10 +60,10 @@ def _joined_plan(plan: Plan, other: Plan) -> Plan:
 
 
 def _joined_curves(curves: dict[str, Curve], others: dict[str, Curve]) -> dict[str, Curve]:
+    others = {name: curve for name, curve in others.items() if name != APART}
     both = {
         name: joined_curve(curves[name], others[name], is_response=name == "epochs")
-        for name in curves
-        if name in others and name != APART
+        for name in curves.keys() & others.keys()
     }
     return others | curves | both
 
