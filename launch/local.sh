@@ -9,7 +9,7 @@ if ! [[ ${1:-} =~ ^[1-9][0-9]*$ ]]; then
 fi
 count=$1
 shift
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" "" || exit
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train || exit
 
 processes=()
 stopped=""

@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 .venv/bin/python -m venv "$scratch/venv"
 "$scratch/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --constraint launch/constraints.txt "$(ls -t dist/*.whl | head -n 1)"
+    --constraint launch/constraints.txt "$(ls -t dist/*.whl | head -n 1)[train]"
 unset PYTHONPATH
 cd "$scratch"
 venv/bin/posattn --config=configs/digits.py:tiny --workdir=run

@@ -21,7 +21,7 @@ if [ -z "$data" ] || ! [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
     echo "--data is needed, and --minutes is a number: \"$data\", \"$minutes\" are given" >&2
     exit 2
 fi
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" "" || exit
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train || exit
 
 # On a GPU one program trains all seeds of a treatment: one run's arrays are small for it.
 if [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU "; then

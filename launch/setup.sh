@@ -1,7 +1,8 @@
 # Sourced by the launchers: makes .venv where it is missing, and installs the package with the extras given.
-# One of: source launch/setup.sh ""       the package, within the bounds of setup.py
-#         source launch/setup.sh test     with the extra "test", in the versions of launch/constraints.txt;
-#                                         with OPEN_BOUNDS=1 within the bounds of setup.py too
+# One of: source launch/setup.sh train        what trains and reports, within the bounds of setup.py
+#         source launch/setup.sh train,tpu    other extras likewise
+#         source launch/setup.sh test         the extra "test", in the versions of launch/constraints.txt; with
+#                                             OPEN_BOUNDS=1 within the bounds of setup.py too
 # The Python of .venv is PYTHON, or else the newest of PYTHONS (launch/python.sh) that the machine has.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
@@ -15,14 +16,14 @@ if [ ! -x .venv/bin/python ]; then
     fi
     "$python" -m venv .venv
 fi
-extras=${1:-}
-stamp=.venv/.installed-${extras:-plain}
+extras=$1
+stamp=.venv/.installed-$extras
 constraints=()
 if [ "$extras" = test ] && [ -z "${OPEN_BOUNDS:-}" ]; then
     constraints=(--constraint launch/constraints.txt)
 fi
 if [ ! -e "$stamp" ] || [ setup.py -nt "$stamp" ] || [ launch/constraints.txt -nt "$stamp" ]; then
     echo "Installing into .venv ..."
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".${extras:+[$extras]}"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".[$extras]"
     touch "$stamp"
 fi

@@ -51,7 +51,7 @@ fi
 python3 -m pip install --quiet --user uv
 python3 -m uv python install --quiet 3.12
 export PYTHON=\$(python3 -m uv python find 3.12)
-source launch/setup.sh tpu
+source launch/setup.sh train,tpu
 exec .venv/bin/python -m posattn_jax.main --distributed ${*:2}"
     tpu scp "$archive" "$TPU:posattn_jax.tar.gz" --worker=all && tpu ssh "$TPU" --worker=all --command="$command"
 }

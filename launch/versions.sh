@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Whether the bounds of setup.py hold: launch/versions.sh
-# The oldest Python of 3.11 to 3.13 that the machine has gets the least versions that setup.py allows, each other the
-# newest, in an environment of its own that is made anew in build/versions; TESTS of the suite run there, about a minute.
-# Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
+# Whether the bounds of setup.py hold: launch/versions.sh [--between]
+# Each in an environment of its own, made anew in build/versions:
+#   least     the least versions that setup.py allows, on the oldest Python of 3.11 to 3.13 that the machine has
+#   newest    the newest, on each other
+#   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them
+#   JAX/FLAX  BETWEEN, with --between, on the newest Python
+# First the core alone is tried (launch/core_check.py), then TESTS of the suite. What ran where is told as a table, that of
+# docs/importing.md. Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
 
+BETWEEN=(0.8.3/0.12.2 0.9.2/0.12.6 0.10.2/0.12.8)
 TESTS=(
     tests/ops/attention/test_{reference.py::TestReference,dense.py::TestDense,tiled.py::TestTiled}::test_values_and_gradients
     tests/ops/attention/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
@@ -23,25 +28,51 @@ TESTS=(
 
 LEAST='
 import ast, re
-tree = ast.parse(open("setup.py").read())
-(bounds,) = (word.value for word in ast.walk(tree) if isinstance(word, ast.keyword) and word.arg == "install_requires")
-for bound in ast.literal_eval(bounds):
-    print(re.sub(r"^([\w-]+)[>=]=([\d.]+).*", r"\1==\2", bound))
+lists = {}
+for node in ast.parse(open("setup.py").read()).body:
+    if isinstance(node, ast.Assign):
+        exec(compile(ast.Module([node], []), "setup.py", "exec"), lists)
+for bound in sum((lists[name] for name in ("CORE", "TRAIN", "TFDS", "NLP", "EXPORT")), []):
+    print(re.sub(r"^([\w-]+)>=([\d.]+)$", r"\1==\2", bound))
 '
 
-passes() { # VERSION least|newest
-    local folder=build/versions/$1-$2
-    echo "Python $1, the $2 versions that setup.py allows: installing into $folder ..."
-    "$(find_python "$1")" -m venv --clear "$folder" &&
-        if [ "$2" = least ]; then "$folder/bin/python" -c "$LEAST"; fi >"$folder/constraints.txt" &&
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
-            --constraint "$folder/constraints.txt" --editable ".[versions]" &&
-        "$folder/bin/python" -m pip freeze | grep -E "^(jax|jaxlib|flax|numpy|optax|orbax-checkpoint)==" | paste -sd " " &&
-        "$folder/bin/python" -m pytest --quiet --numprocesses="${TEST_PROCESSES:-2}" --dist=loadfile -m "not slow" "${TESTS[@]}"
+constraints() { # PYTHON VERSIONS -> for pip
+    case $2 in
+        least) "$1" -c "$LEAST" ;;
+        newest) ;;
+        colab) cat launch/colab.txt ;;
+        *) printf '%s\n' "jax==${2%/*}" "jaxlib==${2%/*}" "flax==${2#*/}" ;;
+    esac
+}
+
+install() { # FOLDER REQUIREMENT ...
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$1/constraints.txt" "${@:2}"
+}
+
+passes() { # PYTHON_VERSION VERSIONS
+    local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS
+    echo "Python $1, $2 versions: installing into $folder ..."
+    "$(find_python "$1")" -m venv --clear "$folder" || return
+    constraints "$folder/bin/python" "$2" >"$folder/constraints.txt" || return
+    if [ "$2" = colab ]; then
+        install "$folder" --requirement launch/colab.txt || return
+        "$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" . || return
+        "$folder/bin/python" launch/keep_check.py "$folder" || code=1
+    fi
+    install "$folder" --editable . || return
+    echo "$((SECONDS - started)) s; the core:"
+    "$folder/bin/python" launch/core_check.py | tee "$folder/core.txt" || code=1
+    install "$folder" --editable ".[versions]" || return
+    "$folder/bin/python" -m pip freeze >"$folder/freeze.txt"
+    grep -E "^(jax|jaxlib|flax|numpy|optax|orbax-checkpoint)==" "$folder/freeze.txt" | paste -sd " "
+    echo "$((SECONDS - started)) s; tests:"
+    "$folder/bin/python" -m pytest --quiet --numprocesses="${TEST_PROCESSES:-2}" --dist=loadfile -m "not slow" \
+        --junitxml="$folder/results.xml" "${TESTS[@]}" || code=1
+    echo "$((SECONDS - started)) s"
+    return $code
 }
 
 found=()
-skipped=()
 for version in "${PYTHONS[@]}"; do
     if find_python "$version" >/dev/null; then
         found=("$version" "${found[@]}") # the oldest first
@@ -54,14 +85,24 @@ if [ ${#found[@]} -lt 2 ]; then
     exit 2
 fi
 
-bounds=least
+newest=${found[-1]}
+tried=("${found[0]} least")
+for version in "${found[@]:1}"; do tried+=("$version newest"); done
+tried+=("$newest colab")
+if [ "${1:-}" = --between ]; then
+    for versions in "${BETWEEN[@]}"; do tried+=("$newest $versions"); done
+fi
+
 code=0
+folders=()
 summary=versions.sh:
-for version in "${found[@]}"; do
+for each in "${tried[@]}"; do
+    read -r version versions <<<"$each"
     result=passed
-    passes "$version" $bounds || { result=FAILED && code=1; }
-    summary+=" Python $version, $bounds versions: $result."
-    bounds=newest
+    passes "$version" "$versions" || { result=FAILED && code=1; }
+    summary+=" Python $version, $versions versions: $result."
+    folders+=("build/versions/$version-${versions//\//-}")
 done
+"${folders[0]}/bin/python" launch/versions_table.py "${folders[@]}"
 echo "$summary"
 exit $code

@@ -1,0 +1,52 @@
+"""What ran in the environments of launch/versions.sh, as Markdown: python launch/versions_table.py FOLDER ..."""
+
+import pathlib
+import re
+import sys
+from xml.etree import ElementTree
+
+# Of tests, by the beginning of their module's name.
+COLUMNS = {
+    "layouts, float64": "tests.ops.attention.test_",
+    "`fused`, interpreted and lowered": "tests.ops.attention.fused.",
+    "layers": "tests.nn.",
+    "checkpoints": "tests.train.",
+    "training": "tests.test_main",
+    "prediction": "tests.use.test_predict",
+    "export": "tests.use.test_export",
+}
+SHOWN = ("jax", "flax", "numpy", "orbax-checkpoint")
+
+
+def row(folder: pathlib.Path) -> list[str]:
+    """The cells of one environment."""
+    python, _, name = folder.name.partition("-")
+    freeze = dict(re.findall(r"^([\w-]+)==(\S+)$", (folder / "freeze.txt").read_text(), re.MULTILINE))
+    core = "yes" if (folder / "core.txt").read_text().startswith("core") else "**no**"
+    tests = list(ElementTree.parse(folder / "results.xml").iter("testcase"))
+    return [
+        name if name in ("least", "newest", "colab") else "",
+        python,
+        *(freeze[each] for each in SHOWN),
+        core,
+        *(cell([test for test in tests if f"{test.get('classname')}.".startswith(of)]) for of in COLUMNS.values()),
+    ]
+
+
+def cell(tests: list[ElementTree.Element]) -> str:
+    """Of some tests: how many passed, or failed; a dash where all were skipped."""
+    failed = sum(test.find("failure") is not None or test.find("error") is not None for test in tests)
+    passed = sum(len(test) == 0 for test in tests)
+    if failed:
+        return f"**{failed} of {failed + passed} failed**"
+    return str(passed) if passed else "-"
+
+
+def main(folders: list[str]) -> None:
+    header = ["versions", "Python", *SHOWN, "core alone", *COLUMNS]
+    for cells in (header, ["---"] * len(header), *(row(pathlib.Path(folder)) for folder in folders)):
+        print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
