@@ -161,8 +161,13 @@ def check_vma(arrays: Any) -> None:
 
     Loops begin with zeros, and gradients by hand have no types of that kind.
     """
-    if any(jax.typeof(array).manual_axis_type.varying for array in jax.tree.leaves(arrays)):
+    if any(_axes_varied_over(array) for array in jax.tree.leaves(arrays)):
         raise ValueError('attention in jax.shard_map: expected check_vma=False, or implementation="reference"')
+
+
+def _axes_varied_over(array: Array) -> frozenset[str]:
+    kind = jax.typeof(array)
+    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma  # of an older jax
 
 
 def _arrays(problem: Problem) -> dict[str, Array]:
