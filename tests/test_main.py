@@ -11,7 +11,7 @@ from posattn_jax import main
 from posattn_jax.run import summary
 from posattn_jax.system.files import read_metrics
 from tests.support import made_data
-from tests.support.command import run, run_forked, start
+from tests.support.command import run, run_forked, start, told
 from tests.support.recorded import figures_of
 
 
@@ -91,7 +91,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
     code, out, err = run_forked(f"--workdir={tmp_path / 'run'}", *arguments)
     assert (code, out) == (2, "")
     assert message in err
-    assert len(err.strip().splitlines()) == 1, err
+    assert len(told(err)) == 1, err
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 
@@ -108,7 +108,7 @@ def test_bad_config_file(tmp_path, config, message):
     code, _, err = run_forked(f"--workdir={tmp_path / 'run'}", config=config)
     assert code == 2
     assert message in err
-    assert len(err.strip().splitlines()) == 1, err
+    assert len(told(err)) == 1, err
 
 
 def test_missing_workdir():
@@ -286,7 +286,7 @@ def test_bad_grid_is_one_line(tmp_path):
     )
     assert code == 2
     assert "data.grid_shape=(4, 0): expected one to 3 sizes, each at least 1" in err
-    assert len(err.strip().splitlines()) == 1, err
+    assert len(told(err)) == 1, err
 
 
 @pytest.mark.slow

@@ -40,6 +40,11 @@ def start(*arguments, config="configs/digits.py:tiny", num_devices=1, **options)
     )
 
 
+def told(err):
+    """The lines of stderr but those that say what is being done, which are there where it took a second."""
+    return [line for line in err.strip().splitlines() if not line.endswith(" ...")]
+
+
 def run(*arguments, **options):
     """The command itself: its exit code and what it printed, on stdout and on stderr."""
     process = start(*arguments, **options)
