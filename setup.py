@@ -5,12 +5,12 @@ import pathlib
 from setuptools import find_packages, setup
 
 # No version is capped: an environment keeps what it has. launch/versions.sh tries the least of each, and the newest.
-JAX = "jax>=0.7"
-CORE = [JAX, "jaxlib>=0.7", "flax>=0.11", "jaxtyping>=0.3", "numpy>=1.26", "absl-py>=1.4", "ml_collections>=1"]
+JAX = "jax>=0.7.2"
+CORE = [JAX, "jaxlib>=0.7.2", "flax>=0.11.2", "jaxtyping>=0.3", "numpy>=1.26", "absl-py>=1.4", "ml_collections>=1"]
 TRAIN = [
-    "optax>=0.2.5",
-    "orbax-checkpoint>=0.11.20",
-    "grain>=0.2.11",
+    "optax>=0.2.8",
+    "orbax-checkpoint>=0.12.4",
+    "grain>=0.2.18",
     "scipy>=1.13",
     "scikit-learn>=1.5",
     "matplotlib>=3.9",
@@ -79,9 +79,9 @@ setup(
         "convert": CONVERT,
         "wandb": WANDB,
         "all": [*TRAIN, *TFDS, *NLP, *EXPORT, *CONVERT, *WANDB],
-        "cuda12": ["jax[cuda12]>=0.7"],
-        "cuda13": ["jax[cuda13]>=0.7"],
-        "tpu": ["jax[tpu]>=0.7"],
+        "cuda12": ["jax[cuda12]>=0.7.2"],
+        "cuda13": ["jax[cuda13]>=0.7.2"],
+        "tpu": ["jax[tpu]>=0.7.2"],
         "prepare": [*TFDS, "tensorflow-cpu>=2.21"],
         "colab": [*TRAIN, *NLP, *NOTEBOOKS],
         "docs": DOCS,
