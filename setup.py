@@ -6,7 +6,7 @@ from setuptools import find_packages, setup
 
 # No version is capped: an environment keeps what it has. launch/versions.sh tries the least of each, and the newest.
 JAX = "jax>=0.7.2"
-CORE = [JAX, "jaxlib>=0.7.2", "flax>=0.11.2", "jaxtyping>=0.3", "numpy>=1.26", "absl-py>=1.4", "ml_collections>=1"]
+CORE = [JAX, "jaxlib>=0.7.2", "flax>=0.11.2", "jaxtyping>=0.3", "numpy>=2", "absl-py>=1.4", "ml_collections>=1"]
 TRAIN = [
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12.4",
@@ -14,7 +14,7 @@ TRAIN = [
     "scipy>=1.13",
     "scikit-learn>=1.5",
     "matplotlib>=3.9",
-    "tensorboardX>=2.6.2",
+    "tensorboardX>=2.6.5",
     "tqdm>=4.66",
     "rich>=13",
     "submitit>=1.5",
