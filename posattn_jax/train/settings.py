@@ -16,7 +16,8 @@ class Settings:
     Attributes:
       total_steps: the updates of the run; 0: see `total_epochs`.
       total_epochs: its epochs.
-      batch_size: the examples of a micro-batch; of a source that is `Ordered`, what that counts.
+      batch_size: the examples of a micro-batch, or the rows that several share (`data.packed`); of a source that is
+        `Ordered`, what that counts.
       accumulation_steps: the micro-batches whose gradients are summed into an update.
       eval_batch_size: the examples of a batch of evaluation.
       log_steps: the updates between two looks at the loss.
