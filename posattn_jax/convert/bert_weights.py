@@ -16,7 +16,6 @@ from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.system.errors import InputError
 
 EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
-HEADS = ("pooler", "transform", "head")
 # What may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
 SPARE = r".*embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*|(classifier|qa_outputs)\..*"
 
@@ -66,7 +65,7 @@ def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
         heads = [head for head in heads if head != "head"]
     if "transform" in heads and encoder.blocks[0].activation is not exact_gelu:
         raise InputError(f'{where}: hidden_act="{config["hidden_act"]}": expected "gelu" with cls.predictions')
-    num_outputs = weights.shape("classifier.weight")[0] if "head" in heads else 0
+    num_outputs = weights.shape("classifier.weight", 2)[0] if "head" in heads else 0
     shapes = _shapes(where, encoder, heads, num_outputs)
     return encoder, tensors.take(_entries(encoder, heads, prefix), shapes, renamed, where, SPARE)
 
@@ -88,8 +87,9 @@ def save_bert(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any],
     """
     fields = fields_of(encoder.blocks)
     check_alike(encoder, _nearest(encoder), "a BERT of Hugging Face")
-    heads = [head for head in HEADS if head in params]
-    named = {"transform": "BertForPreTraining", "head": "BertForSequenceClassification"}
+    heads = [head for head in _modules("") if head in params]
+    of_tokens = "BertForPreTraining" if "pooler" in heads else "BertForMaskedLM"
+    named = {"transform": of_tokens, "head": "BertForSequenceClassification"}
     architecture = next((name for head, name in named.items() if head in heads), "BertModel")
     prefix = "" if architecture == "BertModel" else "bert."
     about = {
@@ -117,7 +117,7 @@ def _renamed(name: str) -> str:
 def _encoder(weights: Weights, prefix: str) -> Bert:
     """What the shapes of a file, and the config beside it, say; the defaults are those of `BertConfig`."""
     config, where = weights.config, weights.path
-    vocabulary_size, width = weights.shape(f"{prefix}{EMBEDDINGS}")
+    vocabulary_size, width = weights.shape(f"{prefix}{EMBEDDINGS}", 2)
     epsilon, rate = config.get("layer_norm_eps", 1e-12), config.get("hidden_dropout_prob", 0.1)
     try:
         return Bert(
@@ -127,14 +127,14 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
                 weights.count(f"{prefix}encoder.layer."),
                 norm="post",
                 num_heads=config.get("num_attention_heads", 12),
-                mlp_dim=weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight")[0],
+                mlp_dim=weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight", 2)[0],
                 activation=activation_of(config, where.with_name(files.CONFIG)),
                 layer_norm_epsilon=epsilon,
                 dropout_rate=rate,
                 attention_dropout_rate=config.get("attention_probs_dropout_prob", 0.1),
             ),
-            max_length=weights.shape(f"{prefix}embeddings.position_embeddings.weight")[0],
-            num_segments=weights.shape(f"{prefix}embeddings.token_type_embeddings.weight")[0],
+            max_length=weights.shape(f"{prefix}embeddings.position_embeddings.weight", 2)[0],
+            num_segments=weights.shape(f"{prefix}embeddings.token_type_embeddings.weight", 2)[0],
             dropout_rate=rate,
             layer_norm_epsilon=epsilon,
         )

@@ -72,7 +72,7 @@ def activation_name(activation: Callable) -> str:
     """What their configs call it; InputError where they have no name for it."""
     names = [name for name, known in ACTIVATIONS.items() if known is activation]
     if not names:
-        raise InputError(f"activation={activation.__name__}: expected {', '.join(each for each in ACTIVATIONS)}")
+        raise InputError(f"activation={_shown(activation)}: expected {', '.join(ACTIVATIONS)}")
     return names[0]
 
 

@@ -29,11 +29,14 @@ class Weights:
     tensors: Tensors
     config: dict[str, Any]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor; InputError where it is missing."""
+    def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
+        """Of a tensor; InputError where it is missing, or has another number of axes."""
         if name not in self.tensors:
             raise InputError(f"{self.path}: {name} is missing")
-        return tuple(self.tensors[name].shape)
+        shape = tuple(self.tensors[name].shape)
+        if len(shape) != num_axes:
+            raise InputError(f"{self.path}: {name} is {shape}, expected {num_axes} sizes")
+        return shape
 
     def count(self, before: str, after: str = ".") -> int:
         """One more than the largest number that stands in a name between these."""
@@ -45,7 +48,7 @@ def read(given: str | pathlib.Path) -> Weights:
     """A file, or the one of a folder; InputError where there is none, or it is damaged."""
     path = _find(pathlib.Path(given))
     try:
-        tensors = _npz(path) if path.suffix == ".npz" else _safetensors().numpy.load_file(path)
+        loaded = _npz(path) if path.suffix == ".npz" else _safetensors().flax.load_file(path)
     except InputError:
         raise
     except Exception as error:  # SafetensorError, OSError, BadZipFile, ValueError: whatever is wrong with the file
@@ -53,7 +56,7 @@ def read(given: str | pathlib.Path) -> Weights:
     config = read_json(path.with_name(CONFIG)) or {}
     if not isinstance(config, dict):
         raise InputError(f"{path.with_name(CONFIG)}: expected an object")
-    return Weights(path, tensors, config)
+    return Weights(path, {name: np.asarray(tensor) for name, tensor in loaded.items()}, config)
 
 
 def write(folder: str | pathlib.Path, tensors: Tensors, config: dict[str, Any]) -> pathlib.Path:
@@ -96,5 +99,6 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _safetensors():
     with extras.named():
+        import safetensors.flax  # which knows bfloat16, too
         import safetensors.numpy
     return safetensors

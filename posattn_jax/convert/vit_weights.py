@@ -149,38 +149,38 @@ def _of_hugging_face(weights: Weights, prefix: str) -> tuple[dict[str, Any], int
     if config.get("model_type", "vit") != "vit":
         raise InputError(f'{where}: model_type={config["model_type"]!r}: expected "vit"')
     layer = f"{prefix}encoder.layer.0"
-    width, num_channels, *patch_shape = weights.shape(f"{prefix}{NAMES['hugging_face'].patches}")
+    width, num_channels, *patch_shape = weights.shape(f"{prefix}{NAMES['hugging_face'].patches}", 4)
     fields = {
-        "num_classes": weights.shape("classifier.weight")[0] if "classifier.weight" in weights.tensors else 0,
+        "num_classes": weights.shape("classifier.weight", 2)[0] if "classifier.weight" in weights.tensors else 0,
         "width": width,
         "patch_shape": tuple(patch_shape),
         "pooling": "class",
         "num_blocks": weights.count(f"{prefix}encoder.layer."),
         "num_heads": config.get("num_attention_heads", 12),
-        "mlp_dim": weights.shape(f"{layer}.intermediate.dense.weight")[0],
+        "mlp_dim": weights.shape(f"{layer}.intermediate.dense.weight", 2)[0],
         "use_bias": f"{layer}.attention.attention.query.bias" in weights.tensors,
         "activation": activation_of(config, where),
         "layer_norm_epsilon": config.get("layer_norm_eps", 1e-12),
         "dropout_rate": config.get("hidden_dropout_prob", 0.0),
         "attention_dropout_rate": config.get("attention_probs_dropout_prob", 0.0),
     }
-    return fields, weights.shape(f"{prefix}embeddings.position_embeddings")[1], num_channels
+    return fields, weights.shape(f"{prefix}embeddings.position_embeddings", 3)[1], num_channels
 
 
 def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
     head = f"{prefix}head.weight"
-    width, num_channels, *patch_shape = weights.shape(f"{prefix}{NAMES['timm'].patches}")
+    width, num_channels, *patch_shape = weights.shape(f"{prefix}{NAMES['timm'].patches}", 4)
     fields = {
-        "num_classes": weights.shape(head)[0] if head in weights.tensors else 0,
+        "num_classes": weights.shape(head, 2)[0] if head in weights.tensors else 0,
         "width": width,
         "patch_shape": tuple(patch_shape),
         "pooling": "class",
         "num_blocks": weights.count(f"{prefix}blocks."),
         "num_heads": None,
-        "mlp_dim": weights.shape(f"{prefix}blocks.0.mlp.fc1.weight")[0],
+        "mlp_dim": weights.shape(f"{prefix}blocks.0.mlp.fc1.weight", 2)[0],
         "use_bias": f"{prefix}blocks.0.attn.qkv.bias" in weights.tensors,
     }
-    num_rows = weights.shape(f"{prefix}pos_embed")[1]
+    num_rows = weights.shape(f"{prefix}pos_embed", 3)[1]
     if round(num_rows**0.5) ** 2 == num_rows:
         raise InputError(f"{weights.path}: pos_embed has {num_rows} rows: expected one for the class token, too")
     return fields, num_rows, num_channels
@@ -188,18 +188,18 @@ def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
 
 def _of_big_vision(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
     head, layer = f"{prefix}head/kernel", f"{prefix}Transformer/encoderblock_0"
-    *patch_shape, num_channels, width = weights.shape(f"{prefix}{NAMES['big_vision'].patches}")
+    *patch_shape, num_channels, width = weights.shape(f"{prefix}{NAMES['big_vision'].patches}", 4)
     has_token = f"{prefix}cls" in weights.tensors
     fields = {
-        "num_classes": weights.shape(head)[1] if head in weights.tensors else 0,
+        "num_classes": weights.shape(head, 2)[1] if head in weights.tensors else 0,
         "width": width,
         "patch_shape": tuple(patch_shape),
         "pooling": "class" if has_token else "mean",
         "num_blocks": weights.count(f"{prefix}Transformer/encoderblock_", "/"),
-        "num_heads": weights.shape(f"{layer}/MultiHeadDotProductAttention_0/query/kernel")[1],
-        "mlp_dim": weights.shape(f"{layer}/MlpBlock_0/Dense_0/kernel")[1],
+        "num_heads": weights.shape(f"{layer}/MultiHeadDotProductAttention_0/query/kernel", 3)[1],
+        "mlp_dim": weights.shape(f"{layer}/MlpBlock_0/Dense_0/kernel", 2)[1],
     }
-    return fields, weights.shape(f"{prefix}pos_embedding")[1] + has_token, num_channels
+    return fields, weights.shape(f"{prefix}pos_embedding", 3)[1] + has_token, num_channels
 
 
 _READERS = {"hugging_face": _of_hugging_face, "timm": _of_timm, "big_vision": _of_big_vision}
