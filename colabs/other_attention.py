@@ -6,12 +6,11 @@
 
 # %%
 # Installs the package where it is missing: from the clone that this notebook lies in; on Colab put the address in.
-import importlib.util, os, pathlib, shutil, subprocess, sys
+import importlib.util, os, pathlib, subprocess, sys
 
 if importlib.util.find_spec("posattn_jax") is None:
     REPOSITORY = pathlib.Path("..").resolve().as_uri()  # or "git+https://ADDRESS"
-    device = "cuda," if shutil.which("nvidia-smi") else "tpu," if "TPU_ACCELERATOR_TYPE" in os.environ else ""
-    wanted = f"posattn_jax[{device}nlp] @ {REPOSITORY}"
+    wanted = f"posattn_jax[train,nlp] @ {REPOSITORY}"  # the jax that is installed stays
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
 SMALL = os.environ.get("POSATTN_SMALL") == "1"  # so that the tests can run it in seconds
 
