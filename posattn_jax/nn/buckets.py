@@ -44,6 +44,7 @@ class BucketedBias(nn.Module):
 
     @nn.compact
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
+        tokens.check_one_grid(self)
         shape = (*(self.num_buckets,) * len(tokens.grid_shape), tokens.num_heads)
         table = self.param("table", self.bias_init, shape, self.param_dtype)
         return Scores(relative_bias=over_buckets(table, tokens.table_shape, self.max_distance))

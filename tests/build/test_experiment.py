@@ -78,7 +78,7 @@ def test_bad_field(unchecked, field, value, message):
     "field, value, message",
     [
         ("seed", -1, "seed=-1: expected 0 or more"),
-        ("data.grid_shape", (), r"data.grid_shape=\(\): expected one to 3 sizes, each at least 1"),
+        ("data.grid_shape", (), r"data.grid_shape is \(\): expected one to 3 sizes, such as"),
         ("data.grid_shape", (4, 0), r"data.grid_shape=\(4, 0\): expected one to 3 sizes, each at least 1"),
         ("data.grid_shape", (1, 1), r"data.grid_shape=\(1, 1\): expected more than one position"),
         ("data.features", 7, 'data: num_features=7: combine="concat" needs a multiple of 2 dimensions'),

@@ -17,6 +17,7 @@ from posattn_jax import (
     SirenEncoding,
     Translution,
 )
+from tests.support.float64 import float64
 from tests.support.made_params import made_params
 from tests.support.slow import slow
 
@@ -164,7 +165,7 @@ def test_in_float64_and_bfloat16():
     coarse = results(lambda params, x: half.apply({"params": params}, x), params, x)
     assert coarse[1].dtype == jnp.bfloat16
     assert {array.dtype for array in jax.tree.leaves(coarse[0])} == {np.dtype("float32")}
-    with jax.enable_x64(True):
+    with float64():
         wide = jax.tree.map(lambda array: jnp.asarray(np.asarray(array), jnp.float64), (params, x))
         double = results(lambda params, x: make().apply({"params": params}, x), *wide)
         assert {array.dtype for array in jax.tree.leaves(double[1])} == {np.dtype("float64")}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from posattn_jax import (
+    BucketedBias,
     Content,
     ContentBias,
     ConvolutionalProjections,
@@ -152,6 +153,7 @@ def test_of_the_same_tokens_it_is_self_attention(num_kv_heads):
     [
         ({"terms": (RotaryContent(),)}, "RotaryContent has whole offsets alone, not those of queries on"),
         ({"terms": (RelativeBias((3,)),)}, "RelativeBias has whole offsets alone"),
+        ({"terms": (BucketedBias(),)}, "BucketedBias has whole offsets alone"),
         ({"terms": (Positional(LearnedEncoding()),)}, "LearnedEncoding has whole offsets alone"),
         ({"terms": (Positional(KernelEncoding((3,))),)}, "KernelEncoding has whole offsets alone"),
         ({"terms": (KeyPositional(KernelEncoding((3,))),)}, "KeyPositional is of one sequence"),
