@@ -9,6 +9,7 @@ import jax
 import jaxtyping
 import pytest
 
+from posattn_jax.system.doing import doing
 from tests.support.float64 import float64
 
 # Programs that run once or twice: code generation that is quick, not good. XLA reads this when it starts.
@@ -54,6 +55,12 @@ def rte_run(tmp_path_factory):
     from tests.support.made_runs import make_rte
 
     return make_rte(tmp_path_factory.mktemp("runs") / "rte")
+
+
+@pytest.fixture
+def told_at_once(monkeypatch):
+    """What is being done is told however quick it is, and not only where it takes a second."""
+    monkeypatch.setattr(doing.__wrapped__, "__defaults__", (0.0, 1000.0))
 
 
 @pytest.fixture(name="float64")
