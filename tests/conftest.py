@@ -9,7 +9,6 @@ import jax
 import jaxtyping
 import pytest
 
-from posattn_jax.system.doing import doing
 from tests.support.float64 import float64
 
 # Programs that run once or twice: code generation that is quick, not good. XLA reads this when it starts.
@@ -60,6 +59,8 @@ def rte_run(tmp_path_factory):
 @pytest.fixture
 def told_at_once(monkeypatch):
     """What is being done is told however quick it is, and not only where it takes a second."""
+    from posattn_jax.system.doing import doing
+
     monkeypatch.setattr(doing.__wrapped__, "__defaults__", (0.0, 1000.0))
 
 

@@ -32,8 +32,7 @@ def test_there_are_pairs():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pair_is_in_sync(name):
-    """After a change: `launch/notebooks.sh NAME`. Outputs, where there are any, are of one run of all cells, without its
-    progress."""
+    """After a change: `launch/notebooks.sh NAME`. Outputs are of one run of all cells, without its progress."""
     notebook = read(name)
     nbformat.validate(notebook)
     assert cells(notebook) == cells(jupytext.read(FOLDER / f"{name}.py"))
