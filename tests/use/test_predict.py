@@ -152,13 +152,9 @@ def test_sentences(rte_run, capsys, told_at_once):
     assert code == 2
     expected = "expected 2 sentences, a tab between them"
     errors = [f"posattn_jax: error: input: line {number}: {expected}" for number in (2, 4, 5)]
-    errors = [
-        "reading the run ...",
-        *errors,
-        "posattn_jax: error: input: line 6 is no UTF-8",
-        "predicting 2 inputs ...",
-    ]
-    assert capsys.readouterr().err.splitlines() == ["reading the run ...", *errors, "predicting 2 inputs ..."]
+    err = capsys.readouterr().err
+    assert command.told(err) == [*errors, "posattn_jax: error: input: line 6 is no UTF-8"]
+    assert {"reading the run ...", "predicting 2 inputs ..."} < set(err.splitlines())
     assert [answer["line"] for answer in answers] == [1, 3]
     run = trained.of_run(rte_run)
     batch = run.examples([tuple(lines[i].split("\t")) for i in (0, 2)]).batch(np.arange(2))
