@@ -20,7 +20,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common_bert
+from configs import common, common_bert
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.glue import Glue
@@ -53,7 +53,7 @@ def get_config(variant: str = "") -> ConfigDict:
     task = _take(words, tuple(TASKS), "cola")
     if start:
         words, size = words - {start}, "imported"
-        config.model = common_bert.of_run(start.removeprefix("from="))
+        config.model = common.of_run(start.removeprefix("from=")).model
     elif not is_tiny:
         name = _take(words, tuple(common_bert.CONVOLUTIONS), "composite")
         common_bert.with_convolution(config, name, size)
