@@ -5,8 +5,9 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
-from configs import common, glue, image_folder
+from configs import common, common_grafts, glue, image_folder
 from configs.common import ATTENTION, SPAN, TERMS
 from posattn_jax import (
     Content,
@@ -130,6 +131,26 @@ def test_a_head_of_the_same_labels_is_taken_over(tmp_path, capsys):
     trained, _ = pretrained.read(start)
     jax.tree.map(np.testing.assert_array_equal, begun, trained)
     assert "drawn anew" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", common_grafts.LABELS)
+def test_treatments_of_the_sweep_add_what_begins_at_0(files, name):
+    """Whether they leave the function the same is measured as each run begins."""
+    plan = glue.sweep(f"from={files / 'bert'}")
+    treatment = next(each for each in plan.treatments if each.name == f"mrpc_{name}")
+    config = change(glue.get_config(f"mrpc,from={files / 'bert'}"), treatment.fields)
+    task = experiment.task_of(
+        config, {"num_outputs": 2, "num_examples": 1, "input_shape": (12,), "vocabulary_size": 40}
+    )
+    shapes = flatten_dict(jax.eval_shape(task.init, jax.random.key(0)), sep="/")
+    first = {path.removeprefix("encoder/blocks_0/attention/") for path in shapes if "/blocks_0/attention/" in path}
+    common = {"output/bias", "output/kernel", "projections/bias", "projections/kernel"}
+    dynamic, beta = "terms_1/encoding/table", "terms_2/beta"
+    kernel = {f"values/convolution/convolution/{each}" for each in ("bias", "kernel")}
+    added = {"composite": {dynamic, beta}, "dynamic": {dynamic}, "span": {"span/precision"}, "depthwise": kernel}
+    assert first - common == added.get(name.removeprefix("bare_"), set())
+    assert ("encoder/position_embedding/embedding" in shapes) != name.startswith("bare")
+    assert config.train.total_epochs == 3 and config.data.length == 64
 
 
 @pytest.mark.slow
