@@ -66,12 +66,12 @@ def train(
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]
-    stages = _stages(steps, settings.total_steps)
-    program = Program(task, optimizer, [data[i] for i in stages[0][0]], mesh, settings)
     starts = [
         None if step else beginning(each, task, own["train"])
         for step, each, own in zip(steps, configs, sources, strict=True)
     ]
+    stages = _stages(steps, settings.total_steps)
+    program = Program(task, optimizer, [data[i] for i in stages[0][0]], mesh, settings)
     with contextlib.ExitStack() as stack:
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
