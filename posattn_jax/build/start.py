@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.build.experiment import Saved
 from posattn_jax.build.parts import change, set_all
+from posattn_jax.build.saved import completed
 from posattn_jax.data.batches import Source
 from posattn_jax.nn.grafts import Flat, Path, begin_as
 from posattn_jax.system.errors import InputError
@@ -89,7 +90,7 @@ class _Other(NamedTuple):
         here = flatten_dict(config.model.to_dict())
         model = {
             path: here[path] if path in here and path[-1] in MAY_DIFFER else value
-            for path, value in flatten_dict(saved.config["model"]).items()
+            for path, value in flatten_dict(completed(saved.config["model"])).items()
         }
         own = config.copy_and_resolve_references()
         with own.unlocked(), own.ignore_type():
