@@ -13,16 +13,15 @@ from typing import Any
 
 from absl import flags
 
-from posattn_jax.benchmarks.table import number
+from posattn_jax.benchmarks.table import markdown, number, put_into
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.files import write_atomically
 
 IMPLEMENTATIONS = ("fused", "tiled", "dense", "flex", "cudnn")
 RATIOS = ("fused/tiled", "fused/flex", "fused/floor")
 PASSES = ("forward", "forward_backward")
 PARITY = "forward_backward"
-MARKS = ("<!-- gpu -->", "<!-- /gpu -->")
+MARK = "gpu"
 
 
 def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -118,13 +117,6 @@ def absences(results: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """The first row is the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|" + "---|" * len(rows[0]))
-    return "\n".join(lines)
-
-
 def both(values: Iterable[float | None], write: Callable[[float | None], str] = number) -> str:
     """Forward / forward and backward; a dash where there is neither."""
     cells = [write(value) for value in values]
@@ -145,19 +137,6 @@ def _of(section: dict[str, Any], implementation: str, name: str) -> Any:
     return section["implementations"].get(implementation, {}).get(name)
 
 
-def put_into(path: pathlib.Path, text: str) -> None:
-    """Replaces what stands between the marks; InputError where they are not there."""
-    if not path.is_file():
-        raise InputError(f"--into={path}: no such file")
-    old = path.read_text()
-    if not all(old.count(mark) == 1 for mark in MARKS):
-        raise InputError(f'--into={path}: expected one line "{MARKS[0]}" and, below it, one "{MARKS[1]}"')
-    before, _, rest = old.partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    new = f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}"
-    write_atomically(path, lambda file: file.write(new.encode()))
-
-
 def main(argv: list[str]) -> int:
     """Prints the tables, or puts them into a file; returns the exit code."""
     values = flags.FlagValues()
@@ -172,7 +151,7 @@ def main(argv: list[str]) -> int:
     if values["into"].value is None:
         print(text)
     else:
-        put_into(pathlib.Path(values["into"].value), text)
+        put_into(pathlib.Path(values["into"].value), MARK, text)
     return 0
 
 
