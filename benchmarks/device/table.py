@@ -1,8 +1,8 @@
-"""The tables of what was measured on a GPU, as Markdown, from the results alone.
+"""The tables of what was measured on a device, as Markdown, from the results alone.
 
-  python -m benchmarks.gpu.table benchmarks/results/DEVICE [--into=docs/gpu.md]
+  python -m benchmarks.device.table benchmarks/results/DEVICE [--into=docs/gpu.md]
 
---into puts them between the lines "<!-- gpu -->" and "<!-- /gpu -->" of a file.
+--into puts them between the lines "<!-- gpu -->" and "<!-- /gpu -->" of a file, or "tpu" likewise.
 """
 
 import json
@@ -17,11 +17,10 @@ from posattn_jax.benchmarks.table import markdown, number, put_into
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
 
-IMPLEMENTATIONS = ("fused", "tiled", "dense", "flex", "cudnn")
+IMPLEMENTATIONS = ("fused", "tiled", "dense", "flex", "cudnn", "flash")
 RATIOS = ("fused/tiled", "fused/flex", "fused/floor")
 PASSES = ("forward", "forward_backward")
 PARITY = "forward_backward"
-MARK = "gpu"
 
 
 def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -33,7 +32,7 @@ def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, A
     """
     path = folder / "summary.json"
     if not path.exists():
-        raise InputError(f"{path}: no such file: expected a folder that launch/gpu_check.sh has made")
+        raise InputError(f"{path}: no such file: expected a folder of launch/gpu_check.sh or launch/tpu_check.sh")
     results = []
     try:
         summary = json.loads(path.read_text())
@@ -147,11 +146,12 @@ def main(argv: list[str]) -> int:
         raise InputError(str(error)) from error
     if len(rest) != 1:
         raise InputError("expected one folder of results, such as benchmarks/results/nvidia_h100_80gb_hbm3")
-    text = format_results(pathlib.Path(rest[0]))
+    folder = pathlib.Path(rest[0])
+    text = format_results(folder)
     if values["into"].value is None:
         print(text)
     else:
-        put_into(pathlib.Path(values["into"].value), MARK, text)
+        put_into(pathlib.Path(values["into"].value), read_results(folder)[0]["device"]["platform"], text)
     return 0
 
 
