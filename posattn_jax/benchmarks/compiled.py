@@ -25,6 +25,7 @@ from posattn_jax.system.files import read_json, write_json
 
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # the second with the first
+LAYOUTS = ("fused", "tiled", "dense")  # ours
 # Of every process: compilers that look for no device, and whose last word is the error.
 OF_ALL = {"JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
 
@@ -67,6 +68,7 @@ class Instrument(NamedTuple):
 
     Attributes:
       program: the module that compiles a case, given as JSON, and prints its figures as JSON.
+      parts: modules of this folder that the figures depend on, beside those that every instrument has.
       targets, layouts: names that are allowed.
       packages: those whose versions decide.
       table: from results by case to Markdown.
@@ -75,6 +77,7 @@ class Instrument(NamedTuple):
     """
 
     program: str
+    parts: Sequence[str]
     targets: Sequence[str]
     layouts: Sequence[str]
     packages: Sequence[str]
@@ -135,10 +138,10 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
     ]
 
 
-def source_of(case: Case, program: str) -> str:
-    """SHA-256 of all that a case is made of: of yardsticks the instrument alone."""
-    used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("compiled", "shapes", program.rpartition(".")[2])]
-    if case.layout in ("fused", "tiled", "dense"):
+def source_of(case: Case, instrument: Instrument) -> str:
+    """SHA-256 of all that a case is made of: of what is no layout of ours the instrument alone."""
+    used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
+    if case.layout in LAYOUTS:
         ours = sorted((PACKAGE / "ops").rglob("*.py"))
         used += [path for path in ours if case.layout == "fused" or "fused" not in path.parts]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in used)).hexdigest()
@@ -173,7 +176,7 @@ def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, abou
     kept = kept if kept is not None and kept["versions"] == versions else {"versions": versions, "cases": []}
     results = {Case(*row["case"]): row for row in kept["cases"]}
     for case in asked:
-        source = source_of(case, instrument.program)
+        source = source_of(case, instrument)
         if case not in results or results[case]["source"] != source:
             print(*case[:-1], PASSES[case.backward], file=sys.stderr, flush=True)
             figures = figures_of(case, instrument, options.seconds)

@@ -1,6 +1,6 @@
 """The machine code of attention for GPUs that are not there, by XLA, Mosaic and NVIDIA's assembler.
 
-  python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense,cudnn] [--shapes=2d64:8]
+  python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
       [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/accelerators.md]
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. Of the fused
@@ -19,8 +19,6 @@ from posattn_jax.benchmarks.compiled import PASSES, Case
 from posattn_jax.benchmarks.gpus import GPUS
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line
-
-LAYOUTS = ("fused", "tiled", "dense", "cudnn")
 
 
 def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
@@ -80,8 +78,9 @@ def programs_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
 
 INSTRUMENT = compiled.Instrument(
     program=gpu_program.__name__,
+    parts=("gpu_program", "gpus", "sass"),
     targets=tuple(GPUS),
-    layouts=LAYOUTS,
+    layouts=compiled.LAYOUTS,
     packages=("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm"),
     table=table,
     mark="gpu_code",

@@ -29,13 +29,9 @@ def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
     """(arrays, cotangent) -> results, with a sigma that is traced within a static bound; and these arguments."""
     arrays = {name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in case.shapes.items()}
     point = case.point
-    if case.layout == "cudnn":
-        arrays = {name: arrays[name] for name in ("query", "key", "value")}
-        attend = lambda of: jax.nn.dot_product_attention(of["query"], of["key"], of["value"], implementation="cudnn")
-    else:
-        arrays["sigma"] = jax.ShapeDtypeStruct((len(point.half),), "float32")
-        fixed = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
-        attend = lambda arrays: relative_attention(**arrays, **fixed, implementation=case.layout)
+    arrays["sigma"] = jax.ShapeDtypeStruct((len(point.half),), "float32")
+    fixed = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
+    attend = lambda arrays: relative_attention(**arrays, **fixed, implementation=case.layout)
     return one_pass(attend, case.backward), (arrays, arrays["query"])
 
 
@@ -68,7 +64,7 @@ def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
     figures = {"launches": 0, "warp_instructions": 0.0, "library_calls": 0}
     for instruction, times in Module(text).runs(lambda _: 1.0):
         name = instruction.name.replace(".", "_").replace("-", "_")
-        figures["library_calls"] += times * ("__cublas$" in instruction.text or "__cudnn$" in instruction.text)
+        figures["library_calls"] += times * ("__cublas$" in instruction.text)
         if name in threads:
             figures["launches"] += times
             figures["warp_instructions"] += times * -(-threads[name] // 32) * codes[name].instructions

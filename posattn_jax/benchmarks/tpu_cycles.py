@@ -25,7 +25,7 @@ from posattn_jax.benchmarks.roofline import work
 from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line
 
-LAYOUTS = ("fused", "tiled", "dense", "flash")
+LAYOUTS = (*compiled.LAYOUTS, "flash")
 # Of a chip: those of v5e by its documentation; v6e's FLOPs a second are those of 4 units at 1.75 GHz.
 MATRIX_UNITS = {"v5e": 4, "v6e": 4}
 
@@ -103,6 +103,7 @@ def _fields(case, names):
 
 INSTRUMENT = compiled.Instrument(
     program=tpu_program.__name__,
+    parts=("tpu_program",),
     targets=tuple(MATRIX_UNITS),
     layouts=LAYOUTS,
     packages=("jax", "libtpu"),

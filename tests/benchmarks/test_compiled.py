@@ -143,7 +143,7 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
         assert "| 2d64: 8 | 64 | v5e | 2.50 | 1.00 |" in text
     else:
         assert "| 2d64: 8 | 64 | h200 | forward | 0 | 168 | 4 | 2.00 | 100 | 32.0 | MUFU 3 |" in text
-    monkeypatch.setattr(compiled, "source_of", lambda case, program: "another")
+    monkeypatch.setattr(compiled, "source_of", lambda case, instrument: "another")
     assert command.run([*arguments, "--layouts=fused"]) == 0
     assert [case.layout for case in made[6:]] == ["fused", "fused"]
     capsys.readouterr()
