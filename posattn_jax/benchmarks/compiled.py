@@ -26,8 +26,8 @@ from posattn_jax.system.files import read_json, write_json
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # the second with the first
 LAYOUTS = ("fused", "tiled", "dense")  # ours
-# Of every process: compilers that look for no device, and whose last word is the error.
-OF_ALL = {"JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
+# Of every process: compilers that look for no device, with no flags of another, and whose last word is the error.
+OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
 
 
 class Case(NamedTuple):

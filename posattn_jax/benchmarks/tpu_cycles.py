@@ -72,19 +72,15 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
 
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
     """Of the programs that have kernels: each kernel's thousand cycles, and those of what XLA makes around them."""
-    found = {
-        case: figures["cycles"]
-        for case, figures in results.items()
-        if case.backward and len(figures.get("cycles", ())) > 1
-    }
+    found = {case: figures["cycles"] for case, figures in results.items() if len(figures.get("cycles", ())) > 1}
     if not found:
         return ""
     names = sorted({name for cycles in found.values() for name in cycles} - {"XLA"})
-    rows = [["grid: half-span", "d", "chip", *names, "XLA, around them"]]
+    rows = [["grid: half-span", "d", "chip", "pass", *names, "XLA, around them"]]
     for case, cycles in found.items():
         cells = [thousands(cycles.get(name)) for name in (*names, "XLA")]
-        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, *cells])
-    return "Of forward with backward, by kernel:\n\n" + markdown(rows)
+        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward], *cells])
+    return "By kernel:\n\n" + markdown(rows)
 
 
 def total(figures: Mapping[str, Any]) -> int | None:

@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+# A kernel's name stands between those of the transformations that it was made by, and a number.
+_KERNEL = re.compile(r"^(?:(?:jvp|transpose|vmap)_)*(.+?)_*(?:\.\d+)?$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -121,7 +123,7 @@ def by_kernel(text: str) -> dict[str, int]:
     for instruction, times in Module(text).runs(cycles):
         name = "XLA"
         if "tpu_custom_call" in instruction.text:
-            name = instruction.name.rpartition(".")[0] or instruction.name
+            name = _KERNEL.sub(r"\1", instruction.name)
             if "operand_layout_constraints={s32[" in instruction.text:
                 raise ValueError(f"{name} reads numbers as it runs, which the simulator cannot follow")
         found[name] = found.get(name, 0) + times * cycles(instruction)

@@ -27,7 +27,7 @@ PROGRAM = """HloModule jit_f
 }
 
 %near (p: f32[8]) -> f32[8] {
-  ROOT %posattn_forward.2 = f32[8]{0} custom-call(%p), custom_call_target="tpu_custom_call", metadata={text="of
+  ROOT %transpose_jvp_posattn_forward__.2 = f32[8] custom-call(%p), custom_call_target="tpu_custom_call", metadata={a="of
 two lines"}, backend_config={"bundle_analysis_data":{"estimated_cycles":"7"}}
 }
 
@@ -140,7 +140,7 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
     assert "jax 1.2" in text
     if command is tpu_cycles:
         assert "| 2d64: 8 | 1, 1, 64 | v5e | forward | 3.91 (memory) | 3.50 | 3.50 | - |" in text
-        assert "| 2d64: 8 | 64 | v5e | 2.50 | 1.00 |" in text
+        assert "| 2d64: 8 | 64 | v5e | forward | 2.50 | 1.00 |" in text
     else:
         assert "| 2d64: 8 | 64 | h200 | forward | 0 | 168 | 4 | 2.00 | 100 | 32.0 | MUFU 3 |" in text
     monkeypatch.setattr(compiled, "source_of", lambda case, instrument: "another")
@@ -206,9 +206,7 @@ def figures(command, *case):
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_program_for_a_tpu(backward):
     cycles = figures(tpu_cycles, "v5e", "fused", "2d16", 2, 1, 1, 64, "bfloat16", backward)["cycles"]
-    assert (
-        min(cycles.values()) > 0 and len(cycles) == (2 if not backward else len(cycles)) and "posattn_forward" in cycles
-    )
+    assert min(cycles.values()) > 0 and cycles.keys() > {"posattn_forward"}
 
 
 @needs_cuda
