@@ -71,8 +71,10 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
 
 
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
-    """Of the programs that have kernels: each kernel's thousand cycles, and those of what XLA makes around them."""
-    found = {case: figures["cycles"] for case, figures in results.items() if len(figures.get("cycles", ())) > 1}
+    """Of the layout "fused": each kernel's thousand cycles, and those of what XLA makes around them."""
+    found = {
+        case: figures["cycles"] for case, figures in results.items() if case.layout == "fused" and "cycles" in figures
+    }
     if not found:
         return ""
     names = sorted({name for cycles in found.values() for name in cycles} - {"XLA"})

@@ -27,7 +27,7 @@ PROGRAM = """HloModule jit_f
 }
 
 %near (p: f32[8]) -> f32[8] {
-  ROOT %transpose_jvp_posattn_forward__.2 = f32[8] custom-call(%p), custom_call_target="tpu_custom_call", metadata={a="of
+  ROOT %transpose_jvp_posattn_forward__.2 = f32[8] custom-call(%p), custom_call_target="tpu_custom_call", data={a="of
 two lines"}, backend_config={"bundle_analysis_data":{"estimated_cycles":"7"}}
 }
 
@@ -53,7 +53,7 @@ def test_what_is_known_only_at_run_time_is_refused():
     unknown = PROGRAM.replace("%bound = s32[]{:T(128)} constant(5)", "%bound = s32[] get-tuple-element(%p)")
     with pytest.raises(ValueError, match="while.1: a loop's length is known only at run time"):
         Module(unknown).runs(tpu_program.cycles)
-    numbers = PROGRAM.replace("metadata=", "operand_layout_constraints={s32[8]{0}}, metadata=")
+    numbers = PROGRAM.replace("data={a=", "operand_layout_constraints={s32[8]{0}}, data={a=")
     with pytest.raises(ValueError, match="posattn_forward reads numbers as it runs"):
         tpu_program.by_kernel(numbers)
 
