@@ -26,24 +26,18 @@ from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line
 
 LAYOUTS = (*compiled.LAYOUTS, "flash")
-# Of a chip: those of v5e by its documentation; v6e's FLOPs a second are those of 4 units at 1.75 GHz.
-MATRIX_UNITS = {"v5e": 4, "v6e": 4}
+# Of a chip FLOPs a cycle, bytes of memory a cycle, and results of exp a cycle, by the figures that JAX has of each: 197
+# and 920 TFLOP/s, 820 and 1,640 GB/s. Clocks: 1.5 GHz, at which v5e's 4 units of 128 x 128 have these FLOPs; of v6e
+# 1.75 GHz, which is not documented: 4 units of 256 x 256 would have its FLOPs.
+CHIPS = {"v5e": (4 * 2 * 128**2, 820e9 / 1.5e9, 8 * 128), "v6e": (4 * 2 * 256**2, 1640e9 / 1.75e9, 8 * 128)}
 
 
 def floors(case: Case) -> dict[str, float]:
-    """The cycles that no program has less of: of products, of exp, of arrays read and written once."""
-    from jax.experimental.pallas import tpu as pltpu
-
-    chip = pltpu.get_tpu_info_for_chip(pltpu.ChipVersion(case.target), 1)
-    needed = work(case.point, case.batch, case.heads, case.head_dim, jnp.dtype(case.dtype).itemsize, case.backward)
-    # Each matrix unit multiplies a row by a square of weights in a cycle, two operations a weight.
-    products = 2 * MATRIX_UNITS[case.target] * chip.mxu_column_size**2
-    clock = chip.bf16_ops_per_second / products
-    return {
-        "products": needed.flops / products,
-        "exp": needed.exps / (chip.num_lanes * chip.num_sublanes),
-        "memory": needed.bytes / (chip.mem_bw_bytes_per_second / clock),
-    }
+    """The cycles that no program has less of: of products, of arrays read and written once, of exp."""
+    itemsize = jnp.dtype(case.dtype).itemsize
+    needed = work(case.point, case.batch, case.heads, case.head_dim, itemsize, case.backward)
+    flops, size, exps = CHIPS[case.target]
+    return {"products": needed.flops / flops, "memory": needed.bytes / size, "exp": needed.exps / exps}
 
 
 def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
@@ -102,7 +96,7 @@ def _fields(case, names):
 INSTRUMENT = compiled.Instrument(
     program=tpu_program.__name__,
     parts=("tpu_program",),
-    targets=tuple(MATRIX_UNITS),
+    targets=tuple(CHIPS),
     layouts=LAYOUTS,
     packages=("jax", "libtpu"),
     table=table,
