@@ -7,6 +7,7 @@ refused.
 from collections.abc import Callable
 
 import jax
+from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Query
 from posattn_jax.ops.attention.loop import Loop, attend
@@ -43,7 +44,7 @@ def fused_attention(problem: Problem) -> tuple[Query, None]:
       ValueError: a device that there is no kernel for, or what its kernel does not support; a jax that is too old.
     """
     problem.check_local("fused")
-    device = jax.devices()[0]
+    device = get_default_device()
     if device.platform not in KERNELS:
         allowed = ", ".join(sorted(KERNELS))
         raise ValueError(
