@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention.fused.tpu import skew
-from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile, cost, plan_for
+from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile, plan_for
 from posattn_jax.ops.attention.fused.tpu.strips import Strips
 
 
@@ -73,9 +73,3 @@ def test_skew(tile):
 )
 def test_plans(grid_shape, half, expected):
     assert plan_for(grid_shape, half) == expected
-
-
-def test_the_plan_of_least_cost():
-    """A span of 8 on a grid of 64: strips of 8 columns with one on each side, not of 16, or lines of all 64."""
-    costs = [cost(Plan(width, Tile(128, 256)), (64, 64), (8, 8)) for width in (8, 16, 64)]
-    assert costs == sorted(costs)

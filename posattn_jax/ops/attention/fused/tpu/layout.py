@@ -89,7 +89,7 @@ class FusedTpu(Loop):
         d_outputs = d_outputs.astype(self.dtype)
         removed = (d_outputs * outputs).sum(-1, keepdims=True)
         largest, inverse = jnp.split(statistics, 2, -1)
-        # Queries that only fill up a line: far below their largest logit every weight is 0.
+        # Queries that only fill up a strip: far below their largest logit every weight is 0.
         columns = [self.strips.lay(largest, -scores.MASKED), self.strips.lay(inverse), self.strips.lay(removed)]
         exact = {name: x.astype(self.dtype) for name, x in arrays.items() if name != "key_addend"}
         _, unprepare = jax.vjp(self.laid_out, exact)

@@ -43,23 +43,19 @@ def by_offset(x: Array) -> Array:
     lanes = lanes_of(queries, keys)
     groups, blocks = queries // lanes, keys // lanes
     row, lane = _indices(lanes)
-    wraps = lane + row >= lanes
-    wrapped = wraps.astype(x.dtype)  # libtpu 0.0.52 fails on products of what is selected from zeros
+    # Factors, because libtpu 0.0.52 fails on products of what is selected from zeros.
+    second = (lane + row >= lanes).astype(x.dtype)
+    first = 1 - second
 
     def of_group(group):
         @functools.cache
         def rolled(block):
-            return _rolled_to_the_left(_block(x, lanes, group, block)) if 0 <= block < blocks else None
-
-        def of_offsets(c):
-            first, second = rolled(group - groups + c), rolled(group - groups + c + 1)
-            if first is None and second is None:
+            if not 0 <= block < blocks:
                 return jnp.zeros((lanes, lanes), x.dtype)
-            if second is None:
-                return first - first * wrapped
-            return second * wrapped if first is None else jnp.where(wraps, second, first)
+            return _rolled_to_the_left(_block(x, lanes, group, block))
 
-        return [of_offsets(c) for c in range(groups + blocks)]
+        start = group - groups
+        return [first * rolled(start + c) + second * rolled(start + c + 1) for c in range(groups + blocks)]
 
     return _join([of_group(group) for group in range(groups)])
 
