@@ -11,12 +11,11 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.blocks import BLOCK
+from posattn_jax.ops.attention.fused.gpu.entries import PAIR
 from posattn_jax.ops.attention.fused.gpu.pair import (
-    PAIR,
     Logits,
     Operands,
     Plan,
@@ -33,8 +32,6 @@ from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
 # Programs that keep a GPU busy.
 ENOUGH_PROGRAMS = 1024
-# Accumulators of a program that registers hold: 128 of the 255 that a thread has.
-ACCUMULATORS = 128 * 128
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -50,9 +47,13 @@ def backward_operands(plan: Plan) -> list[Operands]:
         Operands(names, turns={"value": "key"}, stages=False),
         Operands(names, turns={"content_query": "query", "position_query": "query", "cotangent": "query"}, stages=True),
     ]
-    if plan.encodings:
-        kernels.append(Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True))
-    return kernels
+    return [*kernels, encoding_operands(plan, 1)] if plan.encodings else kernels
+
+
+def encoding_operands(plan: Plan, totals: int) -> Operands:
+    """The same, of a kernel that makes the cotangents of so many chunks of a band."""
+    names = tuple(plan.present("content_query", "position_query", "cotangent", "key", "value"))
+    return Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True, totals=totals)
 
 
 def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, page: Array) -> tuple[Array, Array]:
@@ -61,7 +62,7 @@ def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, page: Array) -> t
     largest, inverse, removed = (
         warpgroup.spread(warpgroup.load(memory.refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
     )
-    weights = jnp.exp(pair.logits - largest) * inverse
+    weights = jnp.exp2(pair.logits - largest) * inverse
     d_weights = warpgroup.product(memory.need("cotangent"), memory.need("value"), transpose_b=True)
     return weights, weights * (d_weights - removed)
 
@@ -86,23 +87,22 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             pair = logits_of(plan, memory, home.span, home.block, key, addend)
             _, d_logits = weights_of(plan, memory, pair, program)
             d_terms = d_logits * pair.factor
-            if num_coefficients:
-                d_log = d_logits * pair.logits if plan.multiply else d_logits
-                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, pair.products, strict=True)]
             if "key" in plan.widths:
                 d = d_queries["content_query"]
                 d_queries["content_query"] = warpgroup.product(d_terms, memory.need("key"), add_to=d)
+            if num_coefficients:
+                d_log = d_logits * pair.logits if plan.multiply else d_logits
+                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, pair.products, strict=True)]
             if plan.encodings:
-                warpgroup.put_skewed(skew, d_terms)
-                for chunk, name in enumerate(plan.encodings):
-                    columns = warpgroup.columns(skew, chunk)
+                by_encoding = warpgroup.skew.unskewed(skew, d_terms, range(blocks.chunks))
+                for name, columns in zip(plan.encodings, by_encoding, strict=True):
                     d = d_queries["position_query"]
                     d_queries["position_query"] = warpgroup.product(columns, memory.need(name), add_to=d)
             return d_queries, d_coefficients
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in queries}
         carry = start, [warpgroup.full((BLOCK,), 0.0) for _ in range(num_coefficients)]
-        d_queries, d_coefficients = over_neighbours(plan, home.span, home.block, iteration, carry)
+        d_queries, d_coefficients = over_neighbours(memory, home.span, home.block, iteration, carry)
         for name in queries:
             outputs.pop(0)[program] = d_queries[name]
         for m, d in enumerate(d_coefficients):
@@ -144,7 +144,7 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             return carry
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in own}
-        carry = over_neighbours(plan, home.span, home.block, iteration, start)
+        carry = over_neighbours(memory, home.span, home.block, iteration, start)
         for name, output in zip(own, outputs, strict=True):
             output[program] = carry[name]
 
@@ -156,22 +156,22 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     """Of the bands of encodings."""
     width, chunks = plan.widths["encoding"], plan.blocks.chunks
-    at_once = max(1, ACCUMULATORS // (BLOCK * width))
+    at_once = max(n for n in range(1, chunks + 1) if plan.bytes(encoding_operands(plan, n)) <= plan.shared_bytes)
     parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
     bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], 1)
     return {"encoding": bands.reshape(-1, BLOCK, width)}
 
 
 def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
-    """The cotangents of some chunks of every band: [bands, chunks, 64, d]."""
+    """The cotangents of some chunks of every band: [bands, chunks, 64, d]; registers have no room for their sums."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
-    operands = backward_operands(plan)[2]
+    operands = encoding_operands(plan, len(chunks))
     width, steps = plan.widths["encoding"], math.prod(blocks.steps)
     shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
     moving = [name for name in operands.names if name not in plan.encodings]
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
-        staged, skew = memory.scratch["staged"], memory.scratch["skew"]
+        staged, skew, totals = (memory.scratch[name] for name in ("staged", "skew", "totals"))
         share, head, step = unravel(program, (shares, plan.heads, steps))
         step = [k - (n - 1) for k, n in zip(unravel(step, blocks.steps), blocks.counts, strict=True)]
         span = span_of(plan, memory.refs, head)
@@ -183,7 +183,10 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
         for s, t, half in zip(step, blocks.tile, span.half, strict=True):
             within &= abs(s) * t - (t - 1) <= half
 
-        def iteration(index, totals):
+        for n in range(len(chunks)):
+            warpgroup.put(totals, n, warpgroup.full((BLOCK, width), 0.0))
+
+        def iteration(index, carry):
             example, *where = unravel(index, (plan.batch, *counts))
             query = [low + k for low, k in zip(first, where, strict=True)]
             key = [y + s for y, s in zip(query, step, strict=True)]
@@ -193,19 +196,17 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
             memory.fetch(encoding_pages(plan, head, query, key) | pages)
             pair = logits_of(plan, memory, span, query, key, addend_of(plan, memory.refs, example, key))
             _, d_logits = weights_of(plan, memory, pair, query_page)
-            warpgroup.put_skewed(skew, d_logits * pair.factor)
-            added = []
-            for chunk, total in zip(chunks, totals, strict=True):
-                warpgroup.store(staged, warpgroup.columns(skew, chunk))
-                queries = memory.need("position_query")
-                added.append(warpgroup.product(staged, queries, transpose_a=True, add_to=total))
-            return added
+            for n, columns in enumerate(warpgroup.skew.unskewed(skew, d_logits * pair.factor, chunks)):
+                warpgroup.store(staged, columns)
+                queries, total = memory.need("position_query"), warpgroup.take(totals, n, width)
+                warpgroup.put(totals, n, warpgroup.product(staged, queries, transpose_a=True, add_to=total))
+            return carry
 
         each = math.prod(counts[1:], start=counts[0])
         start, stop = (jnp.where(within, example * each, 0) for example in examples)
-        totals = lax.fori_loop(start, stop, iteration, [warpgroup.full((BLOCK, width), 0.0) for _ in chunks])
-        for chunk, total in enumerate(totals):
-            outputs[0][program * len(chunks) + chunk] = total
+        memory.loop(start, stop, iteration, ())
+        for n in range(len(chunks)):
+            outputs[0][program * len(chunks) + n] = warpgroup.take(totals, n, width)
 
     programs = shares * plan.heads * steps
     (of_shares,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
