@@ -56,12 +56,15 @@ def encoding_operands(plan: Plan, totals: int) -> Operands:
     return Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True, totals=totals)
 
 
-def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, page: Array) -> tuple[Array, Array]:
-    """A and dL of a pair of blocks, [64 64], from its logits; `page` is that of the queries."""
+def statistics_of(plan: Plan, memory: SharedMemory, page: Array) -> list[Array]:
+    """The largest logit, 1 / total and dO . O of a block of queries, [64] each."""
+    return [plan.warpgroup.load(memory.refs[name], page, 0) for name in ("largest", "inverse", "removed")]
+
+
+def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, statistics: list[Array]) -> tuple[Array, Array]:
+    """A and dL of a pair of blocks, [64 64], from its logits."""
     warpgroup = plan.warpgroup
-    largest, inverse, removed = (
-        warpgroup.spread(warpgroup.load(memory.refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
-    )
+    largest, inverse, removed = (warpgroup.spread(x, PAIR) for x in statistics)
     weights = jnp.exp2(pair.logits - largest) * inverse
     d_weights = warpgroup.product(memory.need("cotangent"), memory.need("value"), transpose_b=True)
     return weights, weights * (d_weights - removed)
@@ -77,6 +80,7 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         home, skew = begin(plan, memory, program, own), memory.scratch.get("skew")
+        statistics = statistics_of(plan, memory, program)
 
         def iteration(key, carry):
             d_queries, d_coefficients = dict(carry[0]), list(carry[1])
@@ -85,7 +89,7 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             memory.fetch(pages | {name: page for name in ("key", "value") if name in plan.widths})
             addend = addend_of(plan, memory.refs, home.example, key)
             pair = logits_of(plan, memory, home.span, home.block, key, addend)
-            _, d_logits = weights_of(plan, memory, pair, program)
+            _, d_logits = weights_of(plan, memory, pair, statistics)
             d_terms = d_logits * pair.factor
             if "key" in plan.widths:
                 d = d_queries["content_query"]
@@ -134,7 +138,7 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             page = home.first_page + ravel(query, blocks.counts)
             memory.fetch(encoding_pages(plan, home.head, query, home.block) | dict.fromkeys(queries, page))
             pair = logits_of(plan, memory, home.span, query, home.block, addend)
-            weights, d_logits = weights_of(plan, memory, pair, page)
+            weights, d_logits = weights_of(plan, memory, pair, statistics_of(plan, memory, page))
             factors = {"value": (weights, "cotangent"), "key": (d_logits * pair.factor, "content_query")}
             for name in own:
                 factor, other = factors[name]
@@ -195,7 +199,7 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
             pages = {name: key_page if name in ("key", "value") else query_page for name in moving}
             memory.fetch(encoding_pages(plan, head, query, key) | pages)
             pair = logits_of(plan, memory, span, query, key, addend_of(plan, memory.refs, example, key))
-            _, d_logits = weights_of(plan, memory, pair, query_page)
+            _, d_logits = weights_of(plan, memory, pair, statistics_of(plan, memory, query_page))
             for n, columns in enumerate(warpgroup.skew.unskewed(skew, d_logits * pair.factor, chunks)):
                 warpgroup.store(staged, columns)
                 queries, total = memory.need("position_query"), warpgroup.take(totals, n, width)
