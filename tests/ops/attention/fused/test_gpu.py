@@ -14,6 +14,7 @@ from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.fused import layout as fused
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks, pairs, tiles
 from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
+from posattn_jax.ops.attention.fused.gpu.pair import SharedMemory
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.slow import slow
 
@@ -179,6 +180,16 @@ def test_lowers_for_a_gpu(lowered, grid_shape, head_dim, dtype, beta):
     text = program(make_traced(grid_shape, head_dim, dtype, beta)).mlir_module()
     assert text.count("mosaic_gpu_v2") >= 4  # forward, queries, keys and values, encodings
     assert "stablehlo.while" not in text  # the loops are inside
+
+
+def test_a_copy_that_nothing_waits_for_is_told(lowered, monkeypatch):
+    """While a kernel is traced: its next wait would be for that copy."""
+    monkeypatch.setattr(SharedMemory, "need", lambda self, name: self.scratch[self._slot(name)])
+    with pytest.raises(AssertionError, match="nothing has waited for: content_query, position_query"):
+        jax.eval_shape(
+            lambda x: relative_attention(**x, grid_shape=(9,), implementation="fused"),
+            make_traced((9,), 8, jnp.float32),
+        )
 
 
 @pytest.mark.parametrize("grid_shape", [(1,), (70,), (3, 5), (20, 12), (5, 40), (2, 3, 70), (4, 3, 2)], ids=str)

@@ -4,13 +4,14 @@ dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dter
 
 A kernel a block of queries makes the cotangents of queries, and of the coefficients of ln G: sums over its own pairs. A
 kernel a block of keys makes those of keys and values. A kernel a step between blocks makes that of its band of
-encodings; the batch is shared out where that makes few programs, and a band where it would not fit registers.
+encodings; its pairs are shared out where that makes few programs, and a band where it would not fit shared memory.
 """
 
 import math
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.blocks import BLOCK
@@ -162,27 +163,31 @@ def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array
     width, chunks = plan.widths["encoding"], plan.blocks.chunks
     at_once = max(n for n in range(1, chunks + 1) if plan.bytes(encoding_operands(plan, n)) <= plan.shared_bytes)
     parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
-    bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], 1)
+    bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], -3)
+    beyond = [(n - 1 - reach,) * 2 for n, reach in zip(plan.blocks.counts, plan.reach, strict=True)]
+    bands = jnp.pad(bands, [(0, 0), *beyond, *[(0, 0)] * 3])
     return {"encoding": bands.reshape(-1, BLOCK, width)}
 
 
 def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
-    """The cotangents of some chunks of every band: [bands, chunks, 64, d]; registers have no room for their sums."""
+    """The cotangents of some chunks of the bands of blocks that meet: [h, *steps, chunks, 64, d].
+
+    Few bands are shared out by pairs of blocks. Registers have no room for their sums.
+    """
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = encoding_operands(plan, len(chunks))
-    width, steps = plan.widths["encoding"], math.prod(blocks.steps)
-    shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
+    width, steps = plan.widths["encoding"], [2 * reach + 1 for reach in plan.reach]
+    shares = max(1, min(plan.batch * blocks.count, ENOUGH_PROGRAMS // (plan.heads * math.prod(steps))))
     moving = [name for name in operands.names if name not in plan.encodings]
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         staged, skew, totals = (memory.scratch[name] for name in ("staged", "skew", "totals"))
-        share, head, step = unravel(program, (shares, plan.heads, steps))
-        step = [k - (n - 1) for k, n in zip(unravel(step, blocks.steps), blocks.counts, strict=True)]
+        share, head, *step = unravel(program, (shares, plan.heads, *steps))
+        step = [k - reach for k, reach in zip(step, plan.reach, strict=True)]
         span = span_of(plan, memory.refs, head)
         # The blocks of queries that have a block of keys this step away.
         counts = [n - abs(s) for s, n in zip(step, blocks.counts, strict=True)]
         first = [jnp.maximum(-s, 0) for s in step]
-        examples = (share * plan.batch) // shares, ((share + 1) * plan.batch) // shares
         within = jnp.bool_(True)
         for s, t, half in zip(step, blocks.tile, span.half, strict=True):
             within &= abs(s) * t - (t - 1) <= half
@@ -206,12 +211,12 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
                 warpgroup.put(totals, n, warpgroup.product(staged, queries, transpose_a=True, add_to=total))
             return carry
 
-        each = math.prod(counts[1:], start=counts[0])
-        start, stop = (jnp.where(within, example * each, 0) for example in examples)
+        pairs = jnp.where(within, plan.batch * math.prod(counts[1:], start=counts[0]), 0)
+        start, stop = (lax.div(n * pairs, jnp.int32(shares)) for n in (share, share + 1))
         memory.loop(start, stop, iteration, ())
         for n in range(len(chunks)):
             outputs[0][program * len(chunks) + n] = warpgroup.take(totals, n, width)
 
-    programs = shares * plan.heads * steps
+    programs = shares * plan.heads * math.prod(steps)
     (of_shares,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
-    return of_shares.reshape(shares, plan.heads * steps, len(chunks), BLOCK, width).sum(0)
+    return of_shares.reshape(shares, plan.heads, *steps, len(chunks), BLOCK, width).sum(0)

@@ -101,12 +101,14 @@ class FusedGpu(Loop):
         return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
 
     @property
+    def most_half(self) -> Sizes:
+        """What no half-span exceeds."""
+        return self.problem.static_half or tuple(size - 1 for size in self.problem.grid_shape)
+
+    @property
     def expected_half(self) -> Sizes:
         """The half-spans to choose tiles for: an eighth of the grid where they are known only at run time."""
-        sizes = self.problem.grid_shape
-        if self.problem.sigma is None:
-            return tuple(size - 1 for size in sizes)
-        return self.problem.static_half or tuple(max(1, size // 8) for size in sizes)
+        return self.problem.static_half or tuple(max(1, size // 8) for size in self.problem.grid_shape)
 
     def plan(self, arrays: dict[str, Array]) -> Plan:
         """The first plan whose kernels fit shared memory."""
@@ -149,6 +151,10 @@ class FusedGpu(Loop):
             exponents=() if sigma is None else tuple(span.pairs(sigma)),
             sigma_heads=1 if sigma is None else len(sigma),
             addend_batch=len(arrays["key_addend"]) if "key_addend" in arrays else 0,
+            reach=tuple(
+                min(n - 1, (half + t - 1) // t)
+                for n, half, t in zip(blocks.counts, self.most_half, blocks.tile, strict=True)
+            ),
             shared=shared,
             shared_bytes=self.shared_bytes,
         )

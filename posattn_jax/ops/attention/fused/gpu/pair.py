@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
 from posattn_jax.ops.attention.fused.gpu.entries import PAIR
@@ -50,6 +50,7 @@ class Plan:
       exponents: the dimensions (i, j) of ln G = sum_m coefficient_m offset_i offset_j; none without a span.
       sigma_heads: 1 if all heads have one span, else h.
       addend_batch: the batch size of what is added to the logits of a key; 0 if nothing is.
+      reach: the most steps between two blocks that meet, in each dimension.
       shared: whether operands that are not needed at once take turns in shared memory.
       shared_bytes: of shared memory that a kernel may have.
     """
@@ -65,6 +66,7 @@ class Plan:
     exponents: tuple[tuple[int, int], ...]
     sigma_heads: int
     addend_batch: int
+    reach: Sizes
     shared: bool
     shared_bytes: int
 
@@ -163,15 +165,14 @@ class SharedMemory:
         self.pending.append(name)
 
     def loop(self, start: Any, stop: Any, iteration: Callable, carry: Any) -> Any:
-        """carry = iteration(k, carry) for start <= k < stop. Each waits for all it has copied, else the next one's wait
-        would be for this one's copy."""
+        """carry = iteration(k, carry) for start <= k < stop; each waits for its own copies, as the next would for these."""
 
         def body(index, carry):
-            self.check_waited()
             carry = iteration(index, carry)
             self.check_waited()
             return carry
 
+        self.check_waited()
         return lax.fori_loop(start, stop, body, carry)
 
     def check_waited(self) -> None:

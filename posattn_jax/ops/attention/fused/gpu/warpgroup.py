@@ -1,7 +1,7 @@
 """What the fused kernels let a warpgroup of a GPU do, and the same on a CPU where they are interpreted.
 
 The interpreter of Pallas knows copies, barriers, loops and loads, but neither operands of products in registers,
-transposed ones, nor code of Mosaic: these few steps are written twice here, and everything else once, in `fused_gpu_*`.
+transposed ones, nor code of Mosaic: these few steps are written twice, here and in `skew`, and everything else once.
 
 A page is 64 rows of features. What float32 holds is split into bfloat16 parts, x = high + low, in the pages of an array
 [pages, parts * 64, d]: a product of two such operands is that of high high, high low and low high, and errs by about
