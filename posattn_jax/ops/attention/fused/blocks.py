@@ -6,11 +6,10 @@ lies at the coordinates m_k in it; key j of a block that is `step` blocks away f
   offset_k = step_k tile_k + j_k - i_k
 
 Every pair of blocks so many steps apart needs the same encodings: the band of the offsets of these, 2 tile_k - 1 along
-a dimension, and one more along the last. Encoding number code(j) - code(i) + centre of a band, with code(m) = sum_k
-m_k stride_k, belongs to i and j.
+a dimension, and one more along the last; j_k - i_k + tile_k - 1 is the coordinate in a band of what i and j meet.
 
 Of a band a query meets tile_k offsets alone along each dimension. What it makes of the encodings is kept in a row that
-has places for these, and along the last dimension for all: so that a row's places are those of a band, moved.
+has places for these, and along the last dimension for all.
 """
 
 import dataclasses
@@ -26,10 +25,10 @@ from posattn_jax.axes import Array, Sizes
 
 # Positions of a block: the rows of the smallest matrix product of a warpgroup.
 BLOCK = 64
-# Positions of a tile along the last dimension, at least: memory is read in rows of so many.
+# Positions of a tile along the last dimension, at least: 8 encodings in a row differ in their last coordinate alone.
 LEAST_ROW = 4
-# Instructions of the forward kernel for a pair of blocks in bfloat16, and beside that for each page of a band.
-PAIR_COST, CHUNK_COST = 900, 110
+# About the instructions of the forward kernel for a pair of blocks, and beside that for each page of a band.
+PAIR_COST, CHUNK_COST = 500, 55
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Blocks:
 
     @functools.cached_property
     def band(self) -> Sizes:
-        """The encodings of two blocks, in each dimension: the last has one in vain, which makes it a power of two."""
+        """The encodings of two blocks, in each dimension: of the last one in vain, which makes it a power of two."""
         return (*(2 * t - 1 for t in self.tile[:-1]), 2 * self.tile[-1])
 
     @functools.cached_property
@@ -72,16 +71,6 @@ class Blocks:
     def chunks(self) -> int:
         """The pages of 64 encodings that hold a band."""
         return -(-math.prod(self.band) // BLOCK)
-
-    @functools.cached_property
-    def strides(self) -> Sizes:
-        """What one position along each dimension adds to the code."""
-        return _strides(self.band)
-
-    @property
-    def centre(self) -> int:
-        """The encoding of a band that position 0 of one block and position 0 of another meet."""
-        return sum((t - 1) * stride for t, stride in zip(self.tile, self.strides, strict=True))
 
     def coordinates(self, position: Any) -> list[Any]:
         """Where a position of a block, or several, lies in it: one a dimension."""

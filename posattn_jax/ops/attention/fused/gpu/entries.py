@@ -25,9 +25,10 @@ STEP = 8
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """own + common, which have no bit that is 1 in both: where a thread's own number, and that of all threads, lie.
+    """A number of a thread, own + common.
 
-    After a difference or a product they may have; then there are no more bits taken from it.
+    Bits are taken from these apart. No bit of a row or a column is 1 in both, so that this is the same; of a difference
+    none are taken.
     """
 
     own: ir.Value

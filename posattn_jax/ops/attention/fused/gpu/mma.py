@@ -45,8 +45,10 @@ class MmaWarpgroup(Warpgroup):
             plgpu.wait_gmem_to_smem(later)
             barrier()  # every thread has waited for its part
 
-    def commit(self) -> None:
-        """As in `Warpgroup`: other threads read it, and no other unit."""
+    def store_part(self, page: Any, x: Array) -> None:
+        """As in `Warpgroup`; no other unit reads it. An assignment would first load what was there."""
+        barrier()
+        plgpu.store(page, x, optimized=False)
         barrier()
 
     def product(

@@ -165,7 +165,7 @@ class SharedMemory:
         self.pending.append(name)
 
     def loop(self, start: Any, stop: Any, iteration: Callable, carry: Any) -> Any:
-        """carry = iteration(k, carry) for start <= k < stop; each waits for its own copies, as the next would for these."""
+        """carry = iteration(k, carry) for start <= k < stop; the next one must not wait for the copies of one."""
 
         def body(index, carry):
             carry = iteration(index, carry)

@@ -110,12 +110,14 @@ class Warpgroup:
     def store(self, ref: Any, x: Array) -> None:
         """An operand [64 n] into shared memory."""
         for part, value in enumerate(self.split(x)):
-            ref[pl.ds(part * BLOCK, BLOCK)] = value
-        if not self.interpret:
-            self.commit()
+            if self.interpret:
+                ref[pl.ds(part * BLOCK, BLOCK)] = value
+            else:
+                self.store_part(ref.at[pl.ds(part * BLOCK, BLOCK)], value)
 
-    def commit(self) -> None:
-        """What has been stored can be an operand."""
+    def store_part(self, page: Any, x: Array) -> None:
+        """Stores what can be an operand from then on."""
+        page[...] = x
         plgpu.commit_smem()
 
     def barriers(self, copies: int) -> dict[str, Any]:
