@@ -6,7 +6,6 @@ the examples of docs/importing.md but Equinox's; then sees that the command help
 
 import contextlib
 import doctest
-import importlib.util
 import pathlib
 import re
 import subprocess
@@ -80,16 +79,15 @@ def try_command() -> None:
 
 
 def main() -> None:
-    is_alone = importlib.util.find_spec("grain") is None  # Colab has more
     assert "jax.experimental.pallas" not in sys.modules, "Pallas is imported before it is asked for"
     with with_gradients() as differentiated:
         run_docstrings()
     run_page()
-    if is_alone:
-        try_command()
+    try_command()
     public = f"{len(posattn_jax.__all__)} public names, {len(posattn_jax.nnx.__all__)} of NNX"
-    more = f"gradients of {len(set(differentiated))} Linen modules, docs/importing.md{', the command' * is_alone}"
-    print(f"core{' alone' * is_alone}: {public}, {more}")
+    print(
+        f"core alone: {public}, gradients of {len(set(differentiated))} Linen modules, docs/importing.md, the command"
+    )
 
 
 if __name__ == "__main__":

@@ -22,14 +22,14 @@ def row(folder: pathlib.Path) -> list[str]:
     """The cells of one environment."""
     python, _, name = folder.name.partition("-")
     freeze = dict(re.findall(r"^([\w-]+)==(\S+)$", (folder / "freeze.txt").read_text(), re.MULTILINE))
-    told = (folder / "core.txt").read_text()
-    core = "alone" if told.startswith("core alone") else "yes" if told.startswith("core") else "**no**"
+    core = folder / "core.txt"  # not where the environment has more
+    tried = "-" if not core.exists() else "alone" if core.read_text().startswith("core alone") else "**no**"
     tests = list(ElementTree.parse(folder / "results.xml").iter("testcase"))
     return [
         name if name in ("least", "newest", "colab") else "",
         python,
         *(freeze[each] for each in SHOWN),
-        core,
+        tried,
         *(cell([test for test in tests if f"{test.get('classname')}.".startswith(of)]) for of in COLUMNS.values()),
     ]
 

@@ -181,8 +181,9 @@ def main(argv: list[str]) -> int:
             command.sweep(flags.FLAGS, workdir)
         case "report":
             from posattn_jax.analysis import report
+            from posattn_jax.build.saved import completed
 
-            report.write(workdir, [pathlib.Path(folder) for folder in argv[1:]])
+            report.write(workdir, [pathlib.Path(folder) for folder in argv[1:]], completed)
         case "benchmark":
             from posattn_jax.run import benchmark
 

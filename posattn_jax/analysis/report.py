@@ -22,7 +22,7 @@ from posattn_jax.analysis.markdown_text import figure, interval_text, number, pl
 from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.analysis.report_page import to_html
 from posattn_jax.analysis.run_folders import read_runs
-from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs import Complete, Runs
 from posattn_jax.analysis.statistics import LEAST_FOR_NORMALITY, Sample, compare
 from posattn_jax.analysis.sweep_figures import draw_sweep
 from posattn_jax.system.files import write_json, write_text
@@ -37,19 +37,20 @@ WHERE_PICTURES_ARE = (
 )
 
 
-def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = ()) -> None:
+def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = (), complete: Complete = dict) -> None:
     """Reads the runs, writes the report, and says where it is.
 
     Args:
       workdir: of the sweep, or the folder that its `runs.jsonl` is kept in.
       more: folders of further runs of the sweep, which join.
+      complete: see `read_runs`.
 
     Raises:
       InputError: runs that cannot be reported on: see `read_runs` and `join`.
     """
-    runs = read_runs(workdir)
+    runs = read_runs(workdir, complete)
     for folder in more:
-        runs = join(runs, read_runs(folder))
+        runs = join(runs, read_runs(folder, complete))
     runs.check()
     found, tested = outcomes(runs), findings(runs)
     folder = workdir if (workdir / runs_file.NAME).exists() else workdir / "report"

@@ -10,17 +10,21 @@ import numpy as np
 from posattn_jax.analysis import runs_file
 from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, size_curves
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
-from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.analysis.runs import Complete, Run, Runs
 from posattn_jax.analysis.span_pictures import mean_factor
 from posattn_jax.analysis.translation_scores import p_of_folders
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_metrics
 
 
-def read_runs(workdir: pathlib.Path) -> Runs:
+def read_runs(workdir: pathlib.Path, complete: Complete = dict) -> Runs:
     """Reads `WORKDIR/runs.jsonl`, or else `WORKDIR/TREATMENT/SEED`.
 
     Without `sweep.json` every folder with runs is a treatment, and each is compared with every other.
+
+    Args:
+      workdir: the folder.
+      complete: of configs that earlier versions saved, such as `build.saved.completed`; by default they stay.
 
     Raises:
       InputError: no finished run at all, or runs that cannot be compared: another seed than their folder says, or
@@ -28,6 +32,7 @@ def read_runs(workdir: pathlib.Path) -> Runs:
     """
     path = workdir / runs_file.NAME
     runs = runs_file.read(path) if path.exists() else _read_folders(workdir)
+    runs = runs.completed(complete)
     runs.check()
     return runs
 

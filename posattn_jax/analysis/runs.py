@@ -1,6 +1,7 @@
 """A sweep's finished runs, and what their treatments logged, wherever they were read from."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from flax.traverse_util import flatten_dict
@@ -11,6 +12,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import OF_THE_PLACE
 
 MAY_DIFFER = {"seed", *OF_THE_PLACE}  # fields, in runs of one treatment
+Complete = Callable[[dict[str, Any]], dict[str, Any]]  # a config as it was saved, as it would be saved now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,18 @@ class Runs:
     def all(self) -> list[Run]:
         """Every run."""
         return [run for runs in self.runs.values() for run in runs]
+
+    def completed(self, complete: Complete) -> "Runs":
+        """The same, with every config, and every treatment's fields, as they would be saved now."""
+        treatments = (dataclasses.replace(each, fields=complete(each.fields)) for each in self.plan.treatments)
+        return dataclasses.replace(
+            self,
+            plan=dataclasses.replace(self.plan, treatments=tuple(treatments)),
+            runs={
+                name: [dataclasses.replace(run, config=complete(run.config)) for run in of_one]
+                for name, of_one in self.runs.items()
+            },
+        )
 
     def check(self) -> None:
         """InputError where runs differ in more than their seed, or treatments in more than their fields."""

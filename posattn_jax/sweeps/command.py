@@ -11,6 +11,7 @@ from ml_collections import config_flags
 
 from posattn_jax.analysis import report
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
+from posattn_jax.build.saved import completed
 from posattn_jax.sweeps.prepare import load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
 from posattn_jax.system import command_line
@@ -35,7 +36,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):
-        report.write(workdir)
+        report.write(workdir, complete=completed)
     else:
         print("nothing is left to start: the array's other jobs are at work on the rest")
 

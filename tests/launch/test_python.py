@@ -146,7 +146,7 @@ def test_versions_needs_two_pythons(machine):
 
 
 @pytest.mark.parametrize("exit_code", [0, 5], ids=["passed", "nothing selected"])
-def test_versions_tries_the_least_on_the_oldest_the_newest_on_the_others_and_colabs(machine, exit_code):
+def test_versions_tries_the_least_on_the_oldest_the_newest_and_colabs_on_the_newest(machine, exit_code):
     machine.add_python("python3.11", (3, 11, 0))
     machine.add_python("python3.13", (3, 13, 0), exit_code=exit_code)
     result = machine.run("launch/versions.sh")

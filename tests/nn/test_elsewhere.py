@@ -32,6 +32,10 @@ def made(layer, grid_shape=(T,), batch_size=B):
     return inputs, jax.tree.map(lambda x: jnp.asarray(x + 0.1 * rng.normal(size=x.shape), x.dtype), variables)
 
 
+def applied(layer, variables, inputs, **options):
+    return jax.jit(lambda variables: layer.apply(variables, inputs, (T,), **options))(variables)
+
+
 def same(found, expected, atol=2e-5):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=atol), found, expected)
 
@@ -120,13 +124,13 @@ def test_fewer_heads_of_keys_are_repeated_ones(num_kv_heads):
         for name in ("kernel", "bias")
     }
     whole = {"params": variables["params"] | {"projections": fused}}
-    same(few.apply(variables, inputs, (T,)), PositionalSelfAttention(**fields).apply(whole, inputs, (T,)))
+    same(applied(few, variables, inputs), applied(PositionalSelfAttention(**fields), whole, inputs))
 
 
 def test_a_cache_of_fewer_heads_goes_on_step_by_step():
     layer = PositionalSelfAttention(num_heads=H, num_kv_heads=2, normalize_qk=True, span=WindowSpan((2,)))
     inputs, variables = made(layer)
-    expected = layer.apply(variables, inputs, (T,), is_causal=True)
+    expected = applied(layer, variables, inputs, is_causal=True)
     cache = Cache.empty(B, cache_length((T,), (2,)), num_heads=2, head_dim=D)
 
     @jax.jit
@@ -173,7 +177,7 @@ def test_dilation_sees_only_whole_steps():
     )
     shape = (4, 8)
     inputs, variables = made(layer, shape, batch_size=1)
-    outputs = jax.jacobian(lambda x: layer.apply(variables, x, shape)[0, :, 0])(inputs)
+    outputs = jax.jit(jax.jacobian(lambda x: layer.apply(variables, x, shape)[0, :, 0]))(inputs)
     reached = np.abs(outputs[:, 0]).max(-1).reshape(*shape, *shape) > 0
     for row, column in ((0, 0), (1, 4), (3, 7)):
         rows, columns = (np.arange(size) for size in shape)
@@ -188,7 +192,7 @@ def test_a_bias_is_added_to_the_scores():
     factors = jax.random.uniform(jax.random.key(3), (1, H, T, T), minval=0.1)
     ask = {"return_weights": True}
     plain, weighted = (
-        layer.apply(variables, inputs, (T,), bias=bias, **ask)[1]["weights"] for bias in (None, jnp.log(factors))
+        applied(layer, variables, inputs, bias=bias, **ask)[1]["weights"] for bias in (None, jnp.log(factors))
     )
     expected = plain * factors
     same(weighted, expected / expected.sum(-1, keepdims=True))

@@ -179,8 +179,9 @@ def test_layers_go_step_by_step(name, grid_shape):
             parts["terms"] = (Positional(KernelEncoding((3, 3))),)
     layer = PositionalSelfAttention(num_heads=2, implementation="reference", **parts)
     inputs = jax.random.normal(jax.random.key(1), (2, math.prod(grid_shape), 16))
-    variables = layer.init(jax.random.key(0), inputs, grid_shape)
-    expected, found = layer.apply(variables, inputs, grid_shape, is_causal=True, return_intermediates=True)
+    variables = jax.jit(lambda rng: layer.init(rng, inputs, grid_shape))(jax.random.key(0))
+    whole = functools.partial(layer.apply, grid_shape=grid_shape, is_causal=True, return_intermediates=True)
+    expected, found = jax.jit(whole)(variables, inputs)
     half = None
     if "sigma" in found and layer.span.threshold > 0:
         half = half_span(found["sigma"], layer.span.threshold, grid_shape).reshape(-1, p).max(0).astype(int).tolist()
@@ -193,7 +194,7 @@ def test_a_cache_does_not_grow_with_the_text():
     layer = PositionalSelfAttention(num_heads=2, span=WindowSpan((3,)))
     sizes = []
     for length in (64, 256):
-        variables = layer.init(jax.random.key(0), jnp.ones((1, length, 8)), (length,))
+        variables = jax.eval_shape(lambda n=length: layer.init(jax.random.key(0), jnp.ones((1, n, 8)), (n,)))
         step = functools.partial(layer.apply, grid_shape=(length,), is_causal=True, return_intermediates=True)
         cache = Cache.empty(1, cache_length((length,), (3,)), 2, 4)
         lowered = jax.jit(lambda v, x, c, step=step: step(v, x, cache=c)).lower(variables, jnp.ones((1, 1, 8)), cache)
@@ -217,7 +218,7 @@ def test_a_cache_does_not_grow_with_the_text():
 )
 def test_what_cannot_go_step_by_step(parts, fields, expected):
     layer = PositionalSelfAttention(**({"num_heads": 2, "span": WindowSpan((2,))} | parts))
-    variables = layer.init(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
+    variables = jax.jit(lambda rng: layer.init(rng, jnp.ones((1, 5, 8)), (5,)))(jax.random.key(0))
     given = {"inputs": jnp.ones((1, 1, 8)), "is_causal": True, "cache": Cache.empty(1, 3, 2, 4)} | fields
     with pytest.raises(ValueError, match=expected):
         layer.apply(variables, grid_shape=(5,), **given)
