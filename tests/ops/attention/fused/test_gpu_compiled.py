@@ -1,13 +1,17 @@
 """The fused kernels as compiled for GPUs without one: in which order they use shared memory, and their registers."""
 
 import importlib.util
+import operator
 import os
 import re
 import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.experimental.mosaic import gpu as mgpu
 
 from posattn_jax.ops.attention.fused import layout
 from tests.support import ptx
@@ -42,6 +46,18 @@ def test_kernels_are_ordered_and_fit_registers(tmp_path, capability):
         spilled = re.search(r"(\d+) bytes spill stores", path.with_suffix(".ptxas").read_text())
         assert spilled and int(spilled[1]) <= (0 if path == forward else SPILLED)
     assert staging == (2 if capability == layout.HOPPER else 0)  # `wgmma` of what threads have written
+
+
+@pytest.mark.skipif(jax.__version_info__ < layout.MMA_NEEDS, reason="mma needs a newer jax")
+def test_a_thread_holds_the_same_entries_of_an_accumulator_and_an_operand():
+    """In the same order, so that `MmaWarpgroup` takes the one for the other."""
+
+    def places(layout):
+        strides = layout.tiling.tile_strides((64, 1))
+        registers = [sum(map(operator.mul, at, strides)) for at in np.ndindex(layout.registers_shape((64, 64)))]
+        return registers, [strides[dim] for dim in (layout.warp_dims[0], *layout.lane_dims, layout.vector_dim)]
+
+    assert places(mgpu.MMALayouts(jnp.bfloat16).lhs) == places(mgpu.WGMMA_LAYOUT)
 
 
 ORDERED = """
