@@ -21,7 +21,7 @@ EVENTS = {
     "part of a copy": r"cp\.async\.c[ag]\.",
     "product": r"wgmma\.mma_async",
     "done": r"wgmma\.wait_group",
-    "write of two": r"st\.shared\.v2",
+    "write of two": r"st\.shared\.(v2|b64)",
     "write": r"st\.shared|stmatrix",
     "read of an operand": r"ldmatrix",
     "read": r"ld\.shared",

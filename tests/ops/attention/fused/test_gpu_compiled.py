@@ -36,7 +36,7 @@ def test_kernels_are_ordered_and_fit_registers(tmp_path, capability):
     subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     texts = {path: path.read_text() for path in tmp_path.glob("*.ptx")}
     forward = min(texts, key=lambda path: len(texts[path]))
-    assert len(texts) == 4  # and those of queries, of keys and values, of encodings
+    assert len(texts) >= 4  # and those of queries, of keys and values, of encodings: as many as shared memory asks for
     staging = 0
     for path, text in texts.items():
         found = ptx.events(text)
