@@ -28,6 +28,10 @@ EXPORT = ["flatbuffers>=24.3.25"]
 CONVERT = ["safetensors>=0.5", "tokenizers>=0.21"]  # weights of others
 WANDB = ["wandb>=0.18"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
+# Compilers for devices that are not there, as the tables of docs/accelerators.md have them.
+TPU_AOT = ["jax==0.10.2", "libtpu==0.0.52"]
+GPU_AOT = ["jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2"]
+GPU_AOT += ["nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-nvdisasm==13.5.37"]
 NOTEBOOKS = ["ipykernel>=6.29", "jupytext>=1.16", "nbmake>=1.5"]
 TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6", *TRAIN, *EXPORT]
 
@@ -82,6 +86,8 @@ setup(
         "cuda12": ["jax[cuda12]>=0.7.2"],
         "cuda13": ["jax[cuda13]>=0.7.2"],
         "tpu": ["jax[tpu]>=0.7.2"],
+        "tpu-aot": TPU_AOT,
+        "gpu-aot": GPU_AOT,
         "prepare": [*TFDS, "tensorflow-cpu>=2.21"],
         "colab": [*TRAIN, *NLP, *NOTEBOOKS],
         "docs": DOCS,

@@ -1,5 +1,6 @@
 """What the configs share: Table 4 of Alfons 2022 as the default, and the variants that make it small."""
 
+import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
@@ -19,7 +20,10 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment
 from posattn_jax.build.parts import part
+from posattn_jax.build.saved import completed
 from posattn_jax.data.image_sets import Images
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
@@ -44,6 +48,21 @@ def get_config() -> ConfigDict:
     config.optimizer = part(Adam, learning_rate=1e-3)
     config.mesh = part(MeshAxes)
     return config
+
+
+def of_run(folder: str) -> ConfigDict:
+    """The config of a run that another starts from; InputError where there is none."""
+    saved = read_json(pathlib.Path(folder, "config.json"))
+    if saved is None:
+        raise InputError(f"from={folder}: no run there (it has no config.json)")
+    return ConfigDict(_with_tuples(completed(saved)))
+
+
+def _with_tuples(saved: Any) -> Any:
+    """Lists, which JSON makes of tuples, as tuples again: a command line can set them."""
+    if isinstance(saved, dict):
+        return {name: _with_tuples(value) for name, value in saved.items()}
+    return tuple(saved) if isinstance(saved, list) else saved
 
 
 def classifier() -> ConfigDict:

@@ -1,6 +1,5 @@
 """What the configs of BERT (Chang 2021) share: its pre-training by masked language modelling, and its convolutions."""
 
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +24,7 @@ from posattn_jax import (
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.corpus import Text
-from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json, value_at
+from posattn_jax.system.files import value_at
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Linear
@@ -118,14 +116,6 @@ def bert(embedding_dim: int, width: int, num_heads: int, mlp_dim: int, num_block
         dtype="float32",
         param_dtype="float32",
     )
-
-
-def of_run(folder: str) -> ConfigDict:
-    """The model of a run; InputError where there is none."""
-    saved = read_json(pathlib.Path(folder, "config.json"))
-    if saved is None:
-        raise InputError(f"from={folder}: no run there (it has no config.json)")
-    return ConfigDict(saved["model"])
 
 
 def of_paper(size: str, variant: str, learning_rate: float, **train: int) -> ConfigDict:

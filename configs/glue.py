@@ -11,6 +11,8 @@ bert_tiny, composite, in hundredths: CoLA 6, SST-2 79, MRPC 72, STS-B 18, RTE 48
 paper's Table 6, not run here.
 python -m posattn_jax.main --config=configs/glue.py:rte,from=runs/imported --workdir=runs/NAME --config.data.dir=GLUE
 starts from the run in that folder and has its model: one that was imported, for example (docs/weights.md).
+python -m posattn_jax.main --config=configs/glue.py:from=runs/imported --mode=sweep --workdir=runs/grafts \
+    --config.data.dir=GLUE: five tasks with parts added to it, whose function begins unchanged, and without positions
 A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
 bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
 any order; or a task and from=RUN; or tiny (tests).
@@ -20,7 +22,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import common_bert
+from configs import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.glue import Glue
@@ -53,7 +55,7 @@ def get_config(variant: str = "") -> ConfigDict:
     task = _take(words, tuple(TASKS), "cola")
     if start:
         words, size = words - {start}, "imported"
-        config.model = common_bert.of_run(start.removeprefix("from="))
+        config.model = common.of_run(start.removeprefix("from=")).model
     elif not is_tiny:
         name = _take(words, tuple(common_bert.CONVOLUTIONS), "composite")
         common_bert.with_convolution(config, name, size)
@@ -71,10 +73,11 @@ def get_config(variant: str = "") -> ConfigDict:
 def recipe(task: str, size: str) -> dict[str, Any]:
     """What is a task's own: Table 5 of the paper; for bert_tiny with shorter sequences, and one epoch of SST-2.
 
-    A model that was imported learns at the highest of the rates that Devlin 2019 tries.
+    A model that was imported learns at the highest of the rates that Devlin 2019 tries, for three epochs.
     """
     rates = {"bert_base": 1e-4, "imported": 5e-5}
     epochs = 10.0 if task in LONG else 4.0 if task in LARGE else 3.0
+    epochs = 3.0 if size == "imported" else epochs
     fields: dict[str, Any] = {
         "data.name": task,
         "train.batch_size": 128 if task in LARGE else 32,
@@ -100,9 +103,11 @@ def sweep(variant: str = "") -> Plan:
 
     The runs start from those of configs/bert_SIZE.py --mode=sweep --workdir=runs/bert_SIZE. With bert_small and
     bert_base, MRPC, RTE and STS-B start from the runs of MNLI, --workdir=runs/glue: those that come before them fail,
-    and the same command tries them again.
+    and the same command tries them again. With from=RUN: what is added to that run's model.
     """
     words = set(variant.split(",")) - {"", "tiny"}
+    if start := next((word for word in words if word.startswith("from=")), ""):
+        return _of_grafts(start.removeprefix("from="))
     size = _take(words, tuple(common_bert.SIZES), "bert_small")
     if words:
         raise InputError(f'sweep of "{variant}": expected one of {", ".join(common_bert.SIZES)}')
@@ -134,3 +139,11 @@ def sweep(variant: str = "") -> Plan:
         axis="data.name",
         source="Chang 2021, Table 6",
     )
+
+
+def _of_grafts(start: str) -> Plan:
+    """Of SST-2 .3 of an epoch, which costs what three epochs of a tenth do; CoLA's sentences are short."""
+    tasks = {task: TASKS[task] for task in ("cola", "mrpc", "rte", "stsb", "sst2")}
+    recipes = {task: recipe(task, "imported") | {"data.length": 32 if task == "cola" else 64} for task in tasks}
+    recipes["sst2"] |= {"train.total_epochs": 0.3, "optimizer.schedule.warmup_epochs": 0.03}
+    return common_grafts.sweep(start, tasks, recipes)

@@ -5,14 +5,15 @@ python -m posattn_jax.main --config=configs/image_folder.py --workdir=runs/NAME 
 Hardware and time: depend on your data. scikit-learn's digits as PNG files, 1,437 to train on: on 2 CPU cores, most of
 which other work used, an epoch of the 30 took 14 to 41 s. Expected there after 8 epochs: .96 to .98 (one run).
 "" (64 x 64 pixels in colour, in patches of 8 x 8; data.height, data.width, data.channels and model.patch_shape are
-yours to set), :tiny (tests).
+yours to set), :from=RUN (starts from that run, such as an imported vision transformer, with its model and its pixels:
+docs/weights.md), :tiny (tests).
 """
 
 from ml_collections import ConfigDict
 
 from configs import common
 from posattn_jax import VisionTransformer
-from posattn_jax.build.parts import part
+from posattn_jax.build.parts import change, part
 from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Cosine
@@ -23,12 +24,17 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data = part(ImageFolder)
     config.model = patches(config.model, (8, 8))
     set_training(config)
-    if variant == "tiny":
+    if variant.startswith("from="):
+        config.task.pretrained = variant.removeprefix("from=")
+        start = common.of_run(config.task.pretrained)
+        config.data, config.model = start.data, change(start, {"model.num_classes": None}).model
+        config.optimizer.learning_rate = 1e-4
+    elif variant == "tiny":
         config.data.update(height=8, width=8)
         config.model.patch_shape = (4, 4)
         make_tiny(config)
     elif variant:
-        raise ValueError(f'image_folder variant "{variant}": expected none or "tiny"')
+        raise ValueError(f'image_folder variant "{variant}": expected none, "from=RUN" or "tiny"')
     return config
 
 

@@ -4,9 +4,15 @@ import re
 
 project = "posattn_jax"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["attrs_block"]
 myst_heading_anchors = 3
 html_theme = "furo"
+html_title = "posattn_jax"
+html_show_copyright = False
 html_extra_path = ["playground.html"]
+html_static_path = ["pages.css"]
+html_css_files = ["pages.css"]
+maximum_signature_line_length = 80  # a longer one has a line for each argument
 default_role = "py:obj"
 napoleon_custom_sections = [("Attributes", "params_style")]
 autodoc_member_order = "bysource"

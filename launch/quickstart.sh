@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# From a machine with Python >= 3.11 to a trained model and its pictures: launch/quickstart.sh [FOLDER]
+# From a machine with Python >= 3.11 to a trained model whose spans shrank, and their picture: launch/quickstart.sh [FOLDER]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train
 workdir=${1:-runs/digits}
 .venv/bin/python -m posattn_jax.main --config=configs/digits.py:short_span --workdir="$workdir"
-echo "pictures in $workdir/figures"
+echo "the spans, before and after: $workdir/figures/span_on_grid.png"
+echo "what a query looks at: .venv/bin/posattn --mode=explain --workdir=$workdir"

@@ -13,13 +13,19 @@ from matplotlib.patches import Rectangle
 from posattn_jax.analysis.curve_pictures import DIMENSIONS
 from posattn_jax.analysis.curves import Spans
 from posattn_jax.analysis.runs import Runs
-from posattn_jax.system.pictures import BLACK, BLUE, FROM_ZERO, panels, whole_ticks
+from posattn_jax.analysis.savings import what_spans_saved
+from posattn_jax.system.pictures import BLACK, BLUE, FROM_ZERO, VERMILLION, panels, whole_ticks
+
+
+def factors(sigma: np.ndarray, num_dims: int) -> np.ndarray:
+    """The Cholesky factor [p p] of each head's span, or of the one of all: of sigma [p] or [h p] the diagonal one."""
+    sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
+    return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma)
 
 
 def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
-    """The Cholesky factor [p, p] of a span, the mean of its heads: of sigma [p] or [h p] the diagonal one."""
-    sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
-    return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma).mean(0)
+    """The mean [p p] of the heads' factors."""
+    return factors(sigma, num_dims).mean(0)
 
 
 def _half_spans(factor: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
@@ -46,7 +52,8 @@ def _title(layer: int, factor: np.ndarray) -> str:
 
 
 def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
-    """The Gaussian of every layer around a query, of a volume in its plane, and the box of what it attends to."""
+    """The Gaussian of every layer around a query, of a volume in its plane, and the boxes that its heads attend to,
+    now and before training; above them what the spans saved."""
     sigmas = [array for name, array in positions.items() if name.endswith("/sigma")]
     if not sigmas:
         return None
@@ -57,15 +64,17 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
     if len(grid) == 3:
         ranges[0] = np.zeros(1)
     offsets = np.stack(np.meshgrid(*ranges, indexing="ij"), -1)
+    figure.suptitle("\n".join([*what_spans_saved(summary), ""]))
     for i, (axis, sigma) in enumerate(zip(axes, sigmas, strict=True), start=1):
         factor = mean_factor(sigma, len(grid))
-        half, gaussian = _half_spans(factor, summary), _gaussian(factor, offsets, summary)
+        gaussian = _gaussian(factor, offsets, summary)
         axis.set_title(_title(i, factor))
         whole_ticks(axis.xaxis)
         if len(grid) == 1:
-            axis.axvspan(-half[0], half[0], color="0.9")
+            (half,) = _half_spans(factor, summary)
+            axis.axvspan(-half, half, color="0.9")
             axis.plot(ranges[0], gaussian, color=BLUE)
-            axis.set_title(f"{_title(i, factor)}\nspan: {half[0]:.0f} on each side")
+            axis.set_title(f"{_title(i, factor)}\nspan: {half:.0f} on each side")
             axis.set(xlabel="key - query (positions)", ylabel="Gaussian", ylim=(0, 1.05))
             continue
         whole_ticks(axis.yaxis)
@@ -73,7 +82,13 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         plane = gaussian.reshape(gaussian.shape[-2:])
         image = axis.imshow(plane, cmap=FROM_ZERO, vmin=0, vmax=1, extent=(-width, width, height, -height))
         own = {"clip_on": False, "zorder": 3}  # a box as large as the panel is seen whole
-        _outline(axis, half[-1] + 0.5, half[-2] + 0.5, color=BLUE, linewidth=2.5, label="the span", **own)
+        boxes = {tuple(_half_spans(each, summary)[-2:]) for each in factors(sigma, len(grid))}
+        for rows, columns in boxes:
+            _outline(axis, columns + 0.5, rows + 0.5, color=BLUE, linewidth=1.8, label="the spans of the heads", **own)
+        if summary["initial_sigma"] is not None:
+            rows, columns = _half_spans(summary["initial_sigma"] * np.eye(len(grid)), summary)[-2:]
+            first = {"color": VERMILLION, "linestyle": "--", "linewidth": 2, "label": "at first"}
+            _outline(axis, columns + 0.5, rows + 0.5, **first, **own)
         around = "the image around its central pixel"
         _outline(axis, grid[-1] / 2, grid[-2] / 2, color=BLACK, linestyle=":", linewidth=1.5, label=around, **own)
         axis.plot(0, 0, "+", color=BLACK, markersize=8)
@@ -81,7 +96,9 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         axis.label_outer()
     if image is not None:
         figure.colorbar(image, ax=axes, label="Gaussian", shrink=0.7)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        handles, labels = axes[0].get_legend_handles_labels()
+        legend = dict(zip(labels, handles, strict=True))  # of boxes that are alike one
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=3)
     return figure
 
 

@@ -109,11 +109,10 @@ def parse_span(span: str) -> float:
     return share
 
 
-def make_inputs(point: Point, batch: int, heads: int, head_dim: int, dtype: str, seed: int = 0) -> dict[str, Array]:
-    """Every array that `relative_attention` takes, normal of `dtype`; sigma stays float32, which positions need."""
-    rng = np.random.default_rng(seed)
+def input_shapes(point: Point, batch: int, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:
+    """The sizes of every array that `relative_attention` takes, but sigma."""
     features = (batch, point.num_positions, heads, head_dim)
-    sizes = {
+    return {
         "query": features,
         "key": features,
         "value": features,
@@ -121,5 +120,11 @@ def make_inputs(point: Point, batch: int, heads: int, head_dim: int, dtype: str,
         "content_bias": (heads, head_dim),
         "position_bias": (heads, head_dim),
     }
+
+
+def make_inputs(point: Point, batch: int, heads: int, head_dim: int, dtype: str, seed: int = 0) -> dict[str, Array]:
+    """Every array that `relative_attention` takes, normal of `dtype`; sigma stays float32, which positions need."""
+    rng = np.random.default_rng(seed)
+    sizes = input_shapes(point, batch, heads, head_dim)
     inputs = {name: jnp.asarray(rng.standard_normal(size, np.float32), dtype) for name, size in sizes.items()}
     return inputs | {"sigma": jnp.asarray(point.sigma, jnp.float32)}

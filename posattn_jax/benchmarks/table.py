@@ -1,7 +1,8 @@
-"""From times to what they mean, and the table on screen."""
+"""From times to what they mean; tables on screen, and in a page."""
 
 import math
-from collections.abc import Callable, Mapping
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from absl import flags
 
 from posattn_jax.benchmarks.shapes import Point
 from posattn_jax.benchmarks.timing import Program, Skipped, interleave, prepare
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_text
 
 # What is timed, as the results name it and as people read it.
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
@@ -99,3 +102,22 @@ def number(value: float | None) -> str:
     if value == 0:
         return "0"
     return f"{value:,.{min(6, max(0, 2 - math.floor(math.log10(abs(value)))))}f}"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join(lines)
+
+
+def put_into(path: pathlib.Path, mark: str, text: str) -> None:
+    """Replaces what stands in a file between "<!-- MARK -->" and "<!-- /MARK -->"; InputError without these lines."""
+    if not path.is_file():
+        raise InputError(f"--into={path}: no such file")
+    old, (begin, end) = path.read_text(encoding="utf-8"), (f"<!-- {mark} -->", f"<!-- /{mark} -->")
+    if not all(old.count(each) == 1 for each in (begin, end)):
+        raise InputError(f'--into={path}: expected one line "{begin}" and, below it, one "{end}"')
+    before, _, rest = old.partition(begin)
+    _, _, after = rest.partition(end)
+    write_text(path, f"{before}{begin}\n\n{text}\n{end}{after}")

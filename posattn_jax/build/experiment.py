@@ -1,17 +1,13 @@
 """From a config to the objects of a run."""
 
 import dataclasses
-import functools
-import json
 import pathlib
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
-from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -27,17 +23,13 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.ops.attention.auto import chooses_at_run_time
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.task import Task
-from posattn_jax.train import pretrained as parameters
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes
 from posattn_jax.train.step import init_params
-
-# Of the model's fields, those in which a run may differ from the one it starts from, in whatever part they are; for
-# max_length see `pretrained_run`.
-MAY_DIFFER = ("max_length", "dropout_rate", "mlp_dropout_rate", "kernel_init", "implementation", "remat", "dtype")
 
 
 def data_set(config: ConfigDict) -> DataSet:
@@ -80,8 +72,9 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
         build(config[name], name)
     places = [shape[0] for shape in leaves(config.model, "key_shape") if shape]
     has_begun = workdir is not None and (workdir / HASH_FILE).exists()  # then its start may be gone
-    pretrained = pretrained_run(config) if config.task.get("pretrained") and not has_begun else None
-    reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, pretrained, min(places, default=None))
+    saved = None if has_begun else pretrained_run(config)
+    start = None if saved is None else saved.workdir
+    reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, start, min(places, default=None))
     try:
         return data_set(config).load(reading)
     except InputError:
@@ -166,41 +159,33 @@ def table_shapes(config: ConfigDict, grid_shape: Sizes) -> dict[str, Sizes]:
     return dict.fromkeys(("grid_shape", "query_shape", "key_shape"), grid_shape)
 
 
-def pretrained_run(config: ConfigDict) -> pathlib.Path:
-    """The folder of the run that a config starts from; InputError where it is none, or has another model."""
-    given, model = config.task.pretrained, config.model.to_dict()
-    workdir = pathlib.Path(given.replace("{seed}", str(config.seed)))
-    try:
-        saved = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-        own, its = flatten_dict(json.loads(json.dumps(model)), sep="."), flatten_dict(saved["model"], sep=".")
-        positions = saved["model"].get("max_length") or saved["data"]["length"]
-    except (OSError, json.JSONDecodeError, KeyError) as error:
-        raise InputError(f"task.pretrained={given}: no run there ({workdir / 'config.json'})") from error
-    differing = [name for name in sorted(own | its) if own.get(name) != its.get(name)]
-    differing = [name for name in differing if name.split(".")[-1] not in MAY_DIFFER]
-    if differing:
-        listed = ", ".join(f"model.{name} is {its.get(name)!r} there and {own.get(name)!r} here" for name in differing)
-        raise InputError(f"task.pretrained={given}: another model: {listed}")
-    wanted = model["max_length"] or config.data.length
-    if model["absolute_positions"] and wanted != positions:
-        raise InputError(f"model.max_length={wanted}: task.pretrained={given} has {positions} absolute positions")
-    return workdir
+class Saved(NamedTuple):
+    """The run that another starts from.
 
-
-def pretrained(config: ConfigDict, task: Task) -> Callable[[Any], Any] | None:
-    """From fresh parameters to those that a run starts from, where these are an earlier run's.
-
-    Raises:
-      InputError: there is no such run, or it has other parameters.
+    Attributes:
+      name: as a config says it, for messages.
+      workdir: its folder.
+      config: its own.
     """
-    if not config.task.get("pretrained"):
+
+    name: str
+    workdir: pathlib.Path
+    config: dict[str, Any]
+
+
+def pretrained_run(config: ConfigDict) -> Saved | None:
+    """The run that a config starts from, None where it starts from nothing; InputError where there is no such run."""
+    given = config.task.get("pretrained")
+    if not given:
         return None
-    workdir = pretrained_run(config)
-    trained, step = parameters.read(workdir)
-    print(f"starts from {workdir}, step {step}")
-    start = functools.partial(parameters.start_from, trained=trained, workdir=workdir)
-    start(jax.eval_shape(task.init, jax.random.key(0)))
-    return start
+    workdir, name = pathlib.Path(given.replace("{seed}", str(config.seed))), f"task.pretrained={given}"
+    if workdir.is_file():
+        raise InputError(f"{name}: expected the folder of a run, which --mode=import makes of a file of weights")
+    saved = read_json(workdir / "config.json")
+    if saved is None:
+        raise InputError(f"{name}: no run there ({workdir / 'config.json'})")
+    check_version(saved, workdir)
+    return Saved(name, workdir, saved)
 
 
 class Experiment(NamedTuple):

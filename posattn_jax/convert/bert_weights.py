@@ -1,4 +1,7 @@
-"""Hugging Face's BERT: `BertModel`, and the heads of `BertForPreTraining` and `BertForSequenceClassification`."""
+"""Hugging Face's BERT: `BertModel`, and the heads of `BertForPreTraining` and `BertForSequenceClassification`.
+
+And those of Chang 2021, by the same names but for their convolutions.
+"""
 
 import pathlib
 from collections.abc import Sequence
@@ -7,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from posattn_jax.convert import files, tensors
+from posattn_jax.convert import convolutions, files, tensors
 from posattn_jax.convert.blocks import activation_name, activation_of, blocks, check_alike, entries, fields_of
 from posattn_jax.convert.files import Weights
 from posattn_jax.convert.tensors import Entry, linear, norm, same, shapes_of
@@ -18,10 +21,11 @@ from posattn_jax.system.errors import InputError
 EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
 # What may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
 SPARE = r".*embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*|(classifier|qa_outputs)\..*"
+SPARE += f"|{convolutions.BUFFER}"
 
 
 def bert(path: str | pathlib.Path) -> tuple[Bert, dict[str, Any]]:
-    """A BERT as Hugging Face's `transformers` saves it.
+    """A BERT as Hugging Face's `transformers` saves it, or the code of Chang 2021 (mlpc-ucsd/BERT_Convolutions).
 
       encoder, params = convert.bert("folder")
       features = encoder.apply({"params": params["encoder"]}, tokens, segments=segments, key_mask=tokens != pad_id)
@@ -117,7 +121,10 @@ def _renamed(name: str) -> str:
 def _encoder(weights: Weights, prefix: str) -> Bert:
     """What the shapes of a file, and the config beside it, say; the defaults are those of `BertConfig`."""
     config, where = weights.config, weights.path
-    vocabulary_size, width = weights.shape(f"{prefix}{EMBEDDINGS}", 2)
+    vocabulary_size, embedding_dim = weights.shape(f"{prefix}{EMBEDDINGS}", 2)
+    mlp_dim, width = weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight", 2)
+    has_positions = not config.get("remove_position_embeddings", False)
+    positions = f"{prefix}embeddings.position_embeddings.weight"
     epsilon, rate = config.get("layer_norm_eps", 1e-12), config.get("hidden_dropout_prob", 0.1)
     try:
         return Bert(
@@ -127,13 +134,16 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
                 weights.count(f"{prefix}encoder.layer."),
                 norm="post",
                 num_heads=config.get("num_attention_heads", 12),
-                mlp_dim=weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight", 2)[0],
+                mlp_dim=mlp_dim,
                 activation=activation_of(config, where.with_name(files.CONFIG)),
                 layer_norm_epsilon=epsilon,
                 dropout_rate=rate,
                 attention_dropout_rate=config.get("attention_probs_dropout_prob", 0.1),
+                more=lambda: convolutions.of_config(config, where.with_name(files.CONFIG)),
             ),
-            max_length=weights.shape(f"{prefix}embeddings.position_embeddings.weight", 2)[0],
+            embedding_dim=None if embedding_dim == width else embedding_dim,
+            absolute_positions=has_positions,
+            max_length=weights.shape(positions, 2)[0] if has_positions else config.get("max_position_embeddings", 512),
             num_segments=weights.shape(f"{prefix}embeddings.token_type_embeddings.weight", 2)[0],
             dropout_rate=rate,
             layer_norm_epsilon=epsilon,
@@ -163,9 +173,12 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
     found = [
         same("encoder/token_embedding/embedding", f"{prefix}{EMBEDDINGS}"),
         same("encoder/segment_embedding/embedding", f"{embeddings}.token_type_embeddings.weight"),
-        same("encoder/position_embedding/embedding", f"{embeddings}.position_embeddings.weight"),
         *norm("encoder/embedding_norm", f"{embeddings}.LayerNorm"),
     ]
+    if encoder.absolute_positions:
+        found.append(same("encoder/position_embedding/embedding", f"{embeddings}.position_embeddings.weight"))
+    if encoder.embedding_dim is not None:
+        found += linear("encoder/embedding_projection", f"{prefix}embeddings_project")
     for i, block in enumerate(encoder.blocks):
         layer = f"{prefix}encoder.layer.{i}"
         found += entries(
@@ -179,6 +192,7 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
             feed_forward=f"{layer}.output.dense",
             feed_forward_norm=f"{layer}.output.LayerNorm",
         )
+        found += convolutions.entries(block.attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self")
     modules = _modules(prefix)
     for head in heads:
         found += linear(head, modules[head])
@@ -190,6 +204,7 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
 def _shapes(where: pathlib.Path, encoder: Bert, heads: Sequence[str], num_outputs: int) -> dict[str, Any]:
     """Of the parameters of the encoder and of some heads."""
     width, vocabulary_size = encoder.width, encoder.vocabulary_size
+    embedding_dim = encoder.embedding_dim or width
 
     def linear_map(features: int):
         return {"kernel": of(width, features), "bias": of(features)}
@@ -197,8 +212,8 @@ def _shapes(where: pathlib.Path, encoder: Bert, heads: Sequence[str], num_output
     def of(*sizes: int):
         return jax.ShapeDtypeStruct(sizes, jnp.float32)
 
-    own = {"pooler": linear_map(width), "transform": linear_map(width), "head": linear_map(num_outputs)}
+    own = {"pooler": linear_map(width), "transform": linear_map(embedding_dim), "head": linear_map(num_outputs)}
     shapes = {"encoder": shapes_of(where, encoder.init, jnp.zeros((1, 1), jnp.int32))} | {h: own[h] for h in heads}
     if "transform" in heads:
-        shapes |= {"norm": {"scale": of(width), "bias": of(width)}, "bias": of(vocabulary_size)}
+        shapes |= {"norm": {"scale": of(embedding_dim), "bias": of(embedding_dim)}, "bias": of(vocabulary_size)}
     return shapes

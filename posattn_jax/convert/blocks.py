@@ -33,13 +33,17 @@ def blocks(
     use_bias: bool = True,
     dropout_rate: float = 0.0,
     attention_dropout_rate: float = 0.0,
+    more: Callable[[], dict[str, Any]] = dict,
 ) -> tuple[EncoderBlock, ...]:
-    """Blocks that know no positions: see `EncoderBlock`; `use_bias` of queries, keys and values."""
+    """Blocks that know no positions: see `EncoderBlock`; `use_bias` of queries, keys and values.
+
+    `more` makes further fields of each attention layer, of parts that are its own.
+    """
 
     def block() -> EncoderBlock:
         projections = LinearProjections(use_bias=use_bias, kernel_init=NORMAL)
         attention = PositionalSelfAttention(
-            num_heads, projections=projections, dropout_rate=attention_dropout_rate, kernel_init=NORMAL
+            num_heads, projections=projections, dropout_rate=attention_dropout_rate, kernel_init=NORMAL, **more()
         )
         fields: dict[str, Any] = {"kernel_init": NORMAL, "layer_norm_epsilon": layer_norm_epsilon}
         return EncoderBlock(attention, mlp_dim, dropout_rate, norm, activation, mlp_dropout_rate=0.0, **fields)

@@ -1,4 +1,4 @@
-"""Files of weights: safetensors, and NumPy's .npz; nothing in them is executed."""
+"""Files of weights: safetensors, NumPy's .npz, and PyTorch's .pt, which needs torch; nothing in them is executed."""
 
 import dataclasses
 import pathlib
@@ -13,6 +13,8 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically, write_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder of Hugging Face's
+TORCH = (".pt", ".pth", ".bin")
+STATES = ("model_state_dict", "state_dict", "model")  # what a .pt has its tensors in, where it has more than these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,10 @@ def read(given: str | pathlib.Path) -> Weights:
     """A file, or the one of a folder; InputError where there is none, or it is damaged."""
     path = _find(pathlib.Path(given))
     try:
-        loaded = _npz(path) if path.suffix == ".npz" else _safetensors().flax.load_file(path)
+        if path.suffix in TORCH:
+            loaded = _torch(path)
+        else:
+            loaded = _npz(path) if path.suffix == ".npz" else _safetensors().flax.load_file(path)
     except InputError:
         raise
     except Exception as error:  # SafetensorError, OSError, BadZipFile, ValueError: whatever is wrong with the file
@@ -78,8 +83,8 @@ def write_npz(folder: str | pathlib.Path, tensors: Tensors) -> pathlib.Path:
 
 def _find(path: pathlib.Path) -> pathlib.Path:
     if not path.is_dir():
-        if path.suffix not in (".safetensors", ".npz"):
-            raise InputError(f"{path}: expected a .safetensors, an .npz, or a folder with one")
+        if path.suffix not in (".safetensors", ".npz", *TORCH):
+            raise InputError(f"{path}: expected a .safetensors, an .npz, a .pt, or a folder with one of the first two")
         return path
     found = sorted(each for each in path.iterdir() if each.suffix in (".safetensors", ".npz"))
     if path / WEIGHTS in found:
@@ -95,6 +100,21 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: is no .npz")
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
+
+
+def _torch(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The state dict of a file, whose pickle may make nothing but tensors; bfloat16 becomes float32."""
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise InputError(f"{path}: torch is missing, which alone reads such a file: pip install torch") from error
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    state = next((loaded[name] for name in STATES if isinstance(loaded.get(name), dict)), loaded)
+    return {
+        name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        for name, tensor in state.items()
+        if torch.is_tensor(tensor)
+    }
 
 
 def _safetensors():

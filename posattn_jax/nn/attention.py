@@ -231,7 +231,7 @@ class PositionalSelfAttention(Composite):
         projections = self.projections
         if projections is None:
             projections = LinearProjections(**self._linear_fields(), name="projections")
-        query, key, value = self._of_all_heads(*projections(tokens, self._needed()))
+        query, key, value = self._of_all_heads(*projections(tokens, self.needed()))
         scores = sum((term(query, key, tokens) for term in self.terms), Scores())
         attention = Attention(
             query,
@@ -296,7 +296,7 @@ class PositionalSelfAttention(Composite):
             needed = f"num_heads={self.num_heads} x head_dim={tokens.head_dim} to be {width}, and no extra heads"
             raise ValueError(f"use_output=False needs {needed}")
 
-    def _needed(self) -> tuple[Part, ...]:
+    def needed(self) -> tuple[Part, ...]:
         """What the other parts need of the projections."""
         needed = {part for term in self.terms for part in term.needs}
         needed.update(("value",) if self.values is None else self.values.needs)

@@ -54,7 +54,8 @@ class Values(Protocol):
     """What is averaged: plain values are `attention.average(value)`; `attention.weights()` lays out every pair.
 
     Attributes:
-      needs: ("value",), or () of what makes values of `tokens.inputs` itself: it is given None.
+      needs: ("value",), or () of what makes values of `tokens.inputs` itself: it is given None. For how such
+        a part begins in a trained model see `nn.grafts`.
     """
 
     needs: ClassVar[tuple[Part, ...]]

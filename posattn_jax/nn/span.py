@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.initial import scaled_identity
-from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, window_sigma
+from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_precision, window_sigma
 
 
 class GaussianSpan(nn.Module):
@@ -20,7 +20,8 @@ class GaussianSpan(nn.Module):
     Attributes:
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
       mode: "multiply" (the paper) or "log_add" (adds ln G, so that far keys fade out instead of towards score 0).
-      covariance: "diagonal", the parameter `sigma`, or "full", the parameter `cholesky`.
+      covariance: "diagonal", the parameter `sigma`; "full", the parameter `cholesky`; or "precision", diagonal, whose
+        parameter is 1 / sigma^2: a span that is wide open, such as initial_sigma=1000, learns by it alone.
       initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal, the rest 0.
       per_head: whether every head has a sigma of its own (ours).
       param_dtype: of the parameter, float32 at least: steps of a thousandth do not move a bfloat16 near .3.
@@ -61,8 +62,11 @@ class GaussianSpan(nn.Module):
                 shape = (*heads, num_dims, num_dims)
                 sigma = self.param("cholesky", scaled_identity(self.initial_sigma), shape, dtype)
                 sigma = sigma.reshape(-1, num_dims, num_dims)
+            case "precision":
+                initial = nn.initializers.constant(self.initial_sigma**-2)
+                sigma = of_precision(self.param("precision", initial, (*heads, num_dims), dtype))
             case _:
-                raise ValueError(f'covariance="{self.covariance}": expected "diagonal" or "full"')
+                raise ValueError(f'covariance="{self.covariance}": expected "diagonal", "full" or "precision"')
         return Extent(sigma, self.threshold, self.mode)
 
 

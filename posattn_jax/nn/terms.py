@@ -17,6 +17,7 @@ Content, composite attention. RelativeContent and KeyPositional have a score of 
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -254,6 +255,13 @@ class RelativeContent(OverDisplacements):
       >>> jax.tree.map(jnp.shape, variables["params"]["terms_0"])
       {'key_matrices': (3, 8, 2, 4), 'query_matrices': (3, 8, 2, 4)}
     """
+
+    replaces: ClassVar[Mapping[str, Part]] = {
+        "query_matrices": "query",
+        "query_class_matrices": "query",
+        "key_matrices": "key",
+        "key_class_matrices": "key",
+    }
 
     relative_query: bool = True
     relative_key: bool = True

@@ -1,6 +1,7 @@
 """Translution: values through a matrix for every displacement, as a `values` slot of attention (Fan 2025)."""
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import flax.linen as nn
@@ -54,6 +55,8 @@ class Translution(PairValues):
       {'matrices': (3, 3, 4, 1, 4)}
     """
 
+    replaces: ClassVar[Mapping[str, Part]] = {"matrices": "value", "class_matrices": "value"}
+
     share_heads: bool = False
     kernel_init: Initializer = kaiming_table
     param_dtype: DTypeLike = jnp.float32
@@ -93,6 +96,8 @@ class LowRankTranslution(PairValues):
       >>> jax.tree.map(jnp.shape, variables["params"]["values"])
       {'matrix': (4, 1, 4), 'relative': (5, 5, 4, 1, 2), 'up': (1, 2, 4)}
     """
+
+    replaces: ClassVar[Mapping[str, Part]] = {"matrix": "value"}
 
     rank: int = 8
     down_dim: int | None = None

@@ -12,7 +12,7 @@ from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops.initial import scaled_identity
-from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, window_sigma
+from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_precision, window_sigma
 
 
 class GaussianSpan(nnx.Module):
@@ -23,7 +23,8 @@ class GaussianSpan(nnx.Module):
       num_heads: h, for every head with a sigma of its own, `per_head`.
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
       mode: "multiply" (the paper) or "log_add" (adds ln G).
-      covariance: "diagonal", the parameter `sigma`, or "full", the parameter `cholesky`.
+      covariance: "diagonal", the parameter `sigma`; "full", the parameter `cholesky`; or "precision", diagonal, whose
+        parameter is 1 / sigma^2: a span that is wide open, such as initial_sigma=1000, learns by it alone.
       initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal.
       per_head: whether every head has a sigma of its own.
       param_dtype: of the parameter, float32 at least.
@@ -68,15 +69,22 @@ class GaussianSpan(nnx.Module):
             case "full":
                 shape = (*heads, num_dims, num_dims)
                 self.cholesky = nnx.Param(scaled_identity(initial_sigma)(key, shape, dtype))
+            case "precision":
+                self.precision = nnx.Param(jnp.full((*heads, num_dims), initial_sigma**-2, dtype))
             case _:
-                raise ValueError(f'covariance="{covariance}": expected "diagonal" or "full"')
+                raise ValueError(f'covariance="{covariance}": expected "diagonal", "full" or "precision"')
 
     def __call__(self, tokens: Tokens) -> Extent:
         """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode."""
         check_fits(self, tokens, num_dims=self.num_dims, num_heads=self.num_heads or 0)
-        if self.covariance == "diagonal":
-            return Extent(self.sigma[...], self.threshold, self.mode)
-        return Extent(self.cholesky[...].reshape(-1, self.num_dims, self.num_dims), self.threshold, self.mode)
+        match self.covariance:
+            case "diagonal":
+                sigma = self.sigma[...]
+            case "full":
+                sigma = self.cholesky[...].reshape(-1, self.num_dims, self.num_dims)
+            case _:
+                sigma = of_precision(self.precision[...])
+        return Extent(sigma, self.threshold, self.mode)
 
 
 class WindowSpan(nnx.Module):

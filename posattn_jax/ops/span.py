@@ -21,10 +21,11 @@ from posattn_jax.axes import Array, Bool, Float, Int, Num, Shape, Sigma
 from posattn_jax.ops import grid
 
 SpanMode = Literal["multiply", "log_add"]
-Covariance = Literal["diagonal", "full"]
+Covariance = Literal["diagonal", "full", "precision"]
 
 # |sigma| is floored here so that sigma = 0 means "the query alone" and not 0 / 0; NaN passes through.
 SIGMA_FLOOR = 1e-6
+PRECISION_FLOOR = 1e-12  # likewise of 1 / sigma^2: it has no gradient at 0
 # Of a window: its Gaussian is 1 everywhere inside, to within 1e-11.
 WINDOW_THRESHOLD = 1 - 1e-12
 
@@ -43,6 +44,14 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
         if not np.all(np.isfinite(values)) or np.any(_diagonal(values) == 0):
             other = ", other than 0 on the diagonal" if _is_factor(sigma) else " other than 0"
             raise ValueError(f"sigma={values.tolist()}: expected finite values{other}")
+
+
+def of_precision(inverse_variance: Float[Array, "... p"]) -> Float[Array, "... p"]:
+    """sigma = |a|^(-1/2), so that ln G = -1/2 sum_i |a_i| x_i^2.
+
+    The gradient of a does not fade however wide the span is; that of sigma does, with sigma^-3.
+    """
+    return jax.lax.rsqrt(jnp.maximum(jnp.abs(inverse_variance), PRECISION_FLOOR))
 
 
 def check_threshold(threshold: float) -> None:

@@ -47,13 +47,6 @@ def measure(config: ConfigDict, state: TrainState, source: Any) -> dict[str, flo
     return {name: 1 / statistics.median(seconds) for name, seconds in taken.items()}
 
 
-def line(saved: dict[str, float]) -> str:
-    """What a run tells of it."""
-    rates = [saved[name] for name in ("with_span", "without_span")]
-    first, second = (f"{rate:.3g}" for rate in rates)
-    return f"updates a second with the learned spans {first}, without a span {second}: {rates[0] / rates[1]:.2f} times"
-
-
 def first_batch(source: Any, settings: Settings) -> dict[str, jax.Array]:
     """The first examples of a source as an update meets them, [micro-batches, examples, ...]."""
     size = settings.batch_size

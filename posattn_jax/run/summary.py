@@ -13,14 +13,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from posattn_jax.analysis.savings import what_spans_saved
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
+from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.run import span_saving
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import RunError
 from posattn_jax.system.files import read_metrics, write_atomically, write_json
 from posattn_jax.system.processes import is_first
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.task import Task
 from posattn_jax.train.loop import Trainer
 from posattn_jax.train.member import Member
 from posattn_jax.train.progress import WIDTH
@@ -64,7 +67,7 @@ def _finish(
 
     write_atomically(workdir / "positions.npz", lambda file: np.savez(file, **arrays))
 
-    spans = (getattr(block.attention, "span", None) for block in getattr(trainer.task, "blocks", ()))
+    spans = [getattr(block.attention, "span", None) for block in getattr(trainer.task, "blocks", ())]
     span = next(filter(None, spans), None)
     summary = {
         "best": best,
@@ -72,6 +75,8 @@ def _finish(
         "num_parameters": sum(array.size for array in jax.tree.leaves(trainer.program.abstract.params)),
         "grid_shape": list(trainer.task.grid_shape),
         **{name: _shares(rows, best["step"], name) for name in ("pair_share", "score_share")},
+        "initial_pair_share": _initial_shares(trainer.task, spans),
+        "initial_sigma": getattr(span, "initial_sigma", None),
         "threshold": span and span.threshold,
         "seconds": member.seconds,
         "peak_memory_bytes": _peak_memory_bytes(),
@@ -89,13 +94,14 @@ def _finish(
         saved = span_saving.measure(config, trainer.states[trainer.members.index(member)], member.data.train_source)
     if saved is not None:
         summary["span_saving"] = saved
-        print(member.name + span_saving.line(saved))
     write_json(workdir / "summary.json", summary)
     from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
 
     with doing("drawing pictures"):
         drawn = figures.draw_run(workdir)
     print(f"{member.name}best validation {score} {best[score]:.4f} at epoch {best['epoch']:g} of {trainer.epoch:g}")
+    for line in what_spans_saved(summary):
+        print(f"{member.name}{line}")
     print(f"run folder {workdir}")
     pictures = f"pictures in figures/: {', '.join(path.name for path in drawn)}"
     print(textwrap.fill(pictures, WIDTH, subsequent_indent="  "))
@@ -108,6 +114,14 @@ def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, f
         if row["step"] == step and row["split"] == "span" and f"/{name}_" in row["name"]:
             shares.setdefault(row["name"].split("/")[0], []).append(row["value"])
     return {block: float(np.mean(values)) for block, values in shares.items()}
+
+
+def _initial_shares(task: Task, spans: Sequence[Any]) -> dict[str, float]:
+    """The share of all pairs that was inside the span of each block with a learned one before any update."""
+    learned = [span if isinstance(span, GaussianSpan) else None for span in spans]
+    sigmas = [{} if span is None else {"sigma": np.full(len(task.grid_shape), span.initial_sigma)} for span in learned]
+    of_blocks = task.spans({f"block_{i}": sigma for i, sigma in enumerate(sigmas)})
+    return {block: float(np.mean(span["pair_share"])) for block, span in of_blocks.items()}
 
 
 def _peak_memory_bytes() -> dict[str, int]:

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import leaves
+from posattn_jax.build.start import beginning
 from posattn_jax.data import remembered
 from posattn_jax.data.batches import Kept, Ordered
 from posattn_jax.run import summary
@@ -65,9 +66,12 @@ def train(
         print(f"train: {sources[0]['train'].about(settings.batch_size, settings.accumulation_steps, config.seed)}")
     data = [SeedData(each.seed, own["train"], own["validation"]) for each, own in zip(configs, sources, strict=True)]
     steps = [_saved_step(workdir) for workdir in workdirs]
+    starts = [
+        None if step else beginning(each, task, own["train"])
+        for step, each, own in zip(steps, configs, sources, strict=True)
+    ]
     stages = _stages(steps, settings.total_steps)
     program = Program(task, optimizer, [data[i] for i in stages[0][0]], mesh, settings)
-    pretrained = None if any(steps) else experiment.pretrained(config, task)
     with contextlib.ExitStack() as stack:
         for each, own, workdir in zip(configs, sources, workdirs, strict=True) if is_first() else ():
             stack.enter_context(alone_in(workdir))
@@ -82,7 +86,7 @@ def train(
             if stage > 0:
                 program = Program(task, optimizer, [data[i] for i in chosen], mesh, settings)
             with doing("preparing the model"):
-                trainer = Trainer(program, [workdirs[i] for i in chosen], pretrained, writers)
+                trainer = Trainer(program, [workdirs[i] for i in chosen], [starts[i] for i in chosen], writers)
             for i in chosen if is_first() else ():
                 (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
             try:

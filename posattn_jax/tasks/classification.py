@@ -28,6 +28,8 @@ class Classification(BlockTask):
       num_channels: the features of a position.
       reference_shape: the grid of the data the model was trained on, where `input_shape` is another.
       num_dims: p, of points that lie on no grid; 0: the data lies on one.
+      pretrained: the run folder whose model the run starts from; {seed} in it is the run's own. Its head is drawn anew,
+        unless it tells the same labels of the same set.
     """
 
     score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
@@ -40,6 +42,7 @@ class Classification(BlockTask):
     num_channels: int = dataclasses.field(metadata=FROM_DATA)
     reference_shape: Shape | None = dataclasses.field(default=None, metadata=FROM_DATA)
     num_dims: int = dataclasses.field(default=0, metadata=FROM_DATA)
+    pretrained: str = dataclasses.field(default="", kw_only=True)
 
     @property
     def grid_shape(self) -> Sizes:

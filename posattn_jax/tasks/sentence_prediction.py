@@ -23,7 +23,8 @@ class SentencePrediction(SequenceTask):
       num_examples: more than any example's id, in training and validation.
       metric: what the validation is judged by: Matthews' correlation, accuracy, the mean of accuracy and F1 of label
         1, or the mean of Pearson's and Spearman's correlation.
-      pretrained: the run folder whose encoder the run starts from; {seed} in it is the run's own.
+      pretrained: the run folder whose encoder the run starts from; {seed} in it is the run's own. Its head is drawn
+        anew, unless it tells the same labels of the same set.
       model, input_shape, pad_id: see `SequenceTask`.
     """
 

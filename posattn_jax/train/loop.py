@@ -43,7 +43,7 @@ class Trainer:
     Args:
       program: what the devices run.
       workdirs: the folder of each seed.
-      pretrained: makes the parameters that a run begins with of fresh ones.
+      starts: of each seed what makes the parameters that it begins with of fresh ones; None, or none: these.
       writers: that metrics go to beside the folders.
 
     Raises:
@@ -55,14 +55,17 @@ class Trainer:
         self,
         program: Program,
         workdirs: Sequence[pathlib.Path],
-        pretrained: Callable[[Any], Any] | None = None,
+        starts: Sequence[Callable[[Any], Any] | None] = (),
         writers: Sequence[Writer] = (),
     ):
         self.program, self.task, self.settings = program, program.task, program.settings
         self._eval_steps = self.settings.eval_steps or program.steps_per_epoch
         opened = [Member.open(program, i, workdir, writers) for i, workdir in enumerate(workdirs)]
         self.members = [member for member, _ in opened]
-        states = [program.init(member.data.seed, pretrained) if state is None else state for member, state in opened]
+        states = [
+            program.init(member.data.seed, start) if state is None else state
+            for (member, state), start in zip(opened, starts or [None] * len(opened), strict=True)
+        ]
         steps = [int(state.step) for state in states]
         if len(set(steps)) > 1:
             raise RunError(f"the runs are at different steps, {steps}: the same command lets those behind catch up")

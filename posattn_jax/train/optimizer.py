@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import optax
@@ -18,6 +19,8 @@ class Adam:
     Attributes:
       learning_rate: the highest.
       span_learning_rate: of learned spans, whose sigma is in units of the grid; 0: `learning_rate`.
+      terms_learning_rate: of attention's terms and values, such as those that are added to a trained model; 0:
+        `learning_rate`.
       b1, b2, eps: of `optax.adam`.
       weight_decay: times the learning rate, a step.
       clip_norm: of the gradients of all parameters together; 0: no clipping.
@@ -26,6 +29,7 @@ class Adam:
 
     learning_rate: float = 1e-3
     span_learning_rate: float = 0.0
+    terms_learning_rate: float = 0.0
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
@@ -42,9 +46,12 @@ class Adam:
             steps.append(optax.adamw(rate, self.b1, self.b2, self.eps, weight_decay=self.weight_decay, mask=mask))
         else:
             steps.append(optax.adam(rate, self.b1, self.b2, self.eps))
-        if self.span_learning_rate:
-            of_spans = functools.partial(jax.tree_util.tree_map_with_path, lambda path, _: "span" in _names(path))
-            steps.append(optax.masked(optax.scale(self.span_learning_rate / self.learning_rate), of_spans))
+        own_rates = (self.span_learning_rate, r"span"), (self.terms_learning_rate, r"terms_\d+|values")
+        for own_rate, parts in own_rates:
+            if own_rate:
+                is_of = functools.partial(_is_of, re.compile(parts))
+                mask = functools.partial(jax.tree_util.tree_map_with_path, is_of)
+                steps.append(optax.masked(optax.scale(own_rate / self.learning_rate), mask))
         return optax.chain(*steps)
 
 
@@ -52,6 +59,11 @@ def _decays(path: tuple, array: jax.Array) -> bool:
     names = _names(path)
     is_added = names[-1] in ("scale", "u", "v") or names[-1].split("_")[0] == "bias"  # also where layers are stacked
     return array.ndim > 1 and not is_added and "span" not in names
+
+
+def _is_of(parts: re.Pattern[str], path: tuple, _: jax.Array) -> bool:
+    """Whether a parameter is of one of these parts."""
+    return any(parts.fullmatch(name) for name in _names(path))
 
 
 def _names(path: tuple) -> list[str]:

@@ -5,14 +5,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import flax.traverse_util
 import jax
 import numpy as np
 
+from posattn_jax.nn.grafts import Flat, Path
 from posattn_jax.system.errors import InputError
 from posattn_jax.train.checkpoint import Checkpoints
-
-PARTS = ("encoder", "pooler")  # what is taken over: heads are of one task
 
 
 def read(workdir: pathlib.Path) -> tuple[Any, int]:
@@ -35,23 +33,31 @@ def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
     return jax.tree.map(lambda array, dtype: (array / len(steps)).astype(dtype), total, dtypes)
 
 
-def start_from(params: Any, trained: Any, workdir: pathlib.Path) -> Any:
-    """`params`, fresh or their shapes, with the values of `trained` in the parts that both have.
+def taken_over(shapes: Flat, trained: Flat, keeps_head: bool, start: str) -> dict[Path, np.ndarray]:
+    """The parameters of a run, for a model that has those of `shapes`.
 
-    InputError where the encoder of that run, whose folder is `workdir`, has not the same parameters.
+    Not among them are those of parts that the run has not, such as a pooler, and, unless it is kept, of the head.
+
+    Args:
+      shapes: of the model's, by their paths.
+      trained: of the run.
+      keeps_head: whether its head tells the same labels.
+      start: what the config calls the run, for messages.
+
+    Raises:
+      InputError: a parameter has another shape there, or is there and not here, or here and not there.
     """
-    fresh, found = (flax.traverse_util.flatten_dict(tree) for tree in (params, trained))
-    taken = {}
-    for path, array in fresh.items():
-        if path[0] not in PARTS or (path[0] != "encoder" and path[0] not in trained):
-            continue
-        if path not in found or found[path].shape != array.shape:
-            its = found[path].shape if path in found else "not there"
-            raise InputError(
-                f"task.pretrained={workdir}: {'/'.join(path)} is {its}, and has the shape {array.shape} in this model"
-            )
-        taken[path] = np.asarray(found[path], array.dtype)
-    more = [path for path in found if path[0] == "encoder" and path not in fresh]
-    if more:
-        raise InputError(f"task.pretrained={workdir}: has {'/'.join(more[0])}, and this model has not")
-    return flax.traverse_util.unflatten_dict(fresh | taken)
+    parts = {path[0] for path in shapes} & {path[0] for path in trained}
+    parts = {part for part in parts if keeps_head or not part.startswith("head")}
+    wrong = [
+        f"{'/'.join(path)} is {_shape(trained.get(path))} there and {_shape(shapes.get(path))} here"
+        for path in dict.fromkeys((*shapes, *trained))
+        if path[0] in parts and _shape(trained.get(path)) != _shape(shapes.get(path))
+    ]
+    if wrong or not parts:
+        raise InputError(f"{start}: another model: {wrong[0] if wrong else 'it has none of these parameters'}")
+    return {path: np.asarray(trained[path], array.dtype) for path, array in shapes.items() if path[0] in parts}
+
+
+def _shape(array: Any) -> tuple[int, ...] | str:
+    return "missing" if array is None else tuple(array.shape)

@@ -87,13 +87,13 @@ class Program:
             lambda bounds: Evaluator(self.within(bounds), mesh, settings.eval_batch_size, self.seeds)
         )
 
-    def init(self, seed: int, pretrained: Callable[[Any], Any] | None = None) -> TrainState:
-        """A fresh state, as of a run alone, with what `pretrained` makes of its parameters."""
+    def init(self, seed: int, start: Callable[[Any], Any] | None = None) -> TrainState:
+        """A fresh state, as of a run alone, with what `start` makes of its parameters."""
         init: Any = jax.jit(lambda: init_state(self.task, self._optimizer, seed), out_shardings=self._of_one)
         state = init()
-        if pretrained is None:
+        if start is None:
             return state
-        return state.replace(params=jax.device_put(pretrained(state.params), self._of_one.params))
+        return state.replace(params=jax.device_put(start(state.params), self._of_one.params))
 
     def batches(self, i: int) -> grain.DatasetIterator:
         """What is read of the examples of the i-th seed, in its order; of device-resident ones the ids alone."""

@@ -14,6 +14,7 @@ from posattn_jax.data import image_files
 from posattn_jax.data.images import GridImages
 from posattn_jax.nn.terms import PositionalBias
 from posattn_jax.ops import span
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
 from posattn_jax.tasks.classification import Classification
@@ -62,7 +63,9 @@ def explain(
     tells = not isinstance(run.task, MaskedLanguageModelling)
     apply = run.task.apply if tells else run.task.encode
     look = jax.jit(lambda params, batch: apply(params, batch, return_weights=True))
-    weights, examples = zip(*(_example(run, look, *each, *chosen) for each in good), strict=True)
+    with doing(f"looking at {len(good):,} inputs"):
+        weights, examples = zip(*(_example(run, look, *each, *chosen) for each in good), strict=True)
+        of_layers = _layers(run, weights, *chosen)
     what = run.data.name if tells else "masked tokens"
     data = {
         "kind": "text" if run.is_of_sentences else "image",
@@ -71,7 +74,7 @@ def explain(
         "shown": shown,
         "classTokens": _num_class_tokens(run),
         "heads": [head + 1 for head in chosen[1]],
-        "layers": _layers(run, weights, *chosen),
+        "layers": of_layers,
         "examples": examples,
     }
     text = attention_page.compose(f"What attention attends to: {what}", data)

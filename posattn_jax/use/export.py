@@ -17,6 +17,7 @@ from jax import export as jax_export
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
 from posattn_jax.models.stack import with_tables
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_atomically, write_json
 from posattn_jax.use import exported, trained
@@ -46,7 +47,8 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
     if not (run.is_of_sentences or isinstance(run.source, GridImages)):
         raise InputError(f"--workdir={workdir}: data.kind=PointClouds is not exported: expected a grid")
     inputs = _inputs(run)
-    whole = _exported(run, inputs)
+    with doing("exporting"):
+        whole = _exported(run, inputs)
     data, folder = bytes(whole.serialize()), workdir / "exported"
     about = {
         "file": MODEL_FILE,
@@ -66,7 +68,9 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     write_json(folder / "model.json", about)  # last: it says which model is whole
     print(f"{folder / MODEL_FILE}: {len(data) / 2**20:.1f} MiB for {', '.join(whole.platforms)}, batches of any size")
-    print(f"logits differ from the module's by {_difference(run, folder, inputs):.1e} at most (2 random inputs)")
+    with doing("comparing what was written with the module"):
+        difference = _difference(run, folder, inputs)
+    print(f"logits differ from the module's by {difference:.1e} at most (2 random inputs)")
     return folder
 
 

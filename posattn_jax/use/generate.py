@@ -3,6 +3,7 @@
 import codecs
 import functools
 import io
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from posattn_jax.build import experiment
 from posattn_jax.models.language_model import Kept, LanguageModel
 from posattn_jax.models.stack import with_tables
 from posattn_jax.ops.attention import cache_length
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import trained
@@ -114,9 +116,11 @@ def generate(
     experiment.keep_programs(run.config)
     generator = Generator(run.task, run.params, temperature, top_k)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    chunks = generator.tokens(np.frombuffer(prompt or FIRST, np.uint8).astype(np.int32), number, seed)
+    with doing("compiling, and reading the prompt"):
+        first = next(chunks)
     output.write(decoder.decode(prompt))
-    given = np.frombuffer(prompt or FIRST, np.uint8).astype(np.int32)
-    for made in generator.tokens(given, number, seed):
+    for made in itertools.chain([first], chunks):
         output.write(decoder.decode(made.astype(np.uint8).tobytes()))
         output.flush()
     print(decoder.decode(b"", final=True), file=output)

@@ -12,6 +12,7 @@ import numpy as np
 from posattn_jax.build import experiment
 from posattn_jax.data import image_files
 from posattn_jax.data.batches import evaluation_batches
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.use import trained
 
@@ -62,7 +63,9 @@ def predict(
         if not good:
             continue
         (batch,) = evaluation_batches(run.examples([example for _, example in good]), size)  # padded: one program
-        for (name, _), row in zip(good, np.asarray(tell(run.params, batch), np.float64), strict=False):
+        with doing(f"predicting {len(good):,} inputs"):
+            logits = np.asarray(tell(run.params, batch), np.float64)
+        for (name, _), row in zip(good, logits, strict=False):
             print(json.dumps(name | run.told(row, top)), file=output)
         output.flush()
     return 2 if any_wrong else 0

@@ -25,6 +25,7 @@ from posattn_jax.data.data_set import DataSet
 from posattn_jax.data.images import GridImages, ImageSet, Points
 from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.words import WordSequences
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
@@ -184,8 +185,9 @@ def of_run(
     config = read_config(workdir, tasks)
     config.mesh.grid = 1
     set_all(config.model, implementation=implementation)
-    data = experiment.data_set(config)
-    source = data.empty(workdir)
-    task = experiment.make_task(config, source)
-    params, step = pretrained.read(workdir)
+    with doing("reading the run"):
+        data = experiment.data_set(config)
+        source = data.empty(workdir)
+        task = experiment.make_task(config, source)
+        params, step = pretrained.read(workdir)
     return TrainedRun(workdir, config, task, jax.tree.map(jnp.asarray, params), step, data, source)

@@ -24,6 +24,7 @@ from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.checkpoint import Checkpoints
@@ -127,10 +128,11 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
     steps = checkpoints.steps_to_average(config.train.keep_checkpoints)
     if not steps:
         raise InputError(f"--workdir={workdir}: the run has no checkpoint of an evaluation yet")
-    params = average(checkpoints, steps)
-    checkpoints.close()
-    check_vocabulary(params, source, target, workdir)
-    translator = Translator(task, params, source, target, buckets=data.buckets)
+    with doing("reading the run"):
+        params = average(checkpoints, steps)
+        checkpoints.close()
+        check_vocabulary(params, source, target, workdir)
+        translator = Translator(task, params, source, target, buckets=data.buckets)
     print(f"average of the checkpoints {', '.join(map(str, steps))}", file=sys.stderr)
     return translator, config
 
@@ -155,9 +157,10 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
     experiment.keep_programs(config)
     decoded, number = _decoded(lines), 0
     while chunk := list(itertools.islice(decoded, translator.batch_size * CHUNK_BATCHES)):
-        for translated in translator(chunk, range(number + 1, number + len(chunk) + 1)):
-            print(translated, file=output)
-        output.flush()
+        numbers = range(number + 1, number + len(chunk) + 1)
+        with doing(f"translating lines {numbers[0]:,} to {numbers[-1]:,}"):
+            translations = translator(chunk, numbers)
+        print(*translations, sep="\n", file=output, flush=True)
         number += len(chunk)
     _tell_beyond(translator, number)
 
@@ -188,7 +191,8 @@ def evaluate(
     for name in ("validation", "test"):
         if name in sources:
             originals, references = data.sentences(sources[name], name)
-            translations = translator(originals, [int(number) + 1 for number in sources[name].numbers])
+            with doing(f"translating {len(originals):,} sentences"):
+                translations = translator(originals, [int(number) + 1 for number in sources[name].numbers])
             _tell_beyond(translator, len(originals))
             translation_scores.write_for_outside_metrics(folder / name, originals, translations, references)
             results[name] = translation_scores.corpus_scores(translations, references, tokenize)

@@ -31,7 +31,10 @@ def write_run(workdir, grid_shape, span=True, per_head=False, full=False, kernel
             positions[f"block_{block}/relative_bias"] = rng.normal(size=(*(2 * s - 1 for s in grid_shape), 3))
             positions[f"block_{block}/depthwise_kernel"] = rng.normal(size=(*kernel, 6))
     best = {"step": 3, "epoch": 3, "loss": 1 / 3, "accuracy": 1 / 3}
+    shares = {"block_0": 0.5, "block_1": 0.3} if span else {}
     summary = {"best": best, "grid_shape": list(grid_shape), "threshold": 0.1 if span else None}
+    summary |= {"initial_sigma": 0.5 if span else None, "initial_pair_share": shares, "pair_share": shares}
+    summary |= {"score_share": shares}
     workdir.joinpath("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     workdir.joinpath("summary.json").write_text(json.dumps(summary))
     workdir.joinpath("config.json").write_text(
@@ -72,7 +75,7 @@ def test_a_leaning_gaussian_and_its_box(grid_shape):
     """The picture shows exp(-1/2 x^T (L L^T)^-1 x) and a box of the half-span sqrt(Sigma_ii) gives."""
     p = len(grid_shape)
     factor = np.array([[0.2, 9, 9], [0.1, 0.2, 9], [0.05, 0.2, -0.1]])[3 - p :, 3 - p :]
-    summary = {"grid_shape": list(grid_shape), "threshold": 0.1}
+    summary = {"grid_shape": list(grid_shape), "threshold": 0.1, "initial_sigma": 0.2, "initial_pair_share": {}}
     panel = on_grid({"block_0/sigma": factor[None]}, summary).axes[0]
     lower = np.tril(factor) * [*(1 for _ in grid_shape[1:]), -1]
     covariance = lower @ lower.T
@@ -82,6 +85,20 @@ def test_a_leaning_gaussian_and_its_box(grid_shape):
     half = np.ceil(np.sqrt(-2 * np.log(0.1) * np.diag(covariance)[-2:]) * [4, 6])
     box = panel.patches[0]
     np.testing.assert_array_equal([box.get_height(), box.get_width()], 2 * np.minimum(half, [4, 6]) + 1)
+    at_first = panel.patches[1]
+    assert (at_first.get_height(), at_first.get_width()) == (2 * 2 + 1, 2 * 3 + 1)  # 2.146 * .2 * 4 and * 6
+    plt.close("all")
+
+
+def test_each_head_has_its_box():
+    """Heads that see as far have one; what the spans saved stands above them."""
+    sigma = np.array([[0.1, 0.1], [0.3, 0.1], [0.1, 0.1]])
+    shares = {"initial_pair_share": {"block_0": 0.66}, "pair_share": {"block_0": 0.4}, "score_share": {"block_0": 0.5}}
+    summary = {"grid_shape": [5, 7], "threshold": 0.1, "initial_sigma": None, **shares}
+    figure = on_grid({"block_0/sigma": sigma}, summary)
+    *boxes, image = [(box.get_height(), box.get_width()) for box in figure.axes[0].patches]
+    assert sorted(boxes) == [(2 * 1 + 1, 2 * 2 + 1), (2 * 3 + 1, 2 * 2 + 1)] and image == (5, 7)
+    assert figure.get_suptitle().strip() == "pairs inside the spans: 40.0 %, at first 66.0 %; computed: 50.0 %"
     plt.close("all")
 
 

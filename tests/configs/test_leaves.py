@@ -127,8 +127,9 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
     jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
     params = jax.eval_shape(task.init, jax.random.key(0))
     jax.eval_shape(task.describe, params)
-    # read by what comes before and after: see run/test_language.py and run/test_translation.py
-    found |= {("SentencePrediction", "pretrained"), ("Translation", "decoding")}
+    # read by what comes before and after: see build/test_start.py and run/test_translation.py
+    found |= {(task, "pretrained") for task in ("Classification", "Rotation", "SentencePrediction")}
+    found |= {("Translation", "decoding")}
     found |= {("Decoding", each) for each in ("beam_size", "batch_size", "extra_length")}
     assert not {leaf for group in ("model", "task", "optimizer") for leaf in unread(config[group], found)}
 

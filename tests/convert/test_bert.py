@@ -163,8 +163,10 @@ def test_many_tensors_that_are_missing_are_one_line(tmp_path):
 def test_files_that_are_none(tmp_path):
     with pytest.raises(InputError, match="expected model.safetensors, or one other .safetensors or .npz, and there is"):
         convert.bert(tmp_path)
-    with pytest.raises(InputError, match=r"weights.bin: expected a .safetensors, an .npz, or a folder with one"):
-        convert.bert(tmp_path / "weights.bin")
+    with pytest.raises(
+        InputError, match=r"weights.h5: expected a .safetensors, an .npz, a .pt, or a folder with one of"
+    ):
+        convert.bert(tmp_path / "weights.h5")
     with pytest.raises(InputError, match="gone.safetensors: cannot be read"):
         convert.bert(tmp_path / "gone.safetensors")
     whole = (MADE / "bert" / "model.safetensors").read_bytes()

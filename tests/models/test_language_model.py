@@ -40,8 +40,9 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_give_the_logits_of_the_whole(name):
     model = MODELS[name]
-    variables = model.init(jax.random.key(0), TOKENS)
-    expected, intermediates = model.apply(variables, TOKENS, return_intermediates=True)
+    variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
+    whole = jax.jit(lambda variables: model.apply(variables, TOKENS, return_intermediates=True))
+    expected, intermediates = whole(variables)
     lengths = []
     for out in intermediates.values():
         half = half_span(out["sigma"], 0.1, (13,)).astype(int).tolist() if "sigma" in out else None
@@ -77,7 +78,7 @@ def test_embeddings_are_scaled_and_shared_with_the_output():
 
 def test_bfloat16_has_float32_logits():
     model = model_of(PositionalSelfAttention(num_heads=2, dtype=jnp.bfloat16), dtype=jnp.bfloat16)
-    logits, variables = model.init_with_output(jax.random.key(0), TOKENS)
+    logits, variables = jax.jit(model.init_with_output)(jax.random.key(0), TOKENS)
     assert logits.dtype == jnp.float32 and {x.dtype for x in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     caches = model.apply(variables, 2, (13, 13), method=LanguageModel.start)
     assert caches[0].key.dtype == jnp.bfloat16

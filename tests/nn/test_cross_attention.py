@@ -107,8 +107,9 @@ def test_what_a_decoder_sees_does_not_depend_on_its_resolution():
     """Among equal keys a query of 4 x 4 attends as its four parts of 8 x 8 do on average, and stands between them."""
     layer = PositionalCrossAttention(num_heads=1, terms=(LinearBias(),), span=GaussianSpan(0.0, "log_add"))
     coarse, fine, memory = jnp.ones((1, 4, 4, 2)), jnp.ones((1, 8, 8, 2)), jnp.ones((1, 8, 8, 2))
-    variables = layer.init(jax.random.key(0), coarse, memory)
-    far, near = (layer.apply(variables, x, memory, return_weights=True)[1]["weights"][0, 0] for x in (coarse, fine))
+    variables = jax.jit(layer.init)(jax.random.key(0), coarse, memory)
+    weigh = jax.jit(lambda x: layer.apply(variables, x, memory, return_weights=True)[1]["weights"][0, 0])
+    far, near = weigh(coarse), weigh(fine)
     centre = np.asarray(far.reshape(4, 4, 8, 8)[1, 1])
     assert (centre.argmax() // 8, centre.argmax() % 8) in {(2, 2), (2, 3), (3, 2), (3, 3)}
     np.testing.assert_allclose(centre[2:4, 2:4], centre.max(), rtol=1e-5)  # four neighbours as near as each other
@@ -122,7 +123,8 @@ def test_sinusoids_and_decays_are_of_real_offsets():
     layer = PositionalCrossAttention(num_heads=1, terms=terms)
     decoded, encoded = jax.random.normal(jax.random.key(1), (1, 2, 2)), jnp.ones((1, 4, 3))
     params = made_params(lambda: layer.init(jax.random.key(0), decoded, encoded)["params"])
-    weights = layer.apply({"params": params}, decoded, encoded, return_weights=True)[1]["weights"][0, 0]
+    weigh = jax.jit(lambda params: layer.apply({"params": params}, decoded, encoded, return_weights=True)[1]["weights"])
+    weights = weigh(params)[0, 0]
     linear, projections = params["terms_0"]["encoding"]["linear"], params["projections"]
     query = decoded[0] @ projections["query_kernel"][:, 0, 0] + projections["query_bias"][0, 0]
     encoding = sinusoidal_features(jnp.asarray(x + 3), 2) @ linear["kernel"] + linear["bias"]
@@ -144,8 +146,9 @@ def test_of_the_same_tokens_it_is_self_attention(num_kv_heads):
         of = {"kernel": 1, "bias": 0}  # the axis of the parts
         parts = {name: (fused[f"query_{name}"], fused[f"key_value_{name}"]) for name in of}
         fused = {name: jnp.concatenate(parts[name], axis) for name, axis in of.items()}
-    found = cross.apply({"params": params}, x, x)
-    np.testing.assert_allclose(found, own.apply({"params": params | {"projections": fused}}, x), rtol=1e-4, atol=1e-5)
+    found = jax.jit(cross.apply)({"params": params}, x, x)
+    expected = jax.jit(own.apply)({"params": params | {"projections": fused}}, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

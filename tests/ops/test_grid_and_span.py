@@ -64,6 +64,14 @@ def test_no_gradient_through_the_size_but_through_the_gaussian():
     assert jax.jit(jax.grad(lambda s: span.gaussian((5, 5), s).sum()))(sigma).all()
 
 
+def test_a_precision_learns_however_wide_the_span_is():
+    """d ln G / da = -x^2 / 2 where a > 0; its sign does not count."""
+    x, a = jnp.array([0.5, -1.0]), jnp.array([1e-6, -4.0])
+    np.testing.assert_allclose(span.of_precision(a), [1000, 0.5], rtol=1e-5)
+    gradient = jax.grad(lambda a: span.log_gaussian(x, span.of_precision(a)))(a)
+    np.testing.assert_allclose(gradient, [-0.125, 0.5], rtol=1e-5)
+
+
 def test_span_share():
     reach = math.sqrt(-2 * math.log(0.1))
     """Of all pairs, not of all offsets: near ones stand for more pairs."""

@@ -6,7 +6,9 @@ from packaging.requirements import Requirement
 
 from tests.support.command import ROOT
 
-NOT_INSTALLED = ("tensorflow-cpu", "wandb")  # of extras that CI does without
+# Of extras that CI does without.
+NOT_INSTALLED = ("tensorflow-cpu", "wandb", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt")
+NOT_INSTALLED += ("nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 
 
 def normal(name):

@@ -74,7 +74,11 @@ def test_pages_build_without_a_warning(tmp_path):
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "docs", tmp_path]
     result = subprocess.run(build, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert 'href="playground.html"' in (tmp_path / "index.html").read_text() and (tmp_path / "playground.html").exists()
+    front = (tmp_path / "index.html").read_text()
+    assert 'href="playground.html"' in front and (tmp_path / "playground.html").exists()
+    assert '<ul class="doors' in front and "pages.css" in front
+    titles = re.findall(r'toctree-l1"><a class="reference internal" href="[^"]*">(.*?)</a>', front)
+    assert len(titles) == len(set(titles)) > 20
     page = (tmp_path / "api.html").read_text()
     assert all(f'id="posattn_jax.{name}"' in page for name in posattn_jax.__all__)
     assert all(f'id="posattn_jax.nnx.{name}"' in page for name in posattn_jax.nnx.__all__)

@@ -32,14 +32,19 @@ def test_there_are_pairs():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pair_is_in_sync(name):
-    """After a change: `jupytext --sync colabs/*.py`. Outputs, where there are any, are of one run of all cells."""
+    """After a change: `launch/notebooks.sh NAME`. Outputs are of one run of all cells, without its progress."""
     notebook = read(name)
     nbformat.validate(notebook)
     assert cells(notebook) == cells(jupytext.read(FOLDER / f"{name}.py"))
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
     counts = [cell.execution_count for cell in code]
     assert counts in ([None] * len(code), list(range(1, len(code) + 1)))
+
+
+def test_a_clone_stays_small():
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.ipynb")) < 1_000_000
 
 
 def test_all_are_installed_alike():

@@ -24,6 +24,14 @@ def test_example_of_a_layer(unchecked):
     assert names["intermediates"]["sigma"].shape == (2,)
 
 
+def test_example_of_the_front_page(unchecked, capsys):
+    """Ten lines, and what they print."""
+    (example,) = examples("docs/index.md")
+    assert len(list(filter(str.strip, example.splitlines()))) <= 10
+    exec(example, {})
+    assert capsys.readouterr().out == "(2, 16, 12, 64) [0.1 0.1]\n"
+
+
 def test_example_of_translution(unchecked):
     names = {}
     exec(examples("docs/translution.md")[0], names)
@@ -56,7 +64,14 @@ def test_example_of_weights(unchecked, tmp_path, monkeypatch):
 
 def test_every_example_is_run():
     pages = {str(path.relative_to(ROOT)): len(examples(path)) for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
-    once = ("README.md", "docs/translution.md", "docs/convolutions.md", "docs/posnet.md", "docs/weights.md")
+    once = (
+        "README.md",
+        "docs/index.md",
+        "docs/translution.md",
+        "docs/convolutions.md",
+        "docs/posnet.md",
+        "docs/weights.md",
+    )
     expected = dict.fromkeys(once, 1) | {"docs/training.md": 2}
     assert {page: count for page, count in pages.items() if count and page != "docs/importing.md"} == expected
 

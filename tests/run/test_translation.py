@@ -16,13 +16,14 @@ from posattn_jax.build.parts import change
 from posattn_jax.data import parallel, text_files, tokenizer
 from posattn_jax.run.evaluate import evaluate
 from posattn_jax.run.train import train
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.pretrained import average
 from posattn_jax.train.program import Program
 from posattn_jax.use import translate
-from tests.support.command import environment
+from tests.support.command import environment, told
 from tests.support.made_text import LANGUAGES, sentences, write_parallel
 from tests.support.recorded import figures_of
 
@@ -54,7 +55,7 @@ def test_from_text_to_translations(tmp_path, monkeypatch, capsys):
     trains(tmp_path, workdir)
     averages(workdir)
     is_evaluated(tmp_path, workdir, capsys)
-    translates(workdir, monkeypatch)
+    translates(workdir, monkeypatch, capsys)
     refuses_wrong_input(tmp_path, workdir, capsys)
 
 
@@ -128,7 +129,7 @@ def is_evaluated(files, workdir, capsys):
     assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in err
 
 
-def translates(workdir, monkeypatch):
+def translates(workdir, monkeypatch, capsys):
     """As the README's command, in a process of its own: order and empty lines are kept, and what is read at a time
     changes nothing.
     """
@@ -139,11 +140,16 @@ def translates(workdir, monkeypatch):
     done = subprocess.run(command, input=text, capture_output=True, check=True, env=environment())
     whole, output = done.stdout.decode().splitlines(), io.StringIO()
     assert len(whole) == 20 and [i for i in range(20) if not whole[i]] == [3, 11]
+    capsys.readouterr()
     with monkeypatch.context() as patch:
         patch.setattr(translate, "CHUNK_BATCHES", 1)
+        patch.setattr(doing.__wrapped__, "__defaults__", (0.0, 1000.0))  # told at once
         translate.translate(workdir, None, io.BytesIO(text), output)
     assert output.getvalue().splitlines() == whole
-    assert done.stderr.decode().startswith("average of the checkpoints ") and done.stderr.count(b"\n") == 1
+    (line,) = told(done.stderr.decode())
+    assert line.startswith("average of the checkpoints ")
+    chunks = [f"translating lines {numbers} ..." for numbers in ("1 to 8", "9 to 16", "17 to 20")]
+    assert capsys.readouterr().err.splitlines() == ["reading the run ...", line, *chunks]
 
 
 def refuses_wrong_input(files, workdir, capsys):

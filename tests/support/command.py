@@ -5,6 +5,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ def start(*arguments, config="configs/digits.py:tiny", num_devices=1, **options)
 
 def told(err):
     """The lines of stderr but those that say what is being done, which are there where it took a second."""
-    return [line for line in err.strip().splitlines() if not line.endswith(" ...")]
+    return [line for line in err.strip().splitlines() if not re.search(r" \.\.\.( \d+ s)?$", line)]
 
 
 def run(*arguments, **options):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SPANS = ("sigma", "cholesky")
+SPANS = ("sigma", "cholesky", "precision")
 
 
 def made_params(init, deviation=0.3):

@@ -24,10 +24,10 @@ def make_batch(**more):
 
 def test_the_loss_is_the_mean_over_tokens_and_totals_add_up():
     task = make_task()
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     batch = make_batch(weights=jnp.array([1.0, 1.0, 0.0]))
-    loss, totals = task.loss(params, batch)
-    logits = np.asarray(task.apply(params, batch)[0], np.float64)
+    loss, totals = jax.jit(task.loss)(params, batch)
+    logits = np.asarray(jax.jit(task.apply)(params, batch)[0], np.float64)
     losses, correct = [], 0
     for row in range(2):
         for place in range(6):

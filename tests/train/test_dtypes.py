@@ -38,7 +38,7 @@ def test_what_stays_float32():
     assert figures["loss"] != figures_exact["loss"]
 
 
-@pytest.mark.parametrize("covariance", [slow("diagonal"), "full"])
+@pytest.mark.parametrize("covariance", [slow("diagonal"), "full", slow("precision")])
 def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
     """In the state that is written to disk, and so 200 updates of .001 move a sigma by .2."""
     config = digits.get_config("tiny")
@@ -49,7 +49,7 @@ def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
     state = init_state(task, optimizer, 0)
     leaves = jax.tree_util.tree_leaves_with_path((state.params, state.opt_state[0]))
     dtypes = {jax.tree_util.keystr(path): array.dtype.name for path, array in leaves}
-    kept = {path for path in dtypes if re.search("sigma|cholesky|omega", path)}
+    kept = {path for path in dtypes if re.search("sigma|cholesky|precision|omega", path)}
     assert len(kept) == 9, "a span and two frequencies, each with two moments"
     assert {dtypes[path] for path in kept} == {"float32"}
     assert {dtypes[path] for path in dtypes.keys() - kept} == {"bfloat16", "int32"}

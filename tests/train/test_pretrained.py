@@ -1,42 +1,34 @@
 """What a run takes over from another."""
 
-import pathlib
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.train import pretrained
-
-RUN = pathlib.Path("runs/x")
+from posattn_jax.train.pretrained import taken_over
 
 
-def tree(value, **parts):
-    made = {"encoder": {"a": jnp.full((2, 3), value)}, "head": {"kernel": jnp.full(2, value)}}
-    return made | {name: {"kernel": jnp.full(3, value)} for name in parts}
+def arrays(value, **shapes):
+    return {tuple(name.split("_")): np.full(shape, value) for name, shape in shapes.items()}
 
 
-def test_encoder_and_pooler_are_taken_and_heads_are_not():
-    fresh = tree(0.0, pooler=True)
-    from_lm = pretrained.start_from(fresh, tree(1.0), RUN)
-    values = jax.tree.map(lambda array: float(array.mean()), from_lm)
-    assert values == {"encoder": {"a": 1.0}, "pooler": {"kernel": 0.0}, "head": {"kernel": 0.0}}
-    from_classifier = pretrained.start_from(fresh, tree(1.0, pooler=True), RUN)
-    values = jax.tree.map(lambda array: float(array.mean()), from_classifier)
-    assert values == {"encoder": {"a": 1.0}, "pooler": {"kernel": 1.0}, "head": {"kernel": 0.0}}
+@pytest.mark.parametrize("keeps_head", [False, True])
+def test_what_both_have_is_taken_and_a_head_of_the_same_labels(keeps_head):
+    fresh = arrays(0.0, encoder_a=(2, 3), pooler_kernel=3, head_kernel=2)
+    taken = taken_over(fresh, arrays(1.0, encoder_a=(2, 3), head_kernel=2, norm_scale=1), keeps_head, "start")
+    assert taken.keys() == {("encoder", "a")} | ({("head", "kernel")} if keeps_head else set())
+    assert all((array == 1).all() for array in taken.values())
 
 
 @pytest.mark.parametrize(
-    "encoder, message",
+    "trained, message",
     [
-        ({"a": np.zeros((3, 3))}, r"encoder/a is \(3, 3\), and has the shape \(2, 3\) in this model"),
-        ({"b": np.zeros((2, 3))}, "encoder/a is not there"),
-        ({"a": np.zeros((2, 3)), "b": np.zeros(1)}, "has encoder/b, and this model has not"),
+        (arrays(1.0, encoder_a=(3, 3)), r"encoder/a is \(3, 3\) there and \(2, 3\) here"),
+        (arrays(1.0, encoder_b=(2, 3)), r"encoder/a is missing there and \(2, 3\) here"),
+        (arrays(1.0, encoder_a=(2, 3), encoder_b=1), r"encoder/b is \(1,\) there and missing here"),
+        (arrays(1.0, head_kernel=2), "it has none of these parameters"),
     ],
-    ids=["shape", "missing", "more"],
+    ids=["shape", "missing", "more", "nothing"],
 )
-def test_another_encoder_is_refused(encoder, message):
-    with pytest.raises(InputError, match=f"task.pretrained=runs/x: {message}"):
-        pretrained.start_from(tree(0.0), {"encoder": encoder}, RUN)
+def test_another_encoder_is_refused(trained, message):
+    with pytest.raises(InputError, match=f"task.pretrained=runs/x: another model: {message}$"):
+        taken_over(arrays(0.0, encoder_a=(2, 3), head_kernel=2), trained, False, "task.pretrained=runs/x")

@@ -125,16 +125,18 @@ def test_spans_and_kernels(digits_run, explained):
 
 
 @pytest.mark.slow
-def test_chosen_layers_heads_and_files(digits_run, tmp_path, capsys):
+def test_chosen_layers_heads_and_files(digits_run, tmp_path, capsys, told_at_once):
     """Titles are text, whatever they are."""
     name = tmp_path / "<script>alert(1)<!--.png"
     Image.new("L", (30, 20), "white").save(name)
     (tmp_path / "bad.png").write_text("no")
     page, code = page_of(digits_run, [str(tmp_path / "bad.png"), str(name)], layers=["2"], heads=["2"])
     assert code == 2
-    assert capsys.readouterr().err == (
-        f"posattn_jax: error: {tmp_path / 'bad.png'}: cannot be read as PNG, JPEG or WebP (it is none of them)\n"
-    )
+    assert capsys.readouterr().err.splitlines() == [
+        "reading the run ...",
+        f"posattn_jax: error: {tmp_path / 'bad.png'}: cannot be read as PNG, JPEG or WebP (it is none of them)",
+        "looking at 1 inputs ...",
+    ]
     assert [layer["number"] for layer in page["layers"]] == [2] and page["heads"] == [2]
     assert [each["title"] for each in page["examples"]] == [str(name)]
     whole, code = page_of(digits_run, [str(name)])

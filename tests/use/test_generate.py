@@ -11,7 +11,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import generate, trained
 from posattn_jax.use.generate import CHUNK, Generator
-from tests.support.command import run_forked
+from tests.support.command import run_forked, told
 from tests.support.made_runs import make_characters, make_rte
 
 PROMPT = np.frombuffer(b"The dog ", np.uint8).astype(np.int32)
@@ -66,11 +66,12 @@ def test_only_the_top_k_are_drawn(run):
     assert first == set(np.argsort(logits)[-3:].tolist())
 
 
-def test_what_is_written(workdir):
+def test_what_is_written(workdir, capsys, told_at_once):
     """The prompt, and as many characters more; bytes that are no UTF-8 do not stop it."""
     output = io.StringIO()
     generate.generate(workdir, "Grüße, ".encode(), output, number=CHUNK + 1, temperature=0.5, seed=1)
     assert output.getvalue().startswith("Grüße, ") and output.getvalue().endswith("\n")
+    assert capsys.readouterr().err.splitlines() == ["reading the run ...", "compiling, and reading the prompt ..."]
     again = io.StringIO()
     generate.generate(workdir, "Grüße, ".encode(), again, number=CHUNK + 1, temperature=0.5, seed=1)
     assert again.getvalue() == output.getvalue()
@@ -100,14 +101,14 @@ def test_the_command(workdir, tmp_path):
     code, out, err = run_forked(*arguments, "--prompt=The ", config=None)
     expected = io.StringIO()
     generate.generate(workdir, b"The ", expected, number=20, seed=7)
-    assert (code, out, err) == (0, expected.getvalue(), "")
+    assert (code, out, told(err)) == (0, expected.getvalue(), [])
     for wrong, message in (
         (("--prompt=a", "--top_k=900"), "--top_k=900: expected at most 256"),
         (("--prompt=a", "--config=configs/char_lm.py"), "--config: the run folder has the run's own"),
         (("--prompt=a", "--mode=predict"), "--prompt is for --mode=generate, and --mode is predict"),
     ):
         code, out, err = run_forked(*arguments, *wrong, config=None)
-        assert (code, out, len(err.splitlines())) == (2, "", 1) and message in err
+        assert (code, out, len(told(err))) == (2, "", 1) and message in err
 
 
 def test_a_run_of_another_task(tmp_path):

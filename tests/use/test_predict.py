@@ -16,7 +16,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.evaluator import Evaluator
 from posattn_jax.use import predict, trained
-from tests.support import made_data
+from tests.support import command, made_data
 from tests.support.command import run_forked
 from tests.support.made_runs import make_rte, validation_digits
 from tests.train.made_run import one_device
@@ -72,7 +72,7 @@ def test_a_trained_run_tells_what_it_was_judged_by(tmp_path):
     images = validation_digits(9188)
     write_pngs(images, folder)
     code, out, err = run_forked("--mode=predict", f"--workdir={workdir}", str(folder), config=None)
-    assert (code, err) == (0, "")
+    assert (code, command.told(err)) == (0, [])
     accuracy = np.mean([json.loads(line)["class"] for line in out.splitlines()] == images.labels)
     best = json.loads((workdir / "summary.json").read_text())["best"]
     assert accuracy == pytest.approx(best["accuracy"], abs=0.01) and accuracy > 0.15
@@ -88,7 +88,7 @@ def test_the_command(digits_run, tmp_path):
     assert code == 2
     (answer,) = map(json.loads, out.splitlines())
     assert answer.keys() == {"path", "class", "name", "probability"} and answer["path"] == str(good)
-    assert err.splitlines() == [
+    assert command.told(err) == [
         f"posattn_jax: error: {bad}: cannot be read as PNG, JPEG or WebP (it is none of them)",
         f"posattn_jax: error: {tmp_path / 'none.png'}: cannot be read as PNG, JPEG or WebP (No such file or directory)",
     ]
@@ -123,7 +123,7 @@ def test_arrays_are_as_files(digits_run, tmp_path, capsys):
 def test_wrong_commands(digits_run, arguments, message):
     code, out, err = run_forked(f"--workdir={digits_run}", *arguments, config=None)
     assert (code, out) == (2, "")
-    assert message in err and len(err.splitlines()) == 1, err
+    assert message in err and len(command.told(err)) == 1, err
 
 
 def test_folders_that_are_no_such_run(digits_run, tmp_path):
@@ -145,14 +145,16 @@ def test_folders_that_are_no_such_run(digits_run, tmp_path):
         told(tmp_path, inputs=["a.png"])
 
 
-def test_sentences(rte_run, capsys):
+def test_sentences(rte_run, capsys, told_at_once):
     """A pair a line; lines that are none have a line of their own on stderr."""
     lines = ["The cat sees a dog.\tA dog likes the cat.", "Alone.", "A ship.\tThe tree finds no bird.", "\t", "a\tb\tc"]
     answers, code = told(rte_run, lines=[*(f"{line}\n".encode() for line in lines), b"\xff\ta\n"], top=2)
     assert code == 2
     expected = "expected 2 sentences, a tab between them"
     errors = [f"posattn_jax: error: input: line {number}: {expected}" for number in (2, 4, 5)]
-    assert capsys.readouterr().err.splitlines() == [*errors, "posattn_jax: error: input: line 6 is no UTF-8"]
+    err = capsys.readouterr().err
+    assert command.told(err) == [*errors, "posattn_jax: error: input: line 6 is no UTF-8"]
+    assert {"reading the run ...", "predicting 2 inputs ..."} < set(err.splitlines())
     assert [answer["line"] for answer in answers] == [1, 3]
     run = trained.of_run(rte_run)
     batch = run.examples([tuple(lines[i].split("\t")) for i in (0, 2)]).batch(np.arange(2))

@@ -1,6 +1,6 @@
 """How much is computed at once."""
 
-import jax
+from jax.extend.backend import get_default_device
 
 # The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
 SCORE_BYTES = {"cpu": 2**21}
@@ -9,7 +9,7 @@ ACCELERATOR_SCORE_BYTES = 2**28
 
 def score_bytes() -> int:
     """For the device at hand."""
-    return SCORE_BYTES.get(jax.default_backend(), ACCELERATOR_SCORE_BYTES)
+    return SCORE_BYTES.get(get_default_device().platform, ACCELERATOR_SCORE_BYTES)
 
 
 def heads_at_once(num_heads: int, room: int) -> int:

@@ -1,8 +1,10 @@
 """What others define, from their definitions in loops over NumPy scalars: T5's bias, NATTEN's neighbourhoods."""
 
+import functools
 import itertools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,7 +67,8 @@ def test_a_bias_of_buckets(float64, scaled, is_causal):
     beta = factor * table[[bucket(offset, not is_causal) for offset in range(1 - n, n)]]
     arrays = map(jnp.asarray, (query, key, value))
     options = {"grid_shape": (n,), "relative_bias": jnp.asarray(beta), "is_causal": is_causal}
-    outputs = relative_attention(*arrays, **options, scale=None if scaled else 1.0)
+    attend_by_table = functools.partial(relative_attention, **options, scale=None if scaled else 1.0)
+    outputs = jax.jit(attend_by_table)(*arrays)
     np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -111,6 +114,8 @@ def test_interior_windows_are_nattens(float64, grid_shape, kernel_size, dilation
     half = [step * apart for step, apart in zip(steps, dilation, strict=True)]
     arrays = map(jnp.asarray, (query, key, value))
     options = {"sigma": window_sigma(half, grid_shape), "threshold": WINDOW_THRESHOLD, "dilation": dilation}
-    outputs = relative_attention(*arrays, grid_shape=grid_shape, is_causal=is_causal, **options)
+    outputs = jax.jit(functools.partial(relative_attention, grid_shape=grid_shape, is_causal=is_causal, **options))(
+        *arrays
+    )
     assert 0 < len(inside) < len(places)
     np.testing.assert_allclose(outputs[0, inside], expected[0, inside], rtol=1e-8, atol=1e-10)

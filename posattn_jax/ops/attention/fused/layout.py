@@ -7,6 +7,7 @@ refused.
 from collections.abc import Callable
 
 import jax
+from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Query
 from posattn_jax.ops.attention.loop import Loop, attend
@@ -15,13 +16,13 @@ from posattn_jax.ops.attention.problem import Problem
 
 # Pallas is imported where it is needed: it takes a while, and is the part of jax that changes most.
 def for_gpu(problem: Problem, capability: str | None = None) -> Loop:
-    """The kernels for a GPU of this compute capability, by default that of the first device.
+    """The kernels for a GPU of this compute capability, by default that of the device at hand.
 
     Raises:
       ValueError: there are none, or jax is too old for them, or what the kernels do not support.
     """
     if capability is None:
-        capability = getattr(jax.devices()[0], "compute_capability", HOPPER)
+        capability = getattr(get_default_device(), "compute_capability", HOPPER)
     major = capability.partition(".")[0]
     if not major.isdigit() or int(major) < 8:  # AMD's are called such as gfx942
         raise ValueError(
@@ -58,7 +59,7 @@ def fused_attention(problem: Problem) -> tuple[Query, None]:
       ValueError: a device that there is no kernel for, or what its kernel does not support; a jax that is too old.
     """
     problem.check_local("fused")
-    device = jax.devices()[0]
+    device = get_default_device()
     if device.platform not in KERNELS:
         allowed = ", ".join(sorted(KERNELS))
         raise ValueError(

@@ -245,7 +245,7 @@ def test_what_there_is_no_kernel_for_is_refused(lowered, monkeypatch, float64):
     for capability in ("7.5", "gfx942"):
         device = types.SimpleNamespace(platform="gpu", compute_capability=capability)
         with monkeypatch.context() as context:
-            context.setattr(jax, "devices", lambda device=device: [device])
+            context.setattr(fused, "get_default_device", lambda device=device: device)
             with pytest.raises(ValueError, match=f"no kernel for compute capability {capability}: expected 8.0 or new"):
                 relative_attention(**inputs, grid_shape=(4,), implementation="fused")
     monkeypatch.delitem(fused.KERNELS, "cpu")

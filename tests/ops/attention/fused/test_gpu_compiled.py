@@ -3,7 +3,6 @@
 import importlib.util
 import operator
 import os
-import re
 import subprocess
 import sys
 
@@ -13,28 +12,32 @@ import numpy as np
 import pytest
 from jax.experimental.mosaic import gpu as mgpu
 
+from posattn_jax.benchmarks import sass
 from posattn_jax.ops.attention.fused import layout
 from tests.support import ptx
 
-PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 # Bytes that registers of any kernel have no room for, at most, with heads of 64 features in bfloat16.
 SPILLED = 64
+# In a process of its own: the compilers read their settings when they start.
+PROGRAM = """
+import pathlib, sys
+from posattn_jax.benchmarks.compiled import Case
+from posattn_jax.benchmarks.gpu_program import attention, compile_for
 
-compiled = pytest.mark.skipif(
-    not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's plugin for CUDA, which compiles without a GPU"
-)
+case = Case(sys.argv[1], "fused", "2d64", 8, 1, 2, 64, "bfloat16", True)
+compile_for(case.target, *attention(case), pathlib.Path(sys.argv[2]))
+"""
 
 
-@compiled
+@pytest.mark.skipif(importlib.util.find_spec("jax_cuda12_plugin") is None, reason='needs the extra "gpu-aot"')
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [layout.HOPPER, "8.0", "8.9", "10.0", "12.0"])
-def test_kernels_are_ordered_and_fit_registers(tmp_path, capability):
-    if capability != layout.HOPPER and jax.__version_info__ < layout.MMA_NEEDS:
+@pytest.mark.parametrize("gpu", ["h200", "a100", "l4", "rtx4090", "b200", "rtx5090"])
+def test_kernels_are_ordered_and_fit_registers(tmp_path, gpu):
+    if gpu != "h200" and jax.__version_info__ < layout.MMA_NEEDS:
         pytest.skip("mma needs a newer jax")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "MOSAIC_GPU_DUMP_TO": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.support.compile_for_gpu", capability, "64"]
-    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    texts = {path: path.read_text() for path in tmp_path.glob("*.ptx")}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", PROGRAM, gpu, str(tmp_path)], env=environment, check=True)
+    texts = {path: path.read_text() for path in tmp_path.glob("kernel_*.ptx")}
     forward = min(texts, key=lambda path: len(texts[path]))
     assert len(texts) >= 4  # and those of queries, of keys and values, of encodings: as many as shared memory asks for
     staging = 0
@@ -43,9 +46,9 @@ def test_kernels_are_ordered_and_fit_registers(tmp_path, capability):
         assert ptx.COPIES & set(found)
         assert ptx.hazards(found) == []
         staging += "fence" in found
-        spilled = re.search(r"(\d+) bytes spill stores", path.with_suffix(".ptxas").read_text())
-        assert spilled and int(spilled[1]) <= (0 if path == forward else SPILLED)
-    assert staging == (2 if capability == layout.HOPPER else 0)  # `wgmma` of what threads have written
+        (code,) = sass.assembled(text).values()
+        assert code.spilled_bytes <= (0 if path == forward else SPILLED)
+    assert staging == (2 if gpu == "h200" else 0)  # `wgmma` of what threads have written
 
 
 @pytest.mark.skipif(jax.__version_info__ < layout.MMA_NEEDS, reason="mma needs a newer jax")

@@ -24,8 +24,9 @@ def test_kernels_alone_import_pallas():
     """import-linter sees no submodules of libraries."""
     package = pathlib.Path(posattn_jax.__file__).parent
     users = {path for path in package.rglob("*.py") if any("pallas" in name for name in imported(path))}
-    assert users
-    assert all(path.is_relative_to(package / "ops" / "attention" / "fused") for path in users)
+    yardstick = package / "benchmarks" / "tpu_program.py"  # JAX's own kernel
+    assert yardstick in users
+    assert all(path.is_relative_to(package / "ops" / "attention" / "fused") for path in users - {yardstick})
 
 
 @pytest.mark.parametrize("capability, needs", [(layout.HOPPER, "GPU_NEEDS"), ("8.9", "MMA_NEEDS")])

@@ -12,8 +12,8 @@ from jax import export
 
 from posattn_jax.ops.attention import api, relative_attention
 from posattn_jax.ops.attention.arguments import Block
-from posattn_jax.ops.attention.fused.lines import Lines
 from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
+from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile
 from posattn_jax.ops.attention.loop import attend
 from tests.ops.attention.attention_suite import B, LocalSuite, make_inputs
 from tests.support.slow import slow
@@ -22,7 +22,7 @@ from tests.support.slow import slow
 @pytest.fixture(autouse=True)
 def in_the_place_of_tiled(monkeypatch):
     """Small tiles, so that there are many of them on small grids."""
-    options = {"interpret": True, "tile": 4, "limit": 8}
+    options = {"interpret": True, "plan": Plan(2, Tile(4, 8)), "step": 1, "limit": 8}
     monkeypatch.setitem(api.LAYOUTS, "tiled", lambda problem: attend(problem, [FusedTpu(problem, **options)]))
     return options
 
@@ -78,7 +78,8 @@ def test_many_chunks(float64, grid_shape, covariance):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
     """Tiles as they are on a TPU; values and gradients against those of layout "dense" in float32."""
-    in_the_place_of_tiled.update(tile=128, limit=256)
+    in_the_place_of_tiled.clear()
+    in_the_place_of_tiled["interpret"] = True
     inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, dtype=np.float32, per_head=True))
     rounded = {name: x.astype(dtype).astype(x.dtype) if name != "sigma" else x for name, x in inputs.items()}
     cotangent = jax.random.normal(jax.random.key(0), inputs["value"].shape)
@@ -157,39 +158,3 @@ def test_lowers_for_tpus(in_the_place_of_tiled, grid_shape, head_dim, dtype, opt
     assert forward.count("@tpu_custom_call") == 1
     positions = {"relative_encoding", "relative_bias"} - {*options.get("left_out", ())}
     assert backward.count("@tpu_custom_call") == (4 if positions else 3)
-
-
-@pytest.mark.parametrize(
-    "grid_shape, tile, limit, frame, length",
-    [
-        ((500,), 128, 1024, (1, 1, 1, 500), 512),
-        ((5000,), 128, 1024, (1, 1, 1, 5000), 5120),
-        ((32, 32), 128, 1024, (1, 1, 32, 32), 2048),  # planes at a pitch of 64
-        ((256, 256), 128, 1024, (1, 256, 1, 256), 256),
-        ((3, 65), 128, 1024, (1, 3, 1, 65), 128),
-        ((3, 1), 128, 1024, (1, 1, 3, 1), 128),
-        ((4, 5, 6), 128, 1024, (1, 4, 5, 6), 128),
-        ((4, 5, 70), 128, 1024, (4, 5, 1, 70), 128),
-    ],
-)
-def test_lines(grid_shape, tile, limit, frame, length):
-    """What is laid out is found again; and at every offset between two positions stands its encoding."""
-    lines = Lines(grid_shape, tile, limit)
-    assert (lines.frame, lines.length, lines.length % (lines.chunks * tile)) == (frame, length, 0)
-    x = np.arange(math.prod(grid_shape), dtype=np.float32).reshape(1, 1, *grid_shape, 1)
-    np.testing.assert_array_equal(jax.jit(lambda x: lines.unlay(lines.lay(x)))(x), x)
-    relative = tuple(2 * size - 1 for size in grid_shape)
-    bands = jax.jit(lines.bands)(np.arange(1, math.prod(relative) + 1, dtype=np.float32).reshape(*relative, 1, 1))
-    bands = np.asarray(bands)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        query, key = rng.integers(0, grid_shape, (2, len(grid_shape)))
-        (qz, qy, qr, qx), (kz, ky, kr, kx) = lines.in_frame(np.stack([query, key]))
-        q, k = qr * lines.pitch + qx, kr * lines.pitch + kx
-        later = k // lines.chunk - q // lines.chunk
-        place = (kz - qz + frame[0] - 1, ky - qy + frame[1] - 1, later + lines.chunks - 1)
-        along = k - q - (later - 1) * lines.chunk
-        expected = np.ravel_multi_index(key - query + np.array(grid_shape) - 1, relative) + 1
-        assert bands[(0, *place, along, 0)] == expected
-        rows, columns = lines.apart(jnp.asarray(k - q))
-        assert (int(rows), int(columns)) == (kr - qr, kx - qx)

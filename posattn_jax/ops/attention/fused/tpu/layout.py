@@ -1,7 +1,5 @@
 """Attention fused into kernels for TPUs, in Pallas Mosaic: scores, span, softmax and products never leave the chip."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,28 +7,35 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.ops import scores, span
-from posattn_jax.ops.attention.fused.lines import FRAME, Lines
-from posattn_jax.ops.attention.fused.tpu.kernels import Kernels, Place
+from posattn_jax.ops.attention.fused.tpu import skew
+from posattn_jax.ops.attention.fused.tpu.kernels import Kernels
+from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile, plan_for
+from posattn_jax.ops.attention.fused.tpu.skew import LANES
+from posattn_jax.ops.attention.fused.tpu.strips import Strips
+from posattn_jax.ops.attention.fused.tpu.walk import Bounds, Place
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 
 # Of the 16 MiB of VMEM that a kernel is given, what chunks may fill; the rest is for scores.
 CHUNK_BYTES = 12 * 2**20
-LANES = 128
+# Positions that a register holds one below the other, of the smallest dtype: where a tile may begin.
+SUBLANES = 16
+# The arrays by position, which are cut into chunks: of features, and statistics.
+FEATURES = ("value", "key", "content_query", "position_query", "cotangent", "outputs", "statistics")
 
 
 class FusedTpu(Loop):
     """Attention of all heads in one launch forward and three backward, for `attend`.
 
-    The grid is laid out in `Lines`, cut into chunks of at most `limit` positions. A launch has a step for each chunk of
-    queries and each chunk of keys that the largest span of all heads reaches, a number known at run time; the chunks
-    of the next step are fetched meanwhile. Within a step a loop runs over the tiles of `tile` keys that the span of its
-    head reaches, from bounds known at run time. Gaussian and masks are computed there from sigma. Positional scores
-    are one product of a tile of queries with the encodings of 2 `tile` offsets, whose rows are then moved against each
-    other, so that what is by offset is by key.
+    The grid is laid out in `Strips`, cut into chunks of at most `limit` positions. A launch has a step for each chunk
+    of queries and each chunk of keys that the largest span of all heads reaches; the chunks of the next step are
+    fetched meanwhile. Within a step a loop runs over the tiles of keys that the span of its head reaches. How far that
+    is may be known at run time alone. Gaussian and masks are computed there from sigma. Positional scores are products
+    of a tile of queries with the encodings of all its offsets, whose rows are then moved against each other, so that
+    what is by offset is by key.
 
     The backward pass computes the weights again in each of its kernels: cotangents of queries and sigma are summed over
-    keys, those of keys and values over queries, those of encodings over lines and the batch, so that none is
+    keys, those of keys and values over queries, those of encodings over strips and the batch, so that none is
     scattered.
 
     Two chunks of each array are in VMEM at a time, one in use and one on its way, whatever the size of the grid; the
@@ -39,14 +44,27 @@ class FusedTpu(Loop):
     `interpret` runs the kernels on any device, slowly, for tests. ValueError for weights, dropout and a `Block`.
     """
 
-    def __init__(self, problem: Problem, interpret: bool = False, tile: int = 128, limit: int | None = None):
+    def __init__(
+        self,
+        problem: Problem,
+        interpret: bool = False,
+        plan: Plan | None = None,
+        step: int = SUBLANES,
+        limit: int | None = None,
+    ):
         problem.check_local("fused")
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
-        self.lines = Lines(problem.grid_shape, tile, _longest_chunk(problem, tile) if limit is None else limit)
-        axes = self.lines.axes
+        width, tile = plan_for(problem.grid_shape, problem.static_half) if plan is None else plan
+        half = problem.static_half or tuple(size - 1 for size in problem.grid_shape)
+        limit = _longest_chunk(problem, max(tile)) if limit is None else limit
+        self.strips = Strips(problem.grid_shape, width, max(tile), limit, half)
+        axes = self.strips.axes
         self.kernels = Kernels(
-            lines=self.lines,
+            strips=self.strips,
+            own_queries=tile,
+            own_keys=Tile(*tile[::-1]),
+            step=max(step, width),
             dtype=self.dtype,
             scaling=problem.scaling,
             multiply=self.multiply,
@@ -59,30 +77,34 @@ class FusedTpu(Loop):
         ins = self.prepared(arrays)
         like = jax.ShapeDtypeStruct(ins["value"].shape, self.dtype)
         columns = jax.ShapeDtypeStruct((*like.shape[:-1], 2), self.dtype)
-        outs = self.launch(self.kernels.forward, "query", arrays, ins, {"outputs": like, "statistics": columns})
-        return self.lines.unlay(outs["outputs"]), None, self.lines.unlay(outs["statistics"])
+        outs = {"outputs": like, "statistics": columns}
+        lanes = skew.lanes_of(*self.kernels.own_queries)
+        running = pltpu.VMEM((self.strips.chunk, lanes), self.dtype)
+        scratch = {"largest": running, "total": running}
+        outs = self.launch(self.kernels.forward, "query", arrays, ins, outs, scratch)
+        return self.strips.unlay(outs["outputs"]), None, self.strips.unlay(outs["statistics"])
 
     def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
         """The cotangents of the arrays that have one."""
         d_outputs = d_outputs.astype(self.dtype)
         removed = (d_outputs * outputs).sum(-1, keepdims=True)
         largest, inverse = jnp.split(statistics, 2, -1)
-        # Queries that only fill up a line: far below their largest logit every weight is 0.
-        columns = [self.lines.lay(largest, -scores.MASKED), self.lines.lay(inverse), self.lines.lay(removed)]
+        # Queries that only fill up a strip: far below their largest logit every weight is 0.
+        columns = [self.strips.lay(largest, -scores.MASKED), self.strips.lay(inverse), self.strips.lay(removed)]
         exact = {name: x.astype(self.dtype) for name, x in arrays.items() if name != "key_addend"}
         _, unprepare = jax.vjp(self.laid_out, exact)
         ins = self.prepared(arrays)
-        ins["cotangent"] = self.lines.lay(d_outputs.astype(arrays["value"].dtype))
+        ins["cotangent"] = self.strips.lay(d_outputs.astype(arrays["value"].dtype))
         ins["statistics"] = jnp.concatenate(columns, -1)
         like = {name: jax.ShapeDtypeStruct(x.shape, self.dtype) for name, x in ins.items()}
 
         outs = {name: like[name] for name in ("content_query", "position_query") if name in like}
         if self.kernels.pairs:
-            shape = (*ins["value"].shape[:4], self.lines.chunks, len(self.kernels.pairs), self.lines.tile)
-            outs["coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
+            shape = (*ins["value"].shape[:4], self.strips.chunks, *ins["coefficients"].shape[1:])
+            outs["d_coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
         cotangents = self.launch(self.kernels.to_queries, "query", arrays, ins, outs)
-        if "coefficients" in cotangents:
-            cotangents["coefficients"] = cotangents["coefficients"].sum((0, 2, 3, 4, 6))
+        if "d_coefficients" in cotangents:
+            cotangents["coefficients"] = cotangents.pop("d_coefficients").sum((0, 2, 3, 4, 6))
         sides = {name: like[name] for name in ("key", "value") if name in like}
         cotangents |= self.launch(self.kernels.to_keys, "key", arrays, ins, sides)
         if "encoding" in ins:
@@ -93,77 +115,88 @@ class FusedTpu(Loop):
 
     def laid_out(self, arrays):
         """What the kernels read of the arrays that have gradients."""
-        ins = {name: self.lines.lay(arrays[name]) for name in ("key", "value") if name in arrays}
-        ins |= {name: self.lines.lay(x) for name, x in self.of_queries(arrays).items()}
+        ins = {name: self.strips.lay(arrays[name]) for name in ("key", "value") if name in arrays}
+        ins |= {name: self.strips.lay(x) for name, x in self.of_queries(arrays).items()}
         if "encoding" in arrays:
-            ins["encoding"] = self.lines.bands(arrays["encoding"])
+            ins["encoding"] = self.strips.encodings(arrays["encoding"])
         if "sigma" in arrays:
             coefficients = self.problem.coefficients(arrays["sigma"]).astype(self.dtype)
             ins["coefficients"] = jnp.broadcast_to(coefficients, (self.heads, coefficients.shape[-1]))
         return ins
 
     def prepared(self, arrays):
-        """As `laid_out`, and what hides the keys that are masked, or only fill up a line: [b|1 z y 1 length]."""
+        """As `laid_out`, and what hides the keys that are masked or off the grid: [b|1 z strips chunks 1 _].
+
+        Of a chunk and a row of lanes, so that keys which begin anywhere can be read. Coefficients stand in every lane.
+        """
+        ins, kernels = self.laid_out(arrays), self.kernels
         addend = jnp.zeros((1, 1, *self.problem.grid_shape, 1), self.dtype)
-        addend = self.lines.lay(arrays.get("key_addend", addend), scores.MASKED)
-        return self.laid_out(arrays) | {"key_addend": jnp.swapaxes(addend[:, 0], -1, -2)}
+        addend = self.strips.lay(arrays.get("key_addend", addend), scores.MASKED)[:, 0]
+        addend = addend.reshape(*addend.shape[:3], self.strips.chunks, 1, self.strips.chunk)
+        padding = [(0, 0)] * 5 + [(0, LANES)]
+        ins["key_addend"] = jnp.pad(addend, padding, constant_values=scores.MASKED)
+        if "coefficients" in ins:
+            keys = max(kernels.own_queries.keys, kernels.own_keys.keys)
+            ins["coefficients"] = jnp.repeat(ins["coefficients"][..., None], keys, -1)
+        return ins
 
-    def half(self, arrays):
-        """The half-span of every head, in the frame of lines: [h 4]. Without a number, a query's own position."""
-        if "sigma" in arrays:
-            half = jnp.nan_to_num(self.problem.half_of(arrays["sigma"]))
-        else:
-            half = jnp.array([[size - 1 for size in self.problem.grid_shape]])
-        return jnp.broadcast_to(self.lines.in_frame(half.astype(jnp.int32)), (self.heads, FRAME))
-
-    def reach(self, arrays):
-        """How many lines and chunks away keys may be, of any head: [3], integers where they are known while tracing."""
-        half = self.problem.concrete_half
-        known = half is not None
-        z, y, rows, columns = self.lines.in_frame(np.array(half)) if known else self.half(arrays).max(0)
-        chunks = -(-self.lines.reach((z, y, rows, columns)) // self.lines.chunk)
-        most = self.lines.chunks - 1
-        return [int(z), int(y), int(min(chunks, most))] if known else [z, y, jnp.minimum(chunks, most)]
+    def bounds(self, arrays):
+        """The numbers of `Bounds`: integers where all heads have one span, and it is known while tracing."""
+        problem, strips = self.problem, self.strips
+        if problem.concrete_half is not None and len(arrays.get("sigma", [0])) == 1:
+            half = [int(reach) for reach in strips.in_frame(np.array(problem.concrete_half))]
+            return [min(step, most) for step, most in zip(strips.steps(half), strips.reach, strict=True)] + half
+        half = strips.in_frame(jnp.nan_to_num(problem.half_of(arrays["sigma"])).astype(jnp.int32))
+        reach = [jnp.minimum(step, most) for step, most in zip(strips.steps(half.max(0)), strips.reach, strict=True)]
+        return jnp.concatenate([jnp.stack(reach), half.reshape(-1)])
 
     def visited(self, arrays):
-        """Which bands of encodings the launch had a step for; in the others there is nothing yet."""
-        z, y, _, _ = self.lines.frame
-        visited = jnp.ones((1,) * 6, bool)
-        for axis, (size, reach) in enumerate(zip((z, y, self.lines.chunks), self.reach(arrays), strict=True)):
-            seen = jnp.abs(jnp.arange(1 - size, size)) <= reach
-            visited &= jnp.expand_dims(seen, [i for i in range(6) if i != axis + 1])
+        """Which encodings the launch had a step for; in the others there is nothing yet."""
+        visited = jnp.ones((1,) * 7, bool)
+        for axis, (most, reach) in enumerate(zip(self.strips.reach, self.bounds(arrays), strict=False)):
+            seen = jnp.abs(jnp.arange(-most, most + 1)) <= reach
+            visited &= jnp.expand_dims(seen, [i for i in range(7) if i != axis + 1])
         return visited
 
-    def launch(self, body, by, arrays, ins, outs):
+    def launch(self, body, by, arrays, ins, outs, scratch=None):
         """Runs a kernel for every chunk `by` which it sums, and the chunks that the span reaches from there."""
-        reach = self.reach(arrays)
-        bounds = jnp.concatenate([jnp.array(reach, jnp.int32), self.half(arrays).reshape(-1)])
-        z, y, _, _ = self.lines.frame
-        own = (z, y, self.lines.chunks)
-        steps = tuple(2 * r + 1 for r in reach)
+        known = self.bounds(arrays)
+        own = self.strips.counts
+        steps = tuple(2 * r + 1 for r in Bounds(known).reach)
         b, h = ins["value"].shape[:2]
         if by == "offset":
             launched, reduced = (h, *steps, b, *own), range(4, 8)
         else:
             launched, reduced = (b, h, *own, *steps), range(5, 8)
+        prefetched = [] if isinstance(known, list) else [known]
 
-        def kernel(bounds, ins, outs):
+        def kernel(*refs):
+            *numbers, ins, outs, scratch = refs
+            bounds = Bounds(*numbers or [known])
             ids = [pl.program_id(axis) for axis in range(8)]
             first, last = True, True
             for axis in reduced:
                 first &= ids[axis] == 0
                 last &= ids[axis] == pl.num_programs(axis) - 1
             _, place = self.place(by, ids, bounds)
-            body(place, first, last, bounds, ins, outs)
+            body(place, first, last, bounds, ins, outs | scratch)
 
-        spec = functools.partial(self.spec, by)
+        def spec(name, x):
+            shape, index = self.spec(name, x)
+
+            def of_step(*ids):
+                return index(*self.place(by, ids[:8], Bounds(*ids[8:] or [known])))
+
+            return pl.BlockSpec((*(None for _ in range(x.ndim - len(shape))), *shape), of_step)
+
         launch = pl.pallas_call(
             kernel,
             grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
+                num_scalar_prefetch=len(prefetched),
                 grid=launched,
                 in_specs=[{name: spec(name, x) for name, x in ins.items()}],
                 out_specs={name: spec(name, x) for name, x in outs.items()},
+                scratch_shapes=[scratch or {}],
             ),
             out_shape=outs,
             compiler_params=pltpu.CompilerParams(
@@ -172,7 +205,7 @@ class FusedTpu(Loop):
             interpret=self.interpret,
             name=f"posattn_{body.__name__}",
         )
-        return launch(bounds, ins)
+        return launch(*prefetched, ins)
 
     def place(self, by, ids, bounds):
         """The example and the place of a step of the launch."""
@@ -182,50 +215,44 @@ class FusedTpu(Loop):
             example, head, *_ = ids
             offset = ids[5:]
         own = ids[5:] if by == "offset" else ids[2:5]
-        offset = [o - bounds[axis] for axis, o in enumerate(offset)]
+        offset = [o - reach for o, reach in zip(offset, bounds.reach, strict=True)]
         query = [i - o for i, o in zip(own, offset, strict=True)] if by == "key" else own
         return example, Place(head, tuple(query), tuple(offset))
 
-    def spec(self, by, name, array):
-        """Which chunk of an array a step of the launch has."""
-        lines = self.lines
-        sizes = (*lines.frame[:2], lines.chunks)
-        if name == "coefficients" and array.ndim == 2:
-            return pl.BlockSpec(memory_space=pltpu.SMEM)
+    def spec(self, name, array):
+        """The shape of a chunk of an array, and the index of the one at a place: (example, Place) -> integers."""
+        counts = self.strips.counts
 
         def clipped(where):
-            return [jnp.clip(index, 0, size - 1) for index, size in zip(where, sizes, strict=True)]
+            return [jnp.clip(index, 0, count - 1) for index, count in zip(where, counts, strict=True)]
 
-        def index(*ids):
-            *ids, bounds = ids
-            example, place = self.place(by, ids, bounds)
-            if name == "encoding":
-                offset = [o + size - 1 for o, size in zip(place.offset, sizes, strict=True)]
-                return place.head, *offset, 0, 0
-            if name == "key_addend":
-                z, y, c = clipped(place.key)
-                return example if len(array) > 1 else 0, z, y, 0, c
+        def index(example, place):
             if name == "coefficients":
+                return place.head, 0, 0
+            if name == "d_coefficients":
                 return example, place.head, *place.query, 0, 0
+            if name == "encoding":
+                return place.head, *(o + most for o, most in zip(place.offset, self.strips.reach, strict=True)), 0, 0, 0
+            if name == "key_addend":
+                return example if len(array) > 1 else 0, *clipped(place.key), 0, 0
             return example, place.head, *clipped(place.key if name in ("key", "value") else place.query), 0
 
-        rows, columns = array.shape[-2:]
-        if name == "key_addend":
-            columns = lines.chunk
-        elif name not in ("encoding", "coefficients"):
-            rows = lines.chunk
-        return pl.BlockSpec((*(None for _ in array.shape[:-2]), rows, columns), index)
+        rank = 3 if name == "encoding" else 2
+        shape = array.shape[-rank:]
+        if name in FEATURES:
+            shape = self.strips.chunk, *shape[1:]
+        return shape, index
 
 
-def _longest_chunk(problem: Problem, tile: int) -> int:
-    """In positions, whole tiles of them, and at most 1024: what there is room for in `to_queries`, the largest."""
+def _longest_chunk(problem: Problem, unit: int) -> int:
+    """In positions, whole units of them, and at most 1024: what there is room for in the largest kernel backward."""
 
     def lanes(size):
         return -(-size // LANES) * LANES
 
     d = lanes(problem.value.shape[-1])
     encoded = 0 if problem.encoding is None else lanes(problem.encoding.shape[-1])
-    features = 4 * d + 3 * encoded  # query, key, value, cotangent; query, and a band of twice as many encodings
-    accumulators = d + encoded + LANES  # cotangents of both queries; statistics
+    features = 4 * d + 5 * encoded  # query, key, value, cotangent; query, and two bands of twice as many encodings
+    accumulators = max(d + encoded, 4 * encoded) + LANES
     position = 2 * (features * problem.value.dtype.itemsize + accumulators * problem.dtype.itemsize)
-    return max(min(CHUNK_BYTES // position, 1024) // tile, 1) * tile
+    return max(min(CHUNK_BYTES // position, 1024) // unit, 1) * unit

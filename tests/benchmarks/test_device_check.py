@@ -1,4 +1,4 @@
-"""The check of attention on GPUs, on a CPU with tiny shapes, without the packages that such a machine may lack."""
+"""The check of attention on devices, on a CPU with tiny shapes, without the packages that such a machine may lack."""
 
 import dataclasses
 import importlib.util
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import check, measure, parity
-from benchmarks.gpu.cases import Parity, Timing, cases, quick_cases
-from benchmarks.gpu.exact import attend_exactly
-from benchmarks.gpu.programs import make_function
+from benchmarks.device import check, measure, parity
+from benchmarks.device.cases import Parity, Timing, cases, quick_cases
+from benchmarks.device.exact import attend_exactly
+from benchmarks.device.programs import make_function
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, work
 from posattn_jax.benchmarks.shapes import Point, make_inputs
 from posattn_jax.benchmarks.timing import one_pass
@@ -87,7 +87,7 @@ def test_times_floors_errors_and_ratios(checked):
         assert list(result["passes"]) == ["forward", "forward_backward"]
         for name, section in result["passes"].items():
             found = section["implementations"]
-            assert found.keys() == set(measure.IMPLEMENTATIONS)
+            assert found.keys() == {*measure.LAYOUTS, *measure.RIVALS["gpu"]}
             assert found["fused"]["absent"] and found["cudnn"]["absent"]
             if importlib.util.find_spec("torch") is None:
                 assert found["flex"] == {"absent": "PyTorch is not installed"}
@@ -232,6 +232,7 @@ def test_a_layout_that_computes_something_else_is_told(in_process, unchecked, mo
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (("--platform=tpu",), "no TPU: JAX has cpu (cpu) alone."),
         ((), "no GPU: JAX has cpu (cpu) alone. --quick runs tiny shapes on any device"),
         (("--quick", "--only=4d"), "--only=4d: no case has this in its name"),
         (("--quick", "--out=/dev/null/x"), "--out=/dev/null/x/cpu_quick: Not a directory"),

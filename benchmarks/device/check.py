@@ -1,17 +1,19 @@
-"""Checks and times attention on a GPU: what `launch/gpu_check.sh` runs.
+"""Checks and times attention on a device: what `launch/gpu_check.sh` and `launch/tpu_check.sh` run.
 
-  python -m benchmarks.gpu.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
+  python -m benchmarks.device.check --platform=gpu|tpu [--minutes=8] [--out=benchmarks/results]
+      [--only=2d64] [--quick]
 
 First the shape that the layouts are judged by, then parity of every layout with the float64 reference, then further
 shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
 OUT/DEVICE/summary.json, and measured when the command is called again; what is there is not measured again unless
 versions, device or the source of the operation have changed. --quick does the same with tiny shapes, on a CPU too.
 
-Exit codes: 0 done, or out of time; 1 a layout disagrees with float64; 2 wrong input, or no GPU; 75 the process ended
+Exit codes: 0 done, or out of time; 1 a layout disagrees with float64; 2 wrong input, or no device; 75 the process ended
 before its time (a program hung, or broke the device), and the same command goes on; 130 stopped by Ctrl-C.
 """
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 import re
@@ -22,11 +24,11 @@ from typing import Any
 import jax
 from absl import flags
 
-from benchmarks.gpu import measure, parity
-from benchmarks.gpu.cases import Case, Timing, cases, quick_cases
-from benchmarks.gpu.machine import describe_gpu
-from benchmarks.gpu.record import Clock, Record
-from benchmarks.gpu.table import format_results
+from benchmarks.device import measure, parity
+from benchmarks.device.cases import Case, Timing, cases, quick_cases
+from benchmarks.device.machine import describe_device
+from benchmarks.device.record import Clock, Record
+from benchmarks.device.table import format_results
 from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
 from posattn_jax.system import command_line
@@ -35,13 +37,14 @@ from posattn_jax.system.files import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
 MEASURING = [f"posattn_jax/benchmarks/{name}.py" for name in ("shapes", "timing")]
-MEASURING += [f"benchmarks/gpu/{name}.py" for name in ("exact", "flex", "measure", "parity", "programs")]
+MEASURING += [f"benchmarks/device/{name}.py" for name in ("exact", "flex", "measure", "parity", "programs")]
 
 
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
     own = {"flag_values": values}
+    flags.DEFINE_enum("platform", "gpu", ["gpu", "tpu"], "Of the device.", **own)
     flags.DEFINE_float("minutes", 8, "Nothing is started after so long.", lower_bound=0, **own)
     flags.DEFINE_float("started", None, "When the time began, in seconds since 1970; default: now.", **own)
     flags.DEFINE_float("step_seconds", 120, "A program that takes longer to compile and run once is given up.", **own)
@@ -54,10 +57,10 @@ def define_flags() -> flags.FlagValues:
 
 
 def choose(options: flags.FlagValues) -> list[Case]:
-    """The cases that are asked for; InputError where there is none, or no GPU for them."""
-    if jax.default_backend() != "gpu" and not options.quick:
+    """The cases that are asked for; InputError where there is none, or no device for them."""
+    if jax.default_backend() != options.platform and not options.quick:
         raise InputError(
-            f"no GPU: JAX has {jax.devices()[0].device_kind} ({jax.default_backend()}) alone. "
+            f"no {options.platform.upper()}: JAX has {jax.devices()[0].device_kind} ({jax.default_backend()}) alone. "
             "--quick runs tiny shapes on any device"
         )
     every = quick_cases() if options.quick else cases()
@@ -92,7 +95,7 @@ def main(argv: list[str]) -> int:
     clock = Clock(options.started or time.time(), options.minutes, options.step_seconds)
     chosen = choose(options)
     machine = describe_machine()
-    machine["versions"] |= describe_gpu()
+    machine["versions"] |= describe_device()
     name = re.sub(r"[^a-z0-9]+", "_", machine["device"]["kind"].lower()) + ("_quick" if options.quick else "")
     folder = command_line.make_folder(f"{options.out}/{name}")
     assert folder is not None
@@ -102,14 +105,15 @@ def main(argv: list[str]) -> int:
     summary |= {"done": [], "given_up": [], "left_out": [], "disagree": []}
     for case in chosen:
         record = Record(folder / f"{case.name}.json", header | {"case": case.described})
-        complete = (measure if isinstance(case, Timing) else parity).is_complete
+        timed = functools.partial(measure.is_complete, platform=options.platform)
+        complete = timed if isinstance(case, Timing) else parity.is_complete
         if not complete(record) and not record.given_up and not clock.spent:
             print(case.name, flush=True)
             try:
                 if isinstance(case, Timing):
                     rates = rates or find_rates()
                     record.values["rates"] = {"from": rates[1], **dataclasses.asdict(rates[0])}
-                    measure.measure(case, record, clock, rates[0], options.memory_limit_gib)
+                    measure.measure(case, record, clock, rates[0], options.memory_limit_gib, options.platform)
                 else:
                     parity.measure(case, record, clock)
             except Exception as error:

@@ -1,4 +1,4 @@
-"""What the check of attention on GPUs is made of: records that survive, tables, FlexAttention, the launcher."""
+"""What the check of attention on devices is made of: records that survive, tables, FlexAttention, the launcher."""
 
 import json
 import os
@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.gpu import flex, machine, table
-from benchmarks.gpu.cases import Timing
-from benchmarks.gpu.record import AGAIN, Clock, Record
+from benchmarks.device import flex, machine, table
+from benchmarks.device.cases import Timing
+from benchmarks.device.record import AGAIN, Clock, Record
 from posattn_jax.benchmarks.shapes import Point
 from posattn_jax.ops import grid
 
@@ -141,15 +141,15 @@ def test_flex_attention_computes_the_same():
 
 def test_versions_of_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "driver" not in machine.describe_gpu()
+    assert "driver" not in machine.describe_device()
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 580.159.04\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    assert machine.describe_gpu()["driver"] == "580.159.04"
+    assert machine.describe_device()["driver"] == "580.159.04"
 
 
-def launch(folder, *arguments, **environment):
+def launch(folder, *arguments, script="gpu_check.sh", **environment):
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
-    command = [ROOT / "launch" / "gpu_check.sh", *arguments]
+    command = [ROOT / "launch" / script, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -175,7 +175,7 @@ def test_the_launcher_goes_on_after_what_ended_a_process(tmp_path):
     ]
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 3 and len(set(calls)) == 1
-    assert calls[0].startswith("false -m benchmarks.gpu.check --started=")
+    assert calls[0].startswith("false -m benchmarks.device.check --platform=gpu --started=")
     assert calls[0].endswith(" --minutes=3 --only=a b")
 
 
@@ -185,3 +185,11 @@ def test_the_launcher_says_what_is_missing(tmp_path):
     done = launch(tmp_path, PYTHON="/no/such/python")
     assert done.returncode == 2 and "no /no/such/python: set PYTHON=" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_launcher_for_tpus(tmp_path):
+    assert launch(tmp_path, script="tpu_check.sh", PYTHON=make_python(tmp_path)).returncode == 0
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith("false -m benchmarks.device.check --platform=tpu --started=")
+    done = launch(tmp_path, script="tpu_check.sh", PYTHON=make_python(tmp_path, missing="jax"))
+    assert done.returncode == 2 and done.stderr.startswith("tpu_check.sh: ") and "pip install 'jax[tpu]'" in done.stderr

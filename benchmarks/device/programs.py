@@ -1,4 +1,4 @@
-"""What is timed on a GPU: functions of arrays and a cotangent, and runs of several calls."""
+"""What is timed on a device: functions of arrays and a cotangent, and runs of several calls."""
 
 import dataclasses
 import math
@@ -26,13 +26,23 @@ def make_function(layout: str, point: Point, backward: bool) -> Callable:
     return one_pass(lambda arrays: relative_attention(**arrays, **fixed, implementation=layout), backward)
 
 
-def make_cudnn_function(backward: bool) -> Callable:
-    """The same for cuDNN's attention of all pairs, which knows no positions; gradients of query, key and value."""
+def make_plain_function(implementation: str, backward: bool) -> Callable:
+    """The same for the platform's own attention of all pairs, which knows no positions; gradients of query, key, value.
 
-    def attend(arrays):
-        return jax.nn.dot_product_attention(arrays["query"], arrays["key"], arrays["value"], implementation="cudnn")
+    "cudnn" on a GPU, on a TPU "flash", which comes with JAX.
+    """
 
-    return one_pass(attend, backward)
+    def cudnn(query, key, value):
+        return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
+
+    def flash(query, key, value):
+        from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+
+        heads_first = (array.swapaxes(1, 2) for array in (query, key, value))
+        return flash_attention(*heads_first, sm_scale=1 / math.sqrt(query.shape[-1])).swapaxes(1, 2)
+
+    kernel = {"cudnn": cudnn, "flash": flash}[implementation]
+    return one_pass(lambda arrays: kernel(arrays["query"], arrays["key"], arrays["value"]), backward)
 
 
 def in_a_row(call: Callable[[], Any], wait: Callable[[Any], Any], at_least: float = 0.02, most: int = 50) -> Calls:

@@ -1,8 +1,8 @@
-"""The tables of what was measured on a GPU, as Markdown, from the results alone.
+"""The tables of what was measured on a device, as Markdown, from the results alone.
 
-  python -m benchmarks.gpu.table benchmarks/results/DEVICE [--into=docs/gpu.md]
+  python -m benchmarks.device.table benchmarks/results/DEVICE [--into=docs/gpu.md]
 
---into puts them between the lines "<!-- gpu -->" and "<!-- /gpu -->" of a file.
+--into puts them between the lines "<!-- gpu -->" and "<!-- /gpu -->" of a file, or "tpu" likewise.
 """
 
 import json
@@ -13,16 +13,14 @@ from typing import Any
 
 from absl import flags
 
-from posattn_jax.benchmarks.table import number
+from posattn_jax.benchmarks.table import markdown, number, put_into
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.files import write_atomically
 
-IMPLEMENTATIONS = ("fused", "tiled", "dense", "flex", "cudnn")
+IMPLEMENTATIONS = ("fused", "tiled", "dense", "flex", "cudnn", "flash")
 RATIOS = ("fused/tiled", "fused/flex", "fused/floor")
 PASSES = ("forward", "forward_backward")
 PARITY = "forward_backward"
-MARKS = ("<!-- gpu -->", "<!-- /gpu -->")
 
 
 def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -34,7 +32,7 @@ def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, A
     """
     path = folder / "summary.json"
     if not path.exists():
-        raise InputError(f"{path}: no such file: expected a folder that launch/gpu_check.sh has made")
+        raise InputError(f"{path}: no such file: expected a folder of launch/gpu_check.sh or launch/tpu_check.sh")
     results = []
     try:
         summary = json.loads(path.read_text())
@@ -118,13 +116,6 @@ def absences(results: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """The first row is the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|" + "---|" * len(rows[0]))
-    return "\n".join(lines)
-
-
 def both(values: Iterable[float | None], write: Callable[[float | None], str] = number) -> str:
     """Forward / forward and backward; a dash where there is neither."""
     cells = [write(value) for value in values]
@@ -145,19 +136,6 @@ def _of(section: dict[str, Any], implementation: str, name: str) -> Any:
     return section["implementations"].get(implementation, {}).get(name)
 
 
-def put_into(path: pathlib.Path, text: str) -> None:
-    """Replaces what stands between the marks; InputError where they are not there."""
-    if not path.is_file():
-        raise InputError(f"--into={path}: no such file")
-    old = path.read_text()
-    if not all(old.count(mark) == 1 for mark in MARKS):
-        raise InputError(f'--into={path}: expected one line "{MARKS[0]}" and, below it, one "{MARKS[1]}"')
-    before, _, rest = old.partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    new = f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}"
-    write_atomically(path, lambda file: file.write(new.encode()))
-
-
 def main(argv: list[str]) -> int:
     """Prints the tables, or puts them into a file; returns the exit code."""
     values = flags.FlagValues()
@@ -168,11 +146,12 @@ def main(argv: list[str]) -> int:
         raise InputError(str(error)) from error
     if len(rest) != 1:
         raise InputError("expected one folder of results, such as benchmarks/results/nvidia_h100_80gb_hbm3")
-    text = format_results(pathlib.Path(rest[0]))
+    folder = pathlib.Path(rest[0])
+    text = format_results(folder)
     if values["into"].value is None:
         print(text)
     else:
-        put_into(pathlib.Path(values["into"].value), text)
+        put_into(pathlib.Path(values["into"].value), read_results(folder)[0]["device"]["platform"], text)
     return 0
 
 

@@ -1,6 +1,6 @@
 """PyTorch's FlexAttention on the same arrays: the rival that a compiler makes of a formula.
 
-  python -m benchmarks.gpu.flex CASE OUT.json      (what `measure` starts; CASE is a `Timing` as JSON)
+  python -m benchmarks.device.flex CASE OUT.json      (what `measure` starts; CASE is a `Timing` as JSON)
 
 The window is its block mask; its `score_mod` adds scale (q_t + v) . E_{s-t} from a table [b h t w], made by one product
 for the w offsets inside the span, and multiplies by the Gaussian, another table [w]. The table's product is timed with
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu import measure
-from benchmarks.gpu.cases import Timing
-from benchmarks.gpu.exact import attend_exactly
-from benchmarks.gpu.programs import in_a_row
+from benchmarks.device import measure
+from benchmarks.device.cases import Timing
+from benchmarks.device.exact import attend_exactly
+from benchmarks.device.programs import in_a_row
 from posattn_jax.benchmarks import table
 from posattn_jax.benchmarks.shapes import Point, make_inputs
 from posattn_jax.benchmarks.timing import Program, interleave, seconds
@@ -149,7 +149,11 @@ def measure_pass(torch: Any, case: Timing, backward: bool, table_dtype: str) -> 
     program = Program(run, compile_seconds, temp_bytes, seconds(run))
     (times,) = interleave([program], measure.REPEATS, measure.SECONDS)
     measured = table.measurement(program, [each / runs.calls for each in times])
-    return measured | {"calls": runs.calls, "table": table_dtype, **measure.judged(errors, case.dtype)}
+    return measured | {
+        "calls": runs.calls,
+        "table": table_dtype,
+        **measure.judged(errors, measure.TOLERANCES["gpu"][case.dtype]),
+    }
 
 
 def measure_case(case: Timing) -> dict[str, dict[str, Any]]:

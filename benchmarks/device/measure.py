@@ -1,4 +1,4 @@
-"""Times one case: our layouts, cuDNN's attention without positions, and FlexAttention, each against float64."""
+"""Times one case: our layouts, attention without positions, and FlexAttention, each against float64."""
 
 import dataclasses
 import functools
@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.gpu.cases import Timing
-from benchmarks.gpu.exact import attend_exactly
-from benchmarks.gpu.programs import in_a_row, make_cudnn_function, make_function
-from benchmarks.gpu.record import Clock, Record
+from benchmarks.device.cases import Timing
+from benchmarks.device.exact import attend_exactly
+from benchmarks.device.programs import in_a_row, make_function, make_plain_function
+from benchmarks.device.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks import table
 from posattn_jax.benchmarks.roofline import Rates, work
@@ -26,7 +26,9 @@ from posattn_jax.benchmarks.shapes import make_inputs
 from posattn_jax.benchmarks.timing import Program, Skipped, compile_ahead, failures_told, interleave
 
 LAYOUTS = ("fused", "tiled", "dense")
-IMPLEMENTATIONS = (*LAYOUTS, "cudnn", "flex")
+# What they are compared with: the platform's own attention of all pairs, and FlexAttention in a process of its own.
+PLAIN = {"gpu": "cudnn", "tpu": "flash"}
+RIVALS = {"gpu": ("cudnn", "flex"), "tpu": ("flash",)}
 PASSES = tuple(table.PASSES)
 
 # How many times the first takes as long as the second.
@@ -34,40 +36,42 @@ RATIOS = (
     ("fused", "tiled"),
     ("fused", "flex"),
     ("fused", "cudnn"),
+    ("fused", "flash"),
     ("fused", "floor"),
     ("tiled", "dense"),
     ("tiled", "floor"),
 )
 
-# Of |x - exact| / |exact|: float32 is multiplied in TF32 by default.
-TOLERANCES = {"float32": 5e-3, "bfloat16": 5e-2}
+# Of |x - exact| / |exact|: float32 is multiplied in TF32 by default, on a TPU in bfloat16.
+TOLERANCES = {"gpu": {"float32": 5e-3, "bfloat16": 5e-2}, "tpu": {"float32": 5e-2, "bfloat16": 5e-2}}
 
 REPEATS, SECONDS = 20, 3.0
 
 
-def is_complete(record: Record) -> bool:
+def is_complete(record: Record, platform: str) -> bool:
     """Whether nothing of a case is left to measure."""
-    return all(set(IMPLEMENTATIONS) <= record.results(name).keys() for name in PASSES)
+    return all({*LAYOUTS, *RIVALS[platform]} <= record.results(name).keys() for name in PASSES)
 
 
-def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_limit_gib: float) -> None:
+def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_limit_gib: float, platform: str) -> None:
     """Measures what the record does not have yet, until the time is spent."""
+    plain = PLAIN[platform]
     add_floors(case, record, rates)
     point = case.point
     arrays = make_inputs(point, case.batch, case.heads, case.head_dim, case.dtype)
     exactly = functools.cache(lambda positional: attend_exactly(arrays, point, positional=positional))
     for name in PASSES:
         programs: dict[str, tuple[Program, dict[str, Any]]] = {}
-        for implementation in (*LAYOUTS, "cudnn"):
+        for implementation in (*LAYOUTS, plain):
             if implementation in record.results(name) or clock.spent:
                 continue
             backward = name == "forward_backward"
-            positional = implementation != "cudnn"
+            positional = implementation != plain
             if positional:
                 function = make_function(implementation, point, backward)
                 given = arrays
             else:
-                function = make_cudnn_function(backward)
+                function = make_plain_function(plain, backward)
                 given = {name: arrays[name] for name in ("query", "key", "value")}
             with record.attempt(name, implementation, clock):
                 try:
@@ -75,7 +79,10 @@ def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_lim
                     program, calls, results = _prepare(function, given, exact.cotangent, memory_limit_gib)
                     outputs, (gradients,) = results if backward else (results, ({},))
                     errors = exact.errors(outputs, gradients)
-                    programs[implementation] = program, {"calls": calls, **judged(errors, case.dtype)}
+                    programs[implementation] = (
+                        program,
+                        {"calls": calls, **judged(errors, TOLERANCES[platform][case.dtype])},
+                    )
                 except Skipped as reason:
                     record.results(name)[implementation] = {"absent": str(reason)}
             if implementation not in programs:
@@ -85,7 +92,7 @@ def measure(case: Timing, record: Record, clock: Clock, rates: Rates, memory_lim
             each = [seconds / beside["calls"] for seconds in runs]
             record.results(name)[implementation] = table.measurement(program, each) | beside
         finish(record)
-    if not clock.spent and not all("flex" in record.results(name) for name in PASSES):
+    if "flex" in RIVALS[platform] and not clock.spent and not all("flex" in record.results(name) for name in PASSES):
         with record.attempt("forward_backward", "flex", clock):
             for name, result in run_flex(case, 0.95 * min(clock.step_seconds, clock.seconds_left)).items():
                 record.results(name)["flex"] = result
@@ -102,11 +109,11 @@ def _prepare(function, arrays: dict[str, Array], cotangent, memory_limit_gib: fl
     return compiled.program(runs.run), runs.calls, results
 
 
-def judged(errors: dict[str, float], dtype: str, tolerances: dict[str, float] = TOLERANCES) -> dict[str, Any]:
-    """The errors, the largest, and whether it is within what the dtype allows; None for what is no number."""
+def judged(errors: dict[str, float], tolerance: float) -> dict[str, Any]:
+    """The errors, the largest, and whether it is within the tolerance; None for what is no number."""
     finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
     worst = None if None in finite.values() else max(errors.values())
-    return {"errors": finite, "error": worst, "agrees": worst is not None and worst <= tolerances[dtype]}
+    return {"errors": finite, "error": worst, "agrees": worst is not None and worst <= tolerance}
 
 
 def add_floors(case: Timing, record: Record, rates: Rates) -> None:
@@ -138,7 +145,7 @@ def run_flex(case: Timing, limit_seconds: float) -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "flex.json")
         asked = json.dumps(dataclasses.asdict(case))
-        command = [sys.executable, "-m", "benchmarks.gpu.flex", asked, str(out)]
+        command = [sys.executable, "-m", "benchmarks.device.flex", asked, str(out)]
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}  # JAX draws the arrays alone
         try:
             done = subprocess.run(

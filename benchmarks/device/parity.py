@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.gpu.cases import Parity
-from benchmarks.gpu.exact import relative_error
-from benchmarks.gpu.measure import judged
-from benchmarks.gpu.record import Clock, Record
+from benchmarks.device.cases import Parity
+from benchmarks.device.exact import relative_error
+from benchmarks.device.measure import judged
+from benchmarks.device.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
 from posattn_jax.benchmarks.timing import Skipped, failures_told, one_pass
@@ -45,7 +45,7 @@ def measure(case: Parity, record: Record, clock: Clock) -> None:
                 with failures_told(), jax.default_matmul_precision("highest"):
                     function = jax.jit(make_function(case, layout, options))
                     results = jax.device_get(function(arrays, jnp.asarray(cotangent, case.dtype)))
-                record.results(SECTION)[layout] = judged(errors(results, expected), case.dtype, TOLERANCES)
+                record.results(SECTION)[layout] = judged(errors(results, expected), TOLERANCES[case.dtype])
             except Skipped as reason:
                 record.results(SECTION)[layout] = {"absent": str(reason)}
         if "absent" in record.results(SECTION)[layout]:

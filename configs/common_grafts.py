@@ -1,0 +1,67 @@
+"""What is added to a trained BERT that leaves its function the same at first, and a sweep of it (docs/weights.md)."""
+
+from typing import Any
+
+from configs import common, common_bert
+from posattn_jax import GaussianSpan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
+from posattn_jax.build.parts import part
+
+LABELS = {
+    "unchanged": "Unchanged",
+    "composite": "Composite terms added",
+    "dynamic": "Dynamic convolution added",
+    "span": "Learned span added",
+    "depthwise": "Depthwise values added",
+    "bare": "Without abs positions",
+    "bare_composite": "Composite terms instead of abs positions",
+}
+CLAIMS = (
+    ("composite terms that are added are above the unchanged model", "composite", "unchanged", "greater"),
+    ("a dynamic convolution that is added is above the unchanged model", "dynamic", "unchanged", "greater"),
+    ("a learned span that is added is above the unchanged model", "span", "unchanged", "greater"),
+    ("depthwise values that are added are above the unchanged model", "depthwise", "unchanged", "greater"),
+    ("taking absolute positions away is below the unchanged model", "bare", "unchanged", "less"),
+    ("without absolute positions, composite terms are above none", "bare_composite", "bare", "greater"),
+)
+# Of parameters that begin at 0: at a fine-tuning's rate they would hardly move.
+RATE = {"optimizer.terms_learning_rate": 1e-3}
+
+
+def fields(name: str) -> dict[str, Any]:
+    """What one of `LABELS` changes in an imported BERT; kernels are the paper's, of 17 tokens."""
+    without = {"model.absolute_positions": False} if name.startswith("bare") else {}
+    match name.removeprefix("bare_"):
+        case "composite" | "dynamic" as kind:
+            found = common_bert.fields(kind)
+            found[common.TERMS]["dynamic_convolution"].encoding.embedding_init = "zeros"
+            return without | found | RATE
+        case "depthwise":
+            found = common_bert.fields("depthwise")
+            found[f"{common.ATTENTION}.values"].convolution.kernel_init = "zeros"
+            return found | RATE
+        case "span":
+            # Of 64 tokens, 1 / sigma^2 of 8 makes a half-span of 48; every update moves it by at most the rate.
+            wide = part(GaussianSpan, covariance="precision", initial_sigma=1000.0)
+            return {common.SPAN: wide, "optimizer.span_learning_rate": 0.05}
+    return without
+
+
+def sweep(start: str, tasks: dict[str, str], recipes: dict[str, dict[str, Any]]) -> Plan:
+    """Each of `LABELS` on each task, by its name and its label, with its recipe."""
+    treatments, hypotheses = [], []
+    for task, title in tasks.items():
+        for name, label in LABELS.items():
+            own = {"task.pretrained": start} | recipes[task] | fields(name)
+            treatments.append(Treatment(f"{task}_{name}", f"{label}, {title}", own))
+        for claim, name, control, direction in CLAIMS:
+            hypotheses.append(Hypothesis(f"{title}: {claim}", f"{task}_{name}", f"{task}_{control}", direction))
+    return Plan(
+        "Does what knows positions help a BERT that others have trained?",
+        tuple(treatments),
+        tuple(hypotheses),
+        seeds=PAPER_SEEDS[:3],
+        response="score",
+        epoch="last",
+        axis="data.name",
+    )

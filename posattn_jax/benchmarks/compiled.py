@@ -1,0 +1,206 @@
+"""What the instruments of compilers share: cases, a process for each, results that are kept, tables in a page.
+
+A compiler that is told of a device compiles for it where there is none. Its figures are no measurements: they compare
+programs.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from posattn_jax.benchmarks.shapes import Point, input_shapes, parse_shape
+from posattn_jax.benchmarks.table import put_into
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json, write_json
+
+PACKAGE = pathlib.Path(__file__).parents[1]
+PASSES = ("forward", "backward")  # the second with the first
+LAYOUTS = ("fused", "tiled", "dense")  # ours
+# Of every process: compilers that look for no device, with no flags of another, and whose last word is the error.
+OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
+
+
+class Case(NamedTuple):
+    """What is compiled.
+
+    Attributes:
+      target: the device, such as "v5e".
+      layout: of `relative_attention`, or what it is compared with.
+      shape, half: a grid, as "2d64", and its half-span in positions in every dimension.
+      batch, heads, head_dim, dtype: of the features.
+      backward: whether the gradients of all arrays are computed, too.
+    """
+
+    target: str
+    layout: str
+    shape: str
+    half: int
+    batch: int
+    heads: int
+    head_dim: int
+    dtype: str
+    backward: bool
+
+    @property
+    def point(self) -> Point:
+        """The grid and its span."""
+        sizes = parse_shape(self.shape)
+        return Point(self.shape, sizes, tuple(min(self.half, size - 1) for size in sizes))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the arrays, but sigma."""
+        return input_shapes(self.point, self.batch, self.heads, self.head_dim)
+
+
+class Instrument(NamedTuple):
+    """A command's own.
+
+    Attributes:
+      program: the module that compiles a case, given as JSON, and prints its figures as JSON.
+      parts: modules of this folder that the figures depend on, beside those that every instrument has.
+      targets, layouts: names that are allowed.
+      packages: those whose versions decide.
+      table: from results by case to Markdown.
+      mark: the tables stand between "<!-- MARK -->" and "<!-- /MARK -->".
+      environment: of the processes.
+    """
+
+    program: str
+    parts: Sequence[str]
+    targets: Sequence[str]
+    layouts: Sequence[str]
+    packages: Sequence[str]
+    table: Callable[[dict[Case, dict[str, Any]], Mapping[str, str]], str]
+    mark: str
+    environment: Mapping[str, str]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of the compilers; InputError where one is missing."""
+        try:
+            return {name: metadata.version(name) for name in self.packages}
+        except metadata.PackageNotFoundError as error:
+            extra = self.mark.partition("_")[0] + "-aot"
+            raise InputError(f"{error.name} is missing: pip install posattn_jax[{extra}]") from error
+
+
+def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.FlagValues:
+    """The flags, unparsed, apart from those of any other command."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    for name in ("targets", "layouts"):
+        allowed = list(getattr(instrument, name))
+        flags.DEFINE_list(name, allowed, f"Some of {', '.join(allowed)}.", **own)
+    flags.DEFINE_list("shapes", shapes.split(","), "Grids with half-spans in positions, as 2d64:8.", **own)
+    flags.DEFINE_list("head_dims", ["64"], "Features a head.", **own)
+    flags.DEFINE_list("passes", list(PASSES), "forward, and backward: forward with backward.", **own)
+    flags.DEFINE_integer("batch", 1, "Batch.", lower_bound=1, **own)
+    flags.DEFINE_integer("heads", 1, "Heads.", lower_bound=1, **own)
+    flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Of all arrays but sigma.", **own)
+    flags.DEFINE_float("seconds", seconds, "For a case; then it is given up.", **own)
+    flags.DEFINE_string("out", None, "A file for the results; what it has of the same source is kept.", **own)
+    flags.DEFINE_string("into", None, "A page for the tables, of all that --out has.", **own)
+    flags.DEFINE_bool("help", False, "Show this.", **own)
+    return values
+
+
+def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
+    """Those that are asked for; InputError for what cannot be."""
+    for flag, allowed in (("targets", instrument.targets), ("layouts", instrument.layouts), ("passes", PASSES)):
+        for name in getattr(options, flag):
+            if name not in allowed:
+                raise InputError(f"--{flag}={name}: expected some of {', '.join(allowed)}")
+    points = []
+    for given in options.shapes:
+        shape, colon, half = given.partition(":")
+        if not colon or not half.isdecimal():
+            raise InputError(f"--shapes={given}: expected a grid and a half-span in positions, such as 2d64:8")
+        parse_shape(shape)
+        points.append((shape, int(half)))
+    return [
+        Case(target, layout, *point, options.batch, options.heads, head_dim, options.dtype, name == "backward")
+        for point in points
+        for head_dim in command_line.numbers("--head_dims", options.head_dims)
+        for name in options.passes
+        for target in options.targets
+        for layout in options.layouts
+    ]
+
+
+def source_of(case: Case, instrument: Instrument) -> str:
+    """SHA-256 of all that a case is made of: of what is no layout of ours the instrument alone."""
+    used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
+    if case.layout in LAYOUTS:
+        ours = sorted((PACKAGE / "ops").rglob("*.py"))
+        used += [path for path in ours if case.layout == "fused" or "fused" not in path.parts]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in used)).hexdigest()
+
+
+def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, Any]:
+    """What a process of its own finds; {"absent": REASON} where it fails."""
+    command = [sys.executable, "-m", instrument.program, json.dumps(case)]
+    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | instrument.environment | OF_ALL | {"PYTHONPATH": path}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return {"absent": f"no answer after {seconds:g} s"}
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    told = [line.strip() for line in done.stderr.splitlines()]
+    first_fatal = next((line.partition("] ")[2] for line in told if re.match(r"F\d{4} ", line)), None)
+    reason = first_fatal or next((line for line in reversed(told) if line), f"exit code {done.returncode}")
+    return {"absent": " ".join(reason.split())[:200]}
+
+
+def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, about: str) -> int:
+    """Compiles every case that is not kept, prints the tables, and puts them into a page; returns the exit code."""
+    options = command_line.parse(values, argv)
+    if options.help:
+        print(f"{about}\n{options.get_help()}")
+        return 0
+    asked, versions = cases(options, instrument), instrument.versions
+    path = None if options.out is None else pathlib.Path(options.out)
+    kept = read_json(path) if path is not None else None
+    kept = kept if kept is not None and kept["versions"] == versions else {"versions": versions, "cases": []}
+    results = {Case(*row["case"]): row for row in kept["cases"]}
+    for case in asked:
+        source = source_of(case, instrument)
+        if case not in results or results[case]["source"] != source:
+            print(*case[:-1], PASSES[case.backward], file=sys.stderr, flush=True)
+            figures = figures_of(case, instrument, options.seconds)
+            results[case] = {"case": case, "source": source, **figures}
+            if path is not None:
+                write_json(path, {"versions": versions, "cases": list(results.values())})
+    shown = results if path is not None else {case: results[case] for case in asked}
+    text = instrument.table(shown, versions)
+    print(text)
+    if options.into is not None:
+        put_into(pathlib.Path(options.into), instrument.mark, text)
+    return 0
+
+
+def absences(results: Mapping[Case, Mapping[str, Any]]) -> list[str]:
+    """Every reason for which something is absent, with what."""
+    reasons: dict[str, list[str]] = {}
+    for case, figures in results.items():
+        if "absent" in figures:
+            where = f"{case.layout}, {case.target}, {case.shape}, {case.head_dim} features, {PASSES[case.backward]}"
+            reasons.setdefault(figures["absent"], []).append(where)
+    return [f"- {'; '.join(where)}: {reason}." for reason, where in reasons.items()]
+
+
+def in_order(results: Iterable[Case], *fields: str) -> list[tuple[Any, ...]]:
+    """The distinct values of these fields, in the order of the results."""
+    return list(dict.fromkeys(tuple(getattr(case, name) for name in fields) for case in results))

@@ -1,0 +1,105 @@
+"""The machine code of attention for GPUs that are not there, by XLA, Mosaic and NVIDIA's assembler.
+
+  python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
+      [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/accelerators.md]
+
+Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. Of the fused
+kernels it shows registers, spilled bytes, shared memory and the inner loop; of what XLA makes of a layout, the kernels
+launched and the instructions that their warps run. Products are not autotuned, which needs the device. With --out what
+has been compiled is kept, and compiled again where its source or a compiler changed. Exit codes: 0 done, 2 wrong input
+or no compilers, 130 stopped by Ctrl-C.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from posattn_jax.benchmarks import compiled, gpu_program
+from posattn_jax.benchmarks.compiled import PASSES, Case
+from posattn_jax.benchmarks.gpus import GPUS
+from posattn_jax.benchmarks.table import markdown, number
+from posattn_jax.system import command_line
+
+
+def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
+    """Of the fused kernels a row each; of the other layouts a row a program."""
+    sizes = sorted({(case.batch, case.heads, case.dtype) for case in results})
+    told = [
+        kernels_table(results),
+        programs_table(results),
+        "; ".join(f"batch {batch}, {heads} heads, {dtype}" for batch, heads, dtype in sizes)
+        + f". Compilers: {', '.join(f'{name} {version}' for name, version in versions.items())}. "
+        "backward: forward with backward.",
+        "\n".join(compiled.absences(results)),
+    ]
+    return "\n\n".join(part for part in told if part) + "\n"
+
+
+def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
+    """Registers, spills, shared memory, and the inner loop with the cycles that its products take on a core."""
+    head = ["grid: half-span", "d", "GPU", "pass", "kernel", "registers", "spilled bytes", "shared KiB"]
+    rows = [[*head, "loop: instructions", "tensor cycles", "of them"]]
+    for case, figures in results.items():
+        for number_of, code in enumerate(figures.get("kernels", ())):
+            counts = " ".join(f"{name} {count}" for name, count in code["loop_counts"].items())
+            rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward]])
+            rows[-1] += [str(number_of), str(code["registers"]), str(code["spilled_bytes"])]
+            rows[-1] += [
+                number(code["shared_bytes"] / 1024),
+                str(code["loop"]),
+                number(tensor_cycles(case, code)),
+                counts,
+            ]
+    return markdown(rows) if len(rows) > 1 else ""
+
+
+def tensor_cycles(case: Case, code: Mapping[str, Any]) -> float:
+    """The cycles of a core that the products of an inner loop take, of four warps that each go through it once.
+
+    A group of four warps on Hopper multiplies together; elsewhere each warp has products of its own.
+    """
+    warps = 1 if GPUS[case.target].capability == (9, 0) else 4
+    return warps * code["loop_flops"] / GPUS[case.target].product_flops
+
+
+def programs_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
+    """Of every layout's program what XLA makes: all of "tiled" and "dense", and what is around the fused kernels."""
+    head = ["grid: half-span", "d", "GPU", "pass", "layout", "Pallas kernels", "launches by XLA"]
+    rows = [[*head, "instructions a useful pair", "calls of libraries", "temporary MiB"]]
+    for case, figures in results.items():
+        if "xla" not in figures:
+            continue
+        xla, pairs = figures["xla"], case.batch * case.heads * case.point.pairs
+        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward], case.layout])
+        rows[-1] += [str(len(figures["kernels"])), str(xla["launches"]), number(32 * xla["warp_instructions"] / pairs)]
+        rows[-1] += [str(xla["library_calls"]), number(figures["temp_mib"])]
+    return markdown(rows) if len(rows) > 1 else ""
+
+
+INSTRUMENT = compiled.Instrument(
+    program=gpu_program.__name__,
+    parts=("gpu_program", "gpus", "sass"),
+    targets=tuple(GPUS),
+    layouts=compiled.LAYOUTS,
+    packages=("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm"),
+    table=table,
+    mark="gpu_code",
+    environment={"TF_CPP_MIN_LOG_LEVEL": "3"},
+)
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    values = compiled.define_flags(INSTRUMENT, shapes="2d64:8", seconds=900.0)
+    values.set_default("batch", 8)
+    values.set_default("heads", 8)
+    return compiled.main(argv, INSTRUMENT, values, str(__doc__))
+
+
+def run(argv: list[str]) -> int:
+    """`main`, with wrong input told in one line; returns the exit code."""
+    return command_line.run(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))

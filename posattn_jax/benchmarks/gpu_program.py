@@ -1,0 +1,91 @@
+"""The code of one program for a GPU that is not there: XLA's and Mosaic's PTX, assembled.
+
+python -m posattn_jax.benchmarks.gpu_program CASE     # what `gpu_code` starts; CASE is a `compiled.Case` as JSON
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.experimental.topologies import get_topology_desc
+
+from posattn_jax.benchmarks import sass
+from posattn_jax.benchmarks.compiled import Case
+from posattn_jax.benchmarks.gpus import GPUS
+from posattn_jax.benchmarks.hlo import Module
+from posattn_jax.benchmarks.shapes import THRESHOLD
+from posattn_jax.benchmarks.timing import one_pass
+from posattn_jax.ops.attention import relative_attention
+
+
+def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
+    """(arrays, cotangent) -> results, with a sigma that is traced within a static bound; and these arguments."""
+    arrays = {name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in case.shapes.items()}
+    point = case.point
+    arrays["sigma"] = jax.ShapeDtypeStruct((len(point.half),), "float32")
+    fixed = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
+    attend = lambda arrays: relative_attention(**arrays, **fixed, implementation=case.layout)
+    return one_pass(attend, case.backward), (arrays, arrays["query"])
+
+
+def compile_for(gpu: str, function: Callable, arguments: tuple, folder: pathlib.Path) -> Any:
+    """The program, which leaves its PTX in a folder. Once a process: the compilers read their settings when they
+    start."""
+    os.environ["MOSAIC_GPU_DUMP_TO"] = str(folder)
+    os.environ["XLA_FLAGS"] = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+    described = {"platform": "cuda", "target_config": GPUS[gpu].description, "topology": "1x1x1"}
+    device = get_topology_desc(**described).devices[0]
+    there = jax.sharding.SingleDeviceSharding(device)
+    arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), arguments)
+    with jax.default_device(device):  # what layouts go by, and Mosaic
+        return jax.jit(function).lower(*arguments).compile()
+
+
+def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
+    """Of what XLA makes itself: the kernels launched, the instructions that their warps run, and calls of libraries.
+
+    Loops of programs count as often as they go round; those inside a kernel count once.
+    """
+    (path,) = folder.glob("*.thunk_sequence.txt")
+    threads = {
+        name: math.prod(int(size) for size in f"{blocks},{each}".split(","))
+        for name, blocks, each in re.findall(r"\] (\S+) grid: \[([\d, ]+)\] threads: \[([\d, ]+)\]", path.read_text())
+    }
+    codes: dict[str, sass.Code] = {}
+    for path in folder.glob("*.jit_*.ptx"):
+        codes |= sass.assembled(path.read_text())
+    figures = {"launches": 0, "warp_instructions": 0.0, "library_calls": 0}
+    for instruction, times in Module(text).runs(lambda _: 1.0):
+        name = instruction.name.replace(".", "_").replace("-", "_")
+        figures["library_calls"] += times * ("__cublas$" in instruction.text)
+        if name in threads:
+            figures["launches"] += times
+            figures["warp_instructions"] += times * -(-threads[name] // 32) * codes[name].instructions
+    return figures
+
+
+def main(argv: list[str]) -> int:
+    """Prints {"kernels": those of Pallas, "xla": the rest, "temp_mib": memory beside arguments and results}."""
+    case = Case(*json.loads(argv[1]))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        compiled = compile_for(case.target, *attention(case), folder)
+        kernels = [sass.assembled(path.read_text()) for path in sorted(folder.glob("kernel_*.ptx"))]
+        figures = {
+            "kernels": [code._asdict() for codes in kernels for code in codes.values()],
+            "xla": xla_figures(folder, compiled.as_text()),
+            "temp_mib": compiled.memory_analysis().temp_size_in_bytes / 2**20,
+        }
+    print(json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

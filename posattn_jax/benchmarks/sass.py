@@ -1,0 +1,124 @@
+"""What NVIDIA's assembler makes of a kernel: registers, spills, shared memory, the instructions of its inner loop."""
+
+import collections
+import importlib.util
+import pathlib
+import re
+import subprocess
+import tempfile
+from typing import Any, NamedTuple
+
+# Products on tensor cores, by the sizes in their names, such as HGMMA.64x64x16.F32.BF16 and HMMA.16816.F32.BF16.
+_PRODUCT = re.compile(r"^(?:HGMMA\.(\d+)x(\d+)x(\d+)|HMMA\.(16)(8)(16|8)|HMMA\.(16)(8)(4))")
+_LABEL = re.compile(r"^\.(L_x_\d+):")
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(\S+)(.*)$")
+_COUNTED = ("MUFU", "FMUL", "FFMA", "FADD", "LDS", "STS", "LDL", "STL", "BAR")
+
+
+class Code(NamedTuple):
+    """Of one kernel.
+
+    Attributes:
+      registers: of a thread.
+      spilled_bytes: stored and loaded again.
+      shared_bytes: the last place in shared memory that is named.
+      instructions: all of them.
+      loop: instructions of the inner loop, 0 without one.
+      loop_flops: of the products among them, of a warp, or of a group of four warps that multiplies together.
+      loop_counts: of some of them.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    instructions: int
+    loop: int
+    loop_flops: int
+    loop_counts: dict[str, int]
+
+
+def tool(name: str) -> pathlib.Path:
+    """A program of the extra "gpu-aot"."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    found = [path for folder in folders for path in sorted(pathlib.Path(folder).glob(f"cu[0-9]*/bin/{name}"))]
+    if not found:
+        raise FileNotFoundError(f"{name} is missing: pip install posattn_jax[gpu-aot]")
+    return found[-1]
+
+
+def assembled(ptx: str) -> dict[str, Code]:
+    """By kernel, of a text in PTX."""
+    target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
+    if target is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = pathlib.Path(folder, "kernel.ptx"), pathlib.Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [tool("ptxas"), "--verbose", f"--gpu-name={target[1]}", source, f"--output-file={binary}"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        listing = subprocess.run([tool("nvdisasm"), "-c", binary], capture_output=True, text=True, check=True).stdout
+    offsets = [int(offset) for offset in re.findall(r"__dynamic_shmem__\d*\+(\d+)", ptx)]
+    lines = by_kernel(listing)
+    return {
+        name: Code(*figures, max(offsets, default=0), sum(map(_is_instruction, lines[name])), *inner_loop(lines[name]))
+        for name, figures in _told(told).items()
+    }
+
+
+def _is_instruction(line: str) -> bool:
+    return _INSTRUCTION.match(line) is not None
+
+
+def _told(text: str) -> dict[str, tuple[int, int]]:
+    """Registers and spilled bytes by kernel, of what ptxas tells."""
+    found = {}
+    for part in text.split("Compiling entry function '")[1:]:
+        spilled = re.findall(r"(\d+) bytes spill", part)
+        (registers,) = re.findall(r"Used (\d+) registers", part)
+        found[part.partition("'")[0]] = int(registers), max(map(int, spilled))
+    return found
+
+
+def by_kernel(listing: str) -> dict[str, list[str]]:
+    """The lines of each kernel, of what nvdisasm tells."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in listing.splitlines():
+        if line.startswith(".text."):
+            lines = found.setdefault(line.removeprefix(".text.").rstrip(":"), [])
+        lines.append(line)
+    return found
+
+
+def inner_loop(lines: list[str]) -> tuple[int, int, dict[str, int]]:
+    """Of the loop that has the most products and, of those, the fewest instructions: `Code`'s figures.
+
+    A kernel without products has its longest loop.
+    """
+    names, labels, loops = [], {}, []
+    for line in lines:
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(names)
+        elif instruction := _INSTRUCTION.match(line):
+            target = re.search(r"\.(L_x_\d+)", instruction[2])
+            if instruction[1].startswith("BRA") and target is not None and target[1] in labels:
+                loops.append((labels[target[1]], len(names) + 1))
+            names.append(instruction[1])
+    if not loops:
+        return 0, 0, {}
+    products = {loop: sum(map(flops, names[slice(*loop)])) for loop in loops}
+    most = max(products.values())
+    chosen = [loop for loop in loops if products[loop] == most]
+    begin, end = (min if most else max)(chosen, key=lambda loop: loop[1] - loop[0])
+    counts: Any = collections.Counter(name.partition(".")[0] for name in names[begin:end])
+    return end - begin, most, {name: counts[name] for name in _COUNTED if counts[name]}
+
+
+def flops(instruction: str) -> int:
+    """Of a product on tensor cores; 0 of others."""
+    found = _PRODUCT.match(instruction)
+    if found is None:
+        return 0
+    m, n, k = (int(size) for size in found.groups() if size is not None)
+    return 2 * m * n * k

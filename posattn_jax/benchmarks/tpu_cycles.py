@@ -1,0 +1,120 @@
+"""Cycles of attention on TPUs that are not there, by libtpu's simulator.
+
+  python -m posattn_jax.benchmarks.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
+      [--shapes=2d64:8,1d8192:256] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
+      [--out=FILE.json] [--into=docs/accelerators.md]
+
+Needs no TPU: pip install posattn_jax[tpu-aot]. The span is known while a program is compiled, as it is for an export.
+Beside our layouts stands JAX's flash attention, which knows no positions, with as many keys as the blocks have that the
+window touches; and the floors: what the products inside the spans take in the matrix units, exp in the transcendental
+unit, and the arrays at the memory's rate, by the figures that JAX has of each chip. With --out what has been compiled
+is kept, and compiled again where its source or a compiler changed.
+
+Exit codes: 0 done, 2 wrong input or no libtpu, 130 stopped by Ctrl-C.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from posattn_jax.benchmarks import compiled, tpu_program
+from posattn_jax.benchmarks.compiled import PASSES, Case
+from posattn_jax.benchmarks.roofline import work
+from posattn_jax.benchmarks.table import markdown, number
+from posattn_jax.system import command_line
+
+LAYOUTS = (*compiled.LAYOUTS, "flash")
+# Of a chip FLOPs a cycle, bytes of memory a cycle, and results of exp a cycle, by the figures that JAX has of each: 197
+# and 920 TFLOP/s, 820 and 1,640 GB/s. Clocks: 1.5 GHz, at which v5e's 4 units of 128 x 128 have these FLOPs; of v6e
+# 1.75 GHz, which is not documented: 4 units of 256 x 256 would have its FLOPs.
+CHIPS = {"v5e": (4 * 2 * 128**2, 820e9 / 1.5e9, 8 * 128), "v6e": (4 * 2 * 256**2, 1640e9 / 1.75e9, 8 * 128)}
+
+
+def floors(case: Case) -> dict[str, float]:
+    """The cycles that no program has less of: of products, of arrays read and written once, of exp."""
+    itemsize = jnp.dtype(case.dtype).itemsize
+    needed = work(case.point, case.batch, case.heads, case.head_dim, itemsize, case.backward)
+    flops, size, exps = CHIPS[case.target]
+    return {"products": needed.flops / flops, "memory": needed.bytes / size, "exp": needed.exps / exps}
+
+
+def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
+    """Thousand cycles: of each case a row with its floor and all layouts; below, of the fused kernels by name."""
+    fields = ("shape", "half", "batch", "heads", "head_dim", "dtype", "target", "backward")
+    layouts = [name for name in LAYOUTS if any(case.layout == name for case in results)]
+    rows = [["grid: half-span", "b, h, d", "chip", "pass", "floor", *layouts]]
+    for values in compiled.in_order(results, *fields):
+        alike = {case.layout: (case, figures) for case, figures in results.items() if _fields(case, fields) == values}
+        case = next(iter(alike.values()))[0]
+        cells = [thousands(total(alike[name][1])) if name in alike else "-" for name in layouts]
+        kind, least = max(floors(case).items(), key=lambda each: each[1])
+        size = f"{case.batch}, {case.heads}, {case.head_dim}"
+        rows.append([f"{case.shape}: {case.half}", size, case.target, PASSES[case.backward]])
+        rows[-1] += [f"{thousands(least)} ({kind})", *cells]
+    dtypes = ", ".join(dict.fromkeys(case.dtype for case in results))
+    told = [
+        markdown(rows),
+        f"Thousand cycles of {dtypes}, by the simulator of libtpu {versions['libtpu']} (jax {versions['jax']}). "
+        f"backward: forward with backward. flash: JAX's flash attention, of blocks of {tpu_program.FLASH_BLOCK}.",
+        kernels_table(results),
+        "\n".join(compiled.absences(results)),
+    ]
+    return "\n\n".join(part for part in told if part) + "\n"
+
+
+def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
+    """Of the layout "fused": each kernel's thousand cycles, and those of what XLA makes around them."""
+    found = {
+        case: figures["cycles"] for case, figures in results.items() if case.layout == "fused" and "cycles" in figures
+    }
+    if not found:
+        return ""
+    names = sorted({name for cycles in found.values() for name in cycles} - {"XLA"})
+    rows = [["grid: half-span", "d", "chip", "pass", *names, "XLA, around them"]]
+    for case, cycles in found.items():
+        cells = [thousands(cycles.get(name)) for name in (*names, "XLA")]
+        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward], *cells])
+    return "By kernel:\n\n" + markdown(rows)
+
+
+def total(figures: Mapping[str, Any]) -> int | None:
+    """All cycles, if they are known."""
+    return sum(figures["cycles"].values()) if "cycles" in figures else None
+
+
+def thousands(cycles: float | int | None) -> str:
+    """Three digits; a dash where there is nothing."""
+    return number(None if cycles is None else cycles / 1e3)
+
+
+def _fields(case, names):
+    return tuple(getattr(case, name) for name in names)
+
+
+INSTRUMENT = compiled.Instrument(
+    program=tpu_program.__name__,
+    parts=("tpu_program",),
+    targets=tuple(CHIPS),
+    layouts=LAYOUTS,
+    packages=("jax", "libtpu"),
+    table=table,
+    mark="tpu_cycles",
+    environment=tpu_program.ENVIRONMENT,
+)
+
+
+def main(argv: list[str]) -> int:
+    """Returns the exit code."""
+    values = compiled.define_flags(INSTRUMENT, shapes="2d64:8,1d8192:256", seconds=900.0)
+    return compiled.main(argv, INSTRUMENT, values, str(__doc__))
+
+
+def run(argv: list[str]) -> int:
+    """`main`, with wrong input told in one line; returns the exit code."""
+    return command_line.run(main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))

@@ -1,0 +1,160 @@
+"""What the fused kernels for TPUs compute of a tile of queries and one of keys: logits, weights, their cotangents."""
+
+import dataclasses
+import functools
+import operator
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from posattn_jax.ops import scores
+from posattn_jax.ops.attention.fused.tpu import skew
+from posattn_jax.ops.attention.fused.tpu.strips import Strips
+from posattn_jax.ops.attention.fused.tpu.walk import over
+
+# Which axes two tiles [rows, columns] are multiplied along.
+ROWS_WITH_ROWS = ((0,), (0,))
+COLUMNS_WITH_ROWS = ((1,), (0,))
+COLUMNS_WITH_COLUMNS = ((1,), (1,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two tiles that meet, for one set of options.
+
+    Attributes:
+      strips: how the grid is laid out.
+      step: where tiles may begin: at multiples of it.
+      dtype: of scores and accumulators.
+      scaling, multiply, is_causal: as in `Problem`; multiply is the span's mode.
+      pairs: ln G is a sum over these (i, j) of a coefficient times offset_i offset_j, in the frame; empty: no span.
+    """
+
+    strips: Strips
+    step: int
+    dtype: jnp.dtype
+    scaling: float
+    multiply: bool
+    is_causal: bool
+    pairs: tuple[tuple[int, int], ...]
+
+    def rows(self, start, where, size):
+        """Where in its chunk a tile is."""
+        return pl.ds(pl.multiple_of(start - where[2] * self.strips.chunk, self.step), size)
+
+    def offsets(self, place, tile, met):
+        """Where in their bands the offsets from a tile of queries to one of keys are."""
+        start = met.key - met.query - tile.queries - (place.offset[2] - 1) * self.strips.chunk
+        return pl.ds(pl.multiple_of(start, self.step), tile.queries + tile.keys)
+
+    def logits(self, place, bounds, ins, tile, met):
+        """Logits of two tiles; and before the masks, their factor, offsets' products."""
+        terms = jnp.zeros(tile, self.dtype)
+        of_queries = self.rows(met.query, place.query, tile.queries)
+        of_keys = self.rows(met.key, place.key, tile.keys)
+        if "key" in ins:
+            terms += self.dot(ins["content_query"][of_queries, :], ins["key"][of_keys, :], COLUMNS_WITH_COLUMNS)
+        if "encoding" in ins:
+            query = ins["position_query"][of_queries, :]
+            offsets = self.offsets(place, tile, met)
+            bands = [
+                self.dot(query, ins["encoding"][band, offsets, :], COLUMNS_WITH_COLUMNS)
+                for band in range(self.strips.bands)
+            ]
+            if len(bands) > 1:
+                bands = [jnp.where(self.borrows((tile.queries, sum(tile))), bands[1], bands[0])]
+            terms += skew.by_key(bands[0])
+        rows, columns = self.apart(place, tile, met)
+        factor, logits, products = self.scaling, self.scaling * terms, []
+        masks = []
+        if self.pairs:
+            offsets = [jnp.asarray(place.offset[0]).astype(self.dtype), rows, columns]
+            products = [offsets[i] * offsets[j] for i, j in self.pairs]
+            log_gaussian = sum(
+                ins["coefficients"][m : m + 1, : tile.keys] * product for m, product in enumerate(products)
+            )
+            if any(i != j for i, j in self.pairs):
+                log_gaussian = jnp.minimum(log_gaussian, 0)  # what is rounded off may be more
+            if self.multiply:
+                factor = self.scaling * jnp.exp(log_gaussian)
+                logits = factor * terms
+            else:
+                logits += log_gaussian
+            half = bounds.half(place.head)
+            masks = [jnp.abs(rows) <= jnp.asarray(half[1]).astype(self.dtype)]
+            masks.append(jnp.abs(columns) <= jnp.asarray(half[2]).astype(self.dtype))
+        if self.is_causal:
+            before = jnp.asarray(place.offset[0] < 0)
+            masks.append((rows * self.strips.frame[2] + columns <= 0) | before)
+        masked = logits + self.addend(place, ins, tile, met)
+        if masks:
+            masked = jnp.where(functools.reduce(operator.and_, masks), masked, scores.MASKED)
+        return masked, logits, factor, products
+
+    def apart(self, place, tile, met):
+        """How many rows and columns the keys of a tile are from the queries of another: [T, S]."""
+        width = self.strips.width
+
+        def index(axis):
+            shape = [1, 1]
+            shape[axis] = tile[axis]
+            i = lax.broadcasted_iota(jnp.int32, shape, axis)
+            return over(i, width), i & (width - 1)
+
+        (query_row, query_column), (key_row, key_column) = index(0), index(1)
+        key_row += over(met.key - met.query, width)
+        key_column += place.offset[1] * width
+        ends = ((key_row, query_row), (key_column, query_column))
+        return [key.astype(self.dtype) - query.astype(self.dtype) for key, query in ends]
+
+    def addend(self, place, ins, tile, met):
+        """What hides keys: those that are masked, off the grid, or were met before. [1, S]."""
+        lanes = skew.lanes_of(*tile)
+        start = met.key - place.key[2] * self.strips.chunk
+        aligned = over(start, lanes) * lanes
+        addend = ins["key_addend"][:, pl.ds(pl.multiple_of(aligned, lanes), tile.keys + lanes)]
+        addend = pltpu.roll(addend, _turn(aligned - start, tile.keys + lanes), 1)[0:1, : tile.keys]
+        position = met.key + lax.broadcasted_iota(jnp.int32, (1, tile.keys), 1)
+        return jnp.where(position >= met.first_key, addend, scores.MASKED)
+
+    def backward(self, place, bounds, ins, tile, met):
+        """Weights, and the cotangents of logits and terms, as in layout "tiled"; and what else `logits` returns."""
+        logits, unmasked, factor, products = self.logits(place, bounds, ins, tile, met)
+        rows = self.rows(met.query, place.query, tile.queries)
+        statistics = ins["statistics"][rows, :]
+        position = met.query + lax.broadcasted_iota(jnp.int32, (tile.queries, 1), 0)
+        largest = jnp.where(position >= met.first_query, statistics[:, 0:1], -scores.MASKED)
+        weights = jnp.exp(logits - largest) * statistics[:, 1:2]
+        value = ins["value"][self.rows(met.key, place.key, tile.keys), :]
+        d_weights = self.dot(ins["cotangent"][rows, :], value, COLUMNS_WITH_COLUMNS)
+        d_logits = weights * (d_weights - statistics[:, 2:3])
+        return weights, d_logits, factor * d_logits, (unmasked, products)
+
+    def by_offset(self, x):
+        """What is by key, by offset: one for each band."""
+        x = skew.by_offset(x)
+        if self.strips.bands == 1:
+            return [x]
+        second = x * self.borrows(x.shape).astype(x.dtype)
+        return [x - second, second]
+
+    def borrows(self, shape):
+        """Whether an offset is in the second band, by query and column."""
+        within = self.strips.width - 1
+        query, offset = (lax.broadcasted_iota(jnp.int32, shape, axis) & within for axis in (0, 1))
+        return query + offset > within
+
+    def dot(self, a, b, axes):
+        dtype = jnp.promote_types(a.dtype, b.dtype)
+        return lax.dot_general(a.astype(dtype), b.astype(dtype), (axes, ((), ())), preferred_element_type=self.dtype)
+
+    def mix(self, weights, features, axes=COLUMNS_WITH_ROWS):
+        """A product of weights or their cotangents with features, in the dtype of these."""
+        return self.dot(weights.astype(features.dtype), features, axes)
+
+
+def _turn(shift, size):
+    """A shift to the left as one to the right."""
+    return jnp.where(shift < 0, shift + size, shift)

@@ -1,0 +1,151 @@
+"""The BERT of Chang 2021: a state dict by the names of the authors' code, against loops of its formulas."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax import MaskedLanguageModel, convert
+from posattn_jax.system.errors import InputError
+
+safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
+E, C, H, D, MLP, WORDS, LENGTH, LAYERS, EPSILON = 3, 4, 2, 2, 5, 7, 6, 2, 1e-3
+CONFIG = {"num_attention_heads": H, "layer_norm_eps": EPSILON, "max_position_embeddings": LENGTH}
+ALL = "qk_convfixed_convq_convk_convolution 1"
+
+
+def linear(name, features, inputs):
+    return {f"{name}.weight": (features, inputs), f"{name}.bias": (features,)}
+
+
+def norm(name, width=C):
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def state(kernel, positions=False):
+    """Shapes by names, and values drawn from them."""
+    shapes = {
+        f"bert.embeddings.{name}.weight": (size, E)
+        for name, size in (("word_embeddings", WORDS), ("token_type_embeddings", 2))
+    }
+    shapes |= norm("bert.embeddings.LayerNorm", E) | linear("bert.embeddings_project", C, E)
+    if positions:
+        shapes["bert.embeddings.position_embeddings.weight"] = (LENGTH, E)
+    taps = 2 * int(kernel.split()[1]) + 1
+    for i in range(LAYERS):
+        layer = f"bert.encoder.layer.{i}"
+        own = f"{layer}.attention.self"
+        for name in ("query", "key", "value"):
+            shapes |= linear(f"{own}.{name}", C, C)
+        shapes |= linear(f"{layer}.attention.output.dense", C, C) | norm(f"{layer}.attention.output.LayerNorm")
+        shapes |= linear(f"{layer}.intermediate.dense", MLP, C) | linear(f"{layer}.output.dense", C, MLP)
+        shapes |= norm(f"{layer}.output.LayerNorm")
+        shapes |= {f"{own}.relative_positions_mat": (1, 1, LENGTH, LENGTH)}
+        if "convfixed" in kernel:
+            shapes[f"{own}.convfixed_param"] = (1, H, 1, taps)
+        shapes |= {f"{own}.{name}_param": (D, taps) for name in ("convq", "convk") if name in kernel}
+        if "convolution" in kernel:
+            shapes |= {f"{own}.convolution.weight": (C, 1, taps), f"{own}.convolution.bias": (C,)}
+            shapes[f"{own}.convolution_scalar"] = (1, H, 1, 1)
+    shapes |= linear("cls.predictions.transform.dense", E, C) | norm("cls.predictions.transform.LayerNorm", E)
+    shapes |= {"cls.predictions.bias": (WORDS,), "cls.predictions.decoder.weight": (WORDS, E)}
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
+
+
+def attend(x, tensors, own, mask):
+    n = len(x)
+    q, k, v = (
+        (x @ tensors[f"{own}.{name}.weight"].T + tensors[f"{own}.{name}.bias"]) for name in ("query", "key", "value")
+    )
+    q, k, by_head = (each.reshape(n, H, D) for each in (q, k, v))
+    fixed, by_query, by_key = (tensors.get(f"{own}.{name}_param") for name in ("convfixed", "convq", "convk"))
+    outputs = np.zeros((n, H, D))
+    for t, h in np.ndindex(n, H):
+        scores = np.full(n, -np.inf)
+        for s in np.flatnonzero(mask):
+            half = next((each.shape[-1] // 2 for each in (fixed, by_query, by_key) if each is not None), 0)
+            near, back = (min(max(offset, -half), half) + half for offset in (s - t, t - s))
+            score = q[t, h] @ k[s, h]
+            score += 0 if by_query is None else q[t, h] @ by_query[:, near]
+            score += 0 if by_key is None else k[s, h] @ by_key[:, back]
+            scores[s] = score / math.sqrt(D) + (0 if fixed is None else fixed[0, h, 0, near])
+        weights = np.exp(scores - scores.max())
+        outputs[t, h] = weights / weights.sum() @ by_head[:, h]
+    outputs = outputs.reshape(n, C)
+    if f"{own}.convolution.weight" in tensors:
+        kernel, scale = tensors[f"{own}.convolution.weight"], tensors[f"{own}.convolution_scalar"].reshape(H)
+        for t, c in np.ndindex(n, C):
+            near = [(s, s - t + kernel.shape[-1] // 2) for s in np.flatnonzero(mask)]
+            summed = sum(v[s, c] * kernel[c, 0, tap] for s, tap in near if 0 <= tap < kernel.shape[-1])
+            outputs[t, c] += (summed + tensors[f"{own}.convolution.bias"][c]) * scale[c // D]
+    return outputs
+
+
+def told(tensors, ids, segments):
+    """Logits of one sequence, in which 0 is padding."""
+
+    def apply(name, x):
+        return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+
+    def layer_norm(name, x):
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPSILON)
+        return scaled * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+    gelu = np.vectorize(lambda each: each * (1 + math.erf(each / math.sqrt(2))) / 2)
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    x = words[ids] + tensors["bert.embeddings.token_type_embeddings.weight"][segments]
+    if "bert.embeddings.position_embeddings.weight" in tensors:
+        x = x + tensors["bert.embeddings.position_embeddings.weight"][: len(ids)]
+    x = apply("bert.embeddings_project", layer_norm("bert.embeddings.LayerNorm", x))
+    for i in range(LAYERS):
+        layer = f"bert.encoder.layer.{i}"
+        attended = attend(x, tensors, f"{layer}.attention.self", ids > 0)
+        x = layer_norm(f"{layer}.attention.output.LayerNorm", x + apply(f"{layer}.attention.output.dense", attended))
+        hidden = gelu(apply(f"{layer}.intermediate.dense", x))
+        x = layer_norm(f"{layer}.output.LayerNorm", x + apply(f"{layer}.output.dense", hidden))
+    x = layer_norm("cls.predictions.transform.LayerNorm", gelu(apply("cls.predictions.transform.dense", x)))
+    return x @ words.T + tensors["cls.predictions.bias"]
+
+
+def read(folder, tensors, kernel, **config):
+    safetensors.save_file(tensors, folder / "model.safetensors")
+    about = CONFIG | {"attention_kernel": kernel, "remove_position_embeddings": True} | config
+    (folder / "config.json").write_text(json.dumps(about))
+    return convert.bert(folder)
+
+
+@pytest.mark.parametrize("kernel, positions", [(ALL, False), ("qk_convfixed_convq 2", False), ("convfixed_qk 1", True)])
+def test_logits_are_those_of_the_formulas(tmp_path, float64, kernel, positions):
+    tensors = state(kernel, positions)
+    encoder, params = read(tmp_path, tensors, kernel, remove_position_embeddings=not positions)
+    ids, segments = np.array([[3, 1, 6, 2, 5], [4, 4, 2, 0, 0]]), np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
+    params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), params)
+    model, fields = MaskedLanguageModel(encoder), {"segments": jnp.asarray(segments), "key_mask": jnp.asarray(ids > 0)}
+    logits = jax.jit(lambda ids: model.apply({"params": params}, ids, **fields))(jnp.asarray(ids))
+    single = {name: np.float64(np.float32(each)) for name, each in tensors.items()}  # as parameters are read
+    expected = [told(single, *each) for each in zip(ids, segments, strict=True)]
+    # A kernel times its scalar is rounded to float32.
+    np.testing.assert_allclose(np.asarray(logits)[ids > 0], np.stack(expected)[ids > 0], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"attention_kernel": "convbert"}, 'attention_kernel="convbert": expected "qk", with convfixed'),
+        ({"attention_kernel": "convfixed 1"}, 'attention_kernel="convfixed 1": expected "qk"'),
+        ({"qk": "convolution_depth 4 1"}, "qk='convolution_depth 4 1': expected 'linear'"),
+        ({"attention_kernel": "qk_convq 1"}, r"self.convfixed_param \(1, 2, 1, 3\) has no place here"),
+    ],
+)
+def test_what_does_not_fit(tmp_path, unchecked, config, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, state("qk_convfixed_convq 1"), "qk_convfixed_convq 1", **config)
+
+
+def test_what_is_left_out(tmp_path, caplog):
+    read(tmp_path, state("qk_convfixed 1"), "qk_convfixed 1")
+    assert "self.relative_positions_mat (1, 1, 6, 6)" in caplog.text
