@@ -13,7 +13,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.gpu.skew import barrier
-from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup
+from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,9 @@ class MmaWarpgroup(Warpgroup):
             barrier()  # every thread has waited for its part
 
     def store_part(self, page: Any, x: Array) -> None:
-        """As in `Warpgroup`; no other unit reads it. An assignment would first load what was there."""
+        """As in `Warpgroup`; no other unit reads it."""
         barrier()
-        plgpu.store(page, x, optimized=False)
+        store(page, x)
         barrier()
 
     def product(

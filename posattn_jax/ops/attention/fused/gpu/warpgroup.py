@@ -117,7 +117,7 @@ class Warpgroup:
 
     def store_part(self, page: Any, x: Array) -> None:
         """Stores what can be an operand from then on."""
-        page[...] = x
+        store(page, x)
         plgpu.commit_smem()
 
     def barriers(self, copies: int) -> dict[str, Any]:
@@ -188,6 +188,14 @@ def _load(ref: Any, layout: Any) -> Array:
     """jax 0.10 requires an index beside the reference, which has one already; 0.12 refuses it."""
     required = [x for x in inspect.signature(plgpu.load).parameters.values() if x.default is x.empty]
     return plgpu.load(ref, *[None] * (len(required) - 1), layout=layout, optimized=False)
+
+
+def store(ref: Any, x: Array) -> None:
+    """As an assignment, which as of jax 0.12 also loads what was there."""
+    if hasattr(plgpu, "store"):
+        plgpu.store(ref, x, optimized=False)
+    else:
+        ref[...] = x
 
 
 def swizzle_of(*widths: int) -> int:
