@@ -1,17 +1,22 @@
 """Cutting a grid into blocks of 64 positions, for the kernels of layout "fused" on a GPU.
 
-A block is `tile` positions of the grid: a run along the last axis, or several rows of a short one. Position m of a
-block lies at the coordinates m_k in it; key j of a block that is `step` blocks away from that of query i is at
+A block is `tile` positions of the grid: a run along the last axis, or several pieces of rows. Position m of a block
+lies at the coordinates m_k in it; key j of a block that is `step` blocks away from that of query i is at
 
   offset_k = step_k tile_k + j_k - i_k
 
-Every pair of blocks so many steps apart needs the same encodings: the band of the W = prod(2 tile_k - 1) offsets of
-these. Encoding number code(j) - code(i) + centre of a band, with code(m) = sum_k m_k stride_k, belongs to i and j.
+Every pair of blocks so many steps apart needs the same encodings: the band of the offsets of these, 2 tile_k - 1 along
+a dimension, and one more along the last; j_k - i_k + tile_k - 1 is the coordinate in a band of what i and j meet.
+
+Of a band a query meets tile_k offsets alone along each dimension. What it makes of the encodings is kept in a row that
+has places for these, and along the last dimension for all.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +25,10 @@ from posattn_jax.axes import Array, Sizes
 
 # Positions of a block: the rows of the smallest matrix product of a warpgroup.
 BLOCK = 64
+# Positions of a tile along the last dimension, at least: 8 encodings in a row differ in their last coordinate alone.
+LEAST_ROW = 4
+# About the instructions of the forward kernel for a pair of blocks, and beside that for each page of a band.
+PAIR_COST, CHUNK_COST = 500, 55
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,25 +59,20 @@ class Blocks:
 
     @functools.cached_property
     def band(self) -> Sizes:
-        """The offsets between the positions of two blocks, in each dimension."""
-        return tuple(2 * t - 1 for t in self.tile)
+        """The encodings of two blocks, in each dimension: of the last one in vain, which makes it a power of two."""
+        return (*(2 * t - 1 for t in self.tile[:-1]), 2 * self.tile[-1])
+
+    @functools.cached_property
+    def row(self) -> Sizes:
+        """The places in a query's row, in each dimension."""
+        return (*self.tile[:-1], self.band[-1])
 
     @property
     def chunks(self) -> int:
         """The pages of 64 encodings that hold a band."""
         return -(-math.prod(self.band) // BLOCK)
 
-    @functools.cached_property
-    def strides(self) -> Sizes:
-        """What one position along each dimension adds to the code."""
-        return tuple(math.prod(self.band[k + 1 :]) for k in range(len(self.band)))
-
-    @property
-    def centre(self) -> int:
-        """The encoding of a band that position 0 of one block and position 0 of another meet."""
-        return sum((t - 1) * stride for t, stride in zip(self.tile, self.strides, strict=True))
-
-    def coordinates(self, position):
+    def coordinates(self, position: Any) -> list[Any]:
         """Where a position of a block, or several, lies in it: one a dimension."""
         where = []
         for t in reversed(self.tile):
@@ -76,13 +80,27 @@ class Blocks:
             position = position >> (t.bit_length() - 1)
         return where[::-1]
 
-    def code(self, position):
-        """As in the module's docstring."""
-        return sum(m * stride for m, stride in zip(self.coordinates(position), self.strides, strict=True))
+    def place(self, query: Any, key: Any) -> Any:
+        """Where in a query's row is what it makes of the encoding that it and a key meet."""
+        i, j = self.coordinates(query), self.coordinates(key)
+        where = [*j[:-1], j[-1] - i[-1] + (self.tile[-1] - 1)]
+        return sum(x * stride for x, stride in zip(where, _strides(self.row), strict=True))
 
-    def address(self, query, key):
-        """The encoding of a band that a query and a key of two blocks meet."""
-        return self.code(key) - self.code(query) + self.centre
+    def place_of(self, query: Any, number: Any) -> tuple[Any, list[tuple[Any, int]]]:
+        """Where in a query's row is what it makes of encoding `number` of a band, if 0 <= s < t for all pairs (s, t).
+
+        Otherwise no key is there.
+        """
+        place = number & (self.band[-1] - 1)
+        number = number >> (self.band[-1].bit_length() - 1)
+        met = []
+        dims = list(zip(self.coordinates(query), self.tile, self.band, _strides(self.row), strict=True))
+        for k, (i, t, size, stride) in reversed(list(enumerate(dims[:-1]))):
+            step = (number % size if k else number) + i - (t - 1)  # of the first, the last page may have more
+            number = number // size
+            met.append((step, t))
+            place = place + step * stride
+        return place, met
 
     def pages(self, x: Array) -> Array:
         """[b h *S d] -> [b * h * blocks, 64, d], with 0 off the grid."""
@@ -103,7 +121,7 @@ class Blocks:
         """[*R h d] -> [h * prod(steps) * chunks, 64, d]: the band of every step between blocks."""
         x = jnp.moveaxis(encoding, -2, 0)
         for axis, (n, t, size) in enumerate(zip(self.counts, self.tile, self.grid_shape, strict=True)):
-            x = _bands_along(x, 1 + 2 * axis, n, t, size)  # [h, (steps, band), ..., R, ..., d]
+            x = _bands_along(x, 1 + 2 * axis, n, t, size, self.band[axis])  # [h, (steps, band), ..., R, ..., d]
         p = len(self.tile)
         x = x.transpose(0, *range(1, 1 + 2 * p, 2), *range(2, 2 + 2 * p, 2), 1 + 2 * p)
         h, d = x.shape[0], x.shape[-1]
@@ -112,21 +130,39 @@ class Blocks:
         return x.reshape(-1, BLOCK, d)
 
 
-def _bands_along(x: Array, axis: int, n: int, t: int, size: int) -> Array:
-    """2 size - 1 offsets along an axis -> [..., 2 n - 1 steps, 2 t - 1 offsets, ...]."""
+def _strides(sizes: Sizes) -> Sizes:
+    """Row-major."""
+    return tuple(math.prod(sizes[k + 1 :]) for k in range(len(sizes)))
+
+
+def _bands_along(x: Array, axis: int, n: int, t: int, size: int, band: int) -> Array:
+    """2 size - 1 offsets along an axis -> [..., 2 n - 1 steps, `band` offsets, ...]."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     padding = [(0, 0)] * x.ndim
     padding[axis] = (n * t - size, n * t - size + 1)
     x = jnp.pad(x, padding).reshape(*before, 2 * n, t, *after)
     first, second = (x[(slice(None),) * axis + (slice(k, 2 * n - 1 + k),)] for k in (0, 1))
-    return jnp.concatenate([first, second], axis + 1)[(slice(None),) * (axis + 1) + (slice(2 * t - 1),)]
+    return jnp.concatenate([first, second], axis + 1)[(slice(None),) * (axis + 1) + (slice(band),)]
 
 
-def tiles(grid_shape: Sizes) -> list[Sizes]:
-    """The tiles to choose from, the one that wastes least first: rows alone have the smallest bands."""
-    rows = (*(1 for _ in grid_shape[1:]), BLOCK)
-    width = min(BLOCK, 1 << (grid_shape[-1] - 1).bit_length())
-    if len(grid_shape) == 1 or width == BLOCK:
-        return [rows]
-    width = max(width, 4)  # bands of tiles narrower than that hold no more, but of fewer offsets of the grid
-    return [(*(1 for _ in grid_shape[2:]), BLOCK // width, width), rows]
+def tiles(grid_shape: Sizes, half: Sizes) -> list[Sizes]:
+    """The tiles to choose from, the one that is expected to take least time for these half-spans first."""
+    shapes = [
+        tile
+        for tile in itertools.product(*[[1 << bit for bit in range(BLOCK.bit_length())]] * len(grid_shape))
+        if math.prod(tile) == BLOCK and tile[-1] >= LEAST_ROW
+    ]
+    return sorted(shapes, key=lambda tile: cost(Blocks(grid_shape, tile), half))
+
+
+def cost(blocks: Blocks, half: Sizes) -> int:
+    """Expected time, in instructions of the forward kernel."""
+    return pairs(blocks, half) * (PAIR_COST + CHUNK_COST * blocks.chunks)
+
+
+def pairs(blocks: Blocks, half: Sizes) -> int:
+    """Pairs of blocks that meet within half-spans."""
+    return math.prod(
+        sum(min(y * t + t - 1 + reach, size - 1) // t - max(y * t - reach, 0) // t + 1 for y in range(n))
+        for n, t, reach, size in zip(blocks.counts, blocks.tile, half, blocks.grid_shape, strict=True)
+    )

@@ -1,6 +1,6 @@
 """Layout "fused": one kernel a pass, with the loop over the span inside, for the platform that programs run on.
 
-`gpu` for NVIDIA's Hopper, `tpu` for TPUs. There is none for other platforms, CPUs among them: they are
+`gpu` for NVIDIA's Ampere and newer, `tpu` for TPUs. There is none for other platforms, CPUs among them: they are
 refused.
 """
 
@@ -15,13 +15,28 @@ from posattn_jax.ops.attention.problem import Problem
 
 
 # Pallas is imported where it is needed: it takes a while, and is the part of jax that changes most.
-def _for_gpu(problem: Problem) -> Loop:
-    if jax.__version_info__ < GPU_NEEDS:
-        needed = ".".join(map(str, GPU_NEEDS))
-        raise ValueError(f'implementation="fused" on a GPU needs jax {needed} or newer: {jax.__version__} is installed')
+def for_gpu(problem: Problem, capability: str | None = None) -> Loop:
+    """The kernels for a GPU of this compute capability, by default that of the device at hand.
+
+    Raises:
+      ValueError: there are none, or jax is too old for them, or what the kernels do not support.
+    """
+    if capability is None:
+        capability = getattr(get_default_device(), "compute_capability", HOPPER)
+    major = capability.partition(".")[0]
+    if not major.isdigit() or int(major) < 8:  # AMD's are called such as gfx942
+        raise ValueError(
+            f'implementation="fused" has no kernel for compute capability {capability}: expected 8.0 or newer'
+        )
+    needed = GPU_NEEDS if capability == HOPPER else MMA_NEEDS
+    if jax.__version_info__ < needed:
+        raise ValueError(
+            f'implementation="fused" on a GPU of compute capability {capability} needs jax '
+            f"{'.'.join(map(str, needed))} or newer: {jax.__version__} is installed"
+        )
     from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
 
-    return FusedGpu(problem)
+    return FusedGpu(problem, capability)
 
 
 def _for_tpu(problem: Problem) -> Loop:
@@ -30,11 +45,11 @@ def _for_tpu(problem: Problem) -> Loop:
     return FusedTpu(problem)
 
 
-KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": _for_gpu, "tpu": _for_tpu}
-# The jax whose Mosaic GPU the kernels for GPUs are written for; those for TPUs take any.
-GPU_NEEDS = (0, 10, 2)
-# Of Hopper, whose matrix products the kernels are made of; later GPUs no longer have these.
-COMPUTE_CAPABILITY = "9.0"
+KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": for_gpu, "tpu": _for_tpu}
+# The compute capability whose `wgmma` no later GPU has; all from Ampere on have `mma`.
+HOPPER = "9.0"
+# The jax whose Mosaic GPU knows these two; kernels for TPUs take any.
+GPU_NEEDS, MMA_NEEDS = (0, 10, 2), (0, 12)
 
 
 def fused_attention(problem: Problem) -> tuple[Query, None]:
@@ -49,10 +64,5 @@ def fused_attention(problem: Problem) -> tuple[Query, None]:
         allowed = ", ".join(sorted(KERNELS))
         raise ValueError(
             f'implementation="fused" has no kernel for platform "{device.platform}": expected one of {allowed}'
-        )
-    capability = getattr(device, "compute_capability", COMPUTE_CAPABILITY)
-    if capability != COMPUTE_CAPABILITY:
-        raise ValueError(
-            f'implementation="fused" has no kernel for compute capability {capability}: expected {COMPUTE_CAPABILITY}'
         )
     return attend(problem, [KERNELS[device.platform](problem)])[0], None

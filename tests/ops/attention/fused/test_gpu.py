@@ -12,17 +12,19 @@ from jax import export
 
 from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.fused import layout as fused
-from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks, tiles
+from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks, pairs, tiles
 from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
+from posattn_jax.ops.attention.fused.gpu.pair import SharedMemory
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.slow import slow
 
 pytestmark = pytest.mark.skipif(jax.__version_info__ < fused.GPU_NEEDS, reason="the kernels need a newer jax")
 
 
-@pytest.fixture
-def interpreted(monkeypatch):
-    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(FusedGpu, interpret=True))
+@pytest.fixture(params=[fused.HOPPER, slow("8.0")])
+def interpreted(request, monkeypatch):
+    """By `wgmma`, and by `mma`."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(FusedGpu, capability=request.param, interpret=True))
 
 
 @pytest.fixture
@@ -97,10 +99,23 @@ def test_full_covariance(interpreted, float64, grid_shape):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "grid_shape, tile",
+    [((9, 11), (1, 64)), ((9, 11), (8, 8)), ((9, 11), (16, 4)), ((3, 5, 9), (2, 4, 8)), ((3, 5, 5), (4, 4, 4))],
+    ids=str,
+)
+def test_every_tile(interpreted, float64, monkeypatch, grid_shape, tile):
+    """Spans that end in a block, and one wider than the grid."""
+    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.layout.tiles", lambda grid_shape, half: [tile])
+    inputs = make_inputs(grid_shape, batch=1, per_head=True)
+    inputs["sigma"][0] = 2.0
+    TestFusedGpu().check_against_oracle(inputs, grid_shape, is_causal=True)
+
+
+@pytest.mark.slow
 def test_encodings_in_several_kernels(interpreted, float64, monkeypatch):
-    """A band that does not fit registers at once, and operands that take turns in shared memory."""
-    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.backward.ACCUMULATORS", 1)
-    monkeypatch.setattr("posattn_jax.ops.attention.fused.gpu.layout.SHARED_BYTES", 55_000)
+    """Sums that do not fit shared memory at once, and operands that take turns there."""
+    monkeypatch.setattr(FusedGpu, "shared_bytes", 160 * 1024)
     inputs = make_inputs((5, 7), batch=1)
     TestFusedGpu().check_against_oracle(inputs, (5, 7))
 
@@ -167,13 +182,23 @@ def test_lowers_for_a_gpu(lowered, grid_shape, head_dim, dtype, beta):
     assert "stablehlo.while" not in text  # the loops are inside
 
 
+def test_a_copy_that_nothing_waits_for_is_told(lowered, monkeypatch):
+    """While a kernel is traced: its next wait would be for that copy."""
+    monkeypatch.setattr(SharedMemory, "need", lambda self, name: self.scratch[self._slot(name)])
+    with pytest.raises(AssertionError, match="nothing has waited for: content_query, position_query"):
+        jax.eval_shape(
+            lambda x: relative_attention(**x, grid_shape=(9,), implementation="fused"),
+            make_traced((9,), 8, jnp.float32),
+        )
+
+
 @pytest.mark.parametrize("grid_shape", [(1,), (70,), (3, 5), (20, 12), (5, 40), (2, 3, 70), (4, 3, 2)], ids=str)
 def test_blocks_hold_the_grid_and_their_windows_the_encodings(grid_shape):
-    """Pages are undone by `grid`, and i and j of two blocks meet the encoding of their offset."""
+    """Pages are undone by `grid`; i and j of two blocks meet the encoding of their offset, and it has a place."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(2, 3, *grid_shape, 2)).astype(np.float32)
     encoding = rng.normal(size=(*(2 * size - 1 for size in grid_shape), 3, 2)).astype(np.float32)
-    for tile in tiles(grid_shape):
+    for tile in tiles(grid_shape, (1,) * len(grid_shape))[:3]:
         blocks = Blocks(grid_shape, tile)
         assert math.prod(tile) == BLOCK
         pages = jax.jit(blocks.pages)(features)
@@ -184,8 +209,30 @@ def test_blocks_hold_the_grid_and_their_windows_the_encodings(grid_shape):
             query, key = (np.array([rng.integers(size) for size in grid_shape]) for _ in range(2))
             step = key // tile - query // tile + np.array(blocks.counts) - 1
             i, j = (int(np.ravel_multi_index(where % tile, tile)) for where in (query, key))
-            met = bands[(slice(None), *step, blocks.address(i, j))]
+            place, conditions = blocks.place_of(i, np.arange(blocks.chunks * BLOCK))
+            held = np.flatnonzero(
+                functools.reduce(np.logical_and, [(s >= 0) & (s < t) for s, t in conditions], place >= 0)
+            )
+            assert len(set(place[held])) == len(held) == math.prod(blocks.row)
+            (number,) = held[place[held] == blocks.place(i, j)]
+            met = bands[(slice(None), *step, number)]
             np.testing.assert_array_equal(met, encoding[tuple(key - query + np.array(grid_shape) - 1)])
+
+
+@pytest.mark.parametrize(
+    "grid_shape, half, tile", [((64, 64), (8, 8), (8, 8)), ((64, 64), (0, 40), (1, 64)), ((500,), (9,), (64,))], ids=str
+)
+def test_the_tile_follows_the_span(grid_shape, half, tile):
+    assert tiles(grid_shape, half)[0] == tile
+    blocks = Blocks(grid_shape, tile)
+    positions = np.stack(np.meshgrid(*map(np.arange, grid_shape), indexing="ij"), -1).reshape(-1, len(grid_shape))
+    number = np.ravel_multi_index((positions // tile).T, blocks.counts)
+    met = np.zeros((blocks.count, blocks.count), bool)
+    for offset in np.ndindex(*(2 * reach + 1 for reach in half)):
+        others = positions + np.array(offset) - half
+        inside = np.all((others >= 0) & (others < grid_shape), 1)
+        met[number[inside], np.ravel_multi_index((others[inside] // tile).T, blocks.counts)] = True
+    assert pairs(blocks, half) == met.sum()
 
 
 def test_what_there_is_no_kernel_for_is_refused(lowered, monkeypatch, float64):
@@ -193,13 +240,14 @@ def test_what_there_is_no_kernel_for_is_refused(lowered, monkeypatch, float64):
     with pytest.raises(ValueError, match='implementation="fused" does not support float64 on a GPU'):
         relative_attention(**inputs, grid_shape=(4,), implementation="fused")
     wide = make_traced((4,), 512, jnp.float32)
-    with pytest.raises(ValueError, match="no room for head_dim=512: expected at most 128"):
+    with pytest.raises(ValueError, match="no room for head_dim=512 in 223 KiB of shared memory"):
         jax.eval_shape(lambda x: relative_attention(**x, grid_shape=(4,), implementation="fused"), wide)
-    ampere = types.SimpleNamespace(platform="gpu", compute_capability="8.0")
-    with monkeypatch.context() as context:
-        context.setattr(jax, "devices", lambda: [ampere])
-        with pytest.raises(ValueError, match="no kernel for compute capability 8.0: expected 9.0"):
-            relative_attention(**inputs, grid_shape=(4,), implementation="fused")
+    for capability in ("7.5", "gfx942"):
+        device = types.SimpleNamespace(platform="gpu", compute_capability=capability)
+        with monkeypatch.context() as context:
+            context.setattr(fused, "get_default_device", lambda device=device: device)
+            with pytest.raises(ValueError, match=f"no kernel for compute capability {capability}: expected 8.0 or new"):
+                relative_attention(**inputs, grid_shape=(4,), implementation="fused")
     monkeypatch.delitem(fused.KERNELS, "cpu")
     with pytest.raises(ValueError, match='implementation="fused" has no kernel for platform "cpu"'):
         relative_attention(**inputs, grid_shape=(4,), implementation="fused")

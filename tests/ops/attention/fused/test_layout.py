@@ -1,6 +1,7 @@
 """What the fused kernels share."""
 
 import ast
+import functools
 import pathlib
 
 import jax.numpy as jnp
@@ -28,11 +29,13 @@ def test_kernels_alone_import_pallas():
     assert all(path.is_relative_to(package / "ops" / "attention" / "fused") for path in users - {yardstick})
 
 
-def test_a_jax_that_is_too_old_is_refused(monkeypatch):
+@pytest.mark.parametrize("capability, needs", [(layout.HOPPER, "GPU_NEEDS"), ("8.9", "MMA_NEEDS")])
+def test_a_jax_that_is_too_old_is_refused(monkeypatch, capability, needs):
     x = jnp.ones((1, 4, 2, 8))
-    monkeypatch.setattr(layout, "GPU_NEEDS", (99, 1))
-    monkeypatch.setitem(layout.KERNELS, "cpu", layout.KERNELS["gpu"])
-    with pytest.raises(ValueError, match=r"on a GPU needs jax 99.1 or newer: \d+\.\d+[.\d]* is installed$"):
+    monkeypatch.setattr(layout, needs, (99, 1))
+    monkeypatch.setitem(layout.KERNELS, "cpu", functools.partial(layout.for_gpu, capability=capability))
+    told = rf"on a GPU of compute capability {capability} needs jax 99.1 or newer: \d+\.\d+[.\d]* is installed$"
+    with pytest.raises(ValueError, match=told):
         relative_attention(x, x, x, grid_shape=(4,), implementation="fused")
 
 

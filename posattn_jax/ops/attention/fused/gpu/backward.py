@@ -4,7 +4,7 @@ dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dter
 
 A kernel a block of queries makes the cotangents of queries, and of the coefficients of ln G: sums over its own pairs. A
 kernel a block of keys makes those of keys and values. A kernel a step between blocks makes that of its band of
-encodings; the batch is shared out where that makes few programs, and a band where it would not fit registers.
+encodings; its pairs are shared out where that makes few programs, and a band where it would not fit shared memory.
 """
 
 import math
@@ -15,8 +15,8 @@ from jax import lax
 
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.blocks import BLOCK
+from posattn_jax.ops.attention.fused.gpu.entries import PAIR
 from posattn_jax.ops.attention.fused.gpu.pair import (
-    PAIR,
     Logits,
     Operands,
     Plan,
@@ -33,8 +33,6 @@ from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
 # Programs that keep a GPU busy.
 ENOUGH_PROGRAMS = 1024
-# Accumulators of a program that registers hold: 128 of the 255 that a thread has.
-ACCUMULATORS = 128 * 128
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -50,18 +48,25 @@ def backward_operands(plan: Plan) -> list[Operands]:
         Operands(names, turns={"value": "key"}, stages=False),
         Operands(names, turns={"content_query": "query", "position_query": "query", "cotangent": "query"}, stages=True),
     ]
-    if plan.encodings:
-        kernels.append(Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True))
-    return kernels
+    return [*kernels, encoding_operands(plan, 1)] if plan.encodings else kernels
 
 
-def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, page: Array) -> tuple[Array, Array]:
-    """A and dL of a pair of blocks, [64 64], from its logits; `page` is that of the queries."""
+def encoding_operands(plan: Plan, totals: int) -> Operands:
+    """The same, of a kernel that makes the cotangents of so many chunks of a band."""
+    names = tuple(plan.present("content_query", "position_query", "cotangent", "key", "value"))
+    return Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True, totals=totals)
+
+
+def statistics_of(plan: Plan, memory: SharedMemory, page: Array) -> list[Array]:
+    """The largest logit, 1 / total and dO . O of a block of queries, [64] each."""
+    return [plan.warpgroup.load(memory.refs[name], page, 0) for name in ("largest", "inverse", "removed")]
+
+
+def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, statistics: list[Array]) -> tuple[Array, Array]:
+    """A and dL of a pair of blocks, [64 64], from its logits."""
     warpgroup = plan.warpgroup
-    largest, inverse, removed = (
-        warpgroup.spread(warpgroup.load(memory.refs[name], page, 0), PAIR) for name in ("largest", "inverse", "removed")
-    )
-    weights = jnp.exp(pair.logits - largest) * inverse
+    largest, inverse, removed = (warpgroup.spread(x, PAIR) for x in statistics)
+    weights = jnp.exp2(pair.logits - largest) * inverse
     d_weights = warpgroup.product(memory.need("cotangent"), memory.need("value"), transpose_b=True)
     return weights, weights * (d_weights - removed)
 
@@ -76,6 +81,7 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         home, skew = begin(plan, memory, program, own), memory.scratch.get("skew")
+        statistics = statistics_of(plan, memory, program)
 
         def iteration(key, carry):
             d_queries, d_coefficients = dict(carry[0]), list(carry[1])
@@ -84,25 +90,24 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             memory.fetch(pages | {name: page for name in ("key", "value") if name in plan.widths})
             addend = addend_of(plan, memory.refs, home.example, key)
             pair = logits_of(plan, memory, home.span, home.block, key, addend)
-            _, d_logits = weights_of(plan, memory, pair, program)
+            _, d_logits = weights_of(plan, memory, pair, statistics)
             d_terms = d_logits * pair.factor
-            if num_coefficients:
-                d_log = d_logits * pair.logits if plan.multiply else d_logits
-                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, pair.products, strict=True)]
             if "key" in plan.widths:
                 d = d_queries["content_query"]
                 d_queries["content_query"] = warpgroup.product(d_terms, memory.need("key"), add_to=d)
+            if num_coefficients:
+                d_log = d_logits * pair.logits if plan.multiply else d_logits
+                d_coefficients = [d + (d_log * x).sum(1) for d, x in zip(d_coefficients, pair.products, strict=True)]
             if plan.encodings:
-                warpgroup.put_skewed(skew, d_terms)
-                for chunk, name in enumerate(plan.encodings):
-                    columns = warpgroup.columns(skew, chunk)
+                by_encoding = warpgroup.skew.unskewed(skew, d_terms, range(blocks.chunks))
+                for name, columns in zip(plan.encodings, by_encoding, strict=True):
                     d = d_queries["position_query"]
                     d_queries["position_query"] = warpgroup.product(columns, memory.need(name), add_to=d)
             return d_queries, d_coefficients
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in queries}
         carry = start, [warpgroup.full((BLOCK,), 0.0) for _ in range(num_coefficients)]
-        d_queries, d_coefficients = over_neighbours(plan, home.span, home.block, iteration, carry)
+        d_queries, d_coefficients = over_neighbours(memory, home.span, home.block, iteration, carry)
         for name in queries:
             outputs.pop(0)[program] = d_queries[name]
         for m, d in enumerate(d_coefficients):
@@ -134,7 +139,7 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             page = home.first_page + ravel(query, blocks.counts)
             memory.fetch(encoding_pages(plan, home.head, query, home.block) | dict.fromkeys(queries, page))
             pair = logits_of(plan, memory, home.span, query, home.block, addend)
-            weights, d_logits = weights_of(plan, memory, pair, page)
+            weights, d_logits = weights_of(plan, memory, pair, statistics_of(plan, memory, page))
             factors = {"value": (weights, "cotangent"), "key": (d_logits * pair.factor, "content_query")}
             for name in own:
                 factor, other = factors[name]
@@ -144,7 +149,7 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
             return carry
 
         start = {name: warpgroup.full((BLOCK, plan.widths[name]), 0.0) for name in own}
-        carry = over_neighbours(plan, home.span, home.block, iteration, start)
+        carry = over_neighbours(memory, home.span, home.block, iteration, start)
         for name, output in zip(own, outputs, strict=True):
             output[program] = carry[name]
 
@@ -156,34 +161,41 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     """Of the bands of encodings."""
     width, chunks = plan.widths["encoding"], plan.blocks.chunks
-    at_once = max(1, ACCUMULATORS // (BLOCK * width))
+    at_once = max(n for n in range(1, chunks + 1) if plan.bytes(encoding_operands(plan, n)) <= plan.shared_bytes)
     parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
-    bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], 1)
+    bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], -3)
+    beyond = [(n - 1 - reach,) * 2 for n, reach in zip(plan.blocks.counts, plan.reach, strict=True)]
+    bands = jnp.pad(bands, [(0, 0), *beyond, *[(0, 0)] * 3])
     return {"encoding": bands.reshape(-1, BLOCK, width)}
 
 
 def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
-    """The cotangents of some chunks of every band: [bands, chunks, 64, d]."""
+    """The cotangents of some chunks of the bands of blocks that meet: [h, *steps, chunks, 64, d].
+
+    Few bands are shared out by pairs of blocks. Registers have no room for their sums.
+    """
     warpgroup, blocks = plan.warpgroup, plan.blocks
-    operands = backward_operands(plan)[2]
-    width, steps = plan.widths["encoding"], math.prod(blocks.steps)
-    shares = max(1, min(plan.batch, ENOUGH_PROGRAMS // (plan.heads * steps)))
+    operands = encoding_operands(plan, len(chunks))
+    width, steps = plan.widths["encoding"], [2 * reach + 1 for reach in plan.reach]
+    shares = max(1, min(plan.batch * blocks.count, ENOUGH_PROGRAMS // (plan.heads * math.prod(steps))))
     moving = [name for name in operands.names if name not in plan.encodings]
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
-        staged, skew = memory.scratch["staged"], memory.scratch["skew"]
-        share, head, step = unravel(program, (shares, plan.heads, steps))
-        step = [k - (n - 1) for k, n in zip(unravel(step, blocks.steps), blocks.counts, strict=True)]
+        staged, skew, totals = (memory.scratch[name] for name in ("staged", "skew", "totals"))
+        share, head, *step = unravel(program, (shares, plan.heads, *steps))
+        step = [k - reach for k, reach in zip(step, plan.reach, strict=True)]
         span = span_of(plan, memory.refs, head)
         # The blocks of queries that have a block of keys this step away.
         counts = [n - abs(s) for s, n in zip(step, blocks.counts, strict=True)]
         first = [jnp.maximum(-s, 0) for s in step]
-        examples = (share * plan.batch) // shares, ((share + 1) * plan.batch) // shares
         within = jnp.bool_(True)
         for s, t, half in zip(step, blocks.tile, span.half, strict=True):
             within &= abs(s) * t - (t - 1) <= half
 
-        def iteration(index, totals):
+        for n in range(len(chunks)):
+            warpgroup.put(totals, n, warpgroup.full((BLOCK, width), 0.0))
+
+        def iteration(index, carry):
             example, *where = unravel(index, (plan.batch, *counts))
             query = [low + k for low, k in zip(first, where, strict=True)]
             key = [y + s for y, s in zip(query, step, strict=True)]
@@ -192,21 +204,19 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
             pages = {name: key_page if name in ("key", "value") else query_page for name in moving}
             memory.fetch(encoding_pages(plan, head, query, key) | pages)
             pair = logits_of(plan, memory, span, query, key, addend_of(plan, memory.refs, example, key))
-            _, d_logits = weights_of(plan, memory, pair, query_page)
-            warpgroup.put_skewed(skew, d_logits * pair.factor)
-            added = []
-            for chunk, total in zip(chunks, totals, strict=True):
-                warpgroup.store(staged, warpgroup.columns(skew, chunk))
-                queries = memory.need("position_query")
-                added.append(warpgroup.product(staged, queries, transpose_a=True, add_to=total))
-            return added
+            _, d_logits = weights_of(plan, memory, pair, statistics_of(plan, memory, query_page))
+            for n, columns in enumerate(warpgroup.skew.unskewed(skew, d_logits * pair.factor, chunks)):
+                warpgroup.store(staged, columns)
+                queries, total = memory.need("position_query"), warpgroup.take(totals, n, width)
+                warpgroup.put(totals, n, warpgroup.product(staged, queries, transpose_a=True, add_to=total))
+            return carry
 
-        each = math.prod(counts[1:], start=counts[0])
-        start, stop = (jnp.where(within, example * each, 0) for example in examples)
-        totals = lax.fori_loop(start, stop, iteration, [warpgroup.full((BLOCK, width), 0.0) for _ in chunks])
-        for chunk, total in enumerate(totals):
-            outputs[0][program * len(chunks) + chunk] = total
+        pairs = jnp.where(within, plan.batch * math.prod(counts[1:], start=counts[0]), 0)
+        start, stop = (lax.div(n * pairs, jnp.int32(shares)) for n in (share, share + 1))
+        memory.loop(start, stop, iteration, ())
+        for n in range(len(chunks)):
+            outputs[0][program * len(chunks) + n] = warpgroup.take(totals, n, width)
 
-    programs = shares * plan.heads * steps
+    programs = shares * plan.heads * math.prod(steps)
     (of_shares,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
-    return of_shares.reshape(shares, plan.heads * steps, len(chunks), BLOCK, width).sum(0)
+    return of_shares.reshape(shares, plan.heads, *steps, len(chunks), BLOCK, width).sum(0)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.fused.blocks import BLOCK
+from posattn_jax.ops.attention.fused.gpu.entries import PAIR
 from posattn_jax.ops.attention.fused.gpu.pair import (
-    PAIR,
     Operands,
     Plan,
     SharedMemory,
@@ -45,8 +45,8 @@ def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
             addend = addend_of(plan, memory.refs, home.example, key)
             logits = logits_of(plan, memory, home.span, home.block, key, addend).logits
             new = jnp.maximum(largest, logits.max(1))
-            weights = jnp.exp(logits - warpgroup.spread(new, PAIR))
-            decay = jnp.exp(largest - new)
+            weights = jnp.exp2(logits - warpgroup.spread(new, PAIR))
+            decay = jnp.exp2(largest - new)
             numerator = numerator * warpgroup.spread(decay, numerator.shape)
             numerator = warpgroup.product(weights, memory.need("value"), add_to=numerator)
             return new, total * decay + weights.sum(1), numerator
@@ -56,7 +56,7 @@ def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
             warpgroup.full((BLOCK,), 0.0),
             warpgroup.full((BLOCK, width), 0.0),
         )
-        largest, total, numerator = over_neighbours(plan, home.span, home.block, iteration, start)
+        largest, total, numerator = over_neighbours(memory, home.span, home.block, iteration, start)
         inverse = 1 / jnp.where(total == 0, jnp.asarray(1, total.dtype), total)
         results = numerator * warpgroup.spread(inverse, numerator.shape), largest, inverse
         for output, value in zip(outputs, results, strict=True):

@@ -1,6 +1,6 @@
-"""The fused kernels for GPUs of NVIDIA's Hopper generation, in Pallas' Mosaic GPU.
+"""The fused kernels for NVIDIA's GPUs, in Pallas' Mosaic GPU: by `wgmma` on Hopper, by `mma` on others from Ampere on.
 
-They have been interpreted on a CPU and lowered for a GPU, and have not yet run on one.
+They have been interpreted on a CPU and compiled for GPUs, and have not yet run on one.
 
 A warpgroup takes a block of 64 queries (`fused.blocks`) and loops over the blocks of keys within its half-spans, which
 it reads at run time: one program serves every span. Content logits are (q + u) K^T, logits of positions (q + v) E^T for
@@ -9,42 +9,53 @@ in registers, softmax is accumulated. The backward pass computes the weights aga
 sigma, one for keys and values, one for the encodings. beta is one feature more of E.
 
 Products are of bfloat16 and sums of float32; float32 is split in two bfloat16 (`warpgroup`), which is nearer to
-float32 than the GPU's default for it. Head dimensions are padded to multiples of 16. Rows shorter than 64 are taken
-several a block in the last two dimensions; a grid with less than 64 positions there is padded.
+float32 than the GPU's default for it. Head dimensions are padded to multiples of 16, grids to whole blocks, whose shape
+is chosen for the span. Logits are in units of ln 2, whose exponential is an instruction.
 """
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import span
 from posattn_jax.ops.attention.fused.blocks import Blocks, tiles
 from posattn_jax.ops.attention.fused.gpu.backward import backward, backward_operands
 from posattn_jax.ops.attention.fused.gpu.forward import forward, forward_operands
+from posattn_jax.ops.attention.fused.gpu.mma import MmaWarpgroup
 from posattn_jax.ops.attention.fused.gpu.pair import Plan
 from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, padded_width, split
+from posattn_jax.ops.attention.fused.layout import HOPPER
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 
-# Shared memory of a block of threads: 227 KiB on Hopper, less what Mosaic keeps for itself.
-SHARED_BYTES = 227 * 1024 - 4096
+# Of shared memory in KiB that a block of threads may have, by compute capability, and on others; source: the CUDA C++
+# Programming Guide, "Compute Capabilities". Mosaic keeps some for itself.
+SHARED_KIB = {"8.0": 163, "8.7": 163, "9.0": 227, "10.0": 227, "10.3": 227}
+LEAST_SHARED_KIB, MOSAICS_KIB = 99, 4
+LN2 = math.log(2)
 OPERANDS = ("content_query", "position_query", "key", "value", "encoding")
 
 
 class FusedGpu(Loop):
-    """The kernels for what `problem` asks; `interpret`: on a CPU, step by step, to test them.
+    """The kernels for what `problem` asks.
+
+    Args:
+      capability: of the GPU that they are for.
+      interpret: on a CPU, step by step, to test them.
 
     Raises:
       ValueError: a `Block`, float64 that is not interpreted, or head dimensions that do not fit shared memory.
     """
 
-    def __init__(self, problem: Problem, interpret: bool = False):
+    def __init__(self, problem: Problem, capability: str = HOPPER, interpret: bool = False):
         super().__init__(problem, problem.query.shape[2])
         problem.check_local("fused")
         if problem.dtype == jnp.float64 and not interpret:
             raise ValueError('implementation="fused" does not support float64 on a GPU: expected float32 or bfloat16')
+        self.capability = capability
         self.interpret = interpret
 
     def some_forward(self, arrays):
@@ -64,7 +75,11 @@ class FusedGpu(Loop):
         vectors = {"largest": statistics[..., :1], "inverse": statistics[..., 1:], "removed": removed}
         # Off the grid the inverse is 0, and so are weights.
         inputs |= {name: plan.blocks.pages(x)[..., 0] for name, x in vectors.items()}
-        pages = backward(plan, inputs)
+        # The kernels differentiate by logits, and multiply them by what makes them units of ln 2.
+        unit = dict.fromkeys((*OPERANDS, "coefficients"), LN2) | {"value": 1.0}
+        if not self.multiply:
+            unit["coefficients"] = 1.0
+        pages = {name: unit[name] * x for name, x in backward(plan, inputs).items()}
         cotangents = {
             name: plan.blocks.grid(pages[name], b, h)[..., : arrays[name].shape[-1]]
             for name in ("content_query", "position_query", "key", "value")
@@ -85,16 +100,38 @@ class FusedGpu(Loop):
         dtype = jnp.result_type(*(arrays[name] for name in OPERANDS if name in arrays))
         return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
 
+    @property
+    def most_half(self) -> Sizes:
+        """What no half-span exceeds."""
+        return self.problem.static_half or tuple(size - 1 for size in self.problem.grid_shape)
+
+    @property
+    def expected_half(self) -> Sizes:
+        """The half-spans to choose tiles for: an eighth of the grid where they are known only at run time."""
+        return self.problem.static_half or tuple(max(1, size // 8) for size in self.problem.grid_shape)
+
     def plan(self, arrays: dict[str, Array]) -> Plan:
         """The first plan whose kernels fit shared memory."""
         for shared in (False, True):
-            for tile in tiles(self.problem.grid_shape):
+            for tile in tiles(self.problem.grid_shape, self.expected_half):
                 plan = self._plan(arrays, Blocks(self.problem.grid_shape, tile), shared)
                 operands = [forward_operands(plan), *backward_operands(plan)]
-                if max(map(plan.bytes, operands)) <= SHARED_BYTES:
+                if max(map(plan.bytes, operands)) <= plan.shared_bytes:
                     return plan
-        features = arrays["value"].shape[-1]
-        raise ValueError(f'implementation="fused" has no room for head_dim={features}: expected at most 128')
+        features, room = arrays["value"].shape[-1], self.shared_bytes // 1024
+        raise ValueError(f'implementation="fused" has no room for head_dim={features} in {room} KiB of shared memory')
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of shared memory that a kernel may have."""
+        return (SHARED_KIB.get(self.capability, LEAST_SHARED_KIB) - MOSAICS_KIB) * 1024
+
+    def warpgroup(self, blocks: Blocks, features: Any) -> Warpgroup:
+        """The steps that the kernels are made of."""
+        if self.capability == HOPPER:
+            return Warpgroup(blocks, features, self.interpret)
+        has_tma = self.interpret or int(self.capability.partition(".")[0]) >= 9
+        return MmaWarpgroup(blocks, features, self.interpret, has_tma)
 
     def _plan(self, arrays, blocks, shared):
         b, h, *_ = arrays["value"].shape
@@ -103,18 +140,23 @@ class FusedGpu(Loop):
         if shared:
             widths = dict.fromkeys(widths, max(widths.values()))
         return Plan(
-            warpgroup=Warpgroup(blocks, self.features(arrays), self.interpret),
+            warpgroup=self.warpgroup(blocks, self.features(arrays)),
             batch=b,
             heads=h,
             widths=widths | {"cotangent": widths["value"]},
-            scaling=self.problem.scaling,
+            scaling=self.problem.scaling / LN2,
             multiply=self.multiply,
             is_causal=self.problem.is_causal,
             masks_span=sigma is not None and self.problem.threshold > 0,
             exponents=() if sigma is None else tuple(span.pairs(sigma)),
             sigma_heads=1 if sigma is None else len(sigma),
             addend_batch=len(arrays["key_addend"]) if "key_addend" in arrays else 0,
+            reach=tuple(
+                min(n - 1, (half + t - 1) // t)
+                for n, half, t in zip(blocks.counts, self.most_half, blocks.tile, strict=True)
+            ),
             shared=shared,
+            shared_bytes=self.shared_bytes,
         )
 
     def inputs(self, plan: Plan, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -127,7 +169,7 @@ class FusedGpu(Loop):
             half = self.problem.half_of(sigma)
             half = jnp.where(jnp.isnan(half), 0, half)  # the query alone, whose ln G is NaN
             coefficients = self.problem.coefficients(sigma)
-        inputs = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel()}
+        inputs = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel() / LN2}
         for name in (*OPERANDS, "cotangent"):
             if name in arrays:
                 lay = plan.blocks.bands if name == "encoding" else plan.blocks.pages

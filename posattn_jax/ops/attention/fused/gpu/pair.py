@@ -10,14 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from posattn_jax.axes import Array
+from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
+from posattn_jax.ops.attention.fused.gpu.entries import PAIR
 from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, swizzle_of
-
-PAIR = (BLOCK, BLOCK)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +26,13 @@ class Operands:
       names: of the operands.
       turns: an operand that may share the page of another where memory is short.
       stages: whether there is an operand that the kernel computes.
+      totals: pages of sums over all iterations.
     """
 
     names: tuple[str, ...]
     turns: dict[str, str]
     stages: bool
+    totals: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +43,16 @@ class Plan:
       warpgroup: the steps that kernels are made of, and how the grid is cut.
       batch, heads: b and h.
       widths: features of a page, padded, of each operand that the problem has.
-      scaling: `scale`.
+      scaling: `scale`, in units of ln 2, as all logits are: exp2 is an instruction.
       multiply: whether G is multiplied with the terms, or ln G added.
       is_causal: as in `relative_attention`.
       masks_span: whether keys outside the box are not attended.
       exponents: the dimensions (i, j) of ln G = sum_m coefficient_m offset_i offset_j; none without a span.
       sigma_heads: 1 if all heads have one span, else h.
       addend_batch: the batch size of what is added to the logits of a key; 0 if nothing is.
+      reach: the most steps between two blocks that meet, in each dimension.
       shared: whether operands that are not needed at once take turns in shared memory.
+      shared_bytes: of shared memory that a kernel may have.
     """
 
     warpgroup: Warpgroup
@@ -64,11 +66,18 @@ class Plan:
     exponents: tuple[tuple[int, int], ...]
     sigma_heads: int
     addend_batch: int
+    reach: Sizes
     shared: bool
+    shared_bytes: int
 
     @property
     def blocks(self) -> Blocks:
         return self.warpgroup.blocks
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether G is a product of functions of the offset along one dimension each."""
+        return all(i == j for i, j in self.exponents)
 
     @property
     def swizzle(self) -> int:
@@ -99,13 +108,14 @@ class Plan:
         if operands.stages:
             buffers["staged"] = self.warpgroup.page(BLOCK, self.swizzle)
         if self.encodings:
-            buffers["skew"] = self.warpgroup.skew_buffer()
+            buffers["skew"] = self.warpgroup.skew.buffer
+        if operands.totals:
+            buffers["totals"] = self.warpgroup.sums(operands.totals, self.widths["encoding"])
         return buffers
 
     def bytes(self, operands: Operands) -> int:
-        """Of shared memory, on a GPU."""
-        items = {True: BLOCK * self.warpgroup.parts * 2, False: BLOCK * 4}
-        return sum(items[name != "skew"] * page.shape[-1] for name, page in self.scratch(operands).items())
+        """Of shared memory."""
+        return sum(math.prod(page.shape) * jnp.dtype(page.dtype).itemsize for page in self.scratch(operands).values())
 
 
 class SharedMemory:
@@ -123,7 +133,7 @@ class SharedMemory:
         self.scratch = scratch
         self.index: dict[str, Any] = {}
         self.holds: dict[str, str] = {}
-        self.pending: set[str] = set()
+        self.pending: list[str] = []  # in the order in which their copies were started
 
     def fetch(self, index: dict[str, Any]) -> None:
         self.index |= index
@@ -138,7 +148,8 @@ class SharedMemory:
         if self.holds.get(slot) != name:
             self._copy(name)
         if name in self.pending:
-            plgpu.barrier_wait(self._barrier(name))
+            later = len(self.pending) - 1 - self.pending.index(name)
+            self.plan.warpgroup.wait(self.scratch.get("barriers"), self.operands.names.index(name), later)
             self.pending.remove(name)
         return self.scratch[slot]
 
@@ -146,13 +157,27 @@ class SharedMemory:
         return self.plan.slot(name, self.operands.turns)
 
     def _copy(self, name):
-        source = self.refs["encoding" if name.startswith("encoding") else name]
-        plgpu.copy_gmem_to_smem(source.at[self.index[name]], self.scratch[self._slot(name)], self._barrier(name))
+        assert name not in self.pending, f"{name} is copied again, and nothing has waited for it"
+        source, which = self.refs["encoding" if name.startswith("encoding") else name], self.operands.names.index(name)
+        page = self.scratch[self._slot(name)]
+        self.plan.warpgroup.copy(source.at[self.index[name]], page, self.scratch.get("barriers"), which)
         self.holds[self._slot(name)] = name
-        self.pending.add(name)
+        self.pending.append(name)
 
-    def _barrier(self, name):
-        return self.scratch["barriers"].at[self.operands.names.index(name)]
+    def loop(self, start: Any, stop: Any, iteration: Callable, carry: Any) -> Any:
+        """carry = iteration(k, carry) for start <= k < stop; the next one must not wait for the copies of one."""
+
+        def body(index, carry):
+            carry = iteration(index, carry)
+            self.check_waited()
+            return carry
+
+        self.check_waited()
+        return lax.fori_loop(start, stop, body, carry)
+
+    def check_waited(self) -> None:
+        """An AssertionError, while a kernel is traced, for a copy that nothing has waited for."""
+        assert not self.pending, f"copied, and nothing has waited for: {', '.join(self.pending)}"
 
 
 @dataclasses.dataclass
@@ -189,10 +214,11 @@ def ravel(where: Sequence[Array], counts: Sequence[int]) -> Array:
     return index
 
 
-def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], iteration: Callable, carry: Any) -> Any:
+def over_neighbours(memory: SharedMemory, span: Span, block: Sequence[Array], iteration: Callable, carry: Any) -> Any:
     """carry = iteration(neighbour, carry) for each block that holds a position within the half-spans of a block."""
+    blocks = memory.plan.blocks
     first, counts = [], []  # in each dimension
-    for coordinate, t, half, size in zip(block, plan.blocks.tile, span.half, plan.blocks.grid_shape, strict=True):
+    for coordinate, t, half, size in zip(block, blocks.tile, span.half, blocks.grid_shape, strict=True):
         low = jnp.maximum(coordinate * t - half, 0)
         high = jnp.minimum(coordinate * t + (t - 1) + half, size - 1)
         shift = t.bit_length() - 1
@@ -202,7 +228,7 @@ def over_neighbours(plan: Plan, span: Span, block: Sequence[Array], iteration: C
     def body(index, carry):
         return iteration([low + k for low, k in zip(first, unravel(index, counts), strict=True)], carry)
 
-    return lax.fori_loop(jnp.int32(0), reduce(operator.mul, counts), body, carry)
+    return memory.loop(jnp.int32(0), reduce(operator.mul, counts), body, carry)
 
 
 @dataclasses.dataclass
@@ -210,7 +236,8 @@ class Logits:
     """The logits of a pair of blocks and their parts, each [64 64].
 
     Attributes:
-      logits: G * scale * terms, or as `span_mode` has it, far below any other where a key is not attended.
+      logits: G * scale * terms, or as `span_mode` has it, in units of ln 2, far below any other where a key is not
+        attended.
       factor: of the terms, in the logits.
       products: offset_i offset_j of each coefficient of ln G.
     """
@@ -225,36 +252,34 @@ def logits_of(plan: Plan, memory: SharedMemory, span: Span, query: Sequence[Arra
     warpgroup, blocks = plan.warpgroup, plan.blocks
     terms = None
     if plan.encodings:
-        skew = memory.scratch["skew"]
-        for chunk, name in enumerate(plan.encodings):
-            product = warpgroup.product(memory.need("position_query"), memory.need(name), transpose_b=True)
-            warpgroup.put_columns(skew, chunk, product)
-        terms = warpgroup.skewed(skew)
+        chunks = (
+            warpgroup.product(memory.need("position_query"), memory.need(name), transpose_b=True)
+            for name in plan.encodings
+        )
+        terms = warpgroup.skew.skewed(memory.scratch["skew"], chunks)
     if "key" in plan.widths:
         content = (memory.need("content_query"), memory.need("key"))
         terms = warpgroup.product(*content, transpose_b=True, add_to=terms)
     assert terms is not None, "there is nothing to attend by"
-    rows, columns = warpgroup.indices()
-    tiles = list(zip(blocks.tile, blocks.coordinates(rows), blocks.coordinates(columns), strict=True))
-    offsets = [(z - y) * t + (j - i) for (t, i, j), y, z in zip(tiles, query, key, strict=True)]
+    within, keys = warpgroup.skew.offsets()
+    offsets = [(z - y) * t + x for t, y, z, x in zip(blocks.tile, query, key, within, strict=True)]
 
-    factor = plan.scaling
     floats = [offset.astype(warpgroup.dtype) for offset in offsets]
     products = [floats[i] * floats[j] for i, j in plan.exponents]
-    if plan.exponents:
-        log_gaussian = reduce(operator.add, map(operator.mul, products, span.coefficients))
-        if plan.multiply:
-            factor = plan.scaling * jnp.exp(log_gaussian)
-        logits = factor * terms if plan.multiply else factor * terms + log_gaussian
-    else:
-        logits = factor * terms
+    logarithms = list(map(operator.mul, products, span.coefficients))
+    factor = plan.scaling
+    if plan.multiply and plan.is_separable:  # a thread has few offsets along each dimension
+        factor = reduce(operator.mul, map(jnp.exp2, logarithms), plan.scaling)
+    elif plan.multiply:
+        factor = plan.scaling * jnp.exp2(reduce(operator.add, logarithms))
+    logits = factor * terms if plan.multiply else reduce(operator.add, logarithms, factor * terms)
     masks = []
     if plan.masks_span:
         masks += [abs(offset) <= half for offset, half in zip(offsets, span.half, strict=True)]
     if plan.is_causal:
         strides = [math.prod(blocks.grid_shape[k + 1 :]) for k in range(len(offsets))]
         masks.append(reduce(operator.add, map(operator.mul, offsets, strides)) <= 0)
-    for (t, _, j), z, size in zip(tiles, key, blocks.grid_shape, strict=True):
+    for t, j, z, size in zip(blocks.tile, keys, key, blocks.grid_shape, strict=True):
         if size % t:
             masks.append(z * t + j < size)
     if masks:

@@ -24,7 +24,9 @@ def run(
 
     def kernel(*all_refs: Any, **scratch: Any) -> None:
         refs = dict(zip(inputs, all_refs, strict=False))
-        body(lax.axis_index("program"), SharedMemory(plan, operands, refs, scratch), list(all_refs[len(inputs) :]))
+        memory = SharedMemory(plan, operands, refs, scratch)
+        body(lax.axis_index("program"), memory, list(all_refs[len(inputs) :]))
+        memory.check_waited()
 
     outputs = [jax.ShapeDtypeStruct(shape, plan.warpgroup.dtype) for shape in shapes]
     scratch = plan.scratch(operands)

@@ -1,7 +1,7 @@
 """What the fused kernels let a warpgroup of a GPU do, and the same on a CPU where they are interpreted.
 
 The interpreter of Pallas knows copies, barriers, loops and loads, but neither operands of products in registers,
-transposed ones, nor code of Mosaic: these few steps are written twice here, and everything else once, in `fused_gpu_*`.
+transposed ones, nor code of Mosaic: these few steps are written twice, here and in `skew`, and everything else once.
 
 A page is 64 rows of features. What float32 holds is split into bfloat16 parts, x = high + low, in the pages of an array
 [pages, parts * 64, d]: a product of two such operands is that of high high, high low and low high, and errs by about
@@ -20,16 +20,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, memref
 
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
-
-# Beyond the encodings of a band: rows that are a multiple of 32 words apart would meet in the same banks.
-SKEW_PADDING = 8
+from posattn_jax.ops.attention.fused.gpu.skew import PADDING, Skew
 
 
 def num_parts(dtype: Any) -> int:
@@ -83,17 +78,9 @@ class Warpgroup:
             (self.parts * BLOCK, width), self.operand_dtype, transforms=() if self.interpret else transforms
         )
 
-    def skew_buffer(self) -> Any:
-        """Shared memory for what the queries of a block make of a band."""
-        return plgpu.SMEM((BLOCK, self.blocks.chunks * BLOCK + SKEW_PADDING), self.dtype)
-
-    def indices(self) -> tuple[Array, Array]:
-        """The number of the query, and of the key, in its block: [64 64]."""
-        shape = (BLOCK, BLOCK)
-        if self.interpret:
-            return lax.broadcasted_iota(jnp.int32, shape, 0), lax.broadcasted_iota(jnp.int32, shape, 1)
-        rows = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=plgpu.Layout.WGMMA)
-        return rows, plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
+    @functools.cached_property
+    def skew(self) -> Skew:
+        return Skew(self.blocks, self.dtype, self.interpret)
 
     def full(self, shape: tuple[int, ...], value: float) -> Array:
         """A constant, of queries [64] or of rows [64 d]."""
@@ -123,9 +110,40 @@ class Warpgroup:
     def store(self, ref: Any, x: Array) -> None:
         """An operand [64 n] into shared memory."""
         for part, value in enumerate(self.split(x)):
-            ref[pl.ds(part * BLOCK, BLOCK)] = value
-        if not self.interpret:
-            plgpu.commit_smem()
+            if self.interpret:
+                ref[pl.ds(part * BLOCK, BLOCK)] = value
+            else:
+                self.store_part(ref.at[pl.ds(part * BLOCK, BLOCK)], value)
+
+    def store_part(self, page: Any, x: Array) -> None:
+        """Stores what can be an operand from then on."""
+        store(page, x)
+        plgpu.commit_smem()
+
+    def barriers(self, copies: int) -> dict[str, Any]:
+        """What tells that copies have arrived, by the name of their scratch memory."""
+        return {"barriers": plgpu.Barrier(num_barriers=copies)}
+
+    def copy(self, source: Any, page: Any, barriers: Any, which: int) -> None:
+        """Starts a copy to shared memory, when all threads have read what was there."""
+        plgpu.copy_gmem_to_smem(source, page, barriers.at[which])
+
+    def wait(self, barriers: Any, which: int, later: int) -> None:
+        """Waits for a copy; `later`: how many that were started after it need not have arrived."""
+        plgpu.barrier_wait(barriers.at[which])
+
+    def sums(self, rows: int, width: int) -> Any:
+        """Shared memory for sums [rows, 64, width], of rows that begin in different banks."""
+        return plgpu.SMEM((rows, BLOCK, width + PADDING), self.dtype)
+
+    def put(self, sums: Any, row: Any, x: Array) -> None:
+        """x [64 d] into `sums`."""
+        sums[row, :, pl.ds(0, x.shape[-1])] = x
+
+    def take(self, sums: Any, row: Any, width: int) -> Array:
+        """The inverse of `put`."""
+        index = (row, slice(None), pl.ds(0, width))
+        return sums[index] if self.interpret else _load(sums.at[index], plgpu.Layout.WGMMA)
 
     def product(
         self, a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, add_to: Array | None = None
@@ -165,48 +183,6 @@ class Warpgroup:
     def _parts(self, page: Any) -> list[Any]:
         return [page.at[pl.ds(part * BLOCK, BLOCK)] for part in range(self.parts)]
 
-    def put_columns(self, buffer: Any, chunk: int, x: Array) -> None:
-        """What queries make of 64 encodings of a band."""
-        buffer[:, pl.ds(chunk * BLOCK, BLOCK)] = x
-
-    def columns(self, buffer: Any, chunk: int) -> Array:
-        """The inverse of `put_columns`."""
-        index = (slice(None), pl.ds(chunk * BLOCK, BLOCK))
-        return buffer[index] if self.interpret else _load(buffer.at[index], plgpu.Layout.WGMMA)
-
-    def skewed(self, buffer: Any) -> Array:
-        """From what queries make of a band, [64 W], to what they make of keys: [64 64]."""
-        if self.interpret:
-            return jnp.take_along_axis(buffer[...], self.blocks.address(*self.indices()), 1)
-
-        shape = (BLOCK, BLOCK)
-        entries = plgpu.ShapeDtypeStruct(shape, self.dtype, layout=plgpu.Layout.WGMMA)
-
-        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=entries)
-        def read(_, buffer):
-            return mgpu.FragmentedArray.build(
-                shape, mgpu.WGMMA_LAYOUT, lambda i, j: memref.load(buffer, [i, _address(self.blocks, i, j)])
-            )
-
-        return read(buffer)
-
-    def put_skewed(self, buffer: Any, x: Array) -> None:
-        """The transposed of `skewed`: `buffer` holds 0 where no key is."""
-        if self.interpret:
-            rows, columns = self.indices()
-            buffer[...] = jnp.zeros(buffer.shape, self.dtype).at[rows, self.blocks.address(rows, columns)].set(x)
-            return
-        for chunk in range(self.blocks.chunks):
-            self.put_columns(buffer, chunk, self.full((BLOCK, BLOCK), 0.0))
-
-        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA))
-        def write(_, buffer, x):
-            mgpu.warpgroup_barrier()
-            x.foreach(lambda value, at: memref.store(value, buffer, [at[0], _address(self.blocks, *at)]))
-            mgpu.warpgroup_barrier()
-
-        write(buffer, x)
-
 
 def _load(ref: Any, layout: Any) -> Array:
     """jax 0.10 requires an index beside the reference, which has one already; 0.12 refuses it."""
@@ -214,19 +190,12 @@ def _load(ref: Any, layout: Any) -> Array:
     return plgpu.load(ref, *[None] * (len(required) - 1), layout=layout, optimized=False)
 
 
-def _address(blocks: Blocks, i: ir.Value, j: ir.Value) -> ir.Value:
-    """As `Blocks.address`, in the compiler's terms."""
-    index = ir.IndexType.get()
-
-    def code(position):
-        total = mgpu.c(0, index)
-        for t, stride in zip(reversed(blocks.tile), reversed(blocks.strides), strict=True):
-            digit = arith.andi(position, mgpu.c(t - 1, index))
-            total = arith.addi(total, arith.muli(digit, mgpu.c(stride, index)))
-            position = arith.shrui(position, mgpu.c(t.bit_length() - 1, index))
-        return total
-
-    return arith.addi(arith.subi(code(j), code(i)), mgpu.c(blocks.centre, index))
+def store(ref: Any, x: Array) -> None:
+    """As an assignment, which as of jax 0.12 also loads what was there."""
+    if hasattr(plgpu, "store"):
+        plgpu.store(ref, x, optimized=False)
+    else:
+        ref[...] = x
 
 
 def swizzle_of(*widths: int) -> int:
@@ -239,7 +208,7 @@ def padded_width(features: int) -> int:
     return -(-features // 16) * 16
 
 
-def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any], barriers: int, warpgroup: Warpgroup):
+def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any], copies: int, warpgroup: Warpgroup):
     """The kernel of `body(*inputs, *outputs, **scratch)`, one warpgroup for each of `programs`."""
     interpret = None
     if warpgroup.interpret:
@@ -251,7 +220,7 @@ def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any],
         out_type=outputs,
         grid=(programs,),
         grid_names=("program",),
-        scratch_types=scratch | {"barriers": plgpu.Barrier(num_barriers=barriers)},
+        scratch_types=scratch | warpgroup.barriers(copies),
         compiler_params=plgpu.CompilerParams(
             approx_math=warpgroup.features == jnp.bfloat16,
             lowering_semantics=plgpu.LoweringSemantics.Lane,  # not the default of every jax
