@@ -32,7 +32,7 @@ from posattn_jax.ops.attention.fused.gpu.pair import (
 from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
 # Programs that keep a GPU busy.
-ENOUGH_PROGRAMS = 1024
+ENOUGH_PROGRAMS = 512
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
