@@ -31,8 +31,8 @@ from posattn_jax.ops.attention.fused.gpu.pair import (
 )
 from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
-# Programs that keep a GPU busy.
-ENOUGH_PROGRAMS = 512
+# Programs that keep a GPU busy, and the pairs of blocks that are worth one more.
+ENOUGH_PROGRAMS, ENOUGH_PAIRS = 512, 16
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -175,7 +175,7 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = encoding_operands(plan, len(chunks))
     width, num_bands = plan.widths["encoding"], plan.heads * math.prod(plan.steps)
-    shares = max(1, min(plan.batch * blocks.count, ENOUGH_PROGRAMS // num_bands))
+    shares = max(1, min(plan.batch * blocks.count // ENOUGH_PAIRS, ENOUGH_PROGRAMS // num_bands))
     moving = [name for name in operands.names if name not in plan.encodings]
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
