@@ -20,12 +20,13 @@ def tell(text: str) -> None:
 
 
 @contextlib.contextmanager
-def doing(what: str, after: float = AFTER, every: float = EVERY) -> Iterator[None]:
+def doing(what: str, after: float | None = None, every: float = EVERY) -> Iterator[None]:
     """Tells "WHAT ..." once the block has taken `after` seconds, 0: at once; then every `every` seconds for how long.
 
-    So what turns out to be quick is not told.
+    So what turns out to be quick is not told. By default `after` is AFTER.
     """
     ended, started = threading.Event(), time.perf_counter()
+    after = AFTER if after is None else after
     if not after:
         tell(f"{what} ...")
 

@@ -61,7 +61,7 @@ def of_vit(files, fields):
     config = image_folder.get_config(f"from={files / 'vit'}")
     config.data.update(dir=str(files / "images"), malformed="skip")
     config.cache_dir = str(files / "cache")
-    config.train.update(total_steps=2, total_epochs=0.0, batch_size=4)
+    config.train.update(total_steps=2, total_epochs=0.0, batch_size=8)
     config.optimizer.schedule.warmup_epochs = 0.0
     return change(config, fields)
 

@@ -364,3 +364,25 @@ class StaticSpanSuite(LocalSuite):
             np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
         jax.tree.map(check, differentiate(self.implementation), differentiate("reference"))
+
+
+class FusedSuite(LocalSuite):
+    """For the kernels of layout "fused", which have no segments and no causal single dimensions, and say so."""
+
+    test_causal_dimensions = None
+    test_segments = None
+
+    @pytest.mark.parametrize(
+        "options, named",
+        [
+            ({"return_weights": True}, "return_weights"),
+            ({"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}, "dropout"),
+            ({"mask": np.ones((1, 1, 4, 4), bool)}, "mask, bias or other scores of pairs"),
+            ({"segment_ids": np.zeros((B, 4), np.int32)}, "segment_ids"),
+            ({"is_causal": (True, False)}, "is_causal of single dimensions"),
+        ],
+        ids=["weights", "dropout", "mask", "segments", "causal dimension"],
+    )
+    def test_what_needs_all_pairs_is_refused(self, options, named):
+        with pytest.raises(ValueError, match=f'implementation="fused" does not support {named}'):
+            self.attend(make_inputs((2, 2), dtype=np.float32), (2, 2), **options)

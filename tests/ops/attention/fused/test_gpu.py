@@ -15,7 +15,7 @@ from posattn_jax.ops.attention.fused import layout as fused
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks, pairs, tiles
 from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
 from posattn_jax.ops.attention.fused.gpu.pair import SharedMemory
-from tests.ops.attention.attention_suite import LocalSuite, StaticSpanSuite, make_inputs
+from tests.ops.attention.attention_suite import FusedSuite, StaticSpanSuite, make_inputs
 from tests.support.slow import slow
 
 pytestmark = pytest.mark.skipif(jax.__version_info__ < fused.GPU_NEEDS, reason="the kernels need a newer jax")
@@ -35,7 +35,7 @@ def lowered(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
-class TestFusedGpu(LocalSuite):
+class TestFusedGpu(FusedSuite):
     """In float64 within 1e-10 of the oracle: the interpreter computes products as they are asked for."""
 
     implementation = "fused"
