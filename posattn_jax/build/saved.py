@@ -19,4 +19,5 @@ def completed(saved: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, InputError):  # no part, or of no class that there is
         return given
     defaults = json.loads(json.dumps(part(cls).to_dict()))
-    return {name: default for name, default in defaults.items() if name.removesuffix("s") not in given} | given
+    stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `blocks`, by `block` and `num_blocks`
+    return {name: default for name, default in defaults.items() if name not in stood_for} | given

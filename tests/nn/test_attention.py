@@ -366,19 +366,16 @@ def test_inputs_may_have_the_axes_of_their_grid(name, grid_shape):
     flat, flat_mask = inputs.reshape(2, -1, 8), mask.reshape(2, -1)
     variables = jax.jit(layer.init)(jax.random.key(0), inputs)
 
-    @jax.jit
-    def results(variables):
-        expected = layer.apply(variables, flat, grid_shape, key_mask=flat_mask)
-        ask = {"key_mask": mask, "return_intermediates": True}
-        return expected, [layer.apply(variables, *given, **ask)[0] for given in ((inputs,), (inputs, grid_shape))]
+    def applied(*given, **options):
+        return jax.jit(lambda variables: layer.apply(variables, *given, **options))(variables)
 
-    expected, shaped = results(variables)
-    for outputs in shaped:
-        np.testing.assert_allclose(outputs.reshape(flat.shape), expected, atol=1e-6)
+    expected = applied(flat, grid_shape, key_mask=flat_mask)
+    for given in ((inputs,), (inputs, grid_shape)):
+        outputs, _ = applied(*given, key_mask=mask, return_intermediates=True)
+        np.testing.assert_array_equal(outputs.reshape(flat.shape), expected)
         assert outputs.shape == inputs.shape
     if len(grid_shape) == 1:
-        outputs = jax.jit(lambda variables: layer.apply(variables, flat, key_mask=mask))(variables)
-        np.testing.assert_allclose(outputs, expected, atol=1e-6)
+        np.testing.assert_array_equal(applied(flat, key_mask=mask), expected)
 
 
 @pytest.mark.parametrize(
