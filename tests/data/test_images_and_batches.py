@@ -9,6 +9,7 @@ from posattn_jax.data.data_set import split
 from posattn_jax.data.image_sets import SETS
 from posattn_jax.data.images import GridImages, ImageSet
 from posattn_jax.system.errors import InputError
+from tests.support.slow import slow
 
 SET = ImageSet(np.arange(13 * 4 * 6 * 2, dtype=np.uint16).reshape(13, 4, 6, 2) % 251, np.arange(13), 13, max_value=250)
 
@@ -83,8 +84,8 @@ def test_every_epoch_is_a_new_permutation():
     assert ids(order, 3) != ids(EpochOrder(13, 4, seed=4).dataset(), 3)
 
 
-@pytest.mark.parametrize("shares", [((0,), (1,)), ((0, 2), (1, 3)), ((0,), (1,), (2, 3))])
-@pytest.mark.parametrize("num_micro_batches", [1, 2])
+@pytest.mark.parametrize("shares", [slow(((0,), (1,))), ((0, 2), (1, 3)), ((0,), (1,), (2, 3))])
+@pytest.mark.parametrize("num_micro_batches", [slow(1), 2])
 def test_processes_share_each_batch_as_its_shards_lie(shares, num_micro_batches):
     """Put together in the order of the shards, each micro-batch is what one process alone would have read."""
     order = EpochOrder(13, 8, seed=3).dataset()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.models.beam_search import beam_search
+from tests.support.slow import slow
 
 PAD, BEGIN, END = 0, 1, 2
 IDS = {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
@@ -136,7 +137,7 @@ def test_greedy_where_rounding_makes_sums_equal():
     assert tokens.tolist() == [[[4, END, PAD, PAD]]]
 
 
-@pytest.mark.parametrize("only_best", [False, True])
+@pytest.mark.parametrize("only_best", [slow(False), True])
 def test_sentences_do_not_touch_each_other(only_best):
     model, max_lengths = MadeModel(7, 4, 5), (2, 6, 1, 4)
     tokens, scores = model.search(3, max_lengths, 6, only_best=only_best)
@@ -146,7 +147,7 @@ def test_sentences_do_not_touch_each_other(only_best):
         np.testing.assert_allclose(scores[b], alone[1][0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("end_bias", [0.0, 6.0])
+@pytest.mark.parametrize("end_bias", [slow(0.0), 6.0])
 def test_stopping_early_changes_no_best(end_bias):
     model, positions = MadeModel(7, 20, 6, end_bias), {True: [], False: []}
     found = {}

@@ -53,6 +53,7 @@ COMPOSITE = ("fixed", "dynamic")
 EVERYTHING = (*COMPOSITE, "keyed", "depthwise", "query", "key", "absolute")
 
 
+@functools.cache
 def make_tiny(kinds=EVERYTHING, head=MaskedLanguageModel, **fields):
     """A model of 20 tokens, its parameters so that all of it matters, and sequences with segments."""
     model = head(make_bert(TINY, kinds, kernel=3, vocabulary_size=20, max_length=9), **fields)
@@ -92,7 +93,8 @@ def test_targets_choose_among_all_logits():
     everywhere, chosen = jax.jit(
         lambda: [model.apply({"params": params}, tokens, targets=targets) for targets in (None, where)]
     )()
-    np.testing.assert_allclose(chosen, jnp.take_along_axis(everywhere, where[..., None], 1), rtol=1e-5, atol=1e-5)
+    expected = np.take_along_axis(np.asarray(everywhere), np.asarray(where)[..., None], 1)
+    np.testing.assert_allclose(chosen, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_head_is_tied_to_the_embeddings():
@@ -103,7 +105,7 @@ def test_the_head_is_tied_to_the_embeddings():
     gradient = total(params)
     embedding = gradient["encoder"]["token_embedding"]["embedding"]
     assert np.abs(embedding[19]).max() > 1e-3
-    np.testing.assert_allclose(gradient["bias"], jnp.zeros(20).at[19].set(14))
+    np.testing.assert_allclose(gradient["bias"], 14 * (np.arange(20) == 19))
 
 
 def test_without_positions_tokens_are_a_bag():
@@ -138,7 +140,7 @@ def test_a_label_a_sequence():
     logits = jax.jit(lambda: model.apply({"params": params}, tokens, segments=segments))()
     assert logits.shape == (2, 3)
     features = jax.jit(lambda: model.encoder.apply({"params": params["encoder"]}, tokens, segments=segments))()
-    pooled = jnp.tanh(features[:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"])
+    pooled = np.tanh(np.asarray(features)[:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"])
     expected = pooled @ params["head"]["kernel"] + params["head"]["bias"]
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -175,6 +177,6 @@ def test_initialisation():
 def test_too_long_a_sequence():
     tokens = jnp.zeros((1, 10), int)
     with pytest.raises(ValueError, match="sequences of 10 tokens: absolute positions reach to max_length=9"):
-        make_bert(TINY, ("absolute",), max_length=9).init(jax.random.key(0), tokens)
+        jax.eval_shape(make_bert(TINY, ("absolute",), max_length=9).init, jax.random.key(0), tokens)
     assert isinstance(make_bert(TINY, ("fixed",), max_length=9), nn.Module)
     jax.eval_shape(make_bert(TINY, ("fixed",), max_length=9).init, jax.random.key(0), tokens)

@@ -12,6 +12,7 @@ from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 
 def make_block(mlp_dim=8):
@@ -36,6 +37,12 @@ def apply(model, variables, x=X, grid_shape=(4, 3), **options):
     return jax.jit(lambda v, x: model.apply(v, x, grid_shape, return_intermediates=True, **options))(variables, x)
 
 
+@pytest.fixture(scope="module")
+def plain(variables):
+    """Logits and intermediates."""
+    return apply(MODEL, variables)
+
+
 def stack_blocks(variables):
     """Parameters of separate blocks as those of a scanned model."""
     params = dict(variables["params"])
@@ -44,8 +51,8 @@ def stack_blocks(variables):
 
 
 @pytest.mark.slow
-def test_remat_and_scan_change_nothing(variables):
-    logits, intermediates = apply(MODEL, variables)
+def test_remat_and_scan_change_nothing(variables, plain):
+    logits, intermediates = plain
     remat = dataclasses.replace(MODEL, remat=True)
     scanned = dataclasses.replace(MODEL, scan_layers=True)
     both = dataclasses.replace(MODEL, scan_layers=True, remat=True)
@@ -70,7 +77,7 @@ def test_scanned_blocks_must_be_alike():
         init(model)
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["last", slow("mean"), "max"])
 def test_pooling_ignores_padding(variables, pooling):
     """What lies behind the mask is neither attended nor read."""
     model = dataclasses.replace(MODEL, pooling=pooling)
@@ -87,8 +94,8 @@ def test_bad_pooling():
         init(dataclasses.replace(MODEL, pooling="first"))
 
 
-def test_made_on_the_way(variables):
-    _, intermediates = apply(MODEL, variables)
+def test_made_on_the_way(plain):
+    _, intermediates = plain
     assert list(intermediates) == ["block_0", "block_1"]
     assert intermediates["block_1"]["relative_encoding"].shape == (7, 5, 2, 4)
     assert intermediates["block_1"]["sigma"].shape == (2,)
@@ -100,16 +107,16 @@ def test_each_block_has_parameters_of_its_own():
     assert not np.allclose(first["kernel_2"], second["kernel_2"])
 
 
-def test_runs_on_a_larger_grid(variables):
+def test_runs_on_a_larger_grid(variables, plain):
     larger = jax.random.normal(jax.random.key(1), (2, 30, 3))
     logits, intermediates = apply(MODEL, variables, larger, (6, 5), reference_shape=(4, 3))
     assert logits.shape == (2, 5) and np.isfinite(logits).all()
-    _, small = apply(MODEL, variables)
+    _, small = plain
     encodings = [out["block_0"]["relative_encoding"] for out in (intermediates, small)]
     np.testing.assert_allclose(encodings[0][2:-2, 2:-2], encodings[1], atol=1e-5)
 
 
-def test_bfloat16(variables):
+def test_bfloat16(variables, plain):
     model = dataclasses.replace(
         MODEL,
         dtype=jnp.bfloat16,
@@ -125,6 +132,6 @@ def test_bfloat16(variables):
     shapes = jax.eval_shape(lambda: init(model))
     assert {array.dtype for array in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.float32)}
     logits, _ = apply(model, variables)
-    exact, _ = apply(MODEL, variables)
+    exact, _ = plain
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, exact, atol=0.1)

@@ -181,4 +181,4 @@ def test_what_is_not_a_row_of_sequences_is_refused():
         of_grid((2, 2), tokens)
     model, params = built("transformer")
     with pytest.raises(ValueError, match="^query_segments, key_segments: expected both or none"):
-        model.apply({"params": params}, tokens, tokens, source_segment_ids=tokens)
+        jax.eval_shape(lambda: model.apply({"params": params}, tokens, tokens, source_segment_ids=tokens))

@@ -128,27 +128,33 @@ def test_without_a_head_and_without_norms_of_patches():
     variables = init(model)
     assert not {"patch_norm", "embed_norm"} & variables["params"].keys()
     head = variables["params"]["head"]
-    features = apply(dataclasses.replace(model, num_classes=0), variables)
+    features = np.asarray(apply(dataclasses.replace(model, num_classes=0), variables))
     np.testing.assert_allclose(features @ head["kernel"] + head["bias"], apply(model, variables), atol=1e-5)
     embed = variables["params"]["embed"]
-    patches = patchify(X, GRID, PATCH) @ embed["kernel"] + embed["bias"]
-    tokens = jnp.concatenate([jnp.broadcast_to(variables["params"]["class_token"], (3, 1, 8)), patches], 1)
-    seen = []
+    patches = np.asarray(jax.jit(lambda: patchify(X, GRID, PATCH))()) @ embed["kernel"] + embed["bias"]
+    tokens = np.concatenate([np.broadcast_to(variables["params"]["class_token"], (3, 1, 8)), patches], 1)
 
-    def look(following, args, kwargs, context):
-        if isinstance(context.module, EncoderBlock) and context.method_name == "__call__" and not seen:
-            seen.append(args[0])
-        return following(*args, **kwargs)
+    @jax.jit
+    def seen_by_the_first_block(variables):
+        seen = []
 
-    with nn.intercept_methods(look):
-        model.apply(variables, X, GRID)
-    np.testing.assert_allclose(seen[0], tokens + variables["params"]["position_embedding"], atol=1e-5)
+        def look(following, args, kwargs, context):
+            if isinstance(context.module, EncoderBlock) and context.method_name == "__call__":
+                seen.append(args[0])
+            return following(*args, **kwargs)
+
+        with nn.intercept_methods(look):
+            model.apply(variables, X, GRID)
+        return seen[0]
+
+    expected = tokens + variables["params"]["position_embedding"]
+    np.testing.assert_allclose(seen_by_the_first_block(variables), expected, atol=1e-5)
 
 
 def test_tokens_are_dropped():
     model = make_model(dropout_rate=0.5)
     variables = init(model)
-    dropped = model.apply(variables, X, GRID, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    dropped = apply(model, variables, deterministic=False, rngs={"dropout": jax.random.key(0)})
     assert np.abs(dropped - apply(model, variables)).max() > 0.01
     with pytest.raises(ValueError, match="dropout_rate=1.0: expected at least 0 and less than 1"):
         make_model(dropout_rate=1.0)
@@ -159,12 +165,11 @@ def test_masked_points_are_ignored():
     points = jax.random.uniform(jax.random.key(1), (3, 24, 2))
     mask = jnp.arange(24) < jnp.array([[24], [7], [1]])
     variables = init(model, X, (24,), positions=points, key_mask=mask)
+    changed = jnp.where(mask[..., None], X, 5.0), jnp.where(mask[..., None], points, 0.1)
     for pooling in ("class", "mean", "max"):
-        model = dataclasses.replace(model, pooling=pooling)
-        kept = apply(model, variables, X, (24,), positions=points, key_mask=mask)
-        changed = jnp.where(mask[..., None], X, 5.0), jnp.where(mask[..., None], points, 0.1)
-        again = apply(model, variables, changed[0], (24,), positions=changed[1], key_mask=mask)
-        np.testing.assert_allclose(again, kept, atol=1e-5)
+        pooled = dataclasses.replace(model, pooling=pooling)
+        run = jax.jit(lambda x, p, own=pooled: own.apply(variables, x, (24,), positions=p, key_mask=mask))
+        np.testing.assert_allclose(run(*changed), run(X, points), atol=1e-5)
 
 
 @pytest.mark.parametrize(

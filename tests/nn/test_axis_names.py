@@ -54,7 +54,7 @@ def test_names_constrain_nothing(width):
     layer, inputs = PositionalSelfAttention(2), jnp.ones((1, 3 * 4, width))
     with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
         boxed = jax.jit(lambda: layer.init(jax.random.key(0), inputs, (3, 4)))()
-        layer.apply(boxed, inputs, (3, 4))
+        jax.jit(lambda boxed: layer.apply(boxed, inputs, (3, 4)))(boxed)
     assert nn.unbox(boxed)["params"]["output"]["kernel"].shape == (2, width // 2, width)
 
 

@@ -10,8 +10,8 @@ from posattn_jax.nn.blocks import EncoderBlock
 
 def run(norm, x):
     block = EncoderBlock(PositionalSelfAttention(num_heads=2), mlp_dim=16, norm=norm, dropout_rate=0.5)
-    variables = block.init(jax.random.key(0), x, (4,))
-    return block, variables, block.apply(variables, x, (4,))
+    variables = jax.jit(lambda: block.init(jax.random.key(0), x, (4,)))()
+    return block, variables, jax.jit(lambda: block.apply(variables, x, (4,)))()
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -27,19 +27,23 @@ def test_where_the_norms_are(norm):
         return jax.nn.relu(hidden) @ output["kernel"] + output["bias"]
 
     layer_norm = lambda x: nn.LayerNorm(1e-5, use_scale=False, use_bias=False).apply({}, x)
-    if norm == "post":
-        y = layer_norm(x + attention(x))
-        expected = layer_norm(y + feed_forward(y))
-    else:
+
+    @jax.jit
+    def expected():
+        if norm == "post":
+            y = layer_norm(x + attention(x))
+            return layer_norm(y + feed_forward(y))
         y = x + attention(layer_norm(x))
-        expected = y + feed_forward(layer_norm(y))
-    np.testing.assert_allclose(outputs, expected, atol=1e-4)
+        return y + feed_forward(layer_norm(y))
+
+    np.testing.assert_allclose(outputs, expected(), atol=1e-4)
 
 
 def test_dropout_needs_asking_for():
     x = jax.random.normal(jax.random.key(1), (2, 4, 8))
     block, variables, plain = run("post", x)
-    dropped = block.apply(variables, x, (4,), deterministic=False, rngs={"dropout": jax.random.key(2)})
+    rngs = {"dropout": jax.random.key(2)}
+    dropped = jax.jit(lambda: block.apply(variables, x, (4,), deterministic=False, rngs=rngs))()
     assert not np.allclose(plain, dropped)
 
 

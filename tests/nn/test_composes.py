@@ -1,5 +1,7 @@
 """The layer inside the transformations of JAX and Flax: the values and gradients that it has without them."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -40,14 +42,27 @@ def params_of(layer, x):
     return made_params(lambda: layer.init(jax.random.key(0), x)["params"])
 
 
-def results(function, params, x):
-    """Outputs, and gradients of a sum of them."""
+def differentiated(function):
+    """Of parameters and inputs: gradients of a sum of the outputs, and the outputs."""
 
     def loss(params, x):
         outputs = function(params, x)
         return (jnp.sin(outputs.astype(jnp.float32)) * jnp.arange(1, C + 1)).sum(), outputs
 
-    return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, x)
+    return jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+
+
+@functools.cache
+def outside(implementation="auto"):
+    """A layer as a function, its parameters and inputs, and its results outside any transformation."""
+    layer, x = make(implementation), inputs()
+    params = params_of(layer, x)
+
+    def plain(params, x):
+        return layer.apply({"params": params}, x)
+
+    run = differentiated(plain)
+    return plain, params, x, run, run(params, x)
 
 
 def check(found, expected, atol=2e-5):
@@ -73,61 +88,44 @@ FAST = ("vmap", "shard_map")
 @pytest.mark.parametrize("implementation", LAYOUTS)
 @pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in COMPOSED])
 def test_in_a_transformation_of_jax(name, implementation):
-    layer, x = make(implementation), inputs()
-    params = params_of(layer, x)
-
-    def plain(params, x):
-        return layer.apply({"params": params}, x)
-
-    check(results(lambda *given: COMPOSED[name](plain, *given), params, x), results(plain, params, x))
+    plain, params, x, _, expected = outside(implementation)
+    check(differentiated(lambda *given: COMPOSED[name](plain, *given))(params, x), expected)
 
 
 @pytest.mark.parametrize("implementation", ["auto", "native"])
 def test_shards_whose_types_are_checked_are_refused(implementation):
     layer, x = make(implementation), inputs()
-    params = params_of(layer, x)
+    params = jax.eval_shape(lambda: layer.init(jax.random.key(0), x)["params"])
+    plain = lambda params, x: layer.apply({"params": params}, x)
     with pytest.raises(ValueError, match=r"attention in jax.shard_map: expected check_vma=False, or implementation="):
-        in_shards(lambda params, x: layer.apply({"params": params}, x), params, x, check_vma=True)
+        jax.eval_shape(lambda params, x: in_shards(plain, params, x, check_vma=True), params, x)
 
 
 @pytest.mark.slow
 def test_shards_whose_types_are_checked():
-    layer, x = make("reference"), inputs()
-    params = params_of(layer, x)
-
-    def plain(params, x):
-        return layer.apply({"params": params}, x)
-
-    found = results(lambda *given: in_shards(plain, *given, check_vma=True), params, x)
-    check(found, results(plain, params, x))
+    plain, params, x, _, expected = outside("reference")
+    check(differentiated(lambda *given: in_shards(plain, *given, check_vma=True))(params, x), expected)
 
 
 @pytest.mark.parametrize("implementation", LAYOUTS)
 def test_several_sets_of_parameters_vmapped(implementation):
     """Spans of different length among them."""
-    layer, x = make(implementation), inputs()
-    params = [jax.tree.map(lambda array, i=i: array * (1 + i), params_of(layer, x)) for i in range(2)]
-
-    def plain(params, x):
-        return layer.apply({"params": params}, x)
-
-    stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *params)
-    gradients, outputs = results(jax.vmap(plain, (0, None)), stacked, x)
-    each = [results(plain, one, x) for one in params]
-    expected = jax.tree.map(lambda *arrays: jnp.stack(arrays), *((own[0], outputs) for own, outputs in each))
+    plain, own, x, run, _ = outside(implementation)
+    params = [jax.tree.map(lambda array, i=i: np.asarray(array) * (1 + i), own) for i in range(2)]
+    stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *params)
+    gradients, outputs = differentiated(jax.vmap(plain, (0, None)))(stacked, x)
+    each = [run(one, x) for one in params]
+    expected = jax.tree.map(lambda *arrays: np.stack(arrays), *((own[0], outputs) for own, outputs in each))
     check((gradients[0], outputs), expected)
 
 
 @pytest.mark.parametrize("policy", [POLICIES.dots_with_no_batch_dims_saveable, slow(None)], ids=["dots", "nothing"])
 def test_in_remat(policy):
-    layer, x = make(), inputs()
+    _, params, x, _, expected = outside()
     again = make(cls=nn.remat(PositionalSelfAttention, policy=policy))
-    params = params_of(layer, x)
-    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, params_of(again, x))
-    plain, rematerialised = (
-        results(lambda params, x, each=each: each.apply({"params": params}, x), params, x) for each in (layer, again)
-    )
-    check(rematerialised, plain)
+    shapes = jax.eval_shape(lambda: again.init(jax.random.key(0), x)["params"])
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+    check(differentiated(lambda params, x: again.apply({"params": params}, x))(params, x), expected)
 
 
 class Step(nn.Module):
@@ -152,22 +150,20 @@ def test_in_a_scan_over_layers(values):
             x = x + layer.apply({"params": jax.tree.map(lambda array, i=i: array[i], params["layer"])}, x)
         return x
 
-    found = results(lambda params, x: scanned.apply({"params": params}, x, None)[0], params, x)
-    check(found, results(one_by_one, params, x), atol=1e-4)
+    found = differentiated(lambda params, x: scanned.apply({"params": params}, x, None)[0])(params, x)
+    check(found, differentiated(one_by_one)(params, x), atol=1e-4)
 
 
 def test_in_float64_and_bfloat16():
     """As precise as their numbers are: a float32 layer lies between both."""
-    x = inputs(2)
-    params = params_of(make(), x)
-    single = results(lambda params, x: make().apply({"params": params}, x), params, x)
+    plain, params, x, _, single = outside()
     half = make(dtype=jnp.bfloat16)
-    coarse = results(lambda params, x: half.apply({"params": params}, x), params, x)
+    coarse = differentiated(lambda params, x: half.apply({"params": params}, x))(params, x)
     assert coarse[1].dtype == jnp.bfloat16
     assert {array.dtype for array in jax.tree.leaves(coarse[0])} == {np.dtype("float32")}
     with float64():
         wide = jax.tree.map(lambda array: jnp.asarray(np.asarray(array), jnp.float64), (params, x))
-        double = results(lambda params, x: make().apply({"params": params}, x), *wide)
+        double = differentiated(plain)(*wide)
         assert {array.dtype for array in jax.tree.leaves(double[1])} == {np.dtype("float64")}
     check(single, jax.tree.map(np.asarray, double), atol=1e-4)
 

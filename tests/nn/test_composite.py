@@ -18,6 +18,7 @@ from posattn_jax import (
     PositionalSelfAttention,
     SirenEncoding,
 )
+from tests.support.made_params import made_params
 from tests.support.made_tokens import made_tokens
 from tests.support.slow import slow
 
@@ -72,12 +73,12 @@ class MadeInCompact(nn.Module):
 def test_names_do_not_depend_on_where_parts_were_made(make, made):
     """Nor do the parameters, which are drawn by their names."""
     model = made(make)
-    expected = Given(make()).init(jax.random.key(0), X)
-    variables = model.init(jax.random.key(0), X)
+    expected = jax.jit(Given(make()).init)(jax.random.key(0), X)
+    variables = jax.jit(model.init)(jax.random.key(0), X)
     jax.tree.map(np.testing.assert_array_equal, variables, expected)
     attention = expected["params"]["part"]["attention"] if make is make_block else expected["params"]["part"]
     assert attention.keys() == {"terms_1", "terms_2", "span", "values", "projections", "output"}  # E is shared
-    np.testing.assert_array_equal(model.apply(variables, X), Given(make()).apply(expected, X))
+    np.testing.assert_array_equal(jax.jit(model.apply)(variables, X), jax.jit(Given(make()).apply)(expected, X))
 
 
 class TwoLayers(nn.Module):
@@ -106,20 +107,21 @@ class TwoLayers(nn.Module):
     ids=["made", "called", "named"],
 )
 def test_one_part_is_shared_and_lies_in_one_place(model, path):
-    variables = model.init(jax.random.key(0), X)
+    variables = jax.jit(model.init)(jax.random.key(0), X)
     paths = jax.tree_util.tree_leaves_with_path(variables["params"])
     found = [tuple(key.key for key in at) for at, _ in paths if at[-1].key == "sigma"]
     assert found == [(*path, "sigma")]
-    np.testing.assert_array_equal(model.apply(variables, X), model.init_with_output(jax.random.key(0), X)[0])
+    outputs, _ = jax.jit(model.init_with_output)(jax.random.key(0), X)
+    np.testing.assert_array_equal(jax.jit(model.apply)(variables, X), outputs)
 
 
 def test_parameters_under_linens_names_are_still_found():
     """Those that were trained before parts gave these names up."""
     model = TwoLayers()
-    params = dict(model.init(jax.random.key(0), X)["params"])
+    params = dict(made_params(lambda: model.init(jax.random.key(0), X)["params"]))
     first = dict(params["layer_0"])
     narrow = {"sigma": jnp.array([0.1, 0.1])}
-    expected = model.apply({"params": params | {"layer_0": first | {"span": narrow}}}, X)
+    expected = jax.jit(model.apply)({"params": params | {"layer_0": first | {"span": narrow}}}, X)
     del first["span"]
-    outputs = model.apply({"params": params | {"layer_0": first, "GaussianSpan_0": narrow}}, X)
+    outputs = jax.jit(model.apply)({"params": params | {"layer_0": first, "GaussianSpan_0": narrow}}, X)
     np.testing.assert_array_equal(outputs, expected)

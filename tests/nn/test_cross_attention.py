@@ -83,7 +83,7 @@ def test_values_and_gradients_of_every_parameter(float64, query_grid_shape, grid
     keep = rng.random(memory.shape[:2]) < 0.8
     arrays = jnp.asarray(inputs), jnp.asarray(memory), query_grid_shape, grid_shape
     params = made_params(lambda: layer.init(jax.random.key(0), *arrays)["params"])
-    params = jax.tree.map(lambda array: array.astype(float) + 0.01 * rng.normal(size=array.shape), params)
+    params = jax.tree.map(lambda array: np.asarray(array, float) + 0.01 * rng.normal(size=array.shape), params)
     weights = rng.normal(size=inputs.shape)
     options = {"threshold": span.threshold, "span_mode": span.mode, "key_mask": keep}
 

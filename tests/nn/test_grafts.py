@@ -31,6 +31,7 @@ from posattn_jax import (
 )
 from posattn_jax.nn.grafts import begin_as
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 ZEROS, K, GRID, C = nn.initializers.zeros, (3, 3), (2, 3), 6
 KERNEL = KernelEncoding(K, embedding_init=ZEROS)
@@ -53,10 +54,10 @@ GRAFTS = {
 }
 
 
-def begun(model, other, inputs, *options, **fields):
-    """What a model begins with, and the parameters of the other."""
+def begun(model, other, inputs, *options, given=None, **fields):
+    """What a model begins with, and the parameters of the other, made here where they are not given."""
     init = lambda module: module.init(jax.random.key(0), inputs, *options, **fields)["params"]
-    given = made_params(lambda: init(other))
+    given = given or made_params(lambda: init(other))
     return begin_as(model, jax.jit(lambda: init(model))(), other, given), given
 
 
@@ -64,19 +65,31 @@ def layer(**fields):
     return PositionalSelfAttention(2, **{"projections": LinearProjections()} | fields)
 
 
-@pytest.mark.parametrize("name", GRAFTS)
-def test_a_layer_tells_the_same_and_its_new_parts_learn(name):
+INPUTS = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7, C)), jnp.float32)
+COTANGENT = np.random.default_rng(2).normal(size=INPUTS.shape).astype(np.float32)
+MASKED = {"num_class_tokens": 1, "key_mask": jnp.asarray(np.arange(7) < np.array([[7], [5]]))}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The layer that the others begin as, its parameters, and what it tells."""
+    given = made_params(lambda: layer().init(jax.random.key(0), INPUTS, GRID, num_class_tokens=1)["params"])
+    return layer(), given, jax.jit(lambda: layer().apply({"params": given}, INPUTS, GRID, **MASKED))()
+
+
+ALIKE = ("buckets", "dynamic, of keys", "a vector a head", "span, added", "Translution of a rank", "two at once")
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in ALIKE else name for name in GRAFTS])
+def test_a_layer_tells_the_same_and_its_new_parts_learn(plain, name):
     """With a class token, a bias of queries, keys and values, and masked tokens."""
-    inputs = jax.random.normal(jax.random.key(1), (2, 7, C))
-    fields = {"num_class_tokens": 1, "key_mask": jnp.arange(7) < jnp.array([[7], [5]])}
-    model, other = layer(**GRAFTS[name]), layer()
-    found, given = begun(model, other, inputs, GRID, num_class_tokens=1)
+    model, (other, given, expected) = layer(**GRAFTS[name]), plain
+    found, _ = begun(model, other, INPUTS, GRID, given=given, num_class_tokens=1)
 
     def told(params):
-        outputs = model.apply({"params": params}, inputs, GRID, **fields)
-        return jnp.sum(jax.random.normal(jax.random.key(2), outputs.shape) * outputs), outputs
+        outputs = model.apply({"params": params}, INPUTS, GRID, **MASKED)
+        return jnp.sum(COTANGENT * outputs), outputs
 
-    expected = jax.jit(lambda: other.apply({"params": given}, inputs, GRID, **fields))()
     gradients, outputs = jax.jit(jax.grad(told, has_aux=True))(found.params)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
     own = [path for path in found.made | found.added if path[0].split("_")[0] in GRAFTS[name]]
@@ -107,7 +120,7 @@ def test_rotary_places_have_no_neutral_value():
     assert np.abs(here - there).max() > 1e-3
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [slow(False), True])
 def test_a_model_tells_the_same(scan_layers):
     """Also where the blocks are one loop, whose parameters are stacked."""
 

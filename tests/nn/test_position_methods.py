@@ -204,6 +204,7 @@ class Zhao:
         return {h: dot(hidden, kernel[:, h]) + bias[h] for h in range(H)}
 
 
+ALIKE = ("rotary-1d", "shaw-1d", "t5-3d", "several encodings")  # the last is also `test_encodings_add_up`
 METHODS = {
     "rotary-1d": (Rotary(), (4,), 2),
     "rotary-2d": (Rotary(), (2, 3), 4),
@@ -221,7 +222,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in ("shaw-1d", "t5-3d") else name for name in METHODS])
+@pytest.mark.parametrize("name", [slow(name) if name in ALIKE else name for name in METHODS])
 def test_values_and_gradients_of_a_layer(float64, name):
     """Outputs, and gradients of the inputs and of every parameter, against loops over pairs."""
     method, grid_shape, d = METHODS[name]
@@ -271,8 +272,13 @@ def test_a_decay_multiplies_weights(grid_shape):
     """Without content all that is left is exp(-a |s - t|), normalised."""
     layer, n = PositionalSelfAttention(H, terms=(LearnedDecay(initial_decay=0.7),)), math.prod(grid_shape)
     inputs = jnp.ones((1, n, 4))
-    variables = layer.init(jax.random.key(0), inputs, grid_shape)
-    _, intermediates = layer.apply(variables, inputs, grid_shape, return_intermediates=True, return_weights=True)
+
+    @jax.jit
+    def run():
+        variables = layer.init(jax.random.key(0), inputs, grid_shape)
+        return layer.apply(variables, inputs, grid_shape, return_intermediates=True, return_weights=True)
+
+    _, intermediates = run()
     where = np.array(oracle.positions(grid_shape), float)
     expected = np.exp(-0.7 * np.linalg.norm(where[:, None] - where, axis=-1))
     expected /= expected.sum(-1, keepdims=True)
@@ -301,11 +307,13 @@ def test_learned_fourier_features_of_places(float64, p):
 
     values, gradients = oracle.value_and_gradients(expected, flat(params))
 
-    def outputs(params):
-        return mixed * positions.apply({"params": params}, places, 5)
+    def total(params):
+        outputs = mixed * positions.apply({"params": params}, places, 5)
+        return outputs.sum(), outputs
 
-    np.testing.assert_allclose(outputs(params), values, rtol=1e-12)
-    for path, gradient in flat(jax.jit(jax.grad(lambda params: outputs(params).sum()))(params)).items():
+    found, outputs = jax.jit(jax.grad(total, has_aux=True))(params)
+    np.testing.assert_allclose(outputs, values, rtol=1e-12)
+    for path, gradient in flat(found).items():
         np.testing.assert_allclose(gradient, gradients[path], rtol=1e-9, atol=1e-12, err_msg=path)
 
 
@@ -327,13 +335,14 @@ def test_rotary_scores_depend_on_the_offset_alone(float64, grid_shape):
 
 
 def test_a_rotation_keeps_lengths_and_dtype():
-    x = jax.random.normal(jax.random.key(0), (2, 6, 3, 8))
-    turned_x = rotate(x, (2, 3))
-    np.testing.assert_allclose(jnp.linalg.norm(turned_x, axis=-1), jnp.linalg.norm(x, axis=-1), rtol=1e-5)
+    x = np.random.default_rng(0).normal(size=(2, 6, 3, 8)).astype(np.float32)
+    turn = jax.jit(lambda x: rotate(x, (2, 3)))
+    turned_x = np.asarray(turn(x))
+    np.testing.assert_allclose(np.linalg.norm(turned_x, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5)
     np.testing.assert_array_equal(turned_x[:, 0], x[:, 0])  # place 0
-    low = rotate(x.astype(jnp.bfloat16), (2, 3))
+    low = turn(x.astype(jnp.bfloat16))
     assert low.dtype == jnp.bfloat16
-    np.testing.assert_allclose(low.astype(jnp.float32), turned_x, atol=0.05)
+    np.testing.assert_allclose(np.asarray(low, np.float32), turned_x, atol=0.05)
 
 
 def test_slopes_of_alibi():
@@ -384,7 +393,7 @@ def test_no_softmax_sees_the_bias_of_the_baseline():
     np.testing.assert_allclose(without, with_bias, atol=1e-5)
 
 
-@pytest.mark.parametrize("grid_shape, half", [((7,), (2,)), ((4, 5), (1, 3)), ((4, 1), (9, 1))], ids=str)
+@pytest.mark.parametrize("grid_shape, half", [slow((7,), (2,)), ((4, 5), (1, 3)), ((4, 1), (9, 1))], ids=str)
 def test_a_window_is_the_keys_within_it(grid_shape, half):
     layer = PositionalSelfAttention(H, span=WindowSpan(half))
     _, (_, made) = apply(layer, grid_shape, return_weights=True)
@@ -409,10 +418,16 @@ def test_class_tokens_are_not_turned():
     """A class token's query meets its own key as it is, and what it scores with others depends on their places."""
     term, rng = RotaryContent(), np.random.default_rng(0)
     query, key = (jnp.asarray(rng.normal(size=(1, 5, 2, 4)), jnp.float32) for _ in range(2))
-    scores = term.apply({}, query, key, Tokens(jnp.zeros((1, 5, 8)), (2, 2), 2, 4, num_class_tokens=1))
-    for turned, given in ((scores.query, query), (scores.key, key)):
+    tokens = Tokens(jnp.zeros((1, 5, 8)), (2, 2), 2, 4, num_class_tokens=1)
+
+    @jax.jit
+    def run(*given):
+        scores = term.apply({}, *given, tokens)
+        return [scores.query, scores.key], [rotate(x[:, 1:], (2, 2)) for x in given]
+
+    for turned, alone, given in zip(*run(query, key), (query, key), strict=True):
         np.testing.assert_array_equal(turned[:, 0], given[:, 0])
-        np.testing.assert_allclose(turned[:, 1:], rotate(given[:, 1:], (2, 2)), rtol=1e-6)
+        np.testing.assert_allclose(turned[:, 1:], alone, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

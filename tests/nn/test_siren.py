@@ -8,9 +8,10 @@ import pytest
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from tests import oracle
 from tests.support.made_tokens import made_tokens
+from tests.support.slow import slow
 
 
-@pytest.mark.parametrize("grid_shape", [(1,), (4,), (3, 1), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize("grid_shape", [slow((1,)), slow((4,)), (3, 1), (2, 3, 2)], ids=str)
 def test_encoding_equals_the_oracle(float64, grid_shape):
     encoding = SirenEncoding(hidden_features=3)
     tokens = made_tokens(2, 2, grid_shape)

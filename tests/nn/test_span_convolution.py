@@ -105,7 +105,7 @@ def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at):
         np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-8, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("kernel_at", ["query", "key"])
+@pytest.mark.parametrize("kernel_at", ["query", slow("key")])
 def test_weights_of_a_span_convolution_are_dropped(kernel_at):
     """Dropped outputs differ from draw to draw, and their mean is what it is without."""
     layer = PositionalSelfAttention(H, D, extra_heads=SpanConvolution((3,), kernel_at, dropout_rate=0.5))

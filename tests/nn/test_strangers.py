@@ -25,8 +25,8 @@ def init(*arguments, inputs=INPUTS, **fields):
 
 def without_rng():
     layer = PositionalSelfAttention(num_heads=2, dropout_rate=0.1)
-    variables = layer.init(jax.random.key(0), INPUTS, (3, 4))
-    return layer.apply(variables, INPUTS, (3, 4), deterministic=False)
+    variables = jax.eval_shape(lambda: layer.init(jax.random.key(0), INPUTS, (3, 4)))
+    return jax.eval_shape(lambda v: layer.apply(v, INPUTS, (3, 4), deterministic=False), variables)
 
 
 def five_axes():

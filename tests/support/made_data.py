@@ -12,9 +12,8 @@ import numpy as np
 def records(seed, num_images=10_000):
     """Planar images whose mean brightness tells the label."""
     rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 10, num_images).astype(np.uint8)
-    images = (labels[:, None] * 20 + rng.integers(0, 50, (num_images, 3072))).astype(np.uint8)
-    return images, labels
+    labels = rng.integers(0, 10, num_images, dtype=np.uint8)
+    return labels[:, None] * np.uint8(20) + rng.integers(0, 50, (num_images, 3072), dtype=np.uint8), labels
 
 
 def write_binary(folder: pathlib.Path) -> pathlib.Path:
