@@ -22,6 +22,7 @@ from posattn_jax import (
 )
 from posattn_jax.system.errors import InputError
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
 MADE = pathlib.Path(__file__).parent / "made"
@@ -99,7 +100,7 @@ def test_there_and_back(tmp_path, kind, heads):
     jax.tree.map(np.testing.assert_array_equal, params_again, params)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [slow("float16"), "bfloat16"])
 def test_names_of_tensorflow_and_16_bits(tmp_path, dtype):
     """As in files that are older than PyTorch's names."""
     shutil.copytree(MADE / "bert", tmp_path / "old")

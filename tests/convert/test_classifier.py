@@ -11,6 +11,7 @@ import pytest
 
 from posattn_jax import Classifier, EncoderBlock, PositionalSelfAttention, convert
 from posattn_jax.system.errors import InputError
+from tests.support.slow import slow
 
 safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
 C, H, D, MLP, HIDDEN, CHANNELS, CLASSES, BLOCKS = 6, 2, 3, 5, 4, 3, 2, 2
@@ -121,7 +122,7 @@ def read(folder, tensors):
 
 @pytest.mark.parametrize(
     "kind, grid_shape, sigma",
-    [("siren", (2, 3), True), ("siren", (5,), False), ("baseline", (5,), True), ("none", (1, 4), True)],
+    [("siren", (2, 3), True), slow("siren", (5,), False), ("baseline", (5,), True), ("none", (1, 4), True)],
 )
 def test_logits_are_those_of_the_formulas(tmp_path, float64, kind, grid_shape, sigma):
     tensors = state(kind, len(grid_shape), sigma)

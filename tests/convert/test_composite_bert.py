@@ -10,6 +10,7 @@ import pytest
 
 from posattn_jax import MaskedLanguageModel, convert
 from posattn_jax.system.errors import InputError
+from tests.support.slow import slow
 
 safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
 E, C, H, D, MLP, WORDS, LENGTH, LAYERS, EPSILON = 3, 4, 2, 2, 5, 7, 6, 2, 1e-3
@@ -118,7 +119,9 @@ def read(folder, tensors, kernel, **config):
     return convert.bert(folder)
 
 
-@pytest.mark.parametrize("kernel, positions", [(ALL, False), ("qk_convfixed_convq 2", False), ("convfixed_qk 1", True)])
+@pytest.mark.parametrize(
+    "kernel, positions", [(ALL, False), slow("qk_convfixed_convq 2", False), ("convfixed_qk 1", True)]
+)
 def test_logits_are_those_of_the_formulas(tmp_path, float64, kernel, positions):
     tensors = state(kernel, positions)
     encoder, params = read(tmp_path, tensors, kernel, remove_position_embeddings=not positions)

@@ -8,6 +8,7 @@ import pytest
 from posattn_jax.ops import depthwise
 from posattn_jax.ops.depthwise import depthwise_convolution
 from tests import oracle
+from tests.support.slow import slow
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,8 @@ from tests import oracle
     ids=["laid out", "a loop", "elsewhere"],
 )
 @pytest.mark.parametrize(
-    "grid_shape, kernel_shape", [((5,), (3,)), ((1,), (5,)), ((2, 3), (5, 1)), ((3, 2), (3, 3)), ((2, 1, 3), (3, 1, 5))]
+    "grid_shape, kernel_shape",
+    [((5,), (3,)), ((2, 3), (5, 1)), ((2, 1, 3), (3, 1, 5)), slow((1,), (5,)), slow((3, 2), (3, 3))],
 )
 def test_values_and_gradients(float64, monkeypatch, grid_shape, kernel_shape, form, unrolled):
     monkeypatch.setattr(depthwise, "MAX_UNROLLED", unrolled)

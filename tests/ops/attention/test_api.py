@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 
 from posattn_jax.ops.attention import relative_attention
 from tests.ops.attention.attention_suite import B, D, H, make_inputs
+from tests.support.slow import slow
 
 
 @pytest.mark.parametrize(
@@ -59,8 +62,11 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("case", PLAIN)
+CASES = [*((case, 2) for case in PLAIN), ("causal", 4), ("mask and bias of some heads", 1)]
+CASES += [slow(*case) for case in itertools.product(PLAIN, (4, 2, 1)) if case not in CASES]
+
+
+@pytest.mark.parametrize("case, num_kv_heads", CASES)
 def test_without_positions_it_is_jaxs(case, num_kv_heads):
     """Values and gradients of `jax.nn.dot_product_attention`, whose names these arguments have."""
     b, t, h, d = 2, 7, 4, 3
@@ -86,7 +92,8 @@ def test_without_positions_it_is_jaxs(case, num_kv_heads):
 def test_weights_beyond_a_querys_length_are_0():
     x = jnp.ones((1, 4, 2, 3))
     lengths = {"query_seq_lengths": jnp.array([3]), "key_value_seq_lengths": jnp.array([2])}
-    outputs, weights = relative_attention(x, x, x, grid_shape=(4,), return_weights=True, **lengths)
+    attend = jax.jit(lambda x: relative_attention(x, x, x, grid_shape=(4,), return_weights=True, **lengths))
+    outputs, weights = map(np.asarray, attend(x))
     np.testing.assert_array_equal(weights[0, 0], [[0.5, 0.5, 0, 0]] * 3 + [[0, 0, 0, 0]])
     np.testing.assert_array_equal(outputs[0, :, 0, 0], [1, 1, 1, 0])
 

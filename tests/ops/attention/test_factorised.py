@@ -59,7 +59,7 @@ def check(inputs, grid_shape, tolerance=1e-10, **options):
 
 
 GRIDS = [((1,), 6), ((2,), 6), ((7,), 5), ((3, 2), 8), ((1, 5), 6), ((2, 1, 3), 6), ((3, 2, 2), 9)]
-FAST = [((1,), 6, "sum"), ((7,), 5, "concat"), ((3, 2), 8, "concat"), ((3, 2), 8, "sum"), ((3, 2, 2), 9, "concat")]
+FAST = [((1,), 6, "sum"), ((7,), 5, "concat"), ((3, 2), 8, "sum"), ((3, 2, 2), 9, "concat")]
 ALL = [(*grid, combine) for grid in GRIDS for combine in ("concat", "sum")]
 
 
@@ -71,8 +71,18 @@ def test_values_and_gradients(float64, grid_shape, num_features, combine):
     check(make_inputs(grid_shape, num_features), grid_shape, combine=combine)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("grid_shape, dtype", [((5,), float), ((3, 2), np.float32), slow((2, 1, 2), float)], ids=str)
+@pytest.mark.parametrize(
+    "grid_shape, dtype, is_causal",
+    [
+        ((5,), float, True),
+        ((3, 2), np.float32, False),
+        slow((5,), float, False),
+        slow((3, 2), np.float32, True),
+        slow((2, 1, 2), float, False),
+        slow((2, 1, 2), float, True),
+    ],
+    ids=str,
+)
 def test_causal_padding_and_scale(float64, grid_shape, dtype, is_causal):
     """The last example has no key at all, and causal queries of the first none before its first key."""
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6
@@ -83,12 +93,12 @@ def test_causal_padding_and_scale(float64, grid_shape, dtype, is_causal):
     np.testing.assert_array_equal(outputs[1], 0)
 
 
-@pytest.mark.parametrize("combine", ["concat", "sum"])
+@pytest.mark.parametrize("combine", ["concat", slow("sum")])
 def test_reference_shape(float64, combine):
     check(make_inputs((4, 3), 8), (4, 3), reference_shape=(2, 5), combine=combine)
 
 
-@pytest.mark.parametrize("left_out", [("key", "content_bias"), ("content_bias",), ("position_bias",)], ids=str)
+@pytest.mark.parametrize("left_out", [("key", "content_bias"), slow(("content_bias",)), ("position_bias",)], ids=str)
 def test_terms_left_out(float64, left_out):
     inputs = make_inputs((3, 2), 2)  # fewer features than a head has
     check({name: array for name, array in inputs.items() if name not in left_out}, (3, 2))

@@ -13,6 +13,7 @@ from benchmarks.halo import collective_bytes, compile_cut
 from posattn_jax.ops.attention import exchange_bytes, halo, halo_attention, relative_attention
 from posattn_jax.ops.span import half_span
 from tests.ops.attention.attention_suite import B, D, H, StaticSpanSuite, make_inputs
+from tests.support.slow import slow
 
 
 def mesh_of(num_devices):
@@ -80,7 +81,7 @@ def check_against_one_device(grid_shape, num_devices, implementation, seed=0, bo
 
 @pytest.mark.parametrize(
     "grid_shape, num_devices, implementation",
-    [((6, 2), 4, "dense"), ((3, 2), 8, "tiled")],
+    [slow((6, 2), 4, "dense"), ((3, 2), 8, "tiled")],
     ids=["dense", "tiled-fewer-rows-than-devices"],
 )
 def test_gathered_is_as_one_device(float64, grid_shape, num_devices, implementation):

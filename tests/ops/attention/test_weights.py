@@ -27,8 +27,8 @@ def make_inputs(grid_shape, cls=0, sigma=None, seed=0):
 @pytest.mark.parametrize(
     "grid_shape, sigma, options",
     [
-        ((5,), None, {"is_causal": True}),
-        ((3, 4), (0.2, 0.4), {"scale": 0.7}),
+        slow((5,), None, {"is_causal": True}),
+        slow((3, 4), (0.2, 0.4), {"scale": 0.7}),
         ((3, 4), ((0.2, 0.4), (0.3, 0.1)), {"span_mode": "log_add", "threshold": 0.3}),
         ((2, 1, 3), (((0.3, 0, 0), (0.1, 0.2, 0), (0, 0.1, 0.4)),), {"threshold": 0.0}),
         ((6,), (0.2,), {"key_mask": np.arange(12).reshape(2, 6) % 4 > 0, "reference_shape": (4,)}),
@@ -100,7 +100,7 @@ def loops(x, grid_shape, cls, half_span, span_mode, value):
     [((3,), (1,), 1), ((2, 2), (0, 1), 2), slow((3,), (1,), 2), slow((2, 2), (0, 1), 1)],
     ids=str,
 )
-@pytest.mark.parametrize("span_mode", ["multiply", "log_add"])
+@pytest.mark.parametrize("span_mode", [slow("multiply"), "log_add"])
 def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls):
     x = make_inputs(grid_shape, cls, (0.6,) * len(grid_shape))
     n = cls + math.prod(grid_shape)
