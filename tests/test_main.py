@@ -112,7 +112,7 @@ def test_bad_config_file(tmp_path, config, message):
 
 
 def test_missing_workdir():
-    code, _, err = run()
+    code, _, err = run_forked()
     assert code == 2
     assert "--workdir=FOLDER is missing" in err
 

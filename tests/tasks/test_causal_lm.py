@@ -9,6 +9,7 @@ import pytest
 
 from posattn_jax import EncoderBlock, GaussianSpan, LanguageModel, PositionalSelfAttention, span_share
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
+from tests.support.made_params import made_params
 
 
 def make_task(span=None, **fields):
@@ -24,7 +25,7 @@ def make_batch(**more):
 
 def test_the_loss_is_the_mean_over_tokens_and_totals_add_up():
     task = make_task()
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = made_params(lambda: task.init(jax.random.key(0)))
     batch = make_batch(weights=jnp.array([1.0, 1.0, 0.0]))
     loss, totals = jax.jit(task.loss)(params, batch)
     logits = np.asarray(jax.jit(task.apply)(params, batch)[0], np.float64)
@@ -44,16 +45,17 @@ def test_the_loss_is_the_mean_over_tokens_and_totals_add_up():
 
 def test_dropout_is_on_with_an_rng():
     task, batch = make_task(), make_batch()
-    params = task.init(jax.random.key(0))
-    losses = [float(task.loss(params, batch, rng)[0]) for rng in (None, None, jax.random.key(0), jax.random.key(1))]
+    params, loss = made_params(lambda: task.init(jax.random.key(0))), jax.jit(task.loss)
+    losses = [float(loss(params, batch, rng)[0]) for rng in (None, None, jax.random.key(0), jax.random.key(1))]
     assert losses[0] == losses[1] and len(set(losses)) == 3
 
 
 def test_a_penalty_is_of_the_share_of_pairs():
     span = GaussianSpan(initial_sigma=0.1)
     task, batch = make_task(span), make_batch()
-    params = task.init(jax.random.key(0))
-    difference = make_task(span, span_penalty=3.0).loss(params, batch)[0] - task.loss(params, batch)[0]
+    params = made_params(lambda: task.init(jax.random.key(0)))
+    loss, without = (jax.jit(each.loss)(params, batch)[0] for each in (make_task(span, span_penalty=3.0), task))
+    difference = loss - without
     assert float(difference) == pytest.approx(3 * float(span_share(jnp.array([0.1]), 0.1)), rel=1e-4)
     half = 0.1 * math.sqrt(-2 * math.log(0.1))
     assert float(difference) == pytest.approx(3 * (1 - (1 - half) ** 2), rel=1e-4)

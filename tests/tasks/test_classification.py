@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.nn.attention import PositionalSelfAttention
@@ -24,52 +25,59 @@ def make_task(span=True, covariance="diagonal", per_head=False, **fields):
     return Classification(model, (2, 3), num_channels=2, **fields)
 
 
-BATCH = {"inputs": jax.random.normal(jax.random.key(0), (5, 6, 2)), "labels": jnp.array([0, 1, 2, 0, 1])}
+BATCH = {
+    "inputs": jnp.asarray(np.random.default_rng(0).normal(size=(5, 6, 2)), jnp.float32),
+    "labels": jnp.array([0, 1, 2, 0, 1]),
+}
 
 
 def init(task):
     return made_params(lambda: task.init(jax.random.key(1)))
 
 
-def loss_of(task, params, batch=BATCH, rng=None):
-    return jax.jit(task.loss)(params, batch, rng)
-
-
-def test_loss_and_totals():
+@pytest.fixture(scope="module")
+def plain():
+    """A task, parameters, and its loss, traced once for all tests."""
     task = make_task()
-    params = init(task)
-    loss, totals = loss_of(task, params)
+    return task, init(task), jax.jit(task.loss)
+
+
+def test_loss_and_totals(plain):
+    task, params, loss_of = plain
+    loss, totals = loss_of(params, BATCH, None)
     logits = jax.jit(lambda p: task.model.apply({"params": p}, BATCH["inputs"], (2, 3)))(params)
-    losses = -jax.nn.log_softmax(logits)[jnp.arange(5), BATCH["labels"]]
+    losses = -log_softmax(logits, -1)[np.arange(5), BATCH["labels"]]
     np.testing.assert_allclose(loss, losses.mean(), rtol=1e-5)
     summary = task.summarise(totals)
     assert summary["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert summary["accuracy"] == pytest.approx(float((logits.argmax(-1) == BATCH["labels"]).mean()))
-    assert not np.allclose(loss_of(task, params, rng=jax.random.key(0))[0], loss), "dropout is on with an rng"
+    assert not np.allclose(loss_of(params, BATCH, jax.random.key(0))[0], loss), "dropout is on with an rng"
 
 
-def test_weights_leave_out_padding():
-    task = make_task()
-    params = init(task)
-    padded = {name: jnp.concatenate([array, array[:2]]) for name, array in BATCH.items()}
-    padded["weights"] = jnp.array([1, 1, 1, 1, 1, 0, 0.0])
+def test_weights_leave_out_padding(plain):
+    _, params, loss_of = plain
+    padded = {name: np.concatenate([array, array[:2]]) for name, array in BATCH.items()}
+    padded["weights"] = np.float32([1, 1, 1, 1, 1, 0, 0])
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), loss_of(task, params, padded), loss_of(task, params)
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        loss_of(params, padded, None),
+        loss_of(params, BATCH, None),
     )
 
 
-def test_span_penalty_shrinks_spans():
-    task = make_task()
+def test_span_penalty_shrinks_spans(plain):
+    task, params, _ = plain
     priced = dataclasses.replace(task, span_penalty=2.0)
-    params = init(task)
     sigma = params["blocks_0"]["attention"]["span"]["sigma"]
-    difference = loss_of(priced, params)[0] - loss_of(task, params)[0]
-    np.testing.assert_allclose(difference, 2 * span_share(sigma, 0.1), rtol=1e-4)
-    gradients = [jax.jit(jax.grad(lambda p, t=t: t.loss(p, BATCH)[0]))(params) for t in (task, priced)]
-    free, bound = (g["blocks_0"]["attention"]["span"]["sigma"] for g in gradients)
+    (free, free_gradient), (bound, bound_gradient) = (
+        jax.jit(jax.value_and_grad(lambda p, t=t: t.loss(p, BATCH)[0]))(params) for t in (task, priced)
+    )
+    np.testing.assert_allclose(bound - free, 2 * span_share(sigma, 0.1), rtol=1e-4)
+    free, bound = (g["blocks_0"]["attention"]["span"]["sigma"] for g in (free_gradient, bound_gradient))
     assert (bound > free).all()
+    without = make_task(span=False, span_penalty=1.0)
     with pytest.raises(ValueError, match="no span to penalise"):
-        loss_of(make_task(span=False, span_penalty=1.0), init(make_task(span=False)))
+        jax.eval_shape(lambda: without.loss(without.init(jax.random.key(0)), BATCH))
 
 
 @pytest.mark.parametrize("per_head", [True, slow(False)])
@@ -89,9 +97,9 @@ def test_a_step_turns_a_full_covariance(per_head):
     np.testing.assert_array_equal(np.max(spans["size"], 0), 2 * half + 1)
 
 
-def test_spans_in_positions():
-    task = make_task()
-    made = jax.device_get(jax.jit(task.describe)(init(task)))
+def test_spans_in_positions(plain):
+    task, params, _ = plain
+    made = jax.device_get(jax.jit(task.describe)(params))
     assert task.spans(made) == {
         "block_0": {"sigma": pytest.approx([0.3, 0.3]), "size": [3, 5], "pair_share": [1.0], "score_share": [1.0]}
     }

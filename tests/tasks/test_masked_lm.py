@@ -65,8 +65,9 @@ def test_against_loops(share):
         assert set(place[chosen]) == own and chosen.sum() == len(own)
 
 
-@pytest.mark.parametrize("share", [0.15, 0.4])
-@pytest.mark.parametrize("ordinary", [1, 7, 30])
+@pytest.mark.parametrize(
+    "ordinary, share", [(1, 0.15), (7, 0.4), (30, 0.4), slow(1, 0.4), slow(7, 0.15), slow(30, 0.15)]
+)
 def test_each_token_is_drawn_whatever_the_others_are(ordinary, share):
     """Of n ordinary tokens Binomial(n, share): its mean, its variance, and how often there is none at all."""
     runs, length = 20_000, 40
@@ -101,7 +102,8 @@ def test_there_is_room_for_all_but_one_sequence_in_a_billion(length, share):
 def test_what_there_is_no_room_for_stays_as_it_is(monkeypatch):
     monkeypatch.setattr(MaskedLanguageModelling, "most", lambda self, length: 2)
     tokens = jnp.full((500, LENGTH), 7)
-    shown, places, told = map(np.asarray, make_task(0.4).hide(jax.random.key(0), tokens, jnp.arange(500)))
+    hide = jax.jit(make_task(0.4).hide)
+    shown, places, told = map(np.asarray, hide(jax.random.key(0), tokens, jnp.arange(500)))
     assert told.sum(1).max() == 2
     for row, place, chosen in zip(shown, places, told, strict=True):
         assert set(np.flatnonzero(row != 7)) <= set(place[chosen])
@@ -156,12 +158,18 @@ def params(task):
     return made_params(lambda: task.init(jax.random.key(0)))
 
 
+@pytest.fixture(scope="module")
+def loss_of(task):
+    """The loss, traced once for all tests."""
+    return jax.jit(task.loss)
+
+
 def make_batch(num_sequences=5):
     tokens = make_tokens(num_sequences)
     return {"tokens": tokens, "segments": jnp.zeros_like(tokens), "ids": jnp.arange(num_sequences) + 3}
 
 
-def test_loss_is_that_of_the_hidden_tokens(task, params):
+def test_loss_is_that_of_the_hidden_tokens(task, params, loss_of):
     """Against numpy, from the logits of every place of what the model was shown."""
     batch = make_batch()
     shown, places, told = map(np.asarray, draw(jax.random.key(0), batch["tokens"], batch["ids"]))
@@ -173,7 +181,7 @@ def test_loss_is_that_of_the_hidden_tokens(task, params):
             scores = row[place]
             losses.append(np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[tokens[place]])
             correct.append(scores.argmax() == tokens[place])
-    loss, totals = jax.jit(task.loss)(params, batch)
+    loss, totals = loss_of(params, batch)
     assert loss == pytest.approx(np.mean(losses), rel=1e-5)
     figures = task.summarise(totals)
     assert figures == pytest.approx(
@@ -181,13 +189,12 @@ def test_loss_is_that_of_the_hidden_tokens(task, params):
     )
 
 
-def test_totals_add_up_and_padding_of_a_batch_counts_nothing(task, params):
-    loss = jax.jit(task.loss)
-    batch = make_batch()
-    _, whole = loss(params, batch | {"weights": jnp.ones(5)})
-    first = {name: array[:3] for name, array in batch.items()} | {"weights": jnp.ones(3)}
-    last = {name: array[jnp.array([3, 4, 4])] for name, array in batch.items()} | {"weights": jnp.array([1.0, 1, 0])}
-    added = jax.tree.map(jnp.add, loss(params, first)[1], loss(params, last)[1])
+def test_totals_add_up_and_padding_of_a_batch_counts_nothing(params, loss_of):
+    batch = jax.tree.map(np.asarray, make_batch())
+    _, whole = loss_of(params, batch | {"weights": np.ones(5, np.float32)})
+    first = {name: array[:3] for name, array in batch.items()} | {"weights": np.ones(3, np.float32)}
+    last = {name: array[[3, 4, 4]] for name, array in batch.items()} | {"weights": np.float32([1, 1, 0])}
+    added = jax.tree.map(np.add, *jax.device_get((loss_of(params, first)[1], loss_of(params, last)[1])))
     for name in whole:
         np.testing.assert_allclose(whole[name], added[name], rtol=1e-5)
 
@@ -201,33 +208,32 @@ def test_a_batch_of_which_nothing_is_hidden(task, params):
     assert task.summarise(totals) == {"loss": 0, "accuracy": 0, "perplexity": 1}
 
 
-def test_training_draws_anew_and_evaluation_does_not(task, params):
-    loss, batch = jax.jit(task.loss), make_batch()
-    assert loss(params, batch)[0] == loss(params, batch)[0]
-    drawn = [loss(params, batch, jax.random.key(seed))[0] for seed in (0, 0, 1)]
+def test_training_draws_anew_and_evaluation_does_not(params, loss_of):
+    batch = make_batch()
+    assert loss_of(params, batch)[0] == loss_of(params, batch)[0]
+    drawn = [loss_of(params, batch, jax.random.key(seed))[0] for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params):
+def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params, loss_of):
     """Of a sequence whose one told token is masked, any other in its place moves the loss by the logits alone."""
     tokens = jnp.array([[1, 9, 2] + [0] * (LENGTH - 3)])
     batch = {"tokens": tokens, "segments": jnp.zeros_like(tokens)}
     ids = jnp.arange(200)
     drawn = draw(jax.random.key(0), jnp.tile(tokens, (200, 1)), ids)[0][:, 1]
     batch["ids"] = ids[drawn == 3][:1]  # a sequence whose draw is the mask
-    loss, apply = jax.jit(task.loss), jax.jit(task.apply)
+    apply = jax.jit(lambda batch: jax.nn.log_softmax(task.apply(params, batch)[0][0, 1]))
     for token in (9, 10, 20):
         own = batch | {"tokens": tokens.at[0, 1].set(token)}
         shown = own["tokens"].at[0, 1].set(3)
-        logits = apply(params, own | {"tokens": shown})[0][0, 1]
-        expected = float(-jax.nn.log_softmax(logits)[token])
-        assert float(loss(params, own)[0]) == pytest.approx(expected, rel=1e-5)
+        expected = -float(apply(own | {"tokens": shown})[token])
+        assert float(loss_of(params, own)[0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_segments_are_seen(task, params):
-    batch, loss = make_batch(), jax.jit(task.loss)
+def test_segments_are_seen(params, loss_of):
+    batch = make_batch()
     second = batch | {"segments": batch["segments"].at[:, 3:].set(1)}
-    assert abs(loss(params, batch)[0] - loss(params, second)[0]) > 1e-3
+    assert abs(loss_of(params, batch)[0] - loss_of(params, second)[0]) > 1e-3
 
 
 @pytest.mark.parametrize("implementation", ["auto", slow("window")])
@@ -250,6 +256,6 @@ def test_a_learned_span_in_bert(implementation):
 def test_describe_and_spans(task, params):
     assert jax.jit(task.describe)(params) == {"block_0": {}}
     assert task.spans({"block_0": {}}) == {}
-    (half,) = task.half_spans(params)
+    (half,) = jax.jit(task.half_spans)(params)
     np.testing.assert_array_equal(half, [LENGTH - 1])
     assert task.within(((3,),)).span_bounds == ((3,),)

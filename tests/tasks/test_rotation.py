@@ -24,7 +24,8 @@ def load(**fields):
 def test_loss_and_accuracy_equal_the_oracle():
     task, source = load()
     params = jax.jit(task.init)(jax.random.key(0))
-    params = jax.tree.map(lambda x: x + 0.3 * np.random.default_rng(x.size).normal(size=x.shape), params)
+    moved = lambda x: np.asarray(x) + 0.3 * np.random.default_rng(x.size).normal(size=x.shape)
+    params = jax.tree.map(lambda x: jnp.asarray(moved(x), x.dtype), params)
     batch = source.batch(np.arange(3)) | {"weights": np.array([1.0, 0.0, 1.0], np.float32)}
     apply = jax.jit(lambda inputs: task.apply(params, {"inputs": inputs})[0])
     side, losses, correct = source.grid_shape[0], [], 0

@@ -21,6 +21,13 @@ def task_of(mixer, **fields):
     return Translation(model=model, begin_id=BEGIN, end_id=END, pad_id=PAD, **fields), params
 
 
+@functools.cache
+def task_smoothed():
+    """A task, its parameters, and its loss, traced once for all tests."""
+    task, params = task_of("rposnet", label_smoothing=0.2, batch_tokens=10)
+    return task, params, jax.jit(task.loss)
+
+
 def batch_of(weights=None):
     batch = {"source": jnp.asarray(SOURCE), "target": jnp.asarray(TARGET)}
     return batch if weights is None else batch | {"weights": jnp.asarray(weights)}
@@ -28,10 +35,9 @@ def batch_of(weights=None):
 
 def test_loss_of_smoothed_labels(float64):
     """Token by token from the model's probabilities; PAD, and examples of weight 0, count for nothing."""
-    task, params = task_of("rposnet", label_smoothing=0.2, batch_tokens=10)
+    task, params, loss_of = task_smoothed()
     begun = np.concatenate([np.full((3, 1), BEGIN), TARGET[:, :-1]], 1)
     logits = np.asarray(jax.jit(task.model.apply)({"params": params}, jnp.asarray(SOURCE), jnp.asarray(begun)))
-    loss_of = jax.jit(task.loss)
     for weights in (None, [1.0, 0.0, 1.0]):
         loss = smoothed = correct = count = 0.0
         for b, t in np.argwhere(TARGET != PAD):
@@ -53,8 +59,8 @@ def test_loss_of_smoothed_labels(float64):
 
 def test_sentences_in_one_row(float64):
     """Their loss and totals are the sums of each alone: every target begins anew."""
-    task, params = task_of("rposnet", label_smoothing=0.2, batch_tokens=10)
-    alone, loss_of = batch_of(), jax.jit(task.loss)
+    _, params, loss_of = task_smoothed()
+    alone = batch_of()
     packed = {"source": [[5, 6, 7, END, 8, END, PAD]], "source_segment_ids": [[1, 1, 1, 1, 2, 2, 0]]}
     packed |= {"target": [[9, 4, END, 6, 7, 8, END, PAD]], "target_segment_ids": [[1, 1, 1, 2, 2, 2, 2, 0]]}
     found = loss_of(params, {name: jnp.asarray(array) for name, array in packed.items()})
