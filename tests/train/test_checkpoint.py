@@ -14,6 +14,7 @@ from posattn_jax.system import checksums
 from posattn_jax.system.errors import RunError
 from posattn_jax.train.checkpoint import Checkpoints
 from tests.drills.damages import DAMAGES, delete, empty, flip_a_bit
+from tests.support.slow import slow
 
 
 @flax.struct.dataclass
@@ -77,7 +78,7 @@ def test_every_file_has_its_sum(tmp_path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("file", ["data", checksums.FILE, "progress/metadata"])
+@pytest.mark.parametrize("file", ["data", slow(checksums.FILE), slow("progress/metadata")])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, caplog, damage, file):
     save(tmp_path, 1, 2)
     folder = tmp_path / "checkpoints" / "2"

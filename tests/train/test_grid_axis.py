@@ -113,7 +113,8 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
     layer = make_layer(terms=terms)
     inputs = jax.random.normal(jax.random.key(0), (2, int(np.prod(grid_shape)), 8))
     params = jax.jit(lambda key: layer.init(key, inputs, grid_shape)["params"])(jax.random.key(1))
-    params = jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params)
+    moved = lambda x: np.asarray(x) + 0.1 * np.cos(np.arange(x.size)).reshape(x.shape)
+    params = jax.tree.map(lambda x: jnp.asarray(moved(x), x.dtype), params)
     params["span"]["sigma"] = jnp.array([0.1, 0.2])
 
     @jax.jit

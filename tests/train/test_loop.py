@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 
 import chex
@@ -138,12 +139,12 @@ def damage(folder, how):
     "how", [*(pytest.param(f"truncated {part}", marks=pytest.mark.slow) for part in ("data", "metadata")), "emptied"]
 )
 def test_an_unreadable_checkpoint_falls_back_to_the_one_before(whole, tmp_path, how, caplog):
-    train(tmp_path)
-    damage(tmp_path, how)
-    resumed = make_trainer(tmp_path)
+    workdir = shutil.copytree(whole[0], tmp_path / "run")
+    damage(workdir, how)
+    resumed = make_trainer(workdir)
     assert resumed.step == 6
     assert "checkpoint 9 cannot be read" in caplog.text
-    assert (tmp_path / "unreadable" / "9").exists(), "nothing is deleted"
+    assert (workdir / "unreadable" / "9").exists(), "nothing is deleted"
     resumed.run()
     resumed.close()
     assert_same(resumed.state, whole[1])
@@ -186,18 +187,20 @@ def test_an_unreadable_best_falls_back_to_a_newer_one(tmp_path):
     checkpoints.close()
 
 
-def test_a_run_is_not_shortened(tmp_path):
-    train(tmp_path, total_steps=9)
+def test_a_run_is_not_shortened(whole, tmp_path):
+    workdir = shutil.copytree(whole[0], tmp_path / "run")
     with pytest.raises(InputError, match="train.total_steps=8: the run has already done 9 steps"):
-        make_trainer(tmp_path, total_steps=8)
+        make_trainer(workdir, total_steps=8)
 
 
-def test_no_readable_checkpoint_is_an_error(tmp_path):
-    train(tmp_path, total_steps=2)
-    (tmp_path / "checkpoints" / "2" / "state" / "_METADATA").write_text("")
+def test_no_readable_checkpoint_is_an_error(whole, tmp_path):
+    workdir = shutil.copytree(whole[0], tmp_path / "run")
+    steps = [path for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
+    for step in steps:
+        (step / "state" / "_METADATA").write_text("")
     with pytest.raises(RunError, match="no checkpoint in .* can be read"):
-        make_trainer(tmp_path)
-    assert (tmp_path / "checkpoints" / "2").exists(), "nothing is moved"
+        make_trainer(workdir)
+    assert steps and all(step.exists() for step in steps), "nothing is moved"
 
 
 SIZES = [((2, 2, 2), 8), ((8, 1, 1), 4), ((8, 1, 1), 8)]

@@ -20,14 +20,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def train(tmp_path, monkeypatch, capsys, seconds):
-    """A run whose every update takes a tenth of a second; the lines that it prints."""
+def train(tmp_path, monkeypatch, capsys, seconds, update_seconds=0.0):
+    """The lines that a run prints, whose every update takes at least so long."""
     monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
     trainer = make_trainer(tmp_path, total_steps=12, log_steps=50)
     update = trainer.program.update
 
     def slowly(*arguments):
-        time.sleep(0.1)
+        time.sleep(update_seconds)
         return update(*arguments)
 
     trainer.program.update = slowly
@@ -37,7 +37,7 @@ def train(tmp_path, monkeypatch, capsys, seconds):
 
 
 def test_a_log_has_a_line_every_few_seconds(tmp_path, monkeypatch, capsys):
-    lines = train(tmp_path, monkeypatch, capsys, seconds=0.3)
+    lines = train(tmp_path, monkeypatch, capsys, seconds=0.3, update_seconds=0.1)
     assert any(re.fullmatch(r"first update \d+\.\d s after the start", line) for line in lines)
     told = [line for line in lines if re.match(r"epoch [\d.]+/2 ", line)]
     assert 2 <= len(told) <= 4

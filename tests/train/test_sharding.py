@@ -17,7 +17,7 @@ from posattn_jax.build.parts import change, part
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.sharding import RULES, MeshAxes, bytes_of, is_box, put_batch, sharded
 from posattn_jax.train.step import abstract_state, init_state, make_train_step
-from tests.configs.test_configs import ALIKE, TRAINED, made_source
+from tests.configs.test_configs import ALIKE, NEARLY_ALIKE, TRAINED, made_source
 from tests.support.slow import slow
 from tests.train.made_run import one_device
 
@@ -82,18 +82,16 @@ def parameters():
     return {key: named_parameters(*of) for key, of in MODELS.items()}
 
 
-@pytest.fixture(scope="module")
-def of_every_config(parameters):
-    """Path and parameter, of every model, and of every config that has another."""
-    trees = [*parameters.values(), *(named_parameters(name) for name in TRAINED if name not in ALIKE)]
+DIFFERENT = [name for name in TRAINED if name not in (*ALIKE, *NEARLY_ALIKE)]
+
+
+@pytest.mark.parametrize("names", [DIFFERENT, slow(NEARLY_ALIKE)], ids=["different", "nearly alike"])
+def test_which_parameters_are_cut_how(unchecked, parameters, names):
+    """Of every model, and of configs that have another. What no pattern finds is whole on every device."""
+    trees = [*parameters.values(), *map(named_parameters, names)]
     found = [jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box) for tree in trees]
-    return [("/".join(key.key for key in path), box) for leaves in found for path, box in leaves]
-
-
-def test_which_parameters_are_cut_how(unchecked, of_every_config):
-    """What no pattern finds has no names: it is whole on every device."""
     met = set()
-    for path, box in of_every_config:
+    for path, box in (("/".join(key.key for key in path), box) for leaves in found for path, box in leaves):
         pattern = next((pattern for pattern in CUT if re.search(pattern, path)), None)
         last = CUT.get(pattern, ())
         expected = (None,) * (nn.unbox(box).ndim - len(last)) + last if last else ()

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,32 +15,33 @@ from posattn_jax.train.step import init_state, make_train_step, plan_micro_batch
 from tests.train.made_run import make_images, make_task
 
 
-def step(micro_batches, accumulation_steps, task):
-    """One update by plain gradient descent: the gradients are the difference of the parameters."""
+@functools.cache
+def step(micro_batches):
+    """A task without dropout, and one update by plain gradient descent: gradients are the difference of parameters."""
+    task = make_task(dropout_rate=0.0)
     batch = make_images().batch(np.arange(16))
     batch = {name: a.reshape(micro_batches, 16 // micro_batches, *a.shape[1:]) for name, a in batch.items()}
     optimizer = optax.sgd(1.0)
     state = jax.jit(lambda: init_state(task, optimizer, seed=0))()
-    after, figures = jax.jit(make_train_step(task, optimizer, accumulation_steps))(state, batch)
-    return state, jax.tree.map(jnp.subtract, state.params, after.params), after, figures
+    after, figures = jax.jit(make_train_step(task, optimizer, 2))(state, batch)
+    grads = jax.tree.map(np.subtract, *jax.device_get((state.params, after.params)))
+    return task, state, grads, after, figures
 
 
 def test_gradients_of_micro_batches_are_summed():
-    task = make_task(dropout_rate=0.0)
-    state, grads, after, figures = step(2, 2, task)
+    task, state, grads, after, figures = step(2)
     batch = make_images().batch(np.arange(16))
-    means = [
-        jax.jit(jax.grad(lambda p, b: task.loss(p, b)[0]))(state.params, {n: a[half] for n, a in batch.items()})
-        for half in (slice(0, 8), slice(8, 16))
-    ]
+    gradient = jax.jit(jax.grad(lambda p, b: task.loss(p, b)[0]))
+    halves = slice(0, 8), slice(8, 16)
+    means = [gradient(state.params, {name: array[half] for name, array in batch.items()}) for half in halves]
     jax.tree.map(lambda g, a, b: np.testing.assert_allclose(g, a + b, atol=1e-6), grads, *means)
     np.testing.assert_allclose(figures["gradient_norm"], optax.global_norm(grads), rtol=1e-4)
     assert after.step == 1 and after.totals["count"] == 16
 
 
 def test_one_batch_with_doubled_gradient_equals_two():
-    task = make_task(dropout_rate=0.0)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), step(1, 2, task)[1], step(2, 2, task)[1])
+    one, two = (step(micro_batches)[2] for micro_batches in (1, 2))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, two)
 
 
 @pytest.mark.slow

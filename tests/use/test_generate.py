@@ -12,7 +12,7 @@ from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import generate, trained
 from posattn_jax.use.generate import CHUNK, Generator
 from tests.support.command import run_forked, told
-from tests.support.made_runs import make_characters, make_rte
+from tests.support.made_runs import make_characters
 
 PROMPT = np.frombuffer(b"The dog ", np.uint8).astype(np.int32)
 
@@ -62,7 +62,7 @@ def test_only_the_top_k_are_drawn(run):
     generator = Generator(run.task, run.params, temperature=100.0, top_k=3)
     first = {text(generator, PROMPT, 1, seed)[0] for seed in range(40)}
     batch = {"tokens": jnp.asarray([PROMPT.tolist() + [0] * (16 - len(PROMPT))])}
-    logits = np.asarray(run.task.apply(run.params, batch)[0])[0, len(PROMPT) - 1]
+    logits = np.asarray(jax.jit(run.task.apply)(run.params, batch)[0])[0, len(PROMPT) - 1]
     assert first == set(np.argsort(logits)[-3:].tolist())
 
 
@@ -111,6 +111,6 @@ def test_the_command(workdir, tmp_path):
         assert (code, out, len(told(err))) == (2, "", 1) and message in err
 
 
-def test_a_run_of_another_task(tmp_path):
+def test_a_run_of_another_task(rte_run):
     with pytest.raises(InputError, match="a run of task SentencePrediction: expected CausalLanguageModelling"):
-        generate.generate(make_rte(tmp_path / "rte"), b"a", io.StringIO())
+        generate.generate(rte_run, b"a", io.StringIO())
