@@ -177,6 +177,7 @@ def test_one_program_serves_every_span(interpreted):
             for head_dim in (8, 32, 64, 128)
             for dtype in (jnp.bfloat16, jnp.float32)
             for beta in (False, True)
+            if (head_dim, dtype, beta) != (128, jnp.float32, True)  # no room
         ),
     ],
     ids=str,
@@ -253,9 +254,10 @@ def test_what_there_is_no_kernel_for_is_refused(lowered, monkeypatch, float64):
     inputs = jax.tree.map(jnp.asarray, make_inputs((4,)))
     with pytest.raises(ValueError, match='implementation="fused" does not support float64 on a GPU'):
         relative_attention(**inputs, grid_shape=(4,), implementation="fused")
-    wide = make_traced((4,), 512, jnp.float32)
-    with pytest.raises(ValueError, match="no room for head_dim=512 in 223 KiB of shared memory"):
-        jax.eval_shape(lambda x: relative_attention(**x, grid_shape=(4,), implementation="fused"), wide)
+    sums = jax.grad(lambda x: relative_attention(**x, grid_shape=(4,), implementation="fused").sum())
+    for wide, beta in ((512, False), (128, True)):
+        with pytest.raises(ValueError, match=f"no room for head_dim={wide} in 223 KiB of shared memory"):
+            jax.eval_shape(sums, make_traced((4,), wide, jnp.float32, beta))
     for capability in ("7.5", "gfx942"):
         device = types.SimpleNamespace(platform="gpu", compute_capability=capability)
         with monkeypatch.context() as context:
