@@ -136,7 +136,7 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
 
     def trace(rng):
         params = task.init(rng)
-        return task.loss(params, batch, rng), task.describe(params)
+        return task.at(jnp.array(1)).loss(params, batch, rng), task.describe(params)
 
     jax.eval_shape(trace, jax.random.key(0))
     # read by what comes before and after: see build/test_start.py and run/test_translation.py
