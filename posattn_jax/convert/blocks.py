@@ -10,6 +10,7 @@ import numpy as np
 from posattn_jax.convert.tensors import Entry, linear, norm, one
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.gating import exact_gelu, tanh_gelu
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.ops.initial import NORMAL
@@ -19,7 +20,7 @@ ACTIVATIONS = {"gelu": exact_gelu, "gelu_pytorch_tanh": tanh_gelu, "gelu_new": t
 # Fields that change no output of a trained model in which nothing is dropped.
 SILENT = ("parent", "name", "kernel_init", "bias_init", "embedding_init", "dropout_rate", "mlp_dropout_rate")
 SILENT += ("implementation", "grid_axis", "remat", "precision", "dtype", "param_dtype")
-MEANS = {"projections": LinearProjections()}  # what None stands for
+MEANS = {"projections": LinearProjections(), "energies": DotProducts()}  # what None stands for
 
 
 def blocks(
