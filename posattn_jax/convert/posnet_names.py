@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.convert.tensors import Entry, linear, one, same
+from posattn_jax.convert.tensors import Entry, constant, linear, one, same
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.blocks import SequenceBlock
 from posattn_jax.nn.energies import DotProducts, GaussianWeights, OffsetTable, PairTable
@@ -61,8 +61,8 @@ def _of_positions(positions: StackPositions, stack: str, embed: str, width: int,
     places, ours = np.arange(positions.max_length), f"{stack}_positions"
     if positions.form == "sinusoidal":
         sinusoids = SinusoidalPositions()(jnp.asarray(places[:, None]), width)
-        return [_constant(f"{embed}.pos_embed", np.asarray(sinusoids, np.float32))]
-    found = [_constant(f"{embed}.rng", places)]
+        return [constant(f"{embed}.pos_embed", np.asarray(sinusoids, np.float32))]
+    found = [constant(f"{embed}.rng", places)]
     if positions.form == "learned":
         found.append(same(f"{ours}/vectors/table", f"{embed}.pos_embed.weight"))
         found += _norm(f"{ours}/norm", f"{stack}.lnorm1") if has_norm else [_unused(f"{ours}/norm", width)]
@@ -108,19 +108,19 @@ def _of_mixing(mixing: TokenMixing, ours: str, theirs: str, length: int, length_
             found += _to_heads(f"{own}/key", f"{theirs}.W_k{timed}", heads)
         if "relative" in energies.keys:
             found.append(_relative(f"{own}/relative", f"{theirs}.rel_embed.weight", heads))
-            found.append(_constant(f"{theirs}.rng", np.arange(2 * energies.context + 1)))
+            found.append(constant(f"{theirs}.rng", np.arange(2 * energies.context + 1)))
         if "relative" in energies.keys or not energies.knows_content:
             each = heads if energies.knows_content else 1
-            found.append(_constant(f"{theirs}.indices", _indices(length, energies.context, each, length_ratio)))
+            found.append(constant(f"{theirs}.indices", _indices(length, energies.context, each, length_ratio)))
     elif isinstance(energies, OffsetTable):
         found.append(one(f"{own}/table", f"{theirs}.W", lambda w: w[:, None], lambda table: table[:, 0]))
-        found.append(_constant(f"{theirs}.indices", _indices(length, energies.context, heads)))
+        found.append(constant(f"{theirs}.indices", _indices(length, energies.context, heads)))
         outside = np.abs(np.subtract.outer(np.arange(length), np.arange(length))) > energies.context
-        found.append(_constant(f"{theirs}.gather_m", outside[None, None]))
+        found.append(constant(f"{theirs}.gather_m", outside[None, None]))
     elif isinstance(energies, PairTable):
         found.append(one(f"{own}/table", f"{theirs}.W", lambda w: w[0], lambda table: table[None]))
     elif isinstance(energies, GaussianWeights):
-        found.append(_constant(f"{theirs}.W", _gaussians(energies, heads, length)))
+        found.append(constant(f"{theirs}.W", _gaussians(energies, heads, length)))
     return found
 
 
@@ -142,17 +142,6 @@ def _unused(ours: str, width: int) -> Entry:
     """A layer norm that changes no output, and that the code has not."""
     arrays = np.ones(width, np.float32), np.zeros(width, np.float32)
     return Entry((f"{ours}/scale", f"{ours}/bias"), (), lambda: arrays, lambda *_: ())
-
-
-def _constant(theirs: str, array: np.ndarray) -> Entry:
-    """A buffer, which follows from the config."""
-
-    def check(given: np.ndarray) -> tuple:
-        if not np.allclose(given, array, rtol=0, atol=1e-5):
-            raise InputError(f"{theirs} has other numbers than those of the config")
-        return ()
-
-    return Entry((), (theirs,), check, lambda: [array])
 
 
 def _tied(ours: str, theirs: tuple[str, ...]) -> Entry:
