@@ -16,6 +16,7 @@ from posattn_jax.convert.files import Weights
 from posattn_jax.convert.tensors import Entry, linear, norm, same, shapes_of
 from posattn_jax.models.bert import Bert
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.parts import PARTS
 from posattn_jax.system.errors import InputError
 
 EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
@@ -139,7 +140,7 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
                 layer_norm_epsilon=epsilon,
                 dropout_rate=rate,
                 attention_dropout_rate=config.get("attention_probs_dropout_prob", 0.1),
-                more=lambda: convolutions.of_config(config, where.with_name(files.CONFIG)),
+                more=lambda: convolutions.of_config(config, where.with_name(files.CONFIG), width),
             ),
             embedding_dim=None if embedding_dim == width else embedding_dim,
             absolute_positions=has_positions,
@@ -180,19 +181,20 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
     if encoder.embedding_dim is not None:
         found += linear("encoder/embedding_projection", f"{prefix}embeddings_project")
     for i, block in enumerate(encoder.blocks):
-        layer = f"{prefix}encoder.layer.{i}"
+        layer, attention = f"{prefix}encoder.layer.{i}", block.attention
+        names = PARTS if convolutions.is_linear(attention) else ()
         found += entries(
             f"encoder/blocks_{i}",
-            block.attention.num_heads,
+            attention.num_heads * (1 if attention.extra_heads is None else 2),
             use_bias=True,
-            projections=tuple(f"{layer}.attention.self.{name}" for name in ("query", "key", "value")),
+            projections=tuple(f"{layer}.attention.self.{name}" for name in names),
             output=f"{layer}.attention.output.dense",
             attention_norm=f"{layer}.attention.output.LayerNorm",
             hidden=f"{layer}.intermediate.dense",
             feed_forward=f"{layer}.output.dense",
             feed_forward_norm=f"{layer}.output.LayerNorm",
         )
-        found += convolutions.entries(block.attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self")
+        found += convolutions.entries(attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self")
     modules = _modules(prefix)
     for head in heads:
         found += linear(head, modules[head])

@@ -1,6 +1,7 @@
 """The encoder-decoders of Schmidt 2023's code in float64 loops: the tensors of its state dicts, and what they tell."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Code:
         return ("gelu", "gelu", True) if self.config.get("gating") else ("none", "none", False)
 
     def context(self, i):
-        return self.config["Ks"][i] if self.config.get("K_per_layer") else self.config.get("K")
+        return self.config["Ks"][i] if self.config.get("K_per_layer") else self.config.get("K", 0)
 
     @property
     def form(self):
@@ -105,7 +106,7 @@ class Code:
         indices = [[[[0] * LENGTH for _ in range(LENGTH)]]]
         for t, s in np.ndindex(LENGTH, LENGTH):
             ratio = config.get("length_ratio", 1) if place == "dec_cross_att" else 1
-            indices[0][0][t][s] = min(max(s - math.floor(ratio * t), -(k or 0)), k or 0) + (k or 0)
+            indices[0][0][t][s] = min(max(s - math.floor(ratio * t), -k), k or 0) + k
         if not own or family in ("Transformer", "RelTransformer"):
             self.linear(f"{name}.W_q{timed}", C, C)
             if not (own and config.get("only_rel_attention")):
@@ -220,10 +221,10 @@ class Code:
             for each, given in projected.items()
             if f"{name}.{each}{timed}.weight" in self.tensors
         }
-        q = next((made[each] for each in ("W_q", "W_q1", "W_q2") if each in made), None)
+        q: Any = next((made[each] for each in ("W_q", "W_q1", "W_q2") if each in made), None)
         ratio = self.config.get("length_ratio", 1) if place == "dec_cross_att" else 1
-        table = self.tensors.get(f"{name}.rel_embed.weight") if own else None
-        kernel = self.tensors.get(f"{name}.W") if own else None
+        table: Any = self.tensors.get(f"{name}.rel_embed.weight")
+        kernel: Any = self.tensors.get(f"{name}.W")
         value, outputs = of_heads(value), np.zeros((len(x), heads, C // heads))
         for h, t in np.ndindex(heads, len(x)):
             scores = np.zeros(len(memory))
