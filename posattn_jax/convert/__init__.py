@@ -1,6 +1,6 @@
 """Weights of others: read into our models, and written again by their names. Needs the extra `convert`."""
 
-from posattn_jax.convert.bert_weights import bert, save_bert
+from posattn_jax.convert.bert_weights import bert, save_bert, save_composite_bert
 from posattn_jax.convert.classifier_weights import classifier, save_classifier
 from posattn_jax.convert.posnet_weights import posnet, save_posnet
 from posattn_jax.convert.t5_weights import t5_bias
@@ -13,6 +13,7 @@ __all__ = [
     "posnet",
     "save_bert",
     "save_classifier",
+    "save_composite_bert",
     "save_posnet",
     "save_translution",
     "save_vit",

@@ -3,8 +3,9 @@
 And those of Chang 2021, by the same names but for their convolutions.
 """
 
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +23,6 @@ from posattn_jax.system.errors import InputError
 EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
 # What may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
 SPARE = r".*embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*|(classifier|qa_outputs)\..*"
-SPARE += f"|{convolutions.BUFFER}"
 
 
 def bert(path: str | pathlib.Path) -> tuple[Bert, dict[str, Any]]:
@@ -90,8 +90,29 @@ def save_bert(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any],
     Raises:
       InputError: an encoder that is not such a BERT, or parameters that have no name there.
     """
-    fields = fields_of(encoder.blocks)
     check_alike(encoder, _nearest(encoder), "a BERT of Hugging Face")
+    return _save(folder, encoder, params, config)
+
+
+def save_composite_bert(
+    folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], **config: Any
+) -> pathlib.Path:
+    """As `save_bert`, with convolutions, or without absolute positions, as the code of Chang 2021 reads it.
+
+    Raises:
+      InputError: an encoder that is not such a BERT, or parameters that have no name there.
+    """
+    own = convolutions.config_of(encoder.blocks[0].attention)
+    own |= {"embedding_size": encoder.embedding_dim or encoder.width}
+    own |= {"remove_position_embeddings": not encoder.absolute_positions}
+    more = functools.partial(convolutions.of_config, own, pathlib.Path(folder, files.CONFIG), encoder.width)
+    sizes = {"embedding_dim": encoder.embedding_dim, "absolute_positions": encoder.absolute_positions}
+    check_alike(encoder, _nearest(encoder, more, **sizes), "the code of Chang 2021")
+    return _save(folder, encoder, params, own | config)
+
+
+def _save(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], config: dict[str, Any]) -> pathlib.Path:
+    fields = fields_of(encoder.blocks)
     heads = [head for head in _modules("") if head in params]
     of_tokens = "BertForPreTraining" if "pooler" in heads else "BertForMaskedLM"
     named = {"transform": of_tokens, "head": "BertForSequenceClassification"}
@@ -155,12 +176,12 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
         raise InputError(f"{where.with_name(files.CONFIG)}: {error}") from error
 
 
-def _nearest(encoder: Bert) -> Bert:
-    """The BERT of Hugging Face's that is nearest to one of ours."""
+def _nearest(encoder: Bert, more: Callable[[], dict[str, Any]] = dict, **fields: Any) -> Bert:
+    """The BERT of Hugging Face that is nearest to one of ours; or with `more`, and these fields, that of Chang."""
     epsilon = {"layer_norm_epsilon": encoder.layer_norm_epsilon}
-    made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True})
+    made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True, "more": more})
     sizes = {"max_length": encoder.max_length, "num_segments": encoder.num_segments}
-    return Bert(encoder.vocabulary_size, encoder.width, made, **sizes, **epsilon)
+    return Bert(encoder.vocabulary_size, encoder.width, made, **sizes, **epsilon, **fields)
 
 
 def _modules(prefix: str) -> dict[str, str]:
@@ -194,7 +215,9 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
             feed_forward=f"{layer}.output.dense",
             feed_forward_norm=f"{layer}.output.LayerNorm",
         )
-        found += convolutions.entries(attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self")
+        found += convolutions.entries(
+            attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self", encoder.max_length
+        )
     modules = _modules(prefix)
     for head in heads:
         found += linear(head, modules[head])

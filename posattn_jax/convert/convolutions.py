@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from posattn_jax.convert.blocks import fused
-from posattn_jax.convert.tensors import Entry, linear, one, same
+from posattn_jax.convert.tensors import Entry, constant, linear, one, same
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import KernelEncoding
 from posattn_jax.nn.parts import PARTS
@@ -21,7 +21,7 @@ KERNEL = "attention_kernel"  # in config.json: what scores are made of, and how 
 KERNEL_PARTS = ("qk", "convfixed", "convq", "convk", "convolution")
 SEPARABLE = {"convolution", "depth", "mixed", "no", "act"}  # of half of the heads, depthwise and then pointwise
 CONVBERT_HALF = 4
-BUFFER = r".*\.relative_positions_mat"
+KERNELS = {RelativeBias: "convfixed", Positional: "convq", KeyPositional: "convk"}
 
 
 def of_config(config: dict[str, Any], where: Any, width: int) -> dict[str, Any]:
@@ -73,12 +73,36 @@ def _projections(config: dict[str, Any], where: Any) -> ConvolutionalProjections
     return ConvolutionalProjections((2 * halves.popitem()[1] + 1,), convolved, kernel_init=NORMAL)
 
 
+def config_of(attention: PositionalSelfAttention) -> dict[str, Any]:
+    """What config.json says of the layer that is nearest to this one."""
+    if attention.extra_heads is not None:
+        return {KERNEL: "convbert", "num_attention_heads": 2 * attention.num_heads}
+    found: dict[str, Any] = {"num_attention_heads": attention.num_heads}
+    parts = ["qk" if isinstance(attention.terms[0], Content) else ""]
+    parts += [KERNELS[type(term)] for term in attention.terms if type(term) in KERNELS]
+    made = [getattr(term, "encoding", term) for term in attention.terms if type(term) in KERNELS]
+    if isinstance(attention.values, PlusDepthwise):
+        parts.append("convolution")
+        made.append(attention.values.convolution)
+    if made:
+        found[KERNEL] = f"{'_'.join(filter(None, parts))} {_half(made[0])}"
+    if isinstance(attention.projections, ConvolutionalProjections):
+        kind = f"convolution_depth_mixed_no_act {_half(attention.projections)} 1"
+        names = {"qk": "query", "value_forward": "value"}
+        found |= {name: kind for name, part in names.items() if part in attention.projections.convolved}
+    return found
+
+
+def _half(part: Any) -> int:
+    return getattr(part, "kernel_shape", (1,))[0] // 2
+
+
 def is_linear(attention: PositionalSelfAttention) -> bool:
     """Whether queries, keys and values are linear maps, of all heads."""
     return attention.extra_heads is None and not isinstance(attention.projections, ConvolutionalProjections)
 
 
-def entries(attention: PositionalSelfAttention, ours: str, theirs: str) -> list[Entry]:
+def entries(attention: PositionalSelfAttention, ours: str, theirs: str, max_length: int) -> list[Entry]:
     """Of the parameters of a layer that a BERT has not; tables are of key minus query there, too."""
     found = []
     if attention.extra_heads is not None:
@@ -93,6 +117,11 @@ def entries(attention: PositionalSelfAttention, ours: str, theirs: str) -> list[
         elif isinstance(term, Positional | KeyPositional):
             table = f"{theirs}.{'convq' if isinstance(term, Positional) else 'convk'}_param"  # [d k]
             found.append(one(f"{path}/encoding/table", table, lambda t: t.T[:, None], lambda table: table[:, 0].T))
+    halves = {_half(getattr(term, "encoding", term)) for term in attention.terms if type(term) in KERNELS}
+    if halves:
+        offsets = np.subtract.outer(np.arange(max_length), np.arange(max_length)).T
+        rows = np.clip(offsets, -max(halves), max(halves)) + max(halves)
+        found.append(constant(f"{theirs}.relative_positions_mat", rows[None, None]))
     if isinstance(attention.values, PlusDepthwise):
         found.append(_depthwise(f"{ours}/values/convolution/convolution", theirs, attention.num_heads))
     return found

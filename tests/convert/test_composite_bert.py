@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posattn_jax import MaskedLanguageModel, convert
+from posattn_jax import Content, MaskedLanguageModel, convert
 from posattn_jax.system.errors import InputError
 from tests.support.slow import slow
 
@@ -54,18 +54,20 @@ def state(kernel, positions=False, convolved=()):
         shapes |= linear(f"{layer}.attention.output.dense", C, C) | norm(f"{layer}.attention.output.LayerNorm")
         shapes |= linear(f"{layer}.intermediate.dense", MLP, C) | linear(f"{layer}.output.dense", C, MLP)
         shapes |= norm(f"{layer}.output.LayerNorm")
-        if taps:
-            shapes |= {f"{own}.relative_positions_mat": (1, 1, LENGTH, LENGTH)}
         if "convfixed" in kernel:
             shapes[f"{own}.convfixed_param"] = (1, H, 1, taps)
         shapes |= {f"{own}.{name}_param": (D, taps) for name in ("convq", "convk") if name in kernel}
         if "convolution" in kernel:
             shapes |= {f"{own}.convolution.weight": (C, 1, taps), f"{own}.convolution.bias": (C,)}
             shapes[f"{own}.convolution_scalar"] = (1, H, 1, 1)
+    offsets = np.array([[s - t for s in range(LENGTH)] for t in range(LENGTH)])
+    buffers = {f"bert.encoder.layer.{i}.attention.self.relative_positions_mat": offsets for i in range(LAYERS)}
+    buffers = {name: np.clip(each, -(taps // 2), taps // 2)[None, None] + taps // 2 for name, each in buffers.items()}
+    has_buffers = any(name in kernel for name in ("convfixed", "convq", "convk"))
     shapes |= linear("cls.predictions.transform.dense", E, C) | norm("cls.predictions.transform.LayerNorm", E)
     shapes |= {"cls.predictions.bias": (WORDS,), "cls.predictions.decoder.weight": (WORDS, E)}
     rng = np.random.default_rng(0)
-    return {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
+    return {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()} | (buffers if has_buffers else {})
 
 
 def convolve(x, tensors, name, mask):
@@ -184,15 +186,24 @@ def test_logits_are_those_of_the_formulas(tmp_path, float64, kernel, positions, 
     tensors = state(kernel, positions, convolved)
     names = {"qk": "query" in convolved, "value_forward": "value" in convolved}
     config = {name: SEPARABLE for name, is_convolved in names.items() if is_convolved}
-    encoder, params = read(tmp_path, tensors, kernel, remove_position_embeddings=not positions, **config)
+    encoder, given = read(tmp_path, tensors, kernel, remove_position_embeddings=not positions, **config)
     ids, segments = np.array([[3, 1, 6, 2, 5], [4, 4, 2, 0, 0]]), np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
-    params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), params)
+    params = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), given)
     model, fields = MaskedLanguageModel(encoder), {"segments": jnp.asarray(segments), "key_mask": jnp.asarray(ids > 0)}
     logits = jax.jit(lambda ids: model.apply({"params": params}, ids, **fields))(jnp.asarray(ids))
     single = {name: np.float64(np.float32(each)) for name, each in tensors.items()}  # as parameters are read
     expected = [told(single, kernel, *each) for each in zip(ids, segments, strict=True)]
     # A kernel times its scalar is rounded to float32.
     np.testing.assert_allclose(np.asarray(logits)[ids > 0], np.stack(expected)[ids > 0], rtol=0, atol=1e-7)
+
+    path = convert.save_composite_bert(tmp_path / "there", encoder, given)
+    written = safetensors.load_file(path)
+    assert written.keys() == tensors.keys() - {"cls.predictions.decoder.weight"}
+    for name in written.keys() - {name for name in written if ".convolution" in name}:  # by their scalar
+        np.testing.assert_array_equal(written[name], np.float32(tensors[name]))
+    again, params_again = convert.bert(path)
+    assert again == encoder
+    jax.tree.map(np.testing.assert_array_equal, given, params_again)
 
 
 @pytest.mark.parametrize(
@@ -216,4 +227,15 @@ def test_what_does_not_fit(tmp_path, unchecked, config, message):
 
 def test_what_is_left_out(tmp_path, caplog):
     read(tmp_path, state("qk_convfixed 1"), "qk_convfixed 1")
-    assert "self.relative_positions_mat (1, 1, 6, 6)" in caplog.text
+    assert "left out: cls.predictions.decoder.weight (7, 3)" in caplog.text
+
+
+def test_what_the_code_has_not(tmp_path):
+    encoder, params = read(tmp_path, state("qk_convfixed_convq 1"), "qk_convfixed_convq 1")
+    fixed, queries = (term.clone(parent=None) for term in encoder.blocks[0].attention.terms[1:])
+    attention = encoder.blocks[0].attention.clone(terms=(Content(), queries, fixed), parent=None)
+    other = encoder.clone(blocks=(encoder.blocks[0].clone(attention=attention, parent=None),) * 2)
+    with pytest.raises(InputError, match="the code of Chang 2021 has no model.blocks"):
+        convert.save_composite_bert(tmp_path / "there", other, params)
+    with pytest.raises(InputError, match="a BERT of Hugging Face has no model.blocks"):
+        convert.save_bert(tmp_path / "there", encoder, params)
