@@ -9,6 +9,7 @@ import numpy as np
 
 from posattn_jax.axes import Shape
 from posattn_jax.convert import files, tensors
+from posattn_jax.convert.blocks import check_alike
 from posattn_jax.convert.files import Weights
 from posattn_jax.convert.tensors import Entry, constant, linear, norm, one, without_first
 from posattn_jax.models.vit import VisionTransformer
@@ -96,12 +97,22 @@ def save_translution(
     """Writes model.safetensors of a model as `translution` makes it, by the authors' names.
 
     Raises:
-      InputError: parameters that have no name there, or are missing.
+      InputError: another model, or parameters that have no name there, or are missing.
     """
     attention = model.blocks[0].attention
     is_plain = attention.values is None and isinstance(attention.terms[-1], Content | RotaryContent)
     stack = "transformer" if is_plain else "translution"
-    return files.write(folder, tensors.give(_entries(model, stack, grid_shape), params), {})
+    given = tensors.give(_entries(model, stack, grid_shape), params)
+    weights = Weights(pathlib.Path(folder), given, {})
+
+    def nearest(block: EncoderBlock, layer: str) -> EncoderBlock:
+        own = block.attention
+        made = _attention(weights, layer, own.num_heads, _inner(weights, layer) // own.num_heads, own.use_output)
+        return EncoderBlock(made.clone(head_dim=own.head_dim), block.mlp_dim, norm="pre", activation=exact_gelu)
+
+    blocks = tuple(nearest(block, f"{stack}.layers.{i}.0") for i, block in enumerate(model.blocks))
+    check_alike(model, model.clone(blocks=blocks, positions=None, layer_norm_epsilon=1e-5), "the code of Translution")
+    return files.write(folder, given, {})
 
 
 def _inner(weights: Weights, layer: str) -> int:

@@ -226,6 +226,15 @@ def test_queries_and_keys_of_the_older_code(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, params, read(tmp_path, newer, 2)[1])
 
 
+def test_what_the_code_has_not(tmp_path):
+    model, params = read(tmp_path, state(("lor k",), 2, 3), 2)
+    attention = model.blocks[0].attention.clone(scale=1.0)
+    other = model.clone(blocks=(model.blocks[0].clone(attention=attention),))
+    message = r"the code of Translution has no model.blocks\[0\].attention.scale=1.0, but 0.288"
+    with pytest.raises(InputError, match=message):
+        convert.save_translution(tmp_path / "there", other, params, GRID)
+
+
 @pytest.mark.parametrize(
     "change, fields, message",
     [
