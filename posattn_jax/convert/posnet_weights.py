@@ -107,10 +107,13 @@ def _model(
     of = _Config(config, where)
     width, rate = of("model_dim"), of("dropout")
     epsilon = {"layer_norm_epsilon": EPSILON * (width - 1) / width}
-    length = of("max_sentence_length")
+    length, most = of("max_sentence_length"), max(of("encL"), of("decL"))
+    contexts = of("Ks") if of("K_per_layer", False) else [of("K", 16)] * most
+    if len(contexts) < most:
+        raise InputError(f"{where}: Ks has {len(contexts)} numbers: expected {most}")
 
     def block(number: int, place: str) -> SequenceBlock:
-        context = of("Ks")[number] if of("K_per_layer", False) else of("K", 16)
+        context = contexts[number]
         cross = None if place == ENCODER else _mixing(of, CROSS, context, length, epsilon)
         return SequenceBlock(_mixing(of, place, context, length, epsilon), of("ff_dim"), cross, rate, **epsilon)
 

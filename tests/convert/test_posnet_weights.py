@@ -83,6 +83,7 @@ def test_log_probabilities_are_those_of_the_formulas_and_there_and_back(tmp_path
         ({"gating_o": "sigmoid"}, "gating_o='sigmoid': expected 'none'"),
         ({"gating_g": "glu"}, "gating_g='glu': expected 'none', 'gelu', 'sigmoid'"),
         ({"use_pos_embed": False}, "use_pos_embed=False: expected True"),
+        ({"K_per_layer": True, "Ks": []}, "Ks has 0 numbers: expected 1"),
         ({"K": 3}, r"rel_embed.weight is \(5, 4\), expected \(7, 4\)"),
         ({"length_ratio": 0.5}, "cross_att.indices has other numbers than those of such a model"),
     ],
