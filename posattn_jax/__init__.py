@@ -27,6 +27,7 @@ from posattn_jax.nn.places import (
 )
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.nn.projections import ConvolutionalProjections, LinearProjections
+from posattn_jax.nn.relative_content import RelativeContent
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.siren import Siren, SirenEncoding
@@ -39,7 +40,6 @@ from posattn_jax.nn.terms import (
     Positional,
     PositionalBias,
     RelativeBias,
-    RelativeContent,
     RotaryContent,
 )
 from posattn_jax.nn.tokens import Tokens

@@ -3,8 +3,9 @@
 And those of Chang 2021, by the same names but for their convolutions.
 """
 
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +17,12 @@ from posattn_jax.convert.files import Weights
 from posattn_jax.convert.tensors import Entry, linear, norm, same, shapes_of
 from posattn_jax.models.bert import Bert
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.parts import PARTS
 from posattn_jax.system.errors import InputError
 
 EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
 # What may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
 SPARE = r".*embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*|(classifier|qa_outputs)\..*"
-SPARE += f"|{convolutions.BUFFER}"
 
 
 def bert(path: str | pathlib.Path) -> tuple[Bert, dict[str, Any]]:
@@ -89,8 +90,29 @@ def save_bert(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any],
     Raises:
       InputError: an encoder that is not such a BERT, or parameters that have no name there.
     """
-    fields = fields_of(encoder.blocks)
     check_alike(encoder, _nearest(encoder), "a BERT of Hugging Face")
+    return _save(folder, encoder, params, config)
+
+
+def save_composite_bert(
+    folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], **config: Any
+) -> pathlib.Path:
+    """As `save_bert`, with convolutions, or without absolute positions, as the code of Chang 2021 reads it.
+
+    Raises:
+      InputError: an encoder that is not such a BERT, or parameters that have no name there.
+    """
+    own = convolutions.config_of(encoder.blocks[0].attention)
+    own |= {"embedding_size": encoder.embedding_dim or encoder.width}
+    own |= {"remove_position_embeddings": not encoder.absolute_positions}
+    more = functools.partial(convolutions.of_config, own, pathlib.Path(folder, files.CONFIG), encoder.width)
+    sizes = {"embedding_dim": encoder.embedding_dim, "absolute_positions": encoder.absolute_positions}
+    check_alike(encoder, _nearest(encoder, more, **sizes), "the code of Chang 2021")
+    return _save(folder, encoder, params, own | config)
+
+
+def _save(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], config: dict[str, Any]) -> pathlib.Path:
+    fields = fields_of(encoder.blocks)
     heads = [head for head in _modules("") if head in params]
     of_tokens = "BertForPreTraining" if "pooler" in heads else "BertForMaskedLM"
     named = {"transform": of_tokens, "head": "BertForSequenceClassification"}
@@ -139,7 +161,7 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
                 layer_norm_epsilon=epsilon,
                 dropout_rate=rate,
                 attention_dropout_rate=config.get("attention_probs_dropout_prob", 0.1),
-                more=lambda: convolutions.of_config(config, where.with_name(files.CONFIG)),
+                more=lambda: convolutions.of_config(config, where.with_name(files.CONFIG), width),
             ),
             embedding_dim=None if embedding_dim == width else embedding_dim,
             absolute_positions=has_positions,
@@ -154,12 +176,12 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
         raise InputError(f"{where.with_name(files.CONFIG)}: {error}") from error
 
 
-def _nearest(encoder: Bert) -> Bert:
-    """The BERT of Hugging Face's that is nearest to one of ours."""
+def _nearest(encoder: Bert, more: Callable[[], dict[str, Any]] = dict, **fields: Any) -> Bert:
+    """The BERT of Hugging Face that is nearest to one of ours; or with `more`, and these fields, that of Chang."""
     epsilon = {"layer_norm_epsilon": encoder.layer_norm_epsilon}
-    made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True})
+    made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True, "more": more})
     sizes = {"max_length": encoder.max_length, "num_segments": encoder.num_segments}
-    return Bert(encoder.vocabulary_size, encoder.width, made, **sizes, **epsilon)
+    return Bert(encoder.vocabulary_size, encoder.width, made, **sizes, **epsilon, **fields)
 
 
 def _modules(prefix: str) -> dict[str, str]:
@@ -180,19 +202,22 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
     if encoder.embedding_dim is not None:
         found += linear("encoder/embedding_projection", f"{prefix}embeddings_project")
     for i, block in enumerate(encoder.blocks):
-        layer = f"{prefix}encoder.layer.{i}"
+        layer, attention = f"{prefix}encoder.layer.{i}", block.attention
+        names = PARTS if convolutions.is_linear(attention) else ()
         found += entries(
             f"encoder/blocks_{i}",
-            block.attention.num_heads,
+            attention.num_heads * (1 if attention.extra_heads is None else 2),
             use_bias=True,
-            projections=tuple(f"{layer}.attention.self.{name}" for name in ("query", "key", "value")),
+            projections=tuple(f"{layer}.attention.self.{name}" for name in names),
             output=f"{layer}.attention.output.dense",
             attention_norm=f"{layer}.attention.output.LayerNorm",
             hidden=f"{layer}.intermediate.dense",
             feed_forward=f"{layer}.output.dense",
             feed_forward_norm=f"{layer}.output.LayerNorm",
         )
-        found += convolutions.entries(block.attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self")
+        found += convolutions.entries(
+            attention, f"encoder/blocks_{i}/attention", f"{layer}.attention.self", encoder.max_length
+        )
     modules = _modules(prefix)
     for head in heads:
         found += linear(head, modules[head])

@@ -10,6 +10,7 @@ import numpy as np
 from posattn_jax.convert.tensors import Entry, linear, norm, one
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
+from posattn_jax.nn.energies import DotProducts
 from posattn_jax.nn.gating import exact_gelu, tanh_gelu
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.ops.initial import NORMAL
@@ -19,7 +20,7 @@ ACTIVATIONS = {"gelu": exact_gelu, "gelu_pytorch_tanh": tanh_gelu, "gelu_new": t
 # Fields that change no output of a trained model in which nothing is dropped.
 SILENT = ("parent", "name", "kernel_init", "bias_init", "embedding_init", "dropout_rate", "mlp_dropout_rate")
 SILENT += ("implementation", "grid_axis", "remat", "precision", "dtype", "param_dtype")
-MEANS = {"projections": LinearProjections()}  # what None stands for
+MEANS = {"projections": LinearProjections(), "energies": DotProducts()}  # what None stands for
 
 
 def blocks(
@@ -37,14 +38,13 @@ def blocks(
 ) -> tuple[EncoderBlock, ...]:
     """Blocks that know no positions: see `EncoderBlock`; `use_bias` of queries, keys and values.
 
-    `more` makes further fields of each attention layer, of parts that are its own.
+    `more` makes further fields of each attention layer, or others than these, of parts that are its own.
     """
 
     def block() -> EncoderBlock:
-        projections = LinearProjections(use_bias=use_bias, kernel_init=NORMAL)
-        attention = PositionalSelfAttention(
-            num_heads, projections=projections, dropout_rate=attention_dropout_rate, kernel_init=NORMAL, **more()
-        )
+        own: dict[str, Any] = {"num_heads": num_heads, "dropout_rate": attention_dropout_rate, "kernel_init": NORMAL}
+        own["projections"] = LinearProjections(use_bias=use_bias, kernel_init=NORMAL)
+        attention = PositionalSelfAttention(**own | more())
         fields: dict[str, Any] = {"kernel_init": NORMAL, "layer_norm_epsilon": layer_norm_epsilon}
         return EncoderBlock(attention, mlp_dim, dropout_rate, norm, activation, mlp_dropout_rate=0.0, **fields)
 
@@ -106,24 +106,10 @@ def entries(
       ours: the path of the block.
       num_heads: h.
       use_bias: whether queries, keys and values have biases.
-      projections: of queries, keys and values; or of all of them, one after the other.
+      projections: of queries, keys and values; or of all of them, one after the other; none: they are no linear maps.
       output, attention_norm, hidden, feed_forward, feed_forward_norm: of the other parts.
     """
-    number = len(projections)
-
-    def kernel(*weights):  # each [n h d, c]
-        joined = np.concatenate(weights)
-        return [joined.T.reshape(joined.shape[1], 3, num_heads, -1)]
-
-    def biases(*vectors):
-        return [np.concatenate(vectors).reshape(3, num_heads, -1)]
-
-    own = f"{ours}/attention/projections"
-    weights = tuple(f"{each}.weight" for each in projections)
-    found = [Entry((f"{own}/kernel",), weights, kernel, lambda k: np.split(k.reshape(len(k), -1).T, number))]
-    if use_bias:
-        vectors = tuple(f"{each}.bias" for each in projections)
-        found.append(Entry((f"{own}/bias",), vectors, biases, lambda b: np.split(b.reshape(-1), number)))
+    found = fused(f"{ours}/attention/projections", projections, num_heads, use_bias) if projections else []
     of_output, bias = linear(f"{ours}/attention/output", output)
     return [
         *found,
@@ -139,6 +125,25 @@ def entries(
         *linear(f"{ours}/feed_forward/output", feed_forward),
         *norm(f"{ours}/feed_forward_norm", feed_forward_norm),
     ]
+
+
+def fused(ours: str, theirs: tuple[str, ...], num_heads: int, use_bias: bool = True, num_parts: int = 3) -> list[Entry]:
+    """`LinearProjections` of so many of queries, keys and values, and the modules that have their linear maps."""
+    number = len(theirs)
+
+    def kernel(*weights):  # each [n h d, c]
+        joined = np.concatenate(weights)
+        return [joined.T.reshape(joined.shape[1], num_parts, num_heads, -1)]
+
+    def biases(*vectors):
+        return [np.concatenate(vectors).reshape(num_parts, num_heads, -1)]
+
+    weights = tuple(f"{each}.weight" for each in theirs)
+    found = [Entry((f"{ours}/kernel",), weights, kernel, lambda k: np.split(k.reshape(len(k), -1).T, number))]
+    if use_bias:
+        vectors = tuple(f"{each}.bias" for each in theirs)
+        found.append(Entry((f"{ours}/bias",), vectors, biases, lambda b: np.split(b.reshape(-1), number)))
+    return found
 
 
 def check_alike(model: Any, theirs: Any, format_name: str) -> None:

@@ -1,35 +1,47 @@
 """The convolutions of Chang 2021 in a BERT, as the authors' code, which is made of `transformers`, names them."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from posattn_jax.convert.tensors import Entry, one
+from posattn_jax.convert.blocks import fused
+from posattn_jax.convert.tensors import Entry, constant, linear, one, same
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import KernelEncoding
+from posattn_jax.nn.parts import PARTS
+from posattn_jax.nn.projections import ConvolutionalProjections
+from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import Content, KeyPositional, Positional, RelativeBias
 from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
+from posattn_jax.ops.initial import NORMAL
 from posattn_jax.system.errors import InputError
 
 KERNEL = "attention_kernel"  # in config.json: what scores are made of, and how far kernels reach on each side
-PARTS = ("qk", "convfixed", "convq", "convk", "convolution")
-# Where it differs from these, there are convolutions of queries, keys or values, which are not read.
-LINEAR = (("qk", ("linear",)), ("value_forward", ("feedforward", "linear")), ("remove_qk", (False,)))
-BUFFER = r".*\.relative_positions_mat"
+KERNEL_PARTS = ("qk", "convfixed", "convq", "convk", "convolution")
+SEPARABLE = {"convolution", "depth", "mixed", "no", "act"}  # of half of the heads, depthwise and then pointwise
+CONVBERT_HALF = 4
+KERNELS = {RelativeBias: "convfixed", Positional: "convq", KeyPositional: "convk"}
 
 
-def of_config(config: dict[str, Any], where: Any) -> dict[str, Any]:
+def of_config(config: dict[str, Any], where: Any, width: int) -> dict[str, Any]:
     """The fields of an attention layer that config.json asks for beside content; InputError for what is not read."""
-    for name, known in LINEAR:
-        if config.get(name, known[0]) not in known:
-            raise InputError(f"{where}: {name}={config[name]!r}: expected {known[0]!r}")
-    kernel = config.get(KERNEL, "dot_product")
+    if config.get("remove_qk", False):
+        raise InputError(f"{where}: remove_qk=True: expected False")
+    kernel, num_heads = config.get(KERNEL, "dot_product"), config.get("num_attention_heads", 12)
+    if kernel == "convbert":
+        rate = config.get("attention_probs_dropout_prob", 0.1)
+        convolution = SpanConvolution((2 * CONVBERT_HALF + 1,), "key", rate, kernel_init=NORMAL)
+        return {"num_heads": num_heads // 2, "head_dim": width // num_heads, "extra_heads": convolution}
+    projections = _projections(config, where)
+    fields: dict[str, Any] = {} if projections is None else {"projections": projections}
     if kernel == "dot_product":
-        return {}
+        return fields
     asked, _, half = kernel.partition(" ")
-    parts = asked.split("_")
-    if not set(parts) <= set(PARTS) or "qk" not in parts or not half.isdecimal():
-        raise InputError(f'{where}: {KERNEL}="{kernel}": expected "qk", with {", ".join(PARTS[1:])}, and a number')
+    parts = set(asked.split("_"))
+    if not parts <= set(KERNEL_PARTS) or not ("qk" in parts or parts >= {"convq", "convk"}) or not half.isdecimal():
+        known = ", ".join(KERNEL_PARTS[1:])
+        raise InputError(f'{where}: {KERNEL}="{kernel}": expected "qk" or convq and convk, with {known}, and a number')
     size = {"kernel_shape": (2 * int(half) + 1,)}
     terms: dict[str, Any] = {
         "qk": Content,
@@ -38,12 +50,65 @@ def of_config(config: dict[str, Any], where: Any) -> dict[str, Any]:
         "convk": lambda: KeyPositional(KernelEncoding(**size)),
     }
     values = PlusDepthwise(DepthwiseConvolution(**size)) if "convolution" in parts else None
-    return {"terms": tuple(make() for name, make in terms.items() if name in parts), "values": values}
+    return fields | {"terms": tuple(make() for name, make in terms.items() if name in parts), "values": values}
 
 
-def entries(attention: PositionalSelfAttention, ours: str, theirs: str) -> list[Entry]:
-    """Of the parameters of a layer's terms and values; tables are of key minus query there, too."""
+def _projections(config: dict[str, Any], where: Any) -> ConvolutionalProjections | None:
+    """Of queries and keys, of values, or of all of them; None: they are linear."""
+    halves: dict[str, int] = {}
+    for name, linear_names in (("qk", ("linear",)), ("value_forward", ("feedforward", "linear"))):
+        given = config.get(name, linear_names[0])
+        if given in linear_names:
+            continue
+        kind, half, *_ = *given.split(), ""
+        if set(kind.split("_")) != SEPARABLE or not half.isdecimal():
+            expected = f'{linear_names[0]!r} or "convolution_depth_mixed_no_act" and a number'
+            raise InputError(f"{where}: {name}={given!r}: expected {expected}")
+        halves[name] = int(half)
+    if not halves:
+        return None
+    if len(set(halves.values())) > 1:
+        raise InputError(f"{where}: {' and '.join(halves)} have kernels of two sizes: expected one")
+    convolved = tuple(part for part in PARTS if ("value_forward" if part == "value" else "qk") in halves)
+    return ConvolutionalProjections((2 * halves.popitem()[1] + 1,), convolved, kernel_init=NORMAL)
+
+
+def config_of(attention: PositionalSelfAttention) -> dict[str, Any]:
+    """What config.json says of the layer that is nearest to this one."""
+    if attention.extra_heads is not None:
+        return {KERNEL: "convbert", "num_attention_heads": 2 * attention.num_heads}
+    found: dict[str, Any] = {"num_attention_heads": attention.num_heads}
+    parts = ["qk" if isinstance(attention.terms[0], Content) else ""]
+    parts += [KERNELS[type(term)] for term in attention.terms if type(term) in KERNELS]
+    made = [getattr(term, "encoding", term) for term in attention.terms if type(term) in KERNELS]
+    if isinstance(attention.values, PlusDepthwise):
+        parts.append("convolution")
+        made.append(attention.values.convolution)
+    if made:
+        found[KERNEL] = f"{'_'.join(filter(None, parts))} {_half(made[0])}"
+    if isinstance(attention.projections, ConvolutionalProjections):
+        kind = f"convolution_depth_mixed_no_act {_half(attention.projections)} 1"
+        names = {"qk": "query", "value_forward": "value"}
+        found |= {name: kind for name, part in names.items() if part in attention.projections.convolved}
+    return found
+
+
+def _half(part: Any) -> int:
+    return getattr(part, "kernel_shape", (1,))[0] // 2
+
+
+def is_linear(attention: PositionalSelfAttention) -> bool:
+    """Whether queries, keys and values are linear maps, of all heads."""
+    return attention.extra_heads is None and not isinstance(attention.projections, ConvolutionalProjections)
+
+
+def entries(attention: PositionalSelfAttention, ours: str, theirs: str, max_length: int) -> list[Entry]:
+    """Of the parameters of a layer that a BERT has not; tables are of key minus query there, too."""
     found = []
+    if attention.extra_heads is not None:
+        found += _of_convbert(attention.num_heads, ours, theirs)
+    elif isinstance(attention.projections, ConvolutionalProjections):
+        found += _of_projections(attention.projections, attention.num_heads, f"{ours}/projections", theirs)
     for number, term in enumerate(attention.terms):
         path = f"{ours}/terms_{number}"
         if isinstance(term, RelativeBias):
@@ -52,9 +117,59 @@ def entries(attention: PositionalSelfAttention, ours: str, theirs: str) -> list[
         elif isinstance(term, Positional | KeyPositional):
             table = f"{theirs}.{'convq' if isinstance(term, Positional) else 'convk'}_param"  # [d k]
             found.append(one(f"{path}/encoding/table", table, lambda t: t.T[:, None], lambda table: table[:, 0].T))
+    halves = {_half(getattr(term, "encoding", term)) for term in attention.terms if type(term) in KERNELS}
+    if halves:
+        offsets = np.subtract.outer(np.arange(max_length), np.arange(max_length)).T
+        rows = np.clip(offsets, -max(halves), max(halves)) + max(halves)
+        found.append(constant(f"{theirs}.relative_positions_mat", rows[None, None]))
     if isinstance(attention.values, PlusDepthwise):
         found.append(_depthwise(f"{ours}/values/convolution/convolution", theirs, attention.num_heads))
     return found
+
+
+def _of_projections(projections: ConvolutionalProjections, num_heads: int, ours: str, theirs: str) -> list[Entry]:
+    """The first half of the heads is convolved."""
+    found = []
+    for part in projections.convolved:
+        found += _convolution(f"{ours}/{part}_depthwise", f"{theirs}.{part}_conv")
+        for name, heads in (("pointwise", num_heads // 2), ("linear", num_heads - num_heads // 2)):
+            found += fused(f"{ours}/{part}_{name}", (f"{theirs}.{part}_{name}",), heads, num_parts=1)
+    plain = tuple(f"{theirs}.{part}" for part in PARTS if part not in projections.convolved)
+    return [*found, *(fused(f"{ours}/linear", plain, num_heads, num_parts=len(plain)) if plain else [])]
+
+
+def _of_convbert(num_heads: int, ours: str, theirs: str) -> list[Entry]:
+    """So many heads attend, and as many convolve, whose values are the last."""
+    convolving, names = f"{ours}/extra_heads", ("query", "key", "value")
+
+    def pack(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> list[np.ndarray]:
+        here, there = np.split(value, 2)
+        joined = np.concatenate([query, key, here])  # [3 h d, c], or [3 h d]
+        return [joined.T.reshape(*value.shape[1:], 3, num_heads, -1), there.T]
+
+    def unpack(joined: np.ndarray, there: np.ndarray) -> list[np.ndarray]:
+        query, key, here = np.split(joined.reshape(*there.shape[:-1], -1).T, 3)
+        return [query, key, np.concatenate([here, there.T])]
+
+    found = [
+        Entry(
+            (f"{ours}/projections/{name}", f"{convolving}/value/{name}"),
+            tuple(f"{theirs}.{each}.{tensor}" for each in names),
+            pack,
+            unpack,
+        )
+        for name, tensor in (("kernel", "weight"), ("bias", "bias"))
+    ]
+    found += _convolution(f"{convolving}/depthwise", f"{theirs}.convbert_key_depthwise")
+    found += linear(f"{convolving}/pointwise", f"{theirs}.convbert_key_pointwise")
+    return [*found, *linear(f"{convolving}/kernel", f"{theirs}.lightweight_kernel")]
+
+
+def _convolution(ours: str, theirs: str) -> list[Entry]:
+    """[c 1 k]."""
+    turned = functools.partial(np.transpose, axes=(2, 1, 0))
+    own = f"{ours}/convolution"
+    return [one(f"{own}/kernel", f"{theirs}.weight", turned, turned), same(f"{own}/bias", f"{theirs}.bias")]
 
 
 def _depthwise(ours: str, theirs: str, num_heads: int) -> Entry:

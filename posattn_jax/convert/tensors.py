@@ -48,6 +48,17 @@ def without_first(ours: str, theirs: str) -> Entry:
     return one(ours, theirs, lambda tensor: tensor[0], lambda array: array[None])
 
 
+def constant(theirs: str, array: np.ndarray) -> Entry:
+    """A buffer, which all else tells; InputError where it has other numbers."""
+
+    def check(given: np.ndarray) -> tuple:
+        if not np.allclose(given, array, rtol=0, atol=1e-5):
+            raise InputError(f"{theirs} has other numbers than those of such a model")
+        return ()
+
+    return Entry((), (theirs,), check, lambda: [array])
+
+
 def linear(ours: str, theirs: str) -> list[Entry]:
     """A linear map: PyTorch's weights are [out, in]."""
     return [

@@ -1,5 +1,6 @@
 """The vision transformer of Fan 2025, as the authors' code names its tensors."""
 
+import math
 import pathlib
 from typing import Any
 
@@ -8,36 +9,48 @@ import numpy as np
 
 from posattn_jax.axes import Shape
 from posattn_jax.convert import files, tensors
+from posattn_jax.convert.blocks import check_alike
 from posattn_jax.convert.files import Weights
-from posattn_jax.convert.tensors import Entry, linear, norm, one, without_first
+from posattn_jax.convert.tensors import Entry, constant, linear, norm, one, without_first
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.projections import LinearProjections
-from posattn_jax.nn.terms import Content, RelativeContent
-from posattn_jax.nn.translution import Translution
+from posattn_jax.nn.relative_content import RelativeContent
+from posattn_jax.nn.terms import Content, RotaryContent
+from posattn_jax.nn.translution import LowRankTranslution, Translution
 from posattn_jax.system.errors import InputError
 
 STACKS = ("translution", "transformer")
 CLASSES = 3  # matrices of pairs with the class token, after those of displacements
+ROPE = ("cos", "sin")  # of the angles of every place and feature, buffers of a layer
+SPARE = r".*\.rope\.(cos|sin)_cached"  # which layers of Translution with RoPE have, too, and do not use
 
 
 def translution(
-    path: str | pathlib.Path, grid_shape: Shape, patch_shape: Shape, num_heads: int | None = None
+    path: str | pathlib.Path,
+    grid_shape: Shape,
+    patch_shape: Shape,
+    num_heads: int | None = None,
+    is_transposed: bool = False,
 ) -> tuple[VisionTransformer, dict[str, Any]]:
-    """The `ViT` of github.com/hehefan/Translution: Translution of values, or of queries, keys and values; or neither.
+    """A `ViT` of github.com/hehefan/Translution: of Translution, LoR-Translution, RoPE, plain attention, or hybrid.
 
       model, params = convert.translution("model.safetensors", (224, 224), (16, 16), num_heads=3)
       logits = model.apply({"params": params}, pixels.reshape(b, 224 * 224, 3), (224, 224))
 
-    Its low-rank forms, and the mean instead of the class token, which there counts as one of the tokens, are not read.
+    Any of queries, keys and values may have matrices of displacements, of full or of low rank. The mean instead of the
+    class token, which there counts as one of the tokens, and the language models of that code are not read.
 
     Args:
       path: a file of its state dict, .safetensors, .npz or .pt.
       grid_shape: the height and width of its images.
       patch_shape: of its patches.
       num_heads: h; None: 1, of a model without an output projection.
+      is_transposed: whether the file is of the code before 29 November 2025, whose `to_q` makes keys, and `to_k`
+        queries, where both have matrices of displacements. The tensors do not tell.
 
     Raises:
       InputError: no such file, another model, or tensors that are missing, of another shape, or unknown; no number of
@@ -51,27 +64,21 @@ def translution(
     use_output = f"{first}.0.to_out.0.weight" in weights.tensors
     if use_output and num_heads is None:
         raise InputError(f"{weights.path}: does not say how many heads it has: expected num_heads")
-    width, inner, kind = _projections(weights, f"{first}.0")
-    heads = num_heads or 1
+    inner, heads = _inner(weights, f"{first}.0"), num_heads or 1
     if inner % heads:
         raise InputError(f"num_heads={heads}: does not divide {inner}, the width of queries in {weights.path}")
 
-    def block() -> EncoderBlock:
-        attention = PositionalSelfAttention(
-            heads,
-            inner // heads,
-            terms=(RelativeContent() if kind == "all" else Content(),),
-            values=None if kind == "none" else Translution(),
-            projections=LinearProjections(use_bias=False),
-            use_output=use_output,
-        )
-        mlp_dim, _ = weights.shape(f"{first}.1.net.1.weight", 2)
+    def block(number: int) -> EncoderBlock:
+        layer = f"{stack}.layers.{number}"
+        mlp_dim, _ = weights.shape(f"{layer}.1.net.1.weight", 2)
+        attention = _attention(weights, f"{layer}.0", heads, inner // heads, use_output)
         return EncoderBlock(attention, mlp_dim, norm="pre", activation=exact_gelu)
 
+    num_classes, width = weights.shape("mlp_head.weight", 2)
     model = VisionTransformer(
-        weights.shape("mlp_head.weight", 2)[0],
+        num_classes,
         width,
-        tuple(block() for _ in range(weights.count(f"{stack}.layers."))),
+        tuple(block(number) for number in range(weights.count(f"{stack}.layers."))),
         tuple(patch_shape),
         absolute_positions="pos_embedding" in weights.tensors,
     )
@@ -80,7 +87,8 @@ def translution(
         raise InputError(f"patch_shape={tuple(patch_shape)}: {weights.path} has patches of {num_features} numbers")
     pixels = jnp.zeros((1, int(np.prod(grid_shape)), num_features // size))
     shapes = tensors.shapes_of(weights.path, model.init, pixels, tuple(grid_shape))
-    return model, tensors.take(_entries(model, stack, grid_shape), shapes, weights.tensors, weights.path)
+    found = _entries(model, stack, grid_shape, is_transposed)
+    return model, tensors.take(found, shapes, weights.tensors, weights.path, SPARE)
 
 
 def save_translution(
@@ -89,23 +97,67 @@ def save_translution(
     """Writes model.safetensors of a model as `translution` makes it, by the authors' names.
 
     Raises:
-      InputError: parameters that have no name there, or are missing.
+      InputError: another model, or parameters that have no name there, or are missing.
     """
-    stack = "transformer" if model.blocks[0].attention.values is None else "translution"
-    return files.write(folder, tensors.give(_entries(model, stack, grid_shape), params), {})
+    attention = model.blocks[0].attention
+    is_plain = attention.values is None and isinstance(attention.terms[-1], Content | RotaryContent)
+    stack = "transformer" if is_plain else "translution"
+    given = tensors.give(_entries(model, stack, grid_shape), params)
+    weights = Weights(pathlib.Path(folder), given, {})
+
+    def nearest(block: EncoderBlock, layer: str) -> EncoderBlock:
+        own = block.attention
+        made = _attention(weights, layer, own.num_heads, _inner(weights, layer) // own.num_heads, own.use_output)
+        return EncoderBlock(made.clone(head_dim=own.head_dim), block.mlp_dim, norm="pre", activation=exact_gelu)
+
+    blocks = tuple(nearest(block, f"{stack}.layers.{i}.0") for i, block in enumerate(model.blocks))
+    check_alike(model, model.clone(blocks=blocks, positions=None, layer_norm_epsilon=1e-5), "the code of Translution")
+    return files.write(folder, given, {})
 
 
-def _projections(weights: Weights, layer: str) -> tuple[int, int, str]:
-    """The width, that of queries of all heads, and which of them have a matrix for every displacement."""
-    for name, number, kind in (("to_qkv", 3, "none"), ("to_qk", 2, "values")):
-        if f"{layer}.{name}.weight" in weights.tensors:
-            inner, width = weights.shape(f"{layer}.{name}.weight", 2)
-            return width, inner // number, kind
-    _, width, inner = weights.shape(f"{layer}.to_q.unique_params", 3)
-    return width, inner, "all"
+def _inner(weights: Weights, layer: str) -> int:
+    """The width of the queries of all heads."""
+    for name in ("qkv", "qk", "qv", "q"):
+        if f"{layer}.to_{name}.weight" in weights.tensors:
+            return weights.shape(f"{layer}.to_{name}.weight", 2)[0] // len(name)
+    return weights.shape(f"{layer}.to_q.unique_params", 3)[2]
 
 
-def _entries(model: VisionTransformer, stack: str, grid_shape: Shape) -> list[Entry]:
+def _attention(
+    weights: Weights, layer: str, num_heads: int, head_dim: int, use_output: bool
+) -> PositionalSelfAttention:
+    """What the names of a layer's tensors say."""
+
+    def has(name: str) -> bool:
+        return f"{layer}.{name}" in weights.tensors
+
+    full, low = ({part: has(f"to_{part[0]}{n}.unique_params") for part in PARTS} for n in ("", "2"))
+    rank = next((weights.shape(f"{layer}.to_{part[0]}1.weight", 2)[0] // num_heads for part in PARTS if low[part]), 0)
+    terms: tuple[Any, ...] = (Content(),)
+    if full["query"] or full["key"]:
+        terms = (RelativeContent(relative_query=full["query"], relative_key=full["key"]),)
+    elif low["query"] or low["key"]:
+        terms += (RelativeContent(relative_query=low["query"], relative_key=low["key"], rank=rank),)
+    elif has(f"rope.{ROPE[0]}_cached") and not full["value"]:  # with these it has angles that it does not use
+        terms = (RotaryContent(),)
+    values = None
+    if full["value"]:
+        values = Translution()
+    elif low["value"]:
+        values = LowRankTranslution(rank=rank, down_dim=num_heads * rank, mix_heads=True)
+    return PositionalSelfAttention(
+        num_heads,
+        head_dim,
+        terms=terms,
+        values=values,
+        projections=LinearProjections(use_bias=False),
+        use_output=use_output,
+        scale=0.5 / math.sqrt(head_dim) if len(terms) > 1 else None,
+    )
+
+
+def _entries(model: VisionTransformer, stack: str, grid_shape: Shape, is_transposed: bool = False) -> list[Entry]:
+    token_grid = model.token_grid(grid_shape)
     found = [
         *norm("patch_norm", "to_patch_embedding.1"),
         *linear("embed", "to_patch_embedding.2"),
@@ -120,7 +172,7 @@ def _entries(model: VisionTransformer, stack: str, grid_shape: Shape) -> list[En
         ours, layer = f"blocks_{i}", f"{stack}.layers.{i}"
         found += [
             *norm(f"{ours}/attention_norm", f"{layer}.0.norm"),
-            *_of_attention(block.attention, f"{ours}/attention", f"{layer}.0", model.token_grid(grid_shape)),
+            *_of_attention(block.attention, f"{ours}/attention", f"{layer}.0", token_grid, is_transposed),
             *norm(f"{ours}/feed_forward_norm", f"{layer}.1.net.0"),
             *linear(f"{ours}/feed_forward/hidden", f"{layer}.1.net.1"),
             *linear(f"{ours}/feed_forward/output", f"{layer}.1.net.4"),
@@ -128,29 +180,42 @@ def _entries(model: VisionTransformer, stack: str, grid_shape: Shape) -> list[En
     return found
 
 
-def _of_attention(attention: PositionalSelfAttention, ours: str, theirs: str, grid_shape: Shape) -> list[Entry]:
-    """There the score of query t and key s is (x_s W^q_{t-s}) . (x_t W^k_{s-t}): their queries are our keys."""
-    heads, found = attention.num_heads, []
-    number = len(attention.needed())
-    if number:
+def _of_attention(
+    attention: PositionalSelfAttention, ours: str, theirs: str, grid_shape: Shape, is_transposed: bool
+) -> list[Entry]:
+    """There the score of query t and key s is (x_t W^q_{s-t}) . (x_s W^k_{t-s}), and a value x_s W^v_{t-s}."""
+    heads, content, values = attention.num_heads, attention.terms[-1], attention.values
+    found = _of_projections(attention, ours, theirs)
 
-        def kernel(weight):
-            return weight.T.reshape(weight.shape[1], number, heads, -1)
+    def tables(part: Part, names: tuple[str, str], name: str) -> Entry:
+        return _table(*names, f"{theirs}.to_{name}", heads, grid_shape, part != "query")
 
-        name = "to_qkv" if number == 3 else "to_qk"
-        kernel_of = one(
-            f"{ours}/projections/kernel", f"{theirs}.{name}.weight", kernel, lambda k: k.reshape(len(k), -1).T
+    if isinstance(content, RelativeContent):
+        path = f"{ours}/terms_{len(attention.terms) - 1}"
+        sides: dict[Part, bool] = {"query": content.relative_query, "key": content.relative_key}
+        is_transposed = is_transposed and all(sides.values()) and content.rank is None
+        for part, relative in sides.items():
+            name = "qk"[(part == "key") != is_transposed]
+            if content.rank is not None:
+                found.append(_matrix(f"{path}/{part}_down", f"{theirs}.to_{name}1.weight"))
+                name = f"{name}2"
+            if relative:
+                found.append(tables(part, (f"{path}/{part}_matrices", f"{path}/{part}_class_matrices"), name))
+    if isinstance(values, LowRankTranslution):
+        found.append(_matrix(f"{ours}/values/down", f"{theirs}.to_v1.weight"))
+        found.append(tables("value", (f"{ours}/values/relative", f"{ours}/values/class_matrices"), "v2"))
+        shape = (heads, values.rank, heads, attention.head_dim)
+        up = one(
+            f"{ours}/values/joint_up",
+            f"{theirs}.to_v3.weight",
+            lambda weight: weight.T.reshape(shape),
+            lambda up: up.reshape(shape[0] * shape[1], -1).T,
         )
-        found.append(kernel_of)
-    else:
-        query, key = (f"{ours}/terms_0/{part}" for part in ("query", "key"))
-        found.append(_table(f"{query}_matrices", f"{query}_class_matrices", f"{theirs}.to_k", heads, grid_shape, False))
-        found.append(_table(f"{key}_matrices", f"{key}_class_matrices", f"{theirs}.to_q", heads, grid_shape, True))
-    if attention.values is not None:
-        values = f"{ours}/values"
-        found.append(
-            _table(f"{values}/matrices", f"{values}/class_matrices", f"{theirs}.to_v", heads, grid_shape, True)
-        )
+        found.append(up)
+    elif values is not None:
+        found.append(tables("value", (f"{ours}/values/matrices", f"{ours}/values/class_matrices"), "v"))
+    if isinstance(content, RotaryContent):
+        found += _of_angles(theirs, grid_shape, attention.head_dim, content.base)
     if attention.use_output:
         output, bias = linear(f"{ours}/output", f"{theirs}.to_out.0")
         from_heads = one(
@@ -161,6 +226,55 @@ def _of_attention(attention: PositionalSelfAttention, ours: str, theirs: str, gr
         )
         found += [from_heads, bias]
     return found
+
+
+def _matrix(ours: str, theirs: str) -> Entry:
+    return one(ours, theirs, np.transpose, np.transpose)
+
+
+def _of_projections(attention: PositionalSelfAttention, ours: str, theirs: str) -> list[Entry]:
+    """What is linear there has one fused map; the shared matrix of low-rank values is part of it."""
+    heads, parts, paths = attention.num_heads, attention.needed(), [f"{ours}/projections/kernel"]
+    is_low = isinstance(attention.values, LowRankTranslution)
+    if is_low:
+        paths.append(f"{ours}/values/matrix")
+    names = "".join(part[0] for part in PARTS if part in parts or (is_low and part == "value"))
+    if not names:
+        return []
+    turned = isinstance(attention.terms[0], RotaryContent)
+
+    def pack(weight: np.ndarray) -> list[np.ndarray]:
+        kernel = weight.T.reshape(weight.shape[1], len(names), heads, -1)
+        if turned:
+            kernel = _turned(kernel, _order(kernel.shape[-1]))
+        return [kernel[:, : len(parts)], kernel[:, -1]][: len(paths)]
+
+    def unpack(kernel: np.ndarray, *matrix: np.ndarray) -> list[np.ndarray]:
+        joined = np.concatenate([kernel, *(each[:, None] for each in matrix)], 1)
+        if turned:
+            joined = _turned(joined, np.argsort(_order(joined.shape[-1])))
+        return [joined.reshape(len(joined), -1).T]
+
+    return [Entry(tuple(paths), (f"{theirs}.to_{names}.weight",), pack, unpack)]
+
+
+def _order(head_dim: int) -> np.ndarray:
+    """Which of their features ours are: those that turn together follow each other, and are d / 2 apart there."""
+    return np.arange(head_dim).reshape(2, -1).T.reshape(-1)
+
+
+def _turned(kernel: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Features of queries and keys in another order."""
+    return np.concatenate([kernel[:, :2][..., order], kernel[:, 2:]], 1)
+
+
+def _of_angles(theirs: str, grid_shape: Shape, head_dim: int, base: float) -> list[Entry]:
+    each = head_dim // len(grid_shape)
+    places = np.stack(np.indices(grid_shape), -1)
+    angles = places[..., None] * base ** (-np.arange(0, each, 2) / each)
+    angles = np.tile(angles.reshape(*grid_shape, -1), 2)[None]
+    made = {"cos": np.cos, "sin": np.sin}
+    return [constant(f"{theirs}.rope.{name}_cached", np.float32(made[name](angles))) for name in ROPE]
 
 
 def _table(matrices: str, of_class: str, theirs: str, num_heads: int, grid_shape: Shape, of_keys: bool) -> Entry:

@@ -4,7 +4,7 @@ A term gives what it stands for as `Scores`, arguments of `relative_attention`, 
 
   Content          q_t . k_s
   RotaryContent    (R_t q_t) . (R_s k_s)
-  RelativeContent  (x_t W^q_{s-t}) . (x_s W^k_{s-t})
+  RelativeContent  (x_t W^q_{s-t}) . (x_s W^k_{s-t})        see `nn.relative_content`
   Positional       q_t . E_{s-t}
   ContentBias      u . k_s
   PositionalBias   v . E_{s-t}
@@ -17,8 +17,7 @@ Content, composite attention. RelativeContent and KeyPositional have a score of 
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -28,14 +27,12 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Key, Query
 from posattn_jax.nn.checks import check_parts
 from posattn_jax.nn.composite import Composite
-from posattn_jax.nn.displacements import OverDisplacements, kaiming_table, over_reach
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.encodings import rotate
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.kernels import Outside, check_kernel, key_scores, over_offsets
-from posattn_jax.ops.pair_scores import pair_scores
 
 
 class Content(nn.Module):
@@ -236,58 +233,3 @@ class KeyPositional(Composite):
         encoding = self.encoding(dataclasses.replace(tokens, table_shape=tokens.grid_shape))
         scores = key_scores(key[:, cls:], encoding.astype(key.dtype), tokens.grid_shape)
         return Scores(pair_scores=jnp.pad(scores, [(0, 0), (0, 0), (cls, 0), (cls, 0)]))
-
-
-class RelativeContent(OverDisplacements):
-    """(x_t W^q_{s-t}) . (x_s W^k_{s-t}), instead of `Content`: see `ops.pair_scores`.
-
-    Attributes:
-      half_span: see `OverDisplacements`.
-      relative_query, relative_key: whether each side has matrices; one that has none is q_t or k_s, as usual.
-      kernel_init: of the tables [*R c h d] and of the three matrices of class tokens.
-      param_dtype: of all of them.
-
-    Example:
-      >>> import jax, jax.numpy as jnp
-      >>> from posattn_jax import PositionalSelfAttention, RelativeContent
-      >>> layer = PositionalSelfAttention(num_heads=2, terms=(RelativeContent(half_span=(1,)),))
-      >>> outputs, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 5, 8)), (5,))
-      >>> jax.tree.map(jnp.shape, variables["params"]["terms_0"])
-      {'key_matrices': (3, 8, 2, 4), 'query_matrices': (3, 8, 2, 4)}
-    """
-
-    replaces: ClassVar[Mapping[str, Part]] = {
-        "query_matrices": "query",
-        "query_class_matrices": "query",
-        "key_matrices": "key",
-        "key_class_matrices": "key",
-    }
-
-    relative_query: bool = True
-    relative_key: bool = True
-    kernel_init: Initializer = kaiming_table
-    param_dtype: DTypeLike = jnp.float32
-
-    @property
-    def needs(self) -> tuple[Part, ...]:
-        """The sides that are as usual."""
-        return tuple(part for part, relative in self._sides() if not relative)
-
-    def _sides(self) -> tuple[tuple[Part, bool], ...]:
-        return ("query", self.relative_query), ("key", self.relative_key)
-
-    @nn.compact
-    def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
-        relative = [part for part, relative in self._sides() if relative]
-        if not relative:
-            raise ValueError("relative_query and relative_key are both False: this is Content()")
-        shape = (tokens.inputs.shape[-1], tokens.num_heads, tokens.head_dim)
-        fields: dict[str, Any] = {"query": query, "key": key, "grid_shape": tokens.grid_shape}
-        fields |= dict.fromkeys(relative)  # what another term needs is not given
-        names = [f"{part}_matrices" for part in relative]
-        tables = {name: self._table(name, self.kernel_init, tokens, shape) for name in names}
-        for part in relative:
-            matrices = self._class_matrices(f"{part}_class_matrices", self.kernel_init, tokens, shape)
-            fields[f"{part}_cls"] = matrices
-        scores = over_reach(lambda tables: pair_scores(tokens.inputs, **tables, **fields), tables, tokens)
-        return Scores(pair_scores=scores, limit=self.limit(tokens))

@@ -16,6 +16,7 @@ def pair_scores(
     inputs: Features,
     *,
     grid_shape: Shape,
+    key_inputs: Features | None = None,
     query: Query | None = None,
     key: Key | None = None,
     query_matrices: Float[Array, "*r c h d"] | None = None,
@@ -31,6 +32,7 @@ def pair_scores(
     Args:
       inputs: x [b t c]: class tokens, if there are any, then the positions of the grid in row-major order.
       grid_shape: S, one to three sizes.
+      key_inputs: x of the keys, [b s c], where it is another than that of the queries.
       query: q [b t h d]; or `query_matrices`: W^q [*R c h d], R_i = 2 half_i + 1 offsets, centred, at most 2 S_i - 1.
       key: k [b s h d]; or `key_matrices`: W^k, as W^q. With both the same offsets.
       query_cls, key_cls: with class tokens, the matrices of pairs with one, of the sides that have matrices.
@@ -42,6 +44,9 @@ def pair_scores(
       ValueError: sides that are missing, given twice, or do not fit together.
     """
     shape = grid.check_grid(grid_shape)
+    of_keys = inputs if key_inputs is None else key_inputs
+    if of_keys.shape != inputs.shape:
+        raise ValueError(f"key_inputs has shape {of_keys.shape}: expected {inputs.shape}, as inputs")
     tables = [table for table in (query_matrices, key_matrices) if table is not None]
     half = _check(inputs, shape, (query, query_matrices, query_cls), (key, key_matrices, key_cls), tables)
     windows = GridWindows(shape, half)
@@ -53,7 +58,7 @@ def pair_scores(
 
     arrays = [
         patches(inputs if query is None else query, windows.by_query(), False),
-        patches(inputs if key is None else key, windows.by_key(), True),
+        patches(of_keys if key is None else key, windows.by_key(), True),
         *((windows.by_offset(), windows.padded(table)) for table in tables),
     ]
 
@@ -71,11 +76,12 @@ def pair_scores(
     if not cls:
         return full
 
-    def side(given: Array | None, matrices: Any, tokens: slice, pair: int) -> Array:
-        return product_sum("bsc,chd->bshd", inputs[:, tokens], matrices[pair]) if given is None else given[:, tokens]
+    def side(x: Features, given: Array | None, matrices: Any, tokens: slice, pair: int) -> Array:
+        return product_sum("bsc,chd->bshd", x[:, tokens], matrices[pair]) if given is None else given[:, tokens]
 
     def block(queries: slice, keys: slice, pair: int) -> Weights:
-        return product_sum("bthd,bshd->bhts", side(query, query_cls, queries, pair), side(key, key_cls, keys, pair))
+        of_query = side(inputs, query, query_cls, queries, pair)
+        return product_sum("bthd,bshd->bhts", of_query, side(of_keys, key, key_cls, keys, pair))
 
     first, rest = slice(None, cls), slice(cls, None)
     of_cls = jnp.concatenate([block(first, first, 0), block(first, rest, 1)], -1)

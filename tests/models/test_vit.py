@@ -12,9 +12,10 @@ from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.encodings import LearnedEncoding
 from posattn_jax.nn.gating import exact_gelu
+from posattn_jax.nn.relative_content import RelativeContent
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias, RelativeContent
+from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBias
 from posattn_jax.nn.translution import GeneralTranslution, Translution
 from tests.support.made_params import made_params
 from tests.support.slow import slow

@@ -50,6 +50,9 @@ GRAFTS = {
     "Translution": {"values": Translution()},
     "Translution of a rank": {"values": LowRankTranslution(rank=2, kernel_init=ZEROS)},
     "Translution of keys": {"terms": (RelativeContent(relative_query=False),)},
+    "Translution of keys, of a rank": {
+        "terms": (Content(), RelativeContent(relative_query=False, rank=3, kernel_init=ZEROS))
+    },
     "two at once": {"terms": (Content(), RelativeBias(K)), "values": Translution()},
 }
 

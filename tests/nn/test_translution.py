@@ -11,9 +11,10 @@ import pytest
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.displacements import cut_tables, fan_in_table, kaiming_table
 from posattn_jax.nn.projections import LinearProjections
+from posattn_jax.nn.relative_content import RelativeContent
 from posattn_jax.nn.siren import Siren, SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
-from posattn_jax.nn.terms import Content, Positional, RelativeContent
+from posattn_jax.nn.terms import Content, Positional
 from posattn_jax.nn.translution import GeneralTranslution, LowRankTranslution, Translution
 from posattn_jax.ops.pair_scores import pair_scores
 from posattn_jax.ops.translution import translution

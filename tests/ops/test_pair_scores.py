@@ -17,10 +17,10 @@ H = 2
 SIDES = [("query",), ("key",), ("query", "key")]
 
 
-def make_inputs(grid_shape, relative, cls=0, half=None):
+def make_inputs(grid_shape, relative, cls=0, half=None, key_inputs=False):
     n = cls + math.prod(grid_shape)
     sizes = [2 * size - 1 for size in grid_shape] if half is None else [2 * reach + 1 for reach in half]
-    shapes = {"inputs": (2, n, C)}
+    shapes = {"inputs": (2, n, C)} | ({"key_inputs": (2, n, C)} if key_inputs else {})
     for side in ("query", "key"):
         if side in relative:
             shapes[f"{side}_matrices"] = (*sizes, C, H, D)
@@ -58,7 +58,8 @@ def loops(x, grid_shape):
             matrix = table[index]
         else:
             matrix = x[f"{name}_cls_{ClsMatrices._fields[2 if t >= cls else 1 if s >= cls else 0]}"]
-        return sum(x["inputs"][i, token, c] * matrix[c, j, d] for c in range(C))
+        inputs = x.get("key_inputs", x["inputs"]) if name == "key" else x["inputs"]
+        return sum(inputs[i, token, c] * matrix[c, j, d] for c in range(C))
 
     for i, j, t, s, d in itertools.product(range(b), range(H), range(n), range(n), range(D)):
         scores[i, j, t, s] += side("query", i, t, t, s, j, d) * side("key", i, s, t, s, j, d)
@@ -71,6 +72,11 @@ def loops(x, grid_shape):
 def test_values_and_gradients(float64, grid_shape, relative, cls):
     x = make_inputs(grid_shape, relative, cls)
     check(lambda x: call(x, grid_shape), x, lambda x: loops(x, grid_shape))
+
+
+def test_keys_of_other_inputs(float64):
+    x = make_inputs((3,), ("query", "key"), cls=1, key_inputs=True)
+    check(lambda x: call(x, (3,)), x, lambda x: loops(x, (3,)))
 
 
 @pytest.mark.parametrize("grid_shape, half", [((4,), (1,)), ((3, 2), (1, 0)), ((1, 2, 2), (0, 1, 0))], ids=str)
@@ -95,6 +101,7 @@ def test_equal_matrices_are_attention_as_usual(float64):
         ({"query_matrices": None, "query": np.zeros((2, 3, H, D))}, r"query has shape \(2, 3, 2, 2\): expected it to"),
         ({"key_matrices": np.zeros((5, C, H, D))}, r"matrices have shape \(5, 3, 2, 2\): expected the same odd sizes"),
         ({"key_matrices": np.zeros((9, C, H, D)), "query_matrices": np.zeros((9, C, H, D))}, r"of at most \(7,\)"),
+        ({"key_inputs": np.zeros((2, 3, C))}, r"key_inputs has shape \(2, 3, 3\): expected \(2, 4, 3\), as inputs"),
         ({"inputs": np.zeros((2, 3, C))}, "inputs has 3 tokens: expected at least 4"),
         ({"inputs": np.zeros((2, 5, C))}, "query_cls: expected it with class tokens"),
     ],
