@@ -140,8 +140,9 @@ class Translations(DataSet):
         left = part.within_ratio(self.max_ratio)
         if not len(left):
             raise InputError(f"data.max_ratio={self.max_ratio}: it leaves no pair for {name}")
-        left_out = f"{len(part) - len(left):,} of {len(part):,}"
-        print(f"{name}: {left_out} pairs are left out, one side more than {self.max_ratio} times as long as the other")
+        if num_left_out := len(part) - len(left):
+            told = f"{num_left_out:,} of {len(part):,} pairs are left out"
+            print(f"{name}: {told}, one side more than {self.max_ratio} times as long as the other")
         return left
 
     def sentences(self, source: ParallelText, name: str) -> tuple[list[str], list[str]]:

@@ -114,16 +114,17 @@ def test_iwslt14(run, publish, tmp_path):
 def test_wmt14(run, publish, tmp_path, target, config):
     """Every line keeps its number; punctuation is normalised in training alone; the config leaves out the rest."""
     odd = [("He said “no”.\x07 Yes", "Il dit „non“ – oui"), ("", "vide"), (WORDS, "un"), ("a…", "b…")]
-    corpora = [odd, PAIRS[:20], PAIRS[20:40], PAIRS[40:50], PAIRS[50:]]
+    unlike = [*PAIRS[:5], (WORDS, "dix"), *PAIRS[6:20]]  # the sixth is line 10
+    corpora = [odd, unlike, PAIRS[20:40], PAIRS[40:50], PAIRS[50:]]
     made_official.write_wmt14(tmp_path / "official", target, corpora, [("It’s “so”.", "C’est „tel“."), *PAIRS])
     name = f"wmt14_en_{target}"
     publish(name)
     code, told, _ = run(name)
     out, number = tmp_path / "out", 40 if target == "de" else 60
     assert code == 0
-    assert lines(out / "train.en") == ['He said "no." Yes', "", WORDS, "a...", *ENGLISH[:number]]
-    expected = ['Il dit "non" - oui', "vide", "un", "b...", *(pair[1] for pair in PAIRS[:number])]
-    assert lines(out / f"train.{target}") == expected
+    expected = [('He said "no." Yes', 'Il dit "non" - oui'), ("", "vide"), (WORDS, "un"), ("a...", "b...")]
+    expected += [*unlike, *PAIRS[20:number]]
+    assert list(zip(lines(out / "train.en"), lines(out / f"train.{target}"), strict=True)) == expected
     assert lines(out / f"newstest2014.{target}")[0] == "C'est „tel“."
     assert told[0] == "newstest2014: 61 pairs, where 3,003 are published"
     fields = {"malformed": "skip", "max_ratio": 1.5, "validation_part": "train/10", "buckets": (24, 200)}
