@@ -30,7 +30,7 @@ def lines(archive: pathlib.Path, pattern: str) -> Iterator[str]:
             else:
                 tar = stack.enter_context(tarfile.open(archive))
                 names, opened = tar.getnames(), lambda name: _member(tar, name)
-            found = sorted(fnmatch.filter(names, pattern))
+            found = sorted(name for name in names if fnmatch.fnmatchcase(name.removeprefix("./"), pattern))
             if not found:
                 raise InputError(f"{archive} has no {pattern}")
             for name in found:
