@@ -1,6 +1,7 @@
 """Which way does the digit move? Clips of Moving MNIST, in three dimensions, with SIREN encodings and a learned span.
 
 python -m posattn_jax.main --config=configs/moving_clips.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
+... --mode=sweep --config=configs/moving_clips.py:quick --workdir=runs/NAME    (does a learned span pay in 3-D?)
 Hardware and time: :quick not run as a whole. Expected best-epoch validation accuracy: not known (chance: .125).
 "" (8 frames of 16x16), :quick (8 frames of 8x8, 2 blocks, 2 epochs), :translution (a vision transformer, patches of
 2 x 8 x 8), :translution_quick (2 epochs), :tiny (tests).
@@ -9,6 +10,8 @@ Hardware and time: :quick not run as a whole. Expected best-epoch validation acc
 from ml_collections import ConfigDict
 
 from configs import common, common_vit
+from posattn_jax import GaussianSpan
+from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 from posattn_jax.data.moving_mnist import Clips
 
@@ -34,3 +37,18 @@ def get_config(variant: str = "") -> ConfigDict:
                 '"tiny"'
             )
     return change(config, {"data.name": "mnist", "data.scene": part(Clips), "data.layout": "3d"})
+
+
+def sweep(variant: str = "") -> Plan:
+    """A span that starts small, of SIREN encodings, against none; both read the mean of all positions."""
+    mean = {"model.pooling": "mean"}
+    span = part(GaussianSpan, initial_sigma=0.13, mode="log_add", per_head=True)
+    return Plan(
+        "Does a learned span pay on clips, in three dimensions?",
+        (
+            Treatment("learned", "learned span", mean | {common.SPAN: span, "optimizer.span_learning_rate": 5e-4}),
+            Treatment("none", "no span", mean | common.NO_SPAN),
+        ),
+        (Hypothesis("A learned span is not worse than none by .02", "learned", "none", "greater", margin=0.02),),
+        seeds=PAPER_SEEDS[:3],
+    )

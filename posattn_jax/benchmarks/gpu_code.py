@@ -5,9 +5,9 @@
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. Of the fused
 kernels it shows registers, spilled bytes, shared memory and the inner loop; of what XLA makes of a layout, the kernels
-launched and the instructions that their warps run. Products are not autotuned, which needs the device. With --out what
-has been compiled is kept, and compiled again where its source or a compiler changed. Exit codes: 0 done, 2 wrong input
-or no compilers, 130 stopped by Ctrl-C.
+launched and the instructions that their warps run (with jax 0.12 XLA does not write these). Products are not
+autotuned, which needs the device. With --out what has been compiled is kept, and compiled again where its source or a
+compiler changed. Exit codes: 0 done, 2 wrong input or no compilers, 130 stopped by Ctrl-C.
 """
 
 import sys

@@ -24,6 +24,8 @@ from posattn_jax.benchmarks.shapes import THRESHOLD
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention import relative_attention
 
+XLA_PTX = "*.jit_*.ptx"
+
 
 def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
     """(arrays, cotangent) -> results, with a sigma that is traced within a static bound; and these arguments."""
@@ -59,7 +61,7 @@ def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
         for name, blocks, each in re.findall(r"\] (\S+) grid: \[([\d, ]+)\] threads: \[([\d, ]+)\]", path.read_text())
     }
     codes: dict[str, sass.Code] = {}
-    for path in folder.glob("*.jit_*.ptx"):
+    for path in folder.glob(XLA_PTX):
         codes |= sass.assembled(path.read_text())
     figures = {"launches": 0, "warp_instructions": 0.0, "library_calls": 0}
     for instruction, times in Module(text).runs(lambda _: 1.0):
@@ -72,17 +74,21 @@ def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> int:
-    """Prints {"kernels": those of Pallas, "xla": the rest, "temp_mib": memory beside arguments and results}."""
+    """Prints {"kernels": those of Pallas, "xla": the rest, "temp_mib": memory beside arguments and results}.
+
+    The rest only where XLA writes its PTX, which it does with jax 0.10 and not with 0.12.
+    """
     case = Case(*json.loads(argv[1]))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         compiled = compile_for(case.target, *attention(case), folder)
         kernels = [sass.assembled(path.read_text()) for path in sorted(folder.glob("kernel_*.ptx"))]
-        figures = {
+        figures: dict[str, Any] = {
             "kernels": [code._asdict() for codes in kernels for code in codes.values()],
-            "xla": xla_figures(folder, compiled.as_text()),
             "temp_mib": compiled.memory_analysis().temp_size_in_bytes / 2**20,
         }
+        if any(folder.glob(XLA_PTX)):
+            figures["xla"] = xla_figures(folder, compiled.as_text())
     print(json.dumps(figures))
     return 0
 

@@ -30,7 +30,7 @@ def measure(config: ConfigDict, state: TrainState, source: Any) -> dict[str, flo
     if not paths or int(state.step) < LEAST_UPDATES or jax.device_count() > 1:
         return None
     plain = config.copy_and_resolve_references()
-    set_all(change(plain, dict.fromkeys(paths)), span_penalty=0.0)
+    set_all(change(plain, dict.fromkeys(paths)), span_penalty=0.0, span_penalty_warmup_steps=0)
     runs = {"with_span": _updates(config, source, state), "without_span": _updates(plain, source)}
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for update in runs.values():

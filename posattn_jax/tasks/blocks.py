@@ -25,12 +25,22 @@ class BlockTask(Task):
     Attributes:
       span_penalty: of spans that cover everything, in the loss: times their share of all pairs, see `span_share`; the
         papers have none.
+      span_penalty_warmup_steps: the updates over which the penalty rises to that, in a line from 0; 0: it is constant.
+      penalty_scale: how far it has risen, 1 at the end; see `at`.
       span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
         follows the span at run time.
     """
 
     span_penalty: float = 0.0
+    span_penalty_warmup_steps: int = 0
+    penalty_scale: Array | float = dataclasses.field(default=1.0, metadata=FROM_DATA)
     span_bounds: tuple[Shape, ...] | None = dataclasses.field(default=None, metadata=FROM_DATA)
+
+    def __post_init__(self):
+        steps = self.span_penalty_warmup_steps
+        if steps < 0 or (steps and not self.span_penalty):
+            allowed = "0 or more" if steps < 0 else "0 where span_penalty is 0"
+            raise ValueError(f"span_penalty_warmup_steps={steps}: expected {allowed}")
 
     @property
     def blocks(self) -> Sequence[EncoderBlock]:
@@ -53,14 +63,20 @@ class BlockTask(Task):
         return self.model.apply({"params": params}, *inputs, rngs=rngs, **fields)
 
     def penalty_of(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
-        """span_penalty * mean over layers of the span's share of all pairs, from the blocks' intermediates."""
+        """penalty_scale span_penalty * mean over layers of the span's share of all pairs, from their intermediates."""
         if not self.span_penalty:
             return 0.0
         layers = zip(self.blocks, intermediates.values(), strict=True)
         shares = [span_share(out["sigma"], block.attention.span.threshold) for block, out in layers if "sigma" in out]
         if not shares:
             raise ValueError(f"span_penalty={self.span_penalty}: the model has no span to penalise")
-        return self.span_penalty * jnp.mean(jnp.stack(shares))
+        return self.penalty_scale * self.span_penalty * jnp.mean(jnp.stack(shares))
+
+    def at(self, step: Array) -> Any:
+        """The same task with its penalty after so many updates: times min(step / span_penalty_warmup_steps, 1)."""
+        if not self.span_penalty_warmup_steps:
+            return self
+        return dataclasses.replace(self, penalty_scale=jnp.minimum(step / self.span_penalty_warmup_steps, 1.0))
 
     def within(self, span_bounds: tuple[Shape, ...]) -> Any:
         """The same task, its layouts made for spans that do not exceed the bounds."""

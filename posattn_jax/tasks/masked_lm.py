@@ -45,6 +45,7 @@ class MaskedLanguageModelling(SequenceTask):
     mask_share: float = 0.15
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 < self.mask_share <= 1:
             raise ValueError(f"mask_share={self.mask_share}: expected more than 0 and at most 1")
 

@@ -26,6 +26,7 @@ class Rotation(Classification):
     classes: ClassVar[tuple[str, ...]] = ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
 
     def __post_init__(self):
+        super().__post_init__()
         if len(self.input_shape) != 2 or self.input_shape[0] != self.input_shape[1]:
             raise ValueError(f"input_shape={tuple(self.input_shape)}: expected square images, which can be turned")
 

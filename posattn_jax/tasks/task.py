@@ -68,6 +68,10 @@ class Task:
         """Of each block with a span "sigma", "size", "pair_share" and "score_share", from what `describe` returns."""
         return {}
 
+    def at(self, step: Array) -> "Task":
+        """The same task, as it is after so many updates."""
+        return self
+
     def within(self, span_bounds: tuple[Shape, ...]) -> "Task":
         """The same task, its layouts made for spans that do not exceed the bounds."""
         return self

@@ -109,7 +109,7 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         num_micro_batches = len(jax.tree.leaves(batch)[0])
         step_rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-        gradient = jax.value_and_grad(task.loss, has_aux=True)
+        gradient = jax.value_and_grad(task.at(state.step).loss, has_aux=True)
 
         def accumulate(carry, xs):
             grads, totals = carry

@@ -124,7 +124,7 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
     source = made_source(config)
     task = experiment.prepare(config, source).task
     batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
-    jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))
+    jax.eval_shape(lambda rng: task.at(jnp.array(1)).loss(task.init(rng), batch, rng), jax.random.key(0))
     params = jax.eval_shape(task.init, jax.random.key(0))
     jax.eval_shape(task.describe, params)
     # read by what comes before and after: see build/test_start.py and run/test_translation.py

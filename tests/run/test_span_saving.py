@@ -28,7 +28,10 @@ def made(config, step):
 
 def test_both_are_measured(one_device, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some text " * 60)
-    config = change(char_lm.get_config("tiny"), {"data.dir": str(tmp_path), "task.span_penalty": 0.1})
+    config = change(
+        char_lm.get_config("tiny"),
+        {"data.dir": str(tmp_path), "task.span_penalty": 0.1, "task.span_penalty_warmup_steps": 5},
+    )
     saved = span_saving.measure(config, *made(config, 100))
     assert set(saved) == {"with_span", "without_span"} and min(saved.values()) > 0
     assert config.task.span_penalty == 0.1 and config.model.block.attention.span is not None

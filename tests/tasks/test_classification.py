@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from posattn_jax.models.classifier import Classifier
@@ -70,6 +71,34 @@ def test_span_penalty_shrinks_spans():
     assert (bound > free).all()
     with pytest.raises(ValueError, match="no span to penalise"):
         loss_of(make_task(span=False, span_penalty=1.0), init(make_task(span=False)))
+
+
+def test_span_penalty_rises_in_its_warmup():
+    """An update of training has the penalty of its step; a loss by itself has all of it."""
+    optimizer, batch = optax.sgd(1.0), jax.tree.map(lambda x: x[None], BATCH)
+
+    def loss_at(step, **fields):
+        task = make_task(**fields)
+        state = jax.eval_shape(lambda: init_state(task, optimizer, 1))
+        state = jax.tree.map(jnp.zeros_like, state).replace(step=jnp.array(step), params=params)
+        return float(jax.jit(make_train_step(task, optimizer, 1))(state, batch)[1]["loss"])
+
+    params = init(make_task())
+    rising = {"span_penalty": 2.0, "span_penalty_warmup_steps": 4}
+    share = float(span_share(params["blocks_0"]["attention"]["span"]["sigma"], 0.1))
+    for step, part in ((0, 0.0), (1, 0.25), (4, 1.0), (9, 1.0)):
+        np.testing.assert_allclose(loss_at(step, **rising) - loss_at(step), 2 * part * share, atol=1e-5)
+    whole = loss_of(make_task(**rising), params)[0] - loss_of(make_task(), params)[0]
+    np.testing.assert_allclose(whole, 2 * share, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "steps, penalty, message",
+    [(-1, 0.5, "span_penalty_warmup_steps=-1: expected 0 or more"), (3, 0.0, "=3: expected 0 where span_penalty is 0")],
+)
+def test_a_warmup_of_a_penalty_that_is_none(steps, penalty, message):
+    with pytest.raises(ValueError, match=message):
+        make_task(span_penalty=penalty, span_penalty_warmup_steps=steps)
 
 
 @pytest.mark.parametrize("per_head", [True, slow(False)])

@@ -53,11 +53,6 @@ class Blocks:
         return math.prod(self.counts)
 
     @functools.cached_property
-    def steps(self) -> Sizes:
-        """How many steps there are between blocks, in each dimension."""
-        return tuple(2 * n - 1 for n in self.counts)
-
-    @functools.cached_property
     def band(self) -> Sizes:
         """The encodings of two blocks, in each dimension: of the last one in vain, which makes it a power of two."""
         return (*(2 * t - 1 for t in self.tile[:-1]), 2 * self.tile[-1])
@@ -117,32 +112,38 @@ class Blocks:
         like = jax.ShapeDtypeStruct((b, h, *self.grid_shape, pages.shape[-1]), pages.dtype)
         return jax.linear_transpose(self.pages, like)(pages)[0]
 
-    def bands(self, encoding: Array) -> Array:
-        """[*R h d] -> [h * prod(steps) * chunks, 64, d]: the band of every step between blocks."""
+    def reach(self, half: Sizes) -> Sizes:
+        """The most steps between two blocks that meet within half-spans, in each dimension."""
+        return tuple(min(n - 1, (h + t - 1) // t) for n, h, t in zip(self.counts, half, self.tile, strict=True))
+
+    def bands(self, encoding: Array, reach: Sizes) -> Array:
+        """[*R h d] -> [h * prod(2 reach + 1) * chunks, 64, d]: the band of every step within `reach`."""
         x = jnp.moveaxis(encoding, -2, 0)
-        for axis, (n, t, size) in enumerate(zip(self.counts, self.tile, self.grid_shape, strict=True)):
-            x = _bands_along(x, 1 + 2 * axis, n, t, size, self.band[axis])  # [h, (steps, band), ..., R, ..., d]
+        for axis in range(len(self.tile)):
+            x = self._bands_along(x, axis, reach[axis])  # [h, (steps, band), ..., R, ..., d]
         p = len(self.tile)
         x = x.transpose(0, *range(1, 1 + 2 * p, 2), *range(2, 2 + 2 * p, 2), 1 + 2 * p)
         h, d = x.shape[0], x.shape[-1]
-        x = x.reshape(h, math.prod(self.steps), -1, d)
+        x = x.reshape(h, math.prod(2 * r + 1 for r in reach), -1, d)
         x = jnp.pad(x, [(0, 0), (0, 0), (0, self.chunks * BLOCK - x.shape[2]), (0, 0)])
         return x.reshape(-1, BLOCK, d)
+
+    def _bands_along(self, x: Array, dim: int, reach: int) -> Array:
+        """2 size - 1 offsets along a dimension -> [..., 2 reach + 1 steps, offsets of a band, ...]."""
+        axis = 1 + 2 * dim
+        n, t, size = self.counts[dim], self.tile[dim], self.grid_shape[dim]
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        padding = [(0, 0)] * x.ndim
+        padding[axis] = (n * t - size, n * t - size + 1)
+        x = jnp.pad(x, padding).reshape(*before, 2 * n, t, *after)
+        first = n - 1 - reach
+        halves = (x[(slice(None),) * axis + (slice(k, k + 2 * reach + 1),)] for k in (first, first + 1))
+        return jnp.concatenate(list(halves), axis + 1)[(slice(None),) * (axis + 1) + (slice(self.band[dim]),)]
 
 
 def _strides(sizes: Sizes) -> Sizes:
     """Row-major."""
     return tuple(math.prod(sizes[k + 1 :]) for k in range(len(sizes)))
-
-
-def _bands_along(x: Array, axis: int, n: int, t: int, size: int, band: int) -> Array:
-    """2 size - 1 offsets along an axis -> [..., 2 n - 1 steps, `band` offsets, ...]."""
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (n * t - size, n * t - size + 1)
-    x = jnp.pad(x, padding).reshape(*before, 2 * n, t, *after)
-    first, second = (x[(slice(None),) * axis + (slice(k, 2 * n - 1 + k),)] for k in (0, 1))
-    return jnp.concatenate([first, second], axis + 1)[(slice(None),) * (axis + 1) + (slice(band),)]
 
 
 def tiles(grid_shape: Sizes, half: Sizes) -> list[Sizes]:

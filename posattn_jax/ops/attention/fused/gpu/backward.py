@@ -31,8 +31,8 @@ from posattn_jax.ops.attention.fused.gpu.pair import (
 )
 from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
-# Programs that keep a GPU busy.
-ENOUGH_PROGRAMS = 1024
+# Programs that keep a GPU busy, and the pairs of blocks that are worth one more.
+ENOUGH_PROGRAMS, ENOUGH_PAIRS = 512, 16
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -164,25 +164,23 @@ def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array
     at_once = max(n for n in range(1, chunks + 1) if plan.bytes(encoding_operands(plan, n)) <= plan.shared_bytes)
     parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
     bands = jnp.concatenate([_some_encodings(plan, inputs, part) for part in parts], -3)
-    beyond = [(n - 1 - reach,) * 2 for n, reach in zip(plan.blocks.counts, plan.reach, strict=True)]
-    bands = jnp.pad(bands, [(0, 0), *beyond, *[(0, 0)] * 3])
     return {"encoding": bands.reshape(-1, BLOCK, width)}
 
 
 def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
-    """The cotangents of some chunks of the bands of blocks that meet: [h, *steps, chunks, 64, d].
+    """The cotangents of some chunks of every band: [bands, chunks, 64, d].
 
     Few bands are shared out by pairs of blocks. Registers have no room for their sums.
     """
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = encoding_operands(plan, len(chunks))
-    width, steps = plan.widths["encoding"], [2 * reach + 1 for reach in plan.reach]
-    shares = max(1, min(plan.batch * blocks.count, ENOUGH_PROGRAMS // (plan.heads * math.prod(steps))))
+    width, num_bands = plan.widths["encoding"], plan.heads * math.prod(plan.steps)
+    shares = max(1, min(plan.batch * blocks.count // ENOUGH_PAIRS, ENOUGH_PROGRAMS // num_bands))
     moving = [name for name in operands.names if name not in plan.encodings]
 
     def body(program: Array, memory: SharedMemory, outputs: list[Any]) -> None:
         staged, skew, totals = (memory.scratch[name] for name in ("staged", "skew", "totals"))
-        share, head, *step = unravel(program, (shares, plan.heads, *steps))
+        share, head, *step = unravel(program, (shares, plan.heads, *plan.steps))
         step = [k - reach for k, reach in zip(step, plan.reach, strict=True)]
         span = span_of(plan, memory.refs, head)
         # The blocks of queries that have a block of keys this step away.
@@ -217,6 +215,6 @@ def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Arra
         for n in range(len(chunks)):
             outputs[0][program * len(chunks) + n] = warpgroup.take(totals, n, width)
 
-    programs = shares * plan.heads * math.prod(steps)
+    programs = shares * num_bands
     (of_shares,) = run(plan, operands, inputs, programs, [(programs * len(chunks), BLOCK, width)], body)
-    return of_shares.reshape(shares, plan.heads, *steps, len(chunks), BLOCK, width).sum(0)
+    return of_shares.reshape(shares, num_bands, len(chunks), BLOCK, width).sum(0)

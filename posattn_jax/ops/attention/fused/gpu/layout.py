@@ -13,6 +13,7 @@ float32 than the GPU's default for it. Head dimensions are padded to multiples o
 is chosen for the span. Logits are in units of ln 2, whose exponential is an instruction.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -86,7 +87,8 @@ class FusedGpu(Loop):
             if name in arrays
         }
         if "encoding" in arrays:
-            to_encoding = jax.linear_transpose(plan.blocks.bands, arrays["encoding"].astype(plan.warpgroup.dtype))
+            bands = functools.partial(plan.blocks.bands, reach=plan.reach)
+            to_encoding = jax.linear_transpose(bands, arrays["encoding"].astype(plan.warpgroup.dtype))
             (cotangents["encoding"],) = to_encoding(pages["encoding"][..., : arrays["encoding"].shape[-1]])
         if "sigma" in arrays:
             _, to_sigma = jax.vjp(self.problem.coefficients, arrays["sigma"])
@@ -151,10 +153,7 @@ class FusedGpu(Loop):
             exponents=() if sigma is None else tuple(span.pairs(sigma)),
             sigma_heads=1 if sigma is None else len(sigma),
             addend_batch=len(arrays["key_addend"]) if "key_addend" in arrays else 0,
-            reach=tuple(
-                min(n - 1, (half + t - 1) // t)
-                for n, half, t in zip(blocks.counts, self.most_half, blocks.tile, strict=True)
-            ),
+            reach=blocks.reach(self.most_half),
             shared=shared,
             shared_bytes=self.shared_bytes,
         )
@@ -172,8 +171,9 @@ class FusedGpu(Loop):
         inputs = {"half": half.astype(jnp.int32).ravel(), "coefficients": coefficients.astype(dtype).ravel() / LN2}
         for name in (*OPERANDS, "cotangent"):
             if name in arrays:
-                lay = plan.blocks.bands if name == "encoding" else plan.blocks.pages
-                inputs[name] = split(lay(arrays[name].astype(plan.warpgroup.features)), plan.widths[name])
+                x = arrays[name].astype(plan.warpgroup.features)
+                x = plan.blocks.bands(x, plan.reach) if name == "encoding" else plan.blocks.pages(x)
+                inputs[name] = split(x, plan.widths[name])
         if "key_addend" in arrays:
             inputs["key_addend"] = plan.blocks.pages(arrays["key_addend"].astype(dtype))[..., 0]
         return inputs

@@ -84,6 +84,11 @@ class Plan:
         return swizzle_of(*self.widths.values())
 
     @property
+    def steps(self) -> Sizes:
+        """How many steps there are between two blocks that meet, in each dimension."""
+        return tuple(2 * reach + 1 for reach in self.reach)
+
+    @property
     def encodings(self) -> list[str]:
         """The pages of a band."""
         return [f"encoding{c}" for c in range(self.blocks.chunks)] if "encoding" in self.widths else []
@@ -299,6 +304,6 @@ def addend_of(plan: Plan, refs: dict[str, Any], example: Array, key: Sequence[Ar
 
 def encoding_pages(plan: Plan, head: Array, query: Sequence[Array], key: Sequence[Array]) -> dict[str, Array]:
     """Where the band of two blocks is: its pages by their names."""
-    step = [z - y + (n - 1) for y, z, n in zip(query, key, plan.blocks.counts, strict=True)]
-    first = (head * math.prod(plan.blocks.steps) + ravel(step, plan.blocks.steps)) * plan.blocks.chunks
+    step = [z - y + reach for y, z, reach in zip(query, key, plan.reach, strict=True)]
+    first = (head * math.prod(plan.steps) + ravel(step, plan.steps)) * plan.blocks.chunks
     return {name: first + chunk for chunk, name in enumerate(plan.encodings)}
