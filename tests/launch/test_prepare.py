@@ -147,7 +147,7 @@ def write_wmt18(folder):
 
     nc = "training-parallel-nc-v13/news-commentary-v13.zh-en."
     made_official.write_tar(folder / "training-parallel-nc-v13.tgz", members(nc, [("One “a”", "一“甲”\x07。")]))
-    made_official.write_tar(folder / "UNv1.0.en-zh.tar.gz", members("en-zh/UNv1.0.en-zh.", PAIRS))
+    made_official.write_tar(folder / "UNv1.0.en-zh.tar.gz", members("./en-zh/UNv1.0.en-zh.", PAIRS))
     for name in ("casia2015", "casict2011", "casict2015", "datum2015", "datum2017", "neu2017"):
         books = members(f"{name}/B_", [(f"{name} b", "乙")], "en.txt", "cn.txt")
         books |= members(f"{name}/A_", [(f"{name} a", "甲")], "en.txt", "ch.txt")

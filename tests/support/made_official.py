@@ -15,7 +15,7 @@ def write_tar(path: pathlib.Path, members: dict[str, bytes | str]) -> pathlib.Pa
     with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
         for name, content in members.items():
             data = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(f"./{name}" if name.startswith("en-zh/") else name)
+            info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return path
