@@ -1,7 +1,9 @@
-"""A vision transformer of ImageNet's size, ViT-S with low-rank Translution, on 64x64 images that tfds has prepared.
+"""A vision transformer of ImageNet's size, ViT-S with low-rank Translution, on 64x64 images.
 
 python -m posattn_jax.main --config=configs/translution_imagenet.py --workdir=runs/NAME --config.data.dir=FOLDER
-Hardware and time: not trained (2 updates of 4 made images run on 2 CPU cores); 16 GB of host memory for the images.
+... --config.data.name=tfds/imagenet_resized/64x64 --config.data.validation=split: as tfds has prepared it
+FOLDER has ImageNet's three zips of 64x64 images, which `python launch/prepare.py imagenet64 FOLDER` verifies.
+Hardware and time: not trained (2 updates of 4 made images run on 2 CPU cores); 20 GB of host memory for the images.
 Expected: not known.
 "" (16 x 16 patches of 4 x 4), :full (a matrix for every displacement, 1.7 billion parameters), :tiny (tests).
 """
@@ -15,8 +17,7 @@ from posattn_jax.build.parts import change, part
 
 def get_config(variant: str = "") -> ConfigDict:
     config = common_vit.get_config("cifar10", "tiny" if variant == "tiny" else "")
-    config.data.name = "tfds/imagenet_resized/64x64"
-    config.data.validation = "split"
+    config.data.name = "imagenet64"
     config.model.update(patch_shape=(4, 4), num_blocks=12, width=384, dtype="bfloat16", remat=True, scan_layers=True)
     config.model.block.mlp_dim = 1536
     config.model.block.attention.update(num_heads=6, use_output=True)

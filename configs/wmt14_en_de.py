@@ -2,7 +2,8 @@
 
 python -m posattn_jax.main --config=configs/wmt14_en_de.py:rposnet --workdir=runs/NAME --config.data.dir=WMT14
 ... --config.data.name=tfds/wmt14_translate/de-en --config.data.test_part=test: as tfds has prepared it
-WMT14 has train and newstest2014 in .en and .de, plain or .gz; every 100th pair of train is the validation.
+WMT14 has train and newstest2014 in .en and .de, plain or .gz, as `python launch/prepare.py wmt14_en_de FILES` makes
+them; every 100th pair of train is the validation, and pairs whose lengths differ 1.5 times are left out.
 Hardware and time: GPUs (the paper: two 2080 Ti, four for the big models); not run here. Expected BLEU, by the paper:
 Transformer 26.3 (big 27.1), rPosNet 26.6 (27.3).
 A variant is a mixer (transformer, shaw, relative, fourier, gaussian, linear, glinear, lightconv, lightconv_plain,
@@ -21,4 +22,5 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.test_part = "newstest2014"
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/wmt14_en_de", validation_part="train/100", vocabulary_size=43_640)
+        config.data.update(max_ratio=1.5, malformed="skip")
     return config

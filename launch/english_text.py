@@ -10,9 +10,10 @@ validation; the others have a part for it. SST-2's phrases are kept where they a
 
 import gzip
 import pathlib
-import re
 import sys
 import zipfile
+
+from posattn_jax.data.official.wikitext import articles
 
 
 def main(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -44,17 +45,10 @@ def multi30k(path: pathlib.Path) -> list[str]:
 
 
 def wikitext(*paths: pathlib.Path) -> list[list[str]]:
-    """Sentences of articles, headings left out, with WikiText's marks undone: " @-@ " is "-", "<unk>" is "unk"."""
-    articles: list[list[str]] = []
-    for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            line = re.sub(r" @(.)@ ", r"\1", line).replace("<unk>", "unk").strip()
-            if re.fullmatch(r"= [^=].*[^=] =", line):
-                articles.append([])
-            elif line and not line.startswith("="):
-                articles[-1] += re.split(r"(?<= [.?!]) (?![a-z])", line)
+    """Sentences of articles, blank lines between these."""
+    found = [article for path in paths for article in articles(path.read_text(encoding="utf-8").splitlines())]
     return [
-        [line for i, article in enumerate(articles) if (i % 20 == 0) == held_out for line in (*article, "")]
+        [line for i, article in enumerate(found) if (i % 20 == 0) == held_out for line in (*article, "")]
         for held_out in (False, True)
     ]
 

@@ -68,7 +68,7 @@ class Cifar(ImageRecord):
         """See `ImageRecord`; what is downloaded is the binary archive."""
         found = self._find(folder, split)
         if found is None and download:
-            fetch(URL + self.binary.archive, self.binary.md5, folder)
+            fetch(URL + self.binary.archive, f"md5:{self.binary.md5}", folder)
             found = self._find(folder, split)
         if found is None:
             binary, python = self.binary, self.python

@@ -12,10 +12,21 @@ from posattn_jax.system.errors import InputError
 _logger = logging.getLogger(__name__)
 
 
-def fetch(url: str, md5: str, folder: pathlib.Path) -> None:
-    """Downloads a file into `folder` under its own name, unless it is there already; InputError where that fails."""
+def fetch(url: str, checksum: str | None, folder: pathlib.Path) -> None:
+    """Downloads a file into `folder` under its own name, unless it is there already.
+
+    It is there only once it is whole: a download that was stopped begins again.
+
+    Args:
+      url: of the file.
+      checksum: "md5:..." or "sha256:..."; None: none is published.
+      folder: made where it is missing.
+
+    Raises:
+      InputError: that fails, or it is not what was published.
+    """
     try:
-        pooch.retrieve(url, f"md5:{md5}", url.rpartition("/")[2], folder, progressbar=True)
+        pooch.retrieve(url, checksum, url.rpartition("/")[2], folder, progressbar=True)
     except Exception as error:  # requests, urllib3 and pooch each have their own
         raise InputError(f"{url} cannot be downloaded into {folder}: {error}") from error
 

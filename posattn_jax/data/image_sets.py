@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import cifar, mnist, prepared
+from posattn_jax.data import cifar, imagenet, mnist, prepared
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.images import GridImages, ImageRecord, ImageSet, Points, Split
 from posattn_jax.data.moving_mnist import Clips, Stills
@@ -33,7 +33,7 @@ class Digits(ImageRecord):
         return ImageSet(images, digits.target.astype(np.int64), num_classes=10, max_value=16)
 
 
-SETS: Mapping[str, ImageRecord] = {"digits": Digits()} | mnist.SETS | cifar.SETS
+SETS: Mapping[str, ImageRecord] = {"digits": Digits()} | mnist.SETS | cifar.SETS | imagenet.SETS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,8 @@ class LabelledImages(DataSet):
     """Images, or clips that are made of them.
 
     Attributes:
-      name: digits, mnist, cifar10, cifar100 (its fine labels), ...: see `SETS`; or tfds/NAME for a set that
-        tensorflow-datasets has prepared.
+      name: digits, mnist, cifar10, cifar100 (its fine labels), imagenet64, ...: see `SETS`; or tfds/NAME for a set
+        that tensorflow-datasets has prepared.
       dir: the folder of the set's official files, or of sets that are prepared.
       download: whether official files that are not there are fetched.
       scene: where each image is on a larger canvas, or how it moves there; None: the images themselves.

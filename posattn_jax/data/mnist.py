@@ -42,7 +42,7 @@ class IdxFiles(ImageRecord):
         for name in self._names(split):
             path = self._find(folder, name)
             if path is None and download:
-                fetch(f"{self.url}{name}.gz", self.md5s[name][0], folder)
+                fetch(f"{self.url}{name}.gz", f"md5:{self.md5s[name][0]}", folder)
                 path = self._find(folder, name)
             if path is None:
                 *others, last = self.places[1:]

@@ -67,6 +67,11 @@ class ParallelText:
         """Those of which both sides fit into the last bucket: a limit for training only."""
         return self.select(np.flatnonzero(self.lengths <= self.buckets[-1]))
 
+    def within_ratio(self, most: float) -> "ParallelText":
+        """Those of which no side has more than `most` times the pieces of the other, END not counted."""
+        sizes = np.stack([self.source_lengths, self.target_lengths]) - 1
+        return self.select(np.flatnonzero(sizes.max(axis=0) <= most * sizes.min(axis=0)))
+
     @functools.cached_property
     def source_lengths(self) -> np.ndarray:
         """[n]"""

@@ -36,6 +36,8 @@ class Translations(DataSet):
       fold_case: whether upper case is read, and written, as lower case.
       normalization: of Unicode, before subwords are made; "none": "…" stays and is not "...".
       malformed: whether lines that are empty on one side are refused, or skipped.
+      max_ratio: pairs for training and validation stay where neither side has more than so many times the tokens of the
+        other; 0: all do.
       buckets: the lengths that batches are padded to; the last limits training.
       batch_unit: what `train.batch_size` counts: tokens of the target, without padding; or places, with.
       packed: whether training has rows as long as the last bucket, of as many pairs as fit: see `data.packing`.
@@ -54,6 +56,7 @@ class Translations(DataSet):
     fold_case: bool = False
     normalization: Literal["nfkc", "none"] = "none"
     malformed: Literal["refuse", "skip"] = "refuse"
+    max_ratio: float = 0.0
     buckets: tuple[int, ...] = (16, 24, 32, 48, 64, 128)
     batch_unit: BatchUnit = "target_tokens"
     packed: bool = False
@@ -64,6 +67,8 @@ class Translations(DataSet):
         if divided and not (part == self.train_part and every.isdecimal() and int(every) >= 2):
             expected = f'the name of a part, or "{self.train_part}/N" of at least 2'
             raise ValueError(f'validation_part="{self.validation_part}": expected {expected}')
+        if self.max_ratio and self.max_ratio < 1:
+            raise ValueError(f"max_ratio={self.max_ratio}: expected 0, or at least 1")
         for name in ("vocabulary_size", "source_vocabulary_size"):
             size = getattr(self, name)
             if size <= tokenizer.MASK + 1 and (size or name == "vocabulary_size"):
@@ -109,6 +114,8 @@ class Translations(DataSet):
                 parts[name] = parts[name].select(np.flatnonzero(held_out == (name == "validation")))
                 if not len(parts[name]):
                     raise InputError(f'data.validation_part="{self.validation_part}": it leaves no pair for {name}')
+            if self.max_ratio and name != "test":
+                parts[name] = self._of_similar_length(parts[name], name)
         longest = self.buckets[-1]
         if parts["train"].num_too_long:
             left_out = f"{parts['train'].num_too_long:,} of {len(parts['train']):,}"
@@ -127,6 +134,16 @@ class Translations(DataSet):
         if self.packed:
             parts["train"] = PackedText(parts["train"], pack(parts["train"].sizes, longest, reading.seed), longest)
         return parts
+
+    def _of_similar_length(self, part: ParallelText, name: str) -> ParallelText:
+        """Without the pairs that `max_ratio` leaves out, which are counted; InputError where none stays."""
+        left = part.within_ratio(self.max_ratio)
+        if not len(left):
+            raise InputError(f"data.max_ratio={self.max_ratio}: it leaves no pair for {name}")
+        if num_left_out := len(part) - len(left):
+            told = f"{num_left_out:,} of {len(part):,} pairs are left out"
+            print(f"{name}: {told}, one side more than {self.max_ratio} times as long as the other")
+        return left
 
     def sentences(self, source: ParallelText, name: str) -> tuple[list[str], list[str]]:
         """The text of the examples of "validation" or "test", and their translations.

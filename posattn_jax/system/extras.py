@@ -23,7 +23,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
         "tqdm",
     ),
     "tfds": ("importlib_resources", "tensorflow_datasets"),
-    "nlp": ("sacrebleu", "sentencepiece"),
+    "nlp": ("sacrebleu", "sacremoses", "sentencepiece"),
     "export": ("flatbuffers",),
     "convert": ("safetensors", "tokenizers"),
     "wandb": ("wandb",),

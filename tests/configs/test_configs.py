@@ -76,9 +76,6 @@ NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet", "fashion_mn
 RUN_ELSEWHERE = ("char_lm", "translution_cifar10")  # test_generate.py; and as translution
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
-# What no record says: the sides of an image, its channels, and how many labels there are.
-NOT_PREPARED = {"tfds/imagenet_resized/64x64": ((64, 64), 3, 1000)}
-
 
 def made_source(config):
     """Made images, or text, of the config's size; a task that reads neither has its own source."""
@@ -91,10 +88,7 @@ def made_source(config):
         return data.lay_out(ImageSet(images, np.arange(80) % 2, 2), ("no", "yes"))
     if not isinstance(data, LabelledImages):
         return made_text(data)
-    if data.name in NOT_PREPARED:
-        sides, channels, classes = NOT_PREPARED[data.name]
-    else:
-        (*sides, channels), classes = data.shape, len(data.classes)
+    (*sides, channels), classes = data.shape, len(data.classes)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (80, *sides, channels)).astype(np.uint8)
     return data.lay_out(ImageSet(images, rng.integers(0, classes, 80), classes, max_value=16))

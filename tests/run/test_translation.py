@@ -219,6 +219,13 @@ def files(tmp_path_factory):
     return write_parallel(tmp_path_factory.mktemp("parallel"))
 
 
+def test_a_ratio_that_leaves_no_pair(tmp_path):
+    path = write_parallel(tmp_path) / f"train.{LANGUAGES[1]}"
+    path.write_text("".join(f"{' '.join([line] * 6)}\n" for line in path.read_text().splitlines()))
+    with pytest.raises(InputError, match="data.max_ratio=1.5: it leaves no pair for train"):
+        experiment.load_sources(config_of(tmp_path, max_ratio=1.5))
+
+
 def test_every_so_manyth_pair_is_the_validation(files):
     """Lines 7, 14, ..., as the authors' scripts split; byte pairs are learned from the others."""
     config = config_of(files, validation_part="train/7")
@@ -261,6 +268,7 @@ def test_every_so_manyth_pair_is_the_validation(files):
         ),
         ({"data.validation_part": "val/9"}, 'data.validation_part="val/9": expected the name of a part, or "train/N"'),
         ({"data.validation_part": "train/121"}, 'data.validation_part="train/121": it leaves no pair for validation'),
+        ({"data.max_ratio": 0.5}, "data.max_ratio=0.5: expected 0, or at least 1"),
         ({"model.encoder_block.mixing.energies.context": -1}, "context=-1: expected 0 or more"),
     ],
 )

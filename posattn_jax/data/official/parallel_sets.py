@@ -1,0 +1,168 @@
+"""The translations that our configs read: IWSLT14, WMT14 and WMT18, in the files of which they are made.
+
+Those of IWSLT14 and WMT14, and their order, are those of the scripts of Schmidt 2023, which are fairseq's. Of WMT18
+the paper names the year and the test set alone: these are what WMT18 gave for the pair. SHA-256 sums are those of
+tensorflow-datasets, MD5 sums those of sacreBLEU.
+"""
+
+import functools
+from collections.abc import Callable
+
+from posattn_jax.data.official import parallel_text
+from posattn_jax.data.official.files import OfficialFile, OfficialSet
+from posattn_jax.data.official.parallel_text import Part
+
+STATMT, STATMT_DATA = "https://statmt.org/", "https://data.statmt.org/"
+TFDS = "https://storage.googleapis.com/tfds-data/downloads/"
+CWMT_PAGE = "http://nlp.nju.edu.cn/cwmt-wmt/"
+
+TALKS = OfficialFile("https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz")
+EUROPARL = OfficialFile(
+    f"{STATMT}wmt13/training-parallel-europarl-v7.tgz",
+    "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
+)
+CRAWL = OfficialFile(
+    f"{STATMT}wmt13/training-parallel-commoncrawl.tgz",
+    "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
+)
+NEWS_9 = OfficialFile(
+    f"{STATMT}wmt14/training-parallel-nc-v9.tgz",
+    "sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+)
+NEWS_12 = OfficialFile(
+    f"{STATMT_DATA}wmt17/translation-task/training-parallel-nc-v12.tgz",
+    "sha256:2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2",
+)
+NEWS_13 = OfficialFile(
+    f"{STATMT_DATA}wmt18/translation-task/training-parallel-nc-v13.tgz",
+    "sha256:17992b7e919cfb754c60f4e754148bc23b80706ad0ed7b34150831a554b40c91",
+)
+UN_FRENCH = OfficialFile(
+    f"{STATMT}wmt13/training-parallel-un.tgz",
+    "sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47",
+)
+GIGA = OfficialFile(
+    f"{STATMT}wmt10/training-giga-fren.tar",
+    "sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
+)
+TEST_2014 = OfficialFile(
+    f"{STATMT}wmt14/test-full.tgz",
+    "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
+)
+TEST_2017 = OfficialFile(
+    f"{STATMT_DATA}wmt17/translation-task/test.tgz",
+    "md5:86a1724c276004aa25455ae2a04cef26",
+)
+UN_CHINESE = OfficialFile(
+    f"{TFDS}uncorpus/UNv1.0.en-zh.tar.gz",
+    "sha256:6f9c6401d5f0a49b20661324570d99fb86822d82f974748a361e19b9b886dd49",
+)
+CWMT = tuple(
+    OfficialFile(f"{name}.zip", page=CWMT_PAGE)
+    for name in ("casia2015", "casict2011", "casict2015", "datum2015", "datum2017", "neu2017")
+)
+
+
+def _corpus(file: OfficialFile, pattern: str, *languages: str) -> tuple[str, str, str]:
+    """Of a pattern with LANGUAGE in it."""
+    source, target = (pattern.replace("LANGUAGE", language) for language in languages)
+    return file.name, source, target
+
+
+def _translations(languages: tuple[str, str], *parts: Part) -> Callable:
+    return functools.partial(parallel_text.write, languages, parts)
+
+
+SETS = {
+    "iwslt14": OfficialSet(
+        "configs/iwslt14.py",
+        (TALKS,),
+        _translations(
+            ("de", "en"),
+            Part(
+                "train",
+                [_corpus(TALKS, "de-en/train.tags.de-en.LANGUAGE", "de", "en")],
+                parallel_text.talks,
+                parallel_text.of_similar_length,
+                num_pairs=167_522,  # fairseq's 160,239 for training, and 7,283, every 23rd, for validation
+            ),
+            Part(
+                "test",
+                [
+                    _corpus(TALKS, f"de-en/IWSLT14.{name}.de-en.LANGUAGE.xml", "de", "en")
+                    for name in ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+                ],
+                parallel_text.segments,
+                num_pairs=6750,
+            ),
+        ),
+    ),
+    "wmt14_en_de": OfficialSet(
+        "configs/wmt14_en_de.py",
+        (EUROPARL, CRAWL, NEWS_12, TEST_2014),
+        _translations(
+            ("en", "de"),
+            Part(
+                "train",
+                [
+                    _corpus(EUROPARL, "training/europarl-v7.de-en.LANGUAGE", "en", "de"),
+                    _corpus(CRAWL, "commoncrawl.de-en.LANGUAGE", "en", "de"),
+                    _corpus(NEWS_12, "training/news-commentary-v12.de-en.LANGUAGE", "en", "de"),
+                ],
+                parallel_text.normalised,
+            ),
+            Part(
+                "newstest2014",
+                [_corpus(TEST_2014, "test-full/newstest2014-deen-LANGUAGE.sgm", "src.en", "ref.de")],
+                parallel_text.segments,
+                num_pairs=3003,
+            ),
+        ),
+    ),
+    "wmt14_en_fr": OfficialSet(
+        "configs/wmt14_en_fr.py",
+        (EUROPARL, CRAWL, UN_FRENCH, NEWS_9, GIGA, TEST_2014),
+        _translations(
+            ("en", "fr"),
+            Part(
+                "train",
+                [
+                    _corpus(EUROPARL, "training/europarl-v7.fr-en.LANGUAGE", "en", "fr"),
+                    _corpus(CRAWL, "commoncrawl.fr-en.LANGUAGE", "en", "fr"),
+                    _corpus(UN_FRENCH, "un/undoc.2000.fr-en.LANGUAGE", "en", "fr"),
+                    _corpus(NEWS_9, "training/news-commentary-v9.fr-en.LANGUAGE", "en", "fr"),
+                    _corpus(GIGA, "giga-fren.release2.fixed.LANGUAGE.gz", "en", "fr"),
+                ],
+                parallel_text.normalised,
+            ),
+            Part(
+                "newstest2014",
+                [_corpus(TEST_2014, "test-full/newstest2014-fren-LANGUAGE.sgm", "src.en", "ref.fr")],
+                parallel_text.segments,
+                num_pairs=3003,
+            ),
+        ),
+    ),
+    "wmt18_en_zh": OfficialSet(
+        "configs/wmt18_en_zh.py",
+        (NEWS_13, UN_CHINESE, *CWMT, TEST_2017),
+        _translations(
+            ("en", "zh"),
+            Part(
+                "train",
+                [
+                    _corpus(NEWS_13, "training-parallel-nc-v13/news-commentary-v13.zh-en.LANGUAGE", "en", "zh"),
+                    _corpus(UN_CHINESE, "en-zh/UNv1.0.en-zh.LANGUAGE", "en", "zh"),
+                    *(_corpus(file, f"{file.name[:-4]}/*_LANGUAGE.txt", "en", "c[hn]") for file in CWMT),
+                ],
+                parallel_text.printable,
+            ),
+            Part(
+                "newstest2017",
+                [_corpus(TEST_2017, "test/newstest2017-enzh-LANGUAGE.sgm", "src.en", "ref.zh")],
+                parallel_text.segments,
+                num_pairs=2001,
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,124 @@
+"""Translations from the files of IWSLT and WMT, cleaned as the scripts do that Schmidt 2023 uses (fairseq's)."""
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from posattn_jax.data.official import archives
+from posattn_jax.system.doing import doing
+from posattn_jax.system.errors import InputError
+
+Languages = tuple[str, str]
+Clean = Callable[[Iterable[str], str], Iterator[str]]  # of the lines of a language
+Keep = Callable[..., bool]  # of a line in each language
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Files PART.LANGUAGE that are written.
+
+    Attributes:
+      name: of the part.
+      corpora: an official file's name, and the patterns of what it has in the source and the target language.
+      clean: what is made of the lines of a side.
+      keep: of the languages, which pairs stay; None: all, so that a line's number is what it is in the corpora.
+      num_pairs: how many there are, where it is published; 0: it is not.
+    """
+
+    name: str
+    corpora: Sequence[tuple[str, str, str]]
+    clean: Clean
+    keep: Callable[[Languages], Keep] | None = None
+    num_pairs: int = 0
+
+
+def write(
+    languages: Languages, parts: Sequence[Part], there: Mapping[str, pathlib.Path], folder: pathlib.Path
+) -> dict[str, int]:
+    """Writes the parts of what is there, by the names of the official files; returns how many pairs each has.
+
+    Raises:
+      InputError: nothing of the first part is there, or a file is damaged.
+    """
+    counts = {}
+    for part in parts:
+        corpora = [(there[file], *patterns) for file, *patterns in part.corpora if file in there]
+        if corpora:
+            pairs = _pairs(corpora, languages, part)
+            counts[part.name] = _write([folder / f"{part.name}.{language}" for language in languages], pairs)
+            if part.num_pairs and counts[part.name] != part.num_pairs:
+                print(f"{part.name}: {counts[part.name]:,} pairs, where {part.num_pairs:,} are published")
+    if parts[0].name not in counts:
+        raise InputError(f"nothing of {parts[0].name} is there")
+    return counts
+
+
+def _pairs(corpora: list, languages: Languages, part: Part) -> Iterator[tuple[str, ...]]:
+    keep = part.keep(languages) if part.keep else None
+    for archive, *patterns in corpora:
+        sides = (
+            part.clean(archives.lines(archive, pattern), language)
+            for pattern, language in zip(patterns, languages, strict=True)
+        )
+        with doing(f"{part.name} from {archive.name}, {patterns[0]}", after=0.0):
+            for pair in itertools.zip_longest(*sides):
+                if None in pair:
+                    raise InputError(f"{archive}: {' and '.join(patterns)} have not as many lines")
+                if keep is None or keep(*pair):
+                    yield pair
+
+
+def _write(paths: list[pathlib.Path], pairs: Iterator[tuple[str, ...]]) -> int:
+    number = 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+        for pair in pairs:
+            number += 1
+            for file, line in zip(files, pair, strict=True):
+                file.write(f"{' '.join(line.split())}\n")
+    return number
+
+
+def talks(lines: Iterable[str], language: str) -> Iterator[str]:
+    """The text of IWSLT's training files: without addresses, keywords and numbers of talks, and without tags."""
+    for line in lines:
+        if not re.search("<url>|<talkid>|<keywords>", line):
+            yield re.sub("</?(?:title|description)>", "", line)
+
+
+def segments(lines: Iterable[str], language: str) -> Iterator[str]:
+    """The sentences of a test set's .xml or .sgm; apostrophes are straight."""
+    for line in lines:
+        if "<seg id" in line:
+            yield re.sub(r'<seg id="[0-9]*">\s*|\s*</seg>\s*', "", line).replace("’", "'")
+
+
+def printable(lines: Iterable[str], language: str) -> Iterator[str]:
+    """Lines in which characters that are not printed are spaces."""
+    for line in lines:
+        yield line if line.isprintable() else "".join(each if each.isprintable() else " " for each in line)
+
+
+def normalised(lines: Iterable[str], language: str) -> Iterator[str]:
+    """Lines with the punctuation that Moses' normalize-punctuation.perl gives them, and then as `printable`."""
+    from sacremoses import MosesPunctNormalizer  # here, so that a library that is missing is told in a line
+
+    normalizer = MosesPunctNormalizer(language, perl_parity=True)
+    # Moses sees the line's end too
+    return printable((normalizer.normalize(f"{line}\n") for line in lines), language)
+
+
+def of_similar_length(languages: Languages, longest: int = 175, ratio: float = 1.5) -> Keep:
+    """Whether both sides have 1 to `longest` of Moses' tokens, and neither more than `ratio` times the other's."""
+    from sacremoses import MosesTokenizer
+
+    tokenizers = [MosesTokenizer(language) for language in languages]
+
+    def keep(*pair: str) -> bool:
+        least, most = sorted(len(each.tokenize(line)) for each, line in zip(tokenizers, pair, strict=True))
+        return least >= 1 and most <= min(longest, ratio * least)
+
+    return keep
