@@ -333,10 +333,15 @@ def test_downloads_what_is_missing(run, published, tmp_path):
 
 @pytest.mark.parametrize("way", ["cut", "stopped"])
 def test_a_download_that_stopped_begins_again(run, published, tmp_path, monkeypatch, way):
-    main = threading.main_thread().ident
-    stop = {"cut": lambda: None, "stopped": functools.partial(signal.pthread_kill, main, signal.SIGINT)}[way]
-    monkeypatch.setattr(Handler, "stops", [stop])
+    has_ended = threading.Event()
+
+    def interrupt():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        has_ended.wait(60)  # the rest of the file is still awaited when the signal comes
+
+    monkeypatch.setattr(Handler, "stops", [{"cut": lambda: None, "stopped": interrupt}[way]])
     code, _, wrong = run("iwslt14", "--download")
+    has_ended.set()
     assert code == {"cut": 2, "stopped": 130}[way] and len([line for line in wrong if "error" in line]) <= 1
     assert not list((tmp_path / "official").iterdir()) and not (tmp_path / "out").exists()
     assert run("iwslt14", "--download")[0] == 0
