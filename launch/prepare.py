@@ -6,7 +6,7 @@ NAME is iwslt14, wmt14_en_de, wmt14_en_fr, wmt18_en_zh, wikitext103, glue, cifar
 of its official files, as they are published; docs/training.md has a table of them. --download fetches those that are
 missing, where their hosts allow it. --partial leaves out what is missing. The folder --out is there only once it is
 whole; SHA256SUMS and prepared.json in it say what it holds and of what it was made.
-Exit codes: 0 done, 1 failed while running, 2 wrong input.
+Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def prepare(name: str, files: pathlib.Path, out: pathlib.Path, download: bool = 
     from posattn_jax.data.official.sets import SETS  # here, so that a library that is missing is told in a line
 
     if name not in SETS:
-        raise InputError(f'"{name}": expected one of {", ".join(SETS)}')
+        raise InputError(f'name="{name}": expected one of {", ".join(SETS)}')
     write = SETS[name].write
     if write is None:
         official_files(name, files, download, partial)

@@ -73,6 +73,36 @@ def _translations(languages: tuple[str, str], *parts: Part) -> Callable:
     return functools.partial(parallel_text.write, languages, parts)
 
 
+def _wmt(
+    config: str,
+    languages: tuple[str, str],
+    training: list[tuple],
+    clean: Callable,
+    test: tuple[OfficialFile, str, str, str, int],
+) -> OfficialSet:
+    """A year's translations.
+
+    Args:
+      config: that reads them.
+      languages: of source and target.
+      training: file, pattern, and where they are others the languages in it.
+      clean: makes the training pairs of what is in these.
+      test: file, folder in it, name, how the languages are called there, and the number of pairs.
+    """
+    file, folder, name, pair, num_pairs = test
+    source, target = languages
+    tested = _corpus(file, f"{folder}/{name}-{pair}-LANGUAGE.sgm", f"src.{source}", f"ref.{target}")
+    return OfficialSet(
+        config,
+        (*(each for each, *_ in training), file),
+        _translations(
+            languages,
+            Part("train", [_corpus(each, pattern, *(own or languages)) for each, pattern, *own in training], clean),
+            Part(name, [tested], parallel_text.segments, num_pairs=num_pairs),
+        ),
+    )
+
+
 SETS = {
     "iwslt14": OfficialSet(
         "configs/iwslt14.py",
@@ -97,72 +127,39 @@ SETS = {
             ),
         ),
     ),
-    "wmt14_en_de": OfficialSet(
+    "wmt14_en_de": _wmt(
         "configs/wmt14_en_de.py",
-        (EUROPARL, CRAWL, NEWS_12, TEST_2014),
-        _translations(
-            ("en", "de"),
-            Part(
-                "train",
-                [
-                    _corpus(EUROPARL, "training/europarl-v7.de-en.LANGUAGE", "en", "de"),
-                    _corpus(CRAWL, "commoncrawl.de-en.LANGUAGE", "en", "de"),
-                    _corpus(NEWS_12, "training/news-commentary-v12.de-en.LANGUAGE", "en", "de"),
-                ],
-                parallel_text.normalised,
-            ),
-            Part(
-                "newstest2014",
-                [_corpus(TEST_2014, "test-full/newstest2014-deen-LANGUAGE.sgm", "src.en", "ref.de")],
-                parallel_text.segments,
-                num_pairs=3003,
-            ),
-        ),
+        ("en", "de"),
+        [
+            (EUROPARL, "training/europarl-v7.de-en.LANGUAGE"),
+            (CRAWL, "commoncrawl.de-en.LANGUAGE"),
+            (NEWS_12, "training/news-commentary-v12.de-en.LANGUAGE"),
+        ],
+        parallel_text.normalised,
+        (TEST_2014, "test-full", "newstest2014", "deen", 3003),
     ),
-    "wmt14_en_fr": OfficialSet(
+    "wmt14_en_fr": _wmt(
         "configs/wmt14_en_fr.py",
-        (EUROPARL, CRAWL, UN_FRENCH, NEWS_9, GIGA, TEST_2014),
-        _translations(
-            ("en", "fr"),
-            Part(
-                "train",
-                [
-                    _corpus(EUROPARL, "training/europarl-v7.fr-en.LANGUAGE", "en", "fr"),
-                    _corpus(CRAWL, "commoncrawl.fr-en.LANGUAGE", "en", "fr"),
-                    _corpus(UN_FRENCH, "un/undoc.2000.fr-en.LANGUAGE", "en", "fr"),
-                    _corpus(NEWS_9, "training/news-commentary-v9.fr-en.LANGUAGE", "en", "fr"),
-                    _corpus(GIGA, "giga-fren.release2.fixed.LANGUAGE.gz", "en", "fr"),
-                ],
-                parallel_text.normalised,
-            ),
-            Part(
-                "newstest2014",
-                [_corpus(TEST_2014, "test-full/newstest2014-fren-LANGUAGE.sgm", "src.en", "ref.fr")],
-                parallel_text.segments,
-                num_pairs=3003,
-            ),
-        ),
+        ("en", "fr"),
+        [
+            (EUROPARL, "training/europarl-v7.fr-en.LANGUAGE"),
+            (CRAWL, "commoncrawl.fr-en.LANGUAGE"),
+            (UN_FRENCH, "un/undoc.2000.fr-en.LANGUAGE"),
+            (NEWS_9, "training/news-commentary-v9.fr-en.LANGUAGE"),
+            (GIGA, "giga-fren.release2.fixed.LANGUAGE.gz"),
+        ],
+        parallel_text.normalised,
+        (TEST_2014, "test-full", "newstest2014", "fren", 3003),
     ),
-    "wmt18_en_zh": OfficialSet(
+    "wmt18_en_zh": _wmt(
         "configs/wmt18_en_zh.py",
-        (NEWS_13, UN_CHINESE, *CWMT, TEST_2017),
-        _translations(
-            ("en", "zh"),
-            Part(
-                "train",
-                [
-                    _corpus(NEWS_13, "training-parallel-nc-v13/news-commentary-v13.zh-en.LANGUAGE", "en", "zh"),
-                    _corpus(UN_CHINESE, "en-zh/UNv1.0.en-zh.LANGUAGE", "en", "zh"),
-                    *(_corpus(file, f"{file.name[:-4]}/*_LANGUAGE.txt", "en", "c[hn]") for file in CWMT),
-                ],
-                parallel_text.printable,
-            ),
-            Part(
-                "newstest2017",
-                [_corpus(TEST_2017, "test/newstest2017-enzh-LANGUAGE.sgm", "src.en", "ref.zh")],
-                parallel_text.segments,
-                num_pairs=2001,
-            ),
-        ),
+        ("en", "zh"),
+        [
+            (NEWS_13, "training-parallel-nc-v13/news-commentary-v13.zh-en.LANGUAGE"),
+            (UN_CHINESE, "en-zh/UNv1.0.en-zh.LANGUAGE"),
+            *((file, f"{file.name[:-4]}/*_LANGUAGE.txt", "en", "c[hn]") for file in CWMT),
+        ],
+        parallel_text.printable,
+        (TEST_2017, "test", "newstest2017", "enzh", 2001),
     ),
 }
