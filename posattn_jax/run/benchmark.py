@@ -86,7 +86,7 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
 def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
     """The config of a row, at a learning rate of 0."""
     config = config.copy_and_resolve_references()
-    config.optimizer.learning_rate = 0.0
+    config.optimizer.update(learning_rate=0.0, span_learning_rate=0.0, terms_learning_rate=0.0)
     config.train.batch_size = kind.batch_size
     config.model.dtype = kind.dtype
     set_all(config.model, implementation=kind.implementation, initial_sigma=kind.initial_sigma)

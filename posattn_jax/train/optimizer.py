@@ -37,6 +37,11 @@ class Adam:
     clip_norm: float = 0.0
     schedule: Schedule = Constant()
 
+    def __post_init__(self) -> None:
+        for name in ("span_learning_rate", "terms_learning_rate"):
+            if getattr(self, name) and not self.learning_rate:
+                raise ValueError(f"{name}={getattr(self, name)}: expected 0 where learning_rate is 0")
+
     def make(self, total_steps: int, steps_per_epoch: int) -> optax.GradientTransformation:
         """For a run of so many updates, of which an epoch has `steps_per_epoch`."""
         rate = self.schedule(self.learning_rate, total_steps, steps_per_epoch)

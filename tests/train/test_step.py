@@ -130,6 +130,8 @@ def test_spans_and_terms_have_learning_rates_of_their_own(weight_decay):
         for name in ("terms_1", "terms_10", "values"):
             np.testing.assert_allclose(updates[name]["a"], 2 * expected[name]["a"], rtol=1e-6)
     assert expected["span"]["sigma"].all()
+    with pytest.raises(ValueError, match="terms_learning_rate=0.02: expected 0 where learning_rate is 0"):
+        Adam(learning_rate=0.0, terms_learning_rate=2e-2)
 
 
 def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
