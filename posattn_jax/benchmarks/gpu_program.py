@@ -19,7 +19,7 @@ from jax.experimental.topologies import get_topology_desc
 from posattn_jax.benchmarks import sass
 from posattn_jax.benchmarks.compiled import Case
 from posattn_jax.benchmarks.gpus import GPUS
-from posattn_jax.benchmarks.hlo import Module
+from posattn_jax.benchmarks.hlo import Instruction, Module
 from posattn_jax.benchmarks.shapes import THRESHOLD
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention import relative_attention
@@ -50,10 +50,10 @@ def compile_for(gpu: str, function: Callable, arguments: tuple, folder: pathlib.
         return jax.jit(function).lower(*arguments).compile()
 
 
-def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
-    """Of what XLA makes itself: the kernels launched, the instructions that their warps run, and calls of libraries.
+def warp_instructions(folder: pathlib.Path) -> Callable[[Instruction], float | None]:
+    """Of an instruction of the program, what the warps of its kernel run; None where XLA makes no kernel for it.
 
-    Loops of programs count as often as they go round; those inside a kernel count once.
+    Loops inside a kernel count once.
     """
     (path,) = folder.glob("*.thunk_sequence.txt")
     threads = {
@@ -63,13 +63,27 @@ def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
     codes: dict[str, sass.Code] = {}
     for path in folder.glob(XLA_PTX):
         codes |= sass.assembled(path.read_text())
+
+    def of(instruction: Instruction) -> float | None:
+        name = instruction.name.replace(".", "_").replace("-", "_")
+        return -(-threads[name] // 32) * codes[name].instructions if name in threads else None
+
+    return of
+
+
+def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
+    """Of what XLA makes itself: the kernels launched, the instructions that their warps run, and calls of libraries.
+
+    Loops of programs count as often as they go round.
+    """
+    cost = warp_instructions(folder)
     figures = {"launches": 0, "warp_instructions": 0.0, "library_calls": 0}
     for instruction, times in Module(text).runs(lambda _: 1.0):
-        name = instruction.name.replace(".", "_").replace("-", "_")
         figures["library_calls"] += times * ("__cublas$" in instruction.text)
-        if name in threads:
+        instructions = cost(instruction)
+        if instructions is not None:
             figures["launches"] += times
-            figures["warp_instructions"] += times * -(-threads[name] // 32) * codes[name].instructions
+            figures["warp_instructions"] += times * instructions
     return figures
 
 

@@ -31,9 +31,13 @@ def parts_of(hlo: str) -> dict[str, str]:
     for line in hlo.splitlines():
         found = _INSTRUCTION.match(line)
         if found and found[2] not in _CONTAINERS:
-            scope = found[3] or ""
-            parts[found[1]] = next((part for part, pattern in PARTS.items() if pattern.search(scope)), REST)
+            parts[found[1]] = part_of(found[3] or "")
     return parts
+
+
+def part_of(scope: str) -> str:
+    """The part that a scope lies in."""
+    return next((part for part, pattern in PARTS.items() if pattern.search(scope)), REST)
 
 
 def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Query, Shape, Value, Weights
+from posattn_jax.nn.examples import each_its_own
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import (
@@ -110,7 +111,7 @@ class Attention:
         pairs = {"num_class_tokens": tokens.num_class_tokens, "query_grid_shape": tokens.query_grid_shape}
         pairs |= {"limit": scores.limit, "pair_scores": self._pair_scores(query, tokens.keyed.shape[1])}
         problem = Problem(**arguments, **pairs, factors=scores.factors)
-        outputs, self._weights = attend(problem, self.implementation)
+        outputs, self._weights = each_its_own(lambda own: attend(own, self.implementation), problem)
         return outputs
 
     def _pair_scores(self, query: Query, num_tokens: int) -> Weights | None:

@@ -1,12 +1,16 @@
 """The examples of a batch stay on the devices of a mesh that share them out."""
 
+import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from posattn_jax.axes import Array
+from posattn_jax.ops.attention import Problem
 
 # Of a mesh: the axes that share out examples.
 EXAMPLE_AXES = ("data", "fsdp")
@@ -24,3 +28,34 @@ def shared_out(features: Array) -> Array:
         return features
     free = (PartitionSpec.UNCONSTRAINED,) * (features.ndim - 1)
     return lax.with_sharding_constraint(features, PartitionSpec(axes, *free))
+
+
+# Of a problem: what has a row for each example, and what the examples share.
+BY_EXAMPLE = ("query", "key", "value", "key_mask", "segment_ids", "mask", "pair_scores")
+SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma", "factors")
+
+
+def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
+    """`attend(problem)`, whose results have a row for each example; devices that share out the examples compute theirs.
+
+    Gradients of what the examples share are then summed over the devices once. The compiler by itself sums them in
+    every step of a layout's loop: 6,144 times in an update of the paper's model on 2 x 2 devices. Attention dropout is
+    left to the compiler: a device cannot draw the bits of its examples alone.
+    """
+    mesh, count = jax.sharding.get_abstract_mesh(), len(problem.query)
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    axes = tuple(axis for axis in EXAMPLE_AXES if kinds.get(axis) == AxisType.Auto and mesh.shape[axis] > 1)
+    if not axes or count % math.prod(mesh.shape[axis] for axis in axes) or problem.dropout_rate > 0:
+        return attend(problem)
+    own = {name: x for name in BY_EXAMPLE if (x := getattr(problem, name)) is not None}
+    shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
+    if "mask" in own and len(own["mask"]) < count:  # one for all
+        shared["mask"] = own.pop("mask")
+    by_example = PartitionSpec(axes)
+    return jax.shard_map(
+        lambda own, shared: attend(dataclasses.replace(problem, **own, **shared)),
+        in_specs=(by_example, PartitionSpec()),
+        out_specs=by_example,
+        axis_names=set(axes),
+        check_vma=False,  # the loops begin with zeros, which are the same on every device
+    )(own, shared)
