@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.halo import collective_bytes
-from configs.common import SPAN
+from configs.common import ATTENTION, SPAN
 from configs.common_vit import VALUES
 from posattn_jax import LowRankTranslution
+from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
 from posattn_jax.train.optimizer import Adam
@@ -109,18 +110,23 @@ def test_little_is_on_every_device(unchecked, parameters, key):
     assert whole < 0.05 * sum(array.size for array in arrays)
 
 
+# 32 x 32 positions, which the layout loops over.
+LOOPED = {"data.pool": 1, f"{SPAN}.initial_sigma": 0.1, f"{ATTENTION}.implementation": "dense"}
+
+
 @pytest.mark.parametrize(
-    "name, variant",
+    "name, variant, changes",
     [
-        ("translution_mnist", "tiny"),
-        slow("wmt14_en_de", "rposnet,tiny"),
-        slow("bert_base", "tiny"),
-        slow("wmt14_en_de", "tiny"),
+        ("translution_mnist", "tiny", {}),
+        ("cifar2d_span", "tiny", LOOPED),
+        slow("wmt14_en_de", "rposnet,tiny", {}),
+        slow("bert_base", "tiny", {}),
+        slow("wmt14_en_de", "tiny", {}),
     ],
 )
-def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant):
+def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant, changes):
     """Data, FSDP and tensor parallel at once."""
-    config, source, task = made(name, variant)
+    config, source, task = made(name, variant, changes)
     config.train.accumulation_steps = 1
     rows = source.batch(np.arange(8))
     optimizer = Adam(1e-2, eps=1.0).make(100, 10)  # of which an update is about proportional to the gradient
@@ -156,6 +162,15 @@ def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per
     program, _ = compiled(task, rows, MeshAxes(8, 1, 1).make())
     sent = collective_bytes(program.as_text(), 8)
     assert sent["exchanged"] == 0 < sent["summed"]
+
+
+def test_what_examples_share_is_summed_once(unchecked):
+    """Gradients of encodings and spans: not in every step of a layout's loop."""
+    _, source, task = made("cifar2d_span", "tiny", LOOPED)
+    rows = {key: array[None] for key, array in source.batch(np.arange(8)).items()}
+    instructions = Module(compiled(task, rows, MeshAxes(8, 1, 1).make())[0].as_text()).runs(lambda _: 1.0)
+    assert any(times > 1 for _, times in instructions)  # there is a loop
+    assert 0 < sum(times for each, times in instructions if each.operation.startswith("all-reduce")) <= 3
 
 
 SIZES = [("bert_base", "composite"), ("wmt14_en_de", "rposnet,big")]
