@@ -1,6 +1,7 @@
 """Eight virtual devices for every test, float64 where a test asks for it, and one cache of compiled programs."""
 
 import gc
+import inspect
 import os
 import shutil
 import tempfile
@@ -18,10 +19,25 @@ if jax.__version_info__ < (0, 11):  # newer versions compile every fusion by MLI
     FLAGS += " --xla_cpu_use_xnnpack=false --xla_cpu_use_onednn=false"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
-# Many tests compile the same program; with pytest-xdist the workers share the folder that the first process made.
+# Nearly nothing of what imports make is garbage: see `pytest_collection_finish`.
+gc.disable()
+
+# Large programs are compiled once for all tests; with pytest-xdist the workers share the folder that the first process
+# made. Most are small and no other test has them: writing them takes more time than it saves.
 _cache = os.environ.setdefault("POSATTN_TEST_CACHE", tempfile.mkdtemp(prefix="posattn_jax_tests_"))
 jax.config.update("jax_compilation_cache_dir", _cache)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+# Of a function without annotations there is nothing to check, and to wrap it takes time with every call and closure.
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def _checks_what_is_annotated(*, typechecker):
+    check = _jaxtyped(typechecker=typechecker)
+    return lambda each: check(each) if inspect.isclass(each) or each.__annotations__ else each
+
+
+jaxtyping.jaxtyped = _checks_what_is_annotated
 
 # Where in the source an operation is, no test asks; finding out takes time with every program.
 jax.config.update("jax_traceback_in_locations_limit", 0)
@@ -29,8 +45,8 @@ jax.config.update("jax_traceback_in_locations_limit", 0)
 
 def pytest_collection_finish():
     """What is imported stays: it is not searched for garbage again and again while programs are traced."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 10, 10)
 
 

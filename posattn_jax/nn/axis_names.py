@@ -1,5 +1,6 @@
 """What the axes of parameters are called, for those who cut them over devices (`flax.linen.logical_axis_rules`)."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -31,10 +32,11 @@ def named(init: Initializer, *names: str | None) -> Initializer:
       *names: of its last axes, "width", "heads", "hidden" or "vocabulary"; None, as all axes before them: never cut.
     """
 
-    def initialise(key, shape, *args, **kwargs) -> Any:
-        array = init(key, shape, *args, **kwargs)
-        if not names or not nn.get_logical_axis_rules() or isinstance(array, nn.meta.AxisMetadata):
-            return array
-        return Named(array, (None,) * (len(shape) - len(names)) + names)
+    return functools.partial(_initialise, init, names)
 
-    return initialise
+
+def _initialise(init: Initializer, names: tuple[str | None, ...], key, shape, *args, **kwargs) -> Any:
+    array = init(key, shape, *args, **kwargs)
+    if not names or not nn.get_logical_axis_rules() or isinstance(array, nn.meta.AxisMetadata):
+        return array
+    return Named(array, (None,) * (len(shape) - len(names)) + names)

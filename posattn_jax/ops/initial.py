@@ -1,5 +1,7 @@
 """Initialisers of parameters, of Linen's modules and NNX's alike."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
@@ -16,11 +18,11 @@ fan_in = initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, ou
 
 def uniform(bound: float) -> Initializer:
     """U(-bound, bound), whatever the shape."""
+    return functools.partial(_uniform, bound)
 
-    def init(key, shape, dtype=None, out_sharding=None):
-        return jax.random.uniform(key, shape, dtype or jnp.float32, -bound, bound, out_sharding=out_sharding)
 
-    return init
+def _uniform(bound, key, shape, dtype=None, out_sharding=None):
+    return jax.random.uniform(key, shape, dtype or jnp.float32, -bound, bound, out_sharding=out_sharding)
 
 
 def scaled_identity(scale: float) -> Initializer:

@@ -6,9 +6,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import scipy  # its `stats` takes a second to import, when a test first asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from configs import common
 from posattn_jax.analysis import report, statistics
@@ -84,8 +84,8 @@ def test_welch_against_scipy(n1, n2, alternative):
     rng = np.random.default_rng([n1, n2])
     a, b = rng.normal(1.0, 2.0, n1), rng.normal(0.5, 0.3, n2)
     result = compare([sample(a.tolist()), sample(b.tolist())], alternative)
-    two_sided = stats.ttest_ind(a, b, equal_var=False)
-    stated = stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+    two_sided = scipy.stats.ttest_ind(a, b, equal_var=False)
+    stated = scipy.stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
     assert result.effect == pytest.approx(a.mean() - b.mean())
     assert (result.t, result.df) == pytest.approx((two_sided.statistic, two_sided.df))
     assert (result.p_two_sided, result.p_stated) == pytest.approx((two_sided.pvalue, stated.pvalue))
@@ -99,8 +99,8 @@ def test_a_border_is_a_shift_of_the_treatment(alternative, border):
     rng = np.random.default_rng(3)
     a, b = rng.normal(1.0, 1.0, 6), rng.normal(0.8, 0.5, 4)
     result = compare([sample(a.tolist()), sample(b.tolist())], alternative, border)
-    expected = stats.ttest_ind(a - border, b, equal_var=False, alternative=alternative)
-    plain = stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+    expected = scipy.stats.ttest_ind(a - border, b, equal_var=False, alternative=alternative)
+    plain = scipy.stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
     assert (result.t, result.p_stated) == pytest.approx((expected.statistic, expected.pvalue))
     assert result.effect == pytest.approx(a.mean() - b.mean())
     assert dataclasses.astuple(result.interval_stated) == pytest.approx(tuple(plain.confidence_interval()))
@@ -127,7 +127,7 @@ def test_an_interval_has_0_outside_exactly_where_its_test_rejects(a, b, alternat
 def test_power_is_the_share_of_tests_that_find_the_effect(n1, n2, size):
     rng = np.random.default_rng(0)
     a, b = rng.normal(size, 1, (20_000, n1)), rng.normal(0, 1, (20_000, n2))
-    found = np.mean(stats.ttest_ind(a, b, axis=1).pvalue < 0.05)
+    found = np.mean(scipy.stats.ttest_ind(a, b, axis=1).pvalue < 0.05)
     assert power(size, n1, n2) == pytest.approx(found, abs=0.01)
 
 
@@ -168,9 +168,9 @@ def test_rounding_is_no_variation(value):
 def test_mean_interval_and_normality_against_scipy():
     values = np.random.default_rng(0).normal(size=7)
     interval = statistics.mean_interval(sample(values.tolist()))
-    expected = stats.t.interval(0.95, 6, values.mean(), stats.sem(values))
+    expected = scipy.stats.t.interval(0.95, 6, values.mean(), scipy.stats.sem(values))
     assert (interval.low, interval.high) == pytest.approx(expected)
-    assert statistics.jarque_bera(values.tolist()) == stats.jarque_bera(values).pvalue
+    assert statistics.jarque_bera(values.tolist()) == scipy.stats.jarque_bera(values).pvalue
 
 
 def test_holm_as_in_r():
@@ -189,7 +189,7 @@ def test_a_difference_against_another_difference(alternative):
     a, c = rng.normal(0.9, 0.01, 5), rng.normal(0.7, 0.02, 3)
     flat = [Sample(4, 0.85, 0.0), Sample(6, 0.68, 0.0)]
     result = compare([sample(a.tolist()), flat[0], sample(c.tolist()), flat[1]], alternative)
-    expected = stats.ttest_ind(a - 0.85, c - 0.68, equal_var=False, alternative=alternative)
+    expected = scipy.stats.ttest_ind(a - 0.85, c - 0.68, equal_var=False, alternative=alternative)
     assert result.effect == pytest.approx((a - 0.85).mean() - (c - 0.68).mean())
     assert [result.t, result.df, result.p_stated] == pytest.approx([expected.statistic, expected.df, expected.pvalue])
     assert dataclasses.astuple(result.interval_stated) == pytest.approx(tuple(expected.confidence_interval()))
@@ -201,6 +201,6 @@ def test_power_of_a_difference_of_differences():
     groups = np.random.default_rng(4).normal(size=(4, draws, n)) + np.array([size, 0, 0, 0])[:, None, None]
     means, variances = groups.mean(-1), groups.var(-1, ddof=1)
     t = (means[0] - means[1] - means[2] + means[3]) / np.sqrt(variances.mean(0) * 4 / n)
-    found = np.mean(np.abs(t) > stats.t.ppf(0.975, 4 * n - 4))
+    found = np.mean(np.abs(t) > scipy.stats.t.ppf(0.975, 4 * n - 4))
     assert power(size, n, n, n, n) == pytest.approx(found, abs=0.01)
     assert runs_needed(size, 4) > runs_needed(size)
