@@ -126,7 +126,9 @@ def main() -> int:
     asked = parser.parse_args()
     needed = OF_ALL | tpu_program.ENVIRONMENT
     if not needed.items() <= os.environ.items():  # jax has read them already
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.training_step", *sys.argv[1:]], os.environ | needed)
+        os.execve(
+            sys.executable, [sys.executable, "-m", "benchmarks.training_step", *sys.argv[1:]], os.environ | needed
+        )
     case = {name: getattr(asked, name) for name in CASE}
     rows = (asked.out and read_json(asked.out)) or []
     rows = [row for row in rows if {name: row[name] for name in CASE} != case] + [case | measure(**case)]

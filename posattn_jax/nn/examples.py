@@ -49,6 +49,8 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
         return attend(problem)
     own = {name: x for name in BY_EXAMPLE if (x := getattr(problem, name)) is not None}
     shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
+    # An axis of one device is cut as well: where all are, kernels can be used, which the compiler cannot cut.
+    cut = {axis for axis, size in mesh.shape.items() if axis in axes or (size == 1 and kinds[axis] == AxisType.Auto)}
     if "mask" in own and len(own["mask"]) < count:  # one for all
         shared["mask"] = own.pop("mask")
     by_example = PartitionSpec(axes)
@@ -56,6 +58,6 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
         lambda own, shared: attend(dataclasses.replace(problem, **own, **shared)),
         in_specs=(by_example, PartitionSpec()),
         out_specs=by_example,
-        axis_names=set(axes),
+        axis_names=cut,
         check_vma=False,  # the loops begin with zeros, which are the same on every device
     )(own, shared)

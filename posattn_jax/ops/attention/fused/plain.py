@@ -8,6 +8,7 @@ Neither was run here on a device: tests see that they are what is lowered.
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid
@@ -34,6 +35,7 @@ def obstacle(problem: Problem) -> str | None:
         "is_causal of single dimensions": not isinstance(problem.is_causal, bool),
         "segment_ids": problem.segment_ids is not None,
         f"the platform {backend}": backend not in ("gpu", "tpu"),
+        "several devices": backend == "tpu" and is_shared_out(),
         f"{n} positions, no whole blocks": backend == "tpu" and n % TPU_BLOCK != 0,
         "a number for every offset": backend == "tpu" and bias is not None,
         "memory": backend == "gpu" and by_pair * n * n * 2 > ACCELERATOR_SCORE_BYTES,
@@ -45,6 +47,15 @@ def obstacle(problem: Problem) -> str | None:
         except (NotImplementedError, RuntimeError, ValueError) as error:  # dtypes and sizes that cuDNN does not take
             found = str(error)
     return found
+
+
+def is_shared_out() -> bool:
+    """Whether the compiler shares out what is traced here over several devices, which it cannot do with a kernel.
+
+    Not where `jax.shard_map` does it, over all axes of the mesh.
+    """
+    kinds = jax.sharding.get_abstract_mesh().axis_types
+    return jax.device_count() > 1 and not (kinds and all(kind == AxisType.Manual for kind in kinds))
 
 
 def plain_attention(problem: Problem) -> tuple[Query, None]:

@@ -109,6 +109,27 @@ def test_auto_has_the_kernel_where_it_is_trusted(monkeypatch, outcome):
     assert not used
 
 
+def test_several_devices_have_it_each_for_its_own(monkeypatch):
+    """The compiler cannot share out a kernel: where it would have to, "auto" does without."""
+    monkeypatch.setattr(trial, "KERNELS", {"cpu": lambda problem: None})
+    x, found = jnp.ones((8, 8, 2, 8)), []
+
+    def attend(x):
+        found.append(trial.obstacle(Problem(query=x, key=x, value=x, grid_shape=(8,), sigma=jnp.array([0.1]))))
+        return x
+
+    by_example = jax.sharding.PartitionSpec("data")
+    for axes, cut, expected in (("data",), {"data"}, None), (("data", "model"), {"data"}, "several devices"):
+        kinds = (jax.sharding.AxisType.Auto,) * len(axes)
+        mesh = jax.make_mesh((4, 2)[: len(axes)], axes, kinds, devices=jax.devices()[: 4 * len(axes)])
+        options = {"in_specs": by_example, "out_specs": by_example, "axis_names": cut, "check_vma": False}
+        with jax.set_mesh(mesh):
+            jax.eval_shape(jax.shard_map(attend, **options), x)
+            jax.eval_shape(attend, x)
+        assert found == [expected, "several devices"]
+        found.clear()
+
+
 def test_the_command(monkeypatch, capsys):
     argv = ["selfcheck", "--shapes=1d16", "--half=2", "--heads=1", "--head_dims=8", "--dtypes=float32"]
     verdicts = iter([trial.Verdict("slower", "3 ms, and 2"), trial.Verdict("trusted", "1 ms, and 2", 1.0, 2.0)])
