@@ -1,12 +1,12 @@
 """An update of `cifar2d_span`, compiled for devices that are not there: its memory, and which part it goes into.
 
   python -m benchmarks.training_step v5e:2x2 [--variant=half] [--sigma=.3] [--dtype=bfloat16]
-      [--out=benchmarks/results/compilers/training_step.json] [--into=docs/accelerators.md]
+      [--out=FILE.json]
   python -m benchmarks.training_step h200 ...
 
 Of a TPU topology, cycles by libtpu's simulator (extra tpu-aot); of a GPU, the instructions that the warps of XLA's
 kernels run (extra gpu-aot), where a loop inside a kernel counts once. Spans have static bounds, which follow sigma: the
-simulator cannot follow loops of run-time length. --out keeps a row for each case; --into writes them all into a page.
+simulator cannot follow loops of run-time length, and aborts on parts of larger grids. --out keeps a row for each case.
 """
 
 import argparse
@@ -23,10 +23,9 @@ from posattn_jax.benchmarks.compiled import OF_ALL
 from posattn_jax.benchmarks.gpus import GPUS
 from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.benchmarks.parts import PARTS, REST, part_of
-from posattn_jax.benchmarks.table import markdown, number, put_into
+from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system.files import read_json, write_json
 
-MARK = "training_step"
 CASE = ("target", "variant", "sigma", "dtype")
 
 
@@ -57,7 +56,7 @@ def compiled(variant: str, sigma: float, dtype: str, devices: list[Any]) -> Any:
     program = Program(task, optimizer, [SeedData(0, source, source)], mesh, settings)
     there = NamedSharding(mesh, PartitionSpec(None, None, EXAMPLE_AXES))
     batch = {
-        name: jax.ShapeDtypeStruct((1, *_cut(array.shape, program.micro_batches)), array.dtype, sharding=there)
+        name: jax.ShapeDtypeStruct((1, *_cut(array.shape, program.micro_batches[0])), array.dtype, sharding=there)
         for name, array in source.batch(np.arange(len(source))).items()
     }
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
@@ -65,8 +64,7 @@ def compiled(variant: str, sigma: float, dtype: str, devices: list[Any]) -> Any:
         return program.updates(bounds).lower(program.abstract, batch, count, None).compile()
 
 
-def _cut(shape, micro_batches):
-    count, size = micro_batches
+def _cut(shape, count):
     return count, shape[0] // count, *shape[1:]
 
 
@@ -122,7 +120,6 @@ def main() -> int:
     parser.add_argument("--sigma", type=float, default=0.3)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--into", type=pathlib.Path)
     asked = parser.parse_args()
     needed = OF_ALL | tpu_program.ENVIRONMENT
     if not needed.items() <= os.environ.items():  # jax has read them already
@@ -135,8 +132,6 @@ def main() -> int:
     if asked.out:
         write_json(asked.out, rows)
     print(table(rows))
-    if asked.into:
-        put_into(asked.into, MARK, table(rows))
     return 0
 
 
