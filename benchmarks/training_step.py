@@ -1,12 +1,12 @@
 """An update of `cifar2d_span`, compiled for devices that are not there: its memory, and which part it goes into.
 
-  python -m benchmarks.training_step v5e:2x2 [--variant=half] [--sigma=.3] [--dtype=bfloat16]
-      [--out=FILE.json]
+  python -m benchmarks.training_step v6e:2x2 [--variant=quick] [--sigma=.3] [--dtype=bfloat16] [--out=FILE.json]
   python -m benchmarks.training_step h200 ...
 
-Of a TPU topology, cycles by libtpu's simulator (extra tpu-aot); of a GPU, the instructions that the warps of XLA's
-kernels run (extra gpu-aot), where a loop inside a kernel counts once. Spans have static bounds, which follow sigma: the
-simulator cannot follow loops of run-time length, and aborts on parts of larger grids. --out keeps a row for each case.
+Of a TPU topology, cycles by libtpu's simulator; of a GPU, the instructions that the warps of XLA's kernels run, where a
+loop inside a kernel counts once. Needs the extras train, tpu-aot and gpu-aot. Spans have static bounds, which follow
+sigma: the simulator cannot follow loops of run-time length. It aborts on v5e, and on grids larger than 8 x 8 (--variant
+quick). --out keeps a row for each case.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", help=f"a TPU topology, such as v5e:2x2, or one of {', '.join(GPUS)}")
+    parser.add_argument("target", help=f"a TPU topology, such as v6e:2x2, or one of {', '.join(GPUS)}")
     parser.add_argument("--variant", default="", choices=["", "half", "quick"])
     parser.add_argument("--sigma", type=float, default=0.3)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
