@@ -6,7 +6,8 @@
 Of a TPU topology, cycles by libtpu's simulator; of a GPU, the instructions that the warps of XLA's kernels run, where a
 loop inside a kernel counts once. Needs the extras train, tpu-aot and gpu-aot. Spans have static bounds, which follow
 sigma: the simulator cannot follow loops of run-time length. It aborts on v5e, and on grids larger than 8 x 8 (--variant
-quick). --out keeps a row for each case.
+quick). On several devices attention has lost its scopes, and most of it counts as the rest. --out keeps a row for each
+case.
 """
 
 import argparse
