@@ -121,7 +121,7 @@ def test_several_devices_have_it_each_for_its_own(monkeypatch):
     by_example = jax.sharding.PartitionSpec("data")
     for axes, cut, expected in (("data",), {"data"}, None), (("data", "model"), {"data"}, "several devices"):
         kinds = (jax.sharding.AxisType.Auto,) * len(axes)
-        mesh = jax.make_mesh((4, 2)[: len(axes)], axes, kinds, devices=jax.devices()[: 4 * len(axes)])
+        mesh = jax.make_mesh((4, 2)[: len(axes)], axes, axis_types=kinds, devices=jax.devices()[: 4 * len(axes)])
         options = {"in_specs": by_example, "out_specs": by_example, "axis_names": cut, "check_vma": False}
         with jax.set_mesh(mesh):
             jax.eval_shape(jax.shard_map(attend, **options), x)
