@@ -1,13 +1,14 @@
-"""An update of `cifar2d_span`, compiled for devices that are not there: its memory, and which part it goes into.
+"""An update of `cifar2d_span`, compiled for devices that are not there: its memory, sums over devices, and its parts.
 
-  python -m benchmarks.training_step v6e:2x2 [--variant=quick] [--sigma=.3] [--dtype=bfloat16] [--out=FILE.json]
-  python -m benchmarks.training_step h200 ...
+  python -m benchmarks.training_step v5e:2x2 --variant= --no-parts
+  python -m benchmarks.training_step v6e:2x2 [--variant=quick] [--sigma=.3] [--dtype=float32] [--out=FILE.json]
+  python -m benchmarks.training_step h200
 
-Of a TPU topology, cycles by libtpu's simulator; of a GPU, the instructions that the warps of XLA's kernels run, where a
+The parts are of a TPU cycles by libtpu's simulator; of a GPU instructions that the warps of XLA's kernels run, where a
 loop inside a kernel counts once. Needs the extras train, tpu-aot and gpu-aot. Spans have static bounds, which follow
 sigma: the simulator cannot follow loops of run-time length. It aborts on v5e, and on grids larger than 8 x 8 (--variant
-quick). On several devices attention has lost its scopes, and most of it counts as the rest. --out keeps a row for each
-case.
+quick): --no-parts leaves it out. On several devices attention has no scopes, and most of it counts as the rest. --out
+keeps a row for each case.
 """
 
 import argparse
@@ -19,33 +20,35 @@ import tempfile
 from importlib import metadata
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.topologies import get_topology_desc
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.halo import collective_bytes
+from configs import cifar2d_span
 from posattn_jax.benchmarks import gpu_program, tpu_program
 from posattn_jax.benchmarks.compiled import OF_ALL
 from posattn_jax.benchmarks.gpus import GPUS
 from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.benchmarks.parts import PARTS, REST, part_of
 from posattn_jax.benchmarks.table import markdown, number
+from posattn_jax.build import experiment
+from posattn_jax.nn.examples import EXAMPLE_AXES
 from posattn_jax.system.files import read_json, write_json
+from posattn_jax.train.bounds import SpanBounds
+from posattn_jax.train.program import Program
+from posattn_jax.train.seed_map import SeedData
+from posattn_jax.train.sharding import AXES
+from posattn_jax.train.step import init_params
 
 CASE = ("target", "variant", "sigma", "dtype")
+GRIDS = {"": "32x32", "half": "16x16", "quick": "8x8"}  # of the variants
 
 
 def compiled(variant: str, sigma: float, dtype: str, devices: list[Any]) -> Any:
     """The program of an update on these devices, each with its share of the batch."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-
-    from configs import cifar2d_span
-    from posattn_jax.build import experiment
-    from posattn_jax.nn.examples import EXAMPLE_AXES
-    from posattn_jax.train.bounds import SpanBounds
-    from posattn_jax.train.program import Program
-    from posattn_jax.train.seed_map import SeedData
-    from posattn_jax.train.sharding import AXES
-    from posattn_jax.train.step import init_params
-
     config = cifar2d_span.get_config(variant)
     config.model.dtype = dtype
     config.model.block.attention.span.initial_sigma = sigma
@@ -78,38 +81,47 @@ def by_part(module: Module, cost) -> dict[str, float]:
     return found
 
 
-def measure(target: str, variant: str, sigma: float, dtype: str) -> dict[str, Any]:
-    """Memory of each device in MiB, and cycles or instructions by part."""
-    from jax.experimental.topologies import get_topology_desc
+def summed(module: Module, num_devices: int) -> tuple[int, float]:
+    """How many sums over devices an update has, and the MiB that a device sends for them."""
+    sums = [(each, times) for each, times in module.runs(lambda _: 1.0) if each.operation.startswith("all-reduce")]
+    sent = sum(times * collective_bytes(f"= {each.text}", num_devices)["summed"] for each, times in sums)
+    return sum(times for _, times in sums), sent / 2**20
 
+
+def measure(target: str, variant: str, sigma: float, dtype: str, with_parts: bool) -> dict[str, Any]:
+    """Of each device memory in MiB, sums over devices, and cycles or instructions by part."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if target in GPUS:
             os.environ["XLA_FLAGS"] = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
             described = {"platform": "cuda", "target_config": GPUS[target].description, "topology": "1x1x1"}
         else:
-            os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
             described = {"platform": "tpu", "topology_name": target}
-        program = compiled(variant, sigma, dtype, get_topology_desc(**described).devices)
-        memory = program.memory_analysis()
-        mib = {kind: getattr(memory, f"{kind}_size_in_bytes") / 2**20 for kind in ("argument", "temp", "alias")}
-        module = Module(program.as_text())
-        cost = gpu_program.warp_instructions(folder) if target in GPUS else tpu_program.cycles
-        return {"mib": mib, "parts": by_part(module, cost)}
+            if with_parts:
+                os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
+        devices = get_topology_desc(**described).devices
+        program = compiled(variant, sigma, dtype, devices)
+        memory, module = program.memory_analysis(), Module(program.as_text())
+        sums, sent = summed(module, len(devices))
+        figures = {"argument_mib": memory.argument_size_in_bytes / 2**20, "temp_mib": memory.temp_size_in_bytes / 2**20}
+        figures |= {"sums": sums, "summed_mib": sent, "parts": {}}
+        if with_parts:
+            cost = gpu_program.warp_instructions(folder) if target in GPUS else tpu_program.cycles
+            figures["parts"] = by_part(module, cost)
+        return figures
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A row for each case; parts are shares of their sum."""
-    head = ["target", "grid", "sigma", "dtype", "state and batch MiB", "temporary MiB", "million cycles, instructions"]
+    head = ["target", "grid", "sigma", "dtype", "state and batch MiB", "temporary MiB", "sums", "their MiB", "in all"]
     lines = [[*head, *PARTS, REST]]
     for row in rows:
         total = sum(row["parts"].values())
-        unit = "warp instructions" if row["target"] in GPUS else "cycles"
-        shares = [f"{100 * part / total:.0f} %" for part in row["parts"].values()]
-        grid = {"": "32x32", "half": "16x16", "quick": "8x8"}[row["variant"]]
-        mib = (number(row["mib"]["argument"]), number(row["mib"]["temp"]))
-        lines.append([row["target"], grid, f"{row['sigma']:g}", row["dtype"], *mib])
-        lines[-1] += [f"{number(total / 1e6)} {unit}", *shares]
+        unit = "M warp instructions" if row["target"] in GPUS else "M cycles"
+        figures = [number(row[name]) for name in ("argument_mib", "temp_mib", "sums", "summed_mib")]
+        lines.append([row["target"], GRIDS[row["variant"]], f"{row['sigma']:g}", row["dtype"], *figures])
+        lines[-1] += [f"{number(total / 1e6)} {unit}" if total else "-"]
+        lines[-1] += [f"{100 * row['parts'][part] / total:.0f} %" if total else "-" for part in (*PARTS, REST)]
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "libtpu", "jax-cuda12-plugin"))
     return f"{markdown(lines)}\n\nOf each device. {versions}.\n"
 
@@ -117,11 +129,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", help=f"a TPU topology, such as v6e:2x2, or one of {', '.join(GPUS)}")
-    parser.add_argument("--variant", default="", choices=["", "half", "quick"])
+    parser.add_argument("--variant", default="quick", choices=list(GRIDS))
     parser.add_argument("--sigma", type=float, default=0.3)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--parts", default=True, action=argparse.BooleanOptionalAction)
     parser.add_argument("--out", type=pathlib.Path)
     asked = parser.parse_args()
+    if asked.target not in GPUS and not re.fullmatch(r"v\d\w*:\d+x\d+(x\d+)?", asked.target):
+        parser.error(f"target {asked.target}: expected a topology, such as v6e:2x2, or one of {', '.join(GPUS)}")
     needed = OF_ALL | tpu_program.ENVIRONMENT
     if not needed.items() <= os.environ.items():  # jax has read them already
         os.execve(
@@ -129,7 +144,9 @@ def main() -> int:
         )
     case = {name: getattr(asked, name) for name in CASE}
     rows = (asked.out and read_json(asked.out)) or []
-    rows = [row for row in rows if {name: row[name] for name in CASE} != case] + [case | measure(**case)]
+    rows = [row for row in rows if {name: row[name] for name in CASE} != case] + [
+        case | measure(**case, with_parts=asked.parts)
+    ]
     if asked.out:
         write_json(asked.out, rows)
     print(table(rows))

@@ -32,7 +32,7 @@ def shared_out(features: Array) -> Array:
 
 # Of a problem: what has a row for each example, and what the examples share.
 BY_EXAMPLE = ("query", "key", "value", "key_mask", "segment_ids", "mask", "pair_scores")
-SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma", "factors")
+SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
 
 
 def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
@@ -49,15 +49,25 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
         return attend(problem)
     own = {name: x for name in BY_EXAMPLE if (x := getattr(problem, name)) is not None}
     shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
+    if problem.factors is not None:
+        shared["kernel"] = problem.factors.kernel
     # An axis of one device is cut as well: where all are, kernels can be used, which the compiler cannot cut.
     cut = {axis for axis, size in mesh.shape.items() if axis in axes or (size == 1 and kinds[axis] == AxisType.Auto)}
     if "mask" in own and len(own["mask"]) < count:  # one for all
         shared["mask"] = own.pop("mask")
     by_example = PartitionSpec(axes)
-    return jax.shard_map(
-        lambda own, shared: attend(dataclasses.replace(problem, **own, **shared)),
+
+    def of_own(own: dict[str, Array], shared: dict[str, Array]) -> Any:
+        arrays = own | shared
+        if problem.factors is not None:
+            arrays["factors"] = problem.factors._replace(kernel=arrays.pop("kernel"))
+        return attend(dataclasses.replace(problem, **arrays))
+
+    each_of_its_own = jax.shard_map(
+        of_own,
         in_specs=(by_example, PartitionSpec()),
         out_specs=by_example,
         axis_names=cut,
         check_vma=False,  # the loops begin with zeros, which are the same on every device
-    )(own, shared)
+    )
+    return jax.jit(each_of_its_own)(own, shared)  # untraced it would refuse axes that are the compiler's

@@ -72,9 +72,7 @@ def test_what_cudnn_does_not_take_is_dense(cuda, monkeypatch):
 @pytest.mark.parametrize("case", [slow(case) if case in ("contents", "weights") else case for case in CASES])
 def test_on_a_tpu(monkeypatch, case):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert "tpu_custom_call" not in kernels(
-        "tpu", **CASES[case]
-    )  # several devices, which a kernel is not shared out to
+    assert "tpu_custom_call" not in kernels("tpu", **CASES[case])  # on several devices
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     taken = case in ("contents", "causal", "padded")
     assert ("tpu_custom_call" in kernels("tpu", **CASES[case])) == taken
