@@ -1,10 +1,12 @@
 """Eight virtual devices for every test, float64 where a test asks for it, and one cache of compiled programs."""
 
+import functools
 import gc
 import inspect
 import os
 import shutil
 import tempfile
+import typing
 
 import jax
 import jaxtyping
@@ -28,16 +30,42 @@ _cache = os.environ.setdefault("POSATTN_TEST_CACHE", tempfile.mkdtemp(prefix="po
 jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-# Of a function without annotations there is nothing to check, and to wrap it takes time with every call and closure.
+# Types and shapes are checked by code that is compiled for every function: only for functions that are called, then, and
+# shapes only where an annotation has some.
 _jaxtyped = jaxtyping.jaxtyped
 
 
-def _checks_what_is_annotated(*, typechecker):
+def _checked_when_called(*, typechecker):
     check = _jaxtyped(typechecker=typechecker)
-    return lambda each: check(each) if inspect.isclass(each) or each.__annotations__ else each
+
+    def decorate(each):
+        if inspect.isclass(each):
+            return check(each)
+        if not each.__annotations__:
+            return each
+        checked = None
+
+        @functools.wraps(each)
+        def call(*args, **kwargs):
+            nonlocal checked
+            if jaxtyping.config.jaxtyping_disable:
+                return each(*args, **kwargs)
+            if checked is None:
+                has_shapes = any(map(_has_shapes, each.__annotations__.values()))
+                checked = (check if has_shapes else typechecker)(each)
+            return checked(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
-jaxtyping.jaxtyped = _checks_what_is_annotated
+def _has_shapes(annotation):
+    named = getattr(annotation, "__module__", None) or ""
+    return named.startswith("jaxtyping") or any(map(_has_shapes, typing.get_args(annotation)))
+
+
+jaxtyping.jaxtyped = _checked_when_called
 
 # Where in the source an operation is, no test asks; finding out takes time with every program.
 jax.config.update("jax_traceback_in_locations_limit", 0)

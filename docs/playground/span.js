@@ -8,7 +8,7 @@ const MEASURED = { least: 1.0, most: 1.9 };
 const sum = numbers => numbers.reduce((a, b) => a + b, 0);
 const indices = size => Array.from({ length: size }, (_, i) => i);
 // L of Sigma = L L^T, from the standard deviation along each dimension and their correlation.
-const factor = ([rows, columns], lean) => [[rows, 0], [lean * columns, Math.sqrt(1 - lean * lean) * columns]];
+const factor = ([rows, columns], correlation) => [[rows, 0], [correlation * columns, Math.sqrt(1 - correlation * correlation) * columns]];
 // ln G = -1/2 |L^-1 x|^2 of an offset, key minus query, x_i = offset_i / (S_i - 1).
 function logGaussian(offset, grid, L) {
   const [x, y] = offset.map((o, i) => o / Math.max(grid[i] - 1, 1));

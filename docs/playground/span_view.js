@@ -1,6 +1,6 @@
 "use strict";
 // Part one of the page: a span, by offset and on the grid, and how many pairs it leaves.
-const SLIDERS = ["sigmaRows", "sigmaColumns", "lean", "threshold", "rows", "columns", "score"];
+const SLIDERS = ["sigmaRows", "sigmaColumns", "correlation", "threshold", "rows", "columns", "score"];
 const PLACES = {
   middle: grid => grid.map(size => Math.floor((size - 1) / 2)), top: grid => [0, Math.floor((grid[1] - 1) / 2)],
   left: grid => [Math.floor((grid[0] - 1) / 2), 0], corner: () => [0, 0],
@@ -9,7 +9,7 @@ let query = [0, 0];
 
 function readSpan() {
   const given = Object.fromEntries(SLIDERS.map(name => [name, Number($(name).value)]));
-  const grid = [given.rows, given.columns], L = factor([given.sigmaRows, given.sigmaColumns], given.lean);
+  const grid = [given.rows, given.columns], L = factor([given.sigmaRows, given.sigmaColumns], given.correlation);
   const { threshold, score } = given, mode = $("mode").value;
   return { ...given, grid, L, threshold, score, mode, half: halfSpan(L, threshold, grid) };
 }
@@ -22,7 +22,7 @@ function tellSliders(span) {
   const told = {
     sigmaRows: inPositions(span.sigmaRows, span.rows, "rows"),
     sigmaColumns: inPositions(span.sigmaColumns, span.columns, "columns"),
-    lean: "correlation " + span.lean.toFixed(2) + (span.lean ? "" : ": diagonal"),
+    correlation: span.correlation.toFixed(2) + (span.correlation ? "" : ": diagonal"),
     threshold: span.threshold.toFixed(2) + (span.threshold ? "" : ": no mask"),
     rows: number(span.rows, "rows"), columns: number(span.columns, "columns"), score: String(span.score),
   };

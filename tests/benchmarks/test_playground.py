@@ -48,10 +48,10 @@ def ask_page(expression, cases):
     return json.loads(result.stdout)
 
 
-def make_sigma(deviations, lean):
+def make_sigma(deviations, correlation):
     """[1 p p]: the Cholesky factor of the covariance."""
     a, b = deviations
-    return jnp.asarray(np.linalg.cholesky([[a * a, lean * a * b], [lean * a * b, b * b]])[None], jnp.float32)
+    return jnp.asarray(np.linalg.cholesky([[a * a, correlation * a * b], [correlation * a * b, b * b]])[None], jnp.float32)
 
 
 def of_package(sigma, threshold, shape):
@@ -73,21 +73,21 @@ def test_spans_and_pairs_are_the_packages():
         {
             "grid": shape,
             "deviations": deviations,
-            "lean": lean,
+            "correlation": correlation,
             "threshold": threshold,
             "all": grid.positions(shape).tolist(),
         }
-        for shape, deviations, lean, threshold in SPANS
+        for shape, deviations, correlation, threshold in SPANS
     ]
     for case in cases:
         case["offsets"] = np.asarray(grid.relative_offsets(case["grid"])).reshape(-1, 2).tolist()
     expression = """(L => (half => ({ half, gaussian: offsets.map(offset => Math.exp(logGaussian(offset, grid, L))),
         boxes: pairsInBoxes(half, grid), ellipses: pairsInEllipses(L, threshold, grid),
         computed: pairsComputed(half, grid), tiles: all.map(query => tileOf(query, half, grid)) })
-        )(halfSpan(L, threshold, grid)))(factor(deviations, lean))"""
-    for (shape, deviations, lean, threshold), found in zip(SPANS, ask_page(expression, cases), strict=True):
+        )(halfSpan(L, threshold, grid)))(factor(deviations, correlation))"""
+    for (shape, deviations, correlation, threshold), found in zip(SPANS, ask_page(expression, cases), strict=True):
         half, gaussian, inside = jax.jit(of_package, static_argnums=(1, 2))(
-            make_sigma(deviations, lean), threshold, shape
+            make_sigma(deviations, correlation), threshold, shape
         )
         half, gaussian = half.astype(int).tolist(), np.asarray(gaussian)
         assert found["half"] == half
@@ -110,12 +110,12 @@ def test_spans_and_pairs_are_the_packages():
 @needs_node
 @pytest.mark.parametrize("mode", ["multiply", "log_add"])
 def test_weights_of_equal_scores_are_the_packages(mode):
-    (shape, deviations, lean, threshold), query, score = SPANS[1], (2, 10), 3.5
-    case = {"grid": shape, "deviations": deviations, "lean": lean, "threshold": threshold}
+    (shape, deviations, correlation, threshold), query, score = SPANS[1], (2, 10), 3.5
+    case = {"grid": shape, "deviations": deviations, "correlation": correlation, "threshold": threshold}
     case |= {"mode": mode, "query": query, "score": score}
-    (found,) = ask_page("weightsOf(query, score, mode, factor(deviations, lean), threshold, grid)", [case])
+    (found,) = ask_page("weightsOf(query, score, mode, factor(deviations, correlation), threshold, grid)", [case])
     ones = jnp.ones((1, math.prod(shape), 1, 1))
-    options = {"sigma": make_sigma(deviations, lean), "threshold": threshold, "span_mode": mode, "scale": 1.0} | {
+    options = {"sigma": make_sigma(deviations, correlation), "threshold": threshold, "span_mode": mode, "scale": 1.0} | {
         "implementation": "reference"
     }
     _, weights = relative_attention(ones, score * ones, ones, grid_shape=shape, return_weights=True, **options)

@@ -22,7 +22,7 @@ LAYOUTS = ("auto", "dense", "patch", "window", "tiled", *NATIVE)
 
 @st.composite
 def sigmas(draw, dims, h):
-    """[p] or [h p], or as many factors: their rows lean by at most as much as the diagonal is large."""
+    """[p] or [h p], or as many factors: off the diagonal at most as large as on it."""
     shape = draw(st.sampled_from([(dims,), (h, dims)]))
     n = math.prod(shape)
     sigma = np.array(draw(st.lists(st.floats(0.02, 1.2), min_size=n, max_size=n))).reshape(shape)
