@@ -30,8 +30,8 @@ _cache = os.environ.setdefault("POSATTN_TEST_CACHE", tempfile.mkdtemp(prefix="po
 jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-# Types and shapes are checked by code that is compiled for every function: only for functions that are called, then, and
-# shapes only where an annotation has some.
+# Every check of a function's types and shapes is code that is compiled: here, when the function is first called. Shapes
+# are checked where an annotation has some.
 _jaxtyped = jaxtyping.jaxtyped
 
 

@@ -51,7 +51,8 @@ def ask_page(expression, cases):
 def make_sigma(deviations, correlation):
     """[1 p p]: the Cholesky factor of the covariance."""
     a, b = deviations
-    return jnp.asarray(np.linalg.cholesky([[a * a, correlation * a * b], [correlation * a * b, b * b]])[None], jnp.float32)
+    covariance = [[a * a, correlation * a * b], [correlation * a * b, b * b]]
+    return jnp.asarray(np.linalg.cholesky(covariance)[None], jnp.float32)
 
 
 def of_package(sigma, threshold, shape):
@@ -115,9 +116,12 @@ def test_weights_of_equal_scores_are_the_packages(mode):
     case |= {"mode": mode, "query": query, "score": score}
     (found,) = ask_page("weightsOf(query, score, mode, factor(deviations, correlation), threshold, grid)", [case])
     ones = jnp.ones((1, math.prod(shape), 1, 1))
-    options = {"sigma": make_sigma(deviations, correlation), "threshold": threshold, "span_mode": mode, "scale": 1.0} | {
-        "implementation": "reference"
-    }
+    options = {
+        "sigma": make_sigma(deviations, correlation),
+        "threshold": threshold,
+        "span_mode": mode,
+        "scale": 1.0,
+    } | {"implementation": "reference"}
     _, weights = relative_attention(ones, score * ones, ones, grid_shape=shape, return_weights=True, **options)
     row = np.ravel_multi_index(query, shape)
     np.testing.assert_allclose(found, weights[0, 0, row], rtol=1e-4, atol=1e-9)
