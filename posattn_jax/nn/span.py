@@ -15,7 +15,7 @@ from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_prec
 class GaussianSpan(nn.Module):
     """A trained Gaussian over offsets (Alfons 2022, section 3.6): its sigma for every positional dimension.
 
-    With `covariance="full"` (the paper's future work) it may be rotated: it trains the Cholesky factor of its covariance.
+    With `covariance="full"` (the paper's future work) it may be rotated: its covariance has a trained Cholesky factor.
 
     Attributes:
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
