@@ -9,6 +9,7 @@ the paper: Transformer 35.0, rPosNet 35.1. Variants as configs/wmt14_en_de.py.
 from ml_collections import ConfigDict
 
 from configs import common_nmt
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -17,3 +18,7 @@ def get_config(variant: str = "") -> ConfigDict:
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/iwslt14", validation_part="train/23", vocabulary_size=10_147)
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    return common_nmt.sweep(variant, "IWSLT14, German to English", "small")

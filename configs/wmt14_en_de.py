@@ -10,11 +10,14 @@ A variant is a mixer (transformer, shaw, relative, fourier, gaussian, linear, gl
 lightconv_gelu, lightconv_global, aposnet, rposnet; with the gate or without: transformer_gated, shaw_gated,
 relative_gated, aposnet_ungated, rposnet_ungated; rPosNet in some places alone: rposnet_e, _d, _c, _ec, _dc, _edc, for
 encoder, decoder, across) and a size (small, base, big), in any order; or tiny (tests).
+--mode=sweep trains the models of Table 2, and of Table 3 with the variant big. The variants placements, features and
+gates are Tables 4, 5 (which the paper has for Chinese) and 6.
 """
 
 from ml_collections import ConfigDict
 
 from configs import common_nmt
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -24,3 +27,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.data.update(dir="data/wmt14_en_de", validation_part="train/100", vocabulary_size=43_640)
         config.data.update(max_ratio=1.5, malformed="skip")
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    return common_nmt.sweep(variant, "WMT14, English to German")

@@ -10,6 +10,7 @@ configs/wmt14_en_de.py.
 from ml_collections import ConfigDict
 
 from configs import common_nmt
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -19,3 +20,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.data.update(dir="data/wmt14_en_fr", validation_part="train/1333", vocabulary_size=46_000)
         config.data.update(max_ratio=1.5, malformed="skip")
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    return common_nmt.sweep(variant, "WMT14, English to French")

@@ -10,6 +10,7 @@ configs/wmt14_en_de.py.
 from ml_collections import ConfigDict
 
 from configs import common_nmt
+from posattn_jax.analysis.plan import Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -21,3 +22,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.data.update(dir="data/wmt18_en_zh", validation_part="train/1333", max_ratio=1.5, malformed="skip")
         config.data.update(source_vocabulary_size=32_000, vocabulary_size=45_300)
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    return common_nmt.sweep(variant, "WMT18, English to Chinese")

@@ -102,6 +102,7 @@ class Plan:
       evaluate: fields under which every run is evaluated once more after training, such as {"data.pool": 1} for a
         larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
       part: of the data, that such an evaluation is read from: "validation" or "test".
+      baselines: the treatments that the translations of all others are tested against; empty: the first one.
       response: the validation metric that the sweep judges by.
       epoch: after which epoch: the "best", by validation, or the "last".
       axis: a field that treatments differ in, such as "model.num_blocks": a figure has the response against it, with a
@@ -120,6 +121,7 @@ class Plan:
     seeds: tuple[int, ...] = PAPER_SEEDS
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     part: Literal["validation", "test"] = "validation"
+    baselines: tuple[str, ...] = ()
     response: str = "accuracy"
     epoch: Literal["best", "last"] = "best"
     axis: str | None = None
@@ -137,6 +139,9 @@ class Plan:
             twice = next((value for value in values if list(values).count(value) > 1), None)
             if twice is not None:
                 raise InputError(f"{what} {twice} is there twice")
+        for name in self.baselines:
+            if name not in names:
+                raise InputError(f'baselines: no treatment "{name}" ({", ".join(names)})')
         for hypothesis in self.hypotheses:
             for name in hypothesis.names:
                 if name not in names:
@@ -163,6 +168,11 @@ class Plan:
         return "best" if self.epoch == "best" else "final"
 
     @property
+    def of_translations(self) -> bool:
+        """Whether runs are judged by their translations."""
+        return self.response in ("bleu", "chrf")
+
+    @property
     def lower_is_better(self) -> bool:
         """Whether the least response is the best, as of a loss."""
         return self.response in ("loss", "bits")
@@ -187,6 +197,7 @@ class Plan:
             self,
             treatments=tuple(treatment for treatment in self.treatments if treatment.name in chosen),
             hypotheses=tuple(h for h in self.hypotheses if set(h.names) <= set(chosen)),
+            baselines=tuple(name for name in self.baselines if name in chosen),
             seeds=self.seeds if seeds is None else tuple(seeds),
         )
 
@@ -219,5 +230,5 @@ def plan_of(fields: dict[str, Any]) -> Plan:
         Hypothesis(**(hypothesis | {"than": hypothesis.get("than") and tuple(hypothesis["than"])}))
         for hypothesis in fields["hypotheses"]
     ]
-    parts = {"treatments": tuple(treatments), "hypotheses": tuple(hypotheses), "seeds": tuple(fields["seeds"])}
-    return Plan(**(fields | parts))
+    lists = {name: tuple(fields.get(name, ())) for name in ("seeds", "baselines")}
+    return Plan(**(fields | lists | {"treatments": tuple(treatments), "hypotheses": tuple(hypotheses)}))

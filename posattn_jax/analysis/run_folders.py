@@ -12,7 +12,7 @@ from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, s
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.analysis.runs import Complete, Run, Runs
 from posattn_jax.analysis.span_pictures import mean_factor
-from posattn_jax.analysis.translation_scores import p_of_folders
+from posattn_jax.analysis.translation_scores import outside_scores, p_of_folders
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_metrics
 
@@ -114,18 +114,24 @@ def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
     return costs
 
 
-def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
-    """Of every treatment's translations of one seed against those of the first treatment, where both are there."""
-    if plan.response not in ("bleu", "chrf"):
+def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Tests of every treatment's translations against those of each baseline with the same seed, the first they share.
+
+    Two baselines are tested once.
+    """
+    if not plan.of_translations:
         return {}
-    first, *others = runs
-    seeds = {run.seed for run in runs[first]}
-    found = {}
-    for run in (next((run for run in runs[name] if run.seed in seeds), None) for name in others):
-        if run is not None:
-            pair = [workdir / name / str(run.seed) / "translations" / plan.part for name in (first, run.treatment)]
-            data = run.config["data"]
-            found[run.treatment] = p_of_folders(pair, "zh" if data["target"] == "zh" else "13a", data["fold_case"])
+    baselines = [name for name in plan.baselines or list(runs)[:1] if name in runs]
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for baseline, name in itertools.product(baselines, runs):
+        seeds = {run.seed for run in runs[baseline]}
+        run = next((run for run in runs[name] if run.seed in seeds), None)
+        if name == baseline or run is None or name in found.get(baseline, {}):
+            continue
+        pair = [workdir / each / str(run.seed) / "translations" / plan.part for each in (baseline, name)]
+        data = run.config["data"]
+        if p := p_of_folders(pair, "zh" if data["target"] == "zh" else "13a", data["fold_case"]):
+            found.setdefault(name, {})[baseline] = p
     return found
 
 
@@ -162,6 +168,8 @@ def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> R
         if plan.part not in evaluation:
             return f"its evaluation has no {plan.part} part"
         figures = evaluation[plan.part]
+        if plan.of_translations:
+            figures = figures | outside_scores(workdir / "translations" / plan.part)
     if plan.response not in figures:
         raise InputError(f'{workdir}: has no "{plan.response}" ({", ".join(figures)})')
     return Run(treatment, seed, config, summary, figures, figures[plan.response])

@@ -45,7 +45,7 @@ class Runs:
       commands: that ran the sweep, as far as they are known.
       curves, spans: by treatment, for pictures: see `curves.py`.
       costs: of an update by treatment, as `sweeps.costs` has measured them.
-      p: by treatment, of a paired bootstrap test of its translations against the first one's: {"bleu", "chrf"}.
+      p: by treatment and baseline, of a paired bootstrap test of their translations: {"bleu", "chrf"}.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ class Runs:
     curves: dict[str, dict[str, Curve]]
     spans: dict[str, Spans]
     costs: dict[str, dict[str, float]]
-    p: dict[str, dict[str, float]]
+    p: dict[str, dict[str, dict[str, float]]]
 
     def responses(self, treatment: str) -> list[float]:
         """Of all finished runs of a treatment."""

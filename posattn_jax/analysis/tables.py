@@ -6,9 +6,12 @@ import numpy as np
 
 from posattn_jax.analysis.findings import Outcome
 from posattn_jax.analysis.markdown_text import interval_text, mean_and_error, number, plain, table
-from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs import Run, Runs
+from posattn_jax.analysis.statistics import holm
 from posattn_jax.system.files import value_at
 
+# Of translations, in the order of a table.
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET", "bleurt": "BLEURT"}
 EXPLANATION = (
     "Operations, CPU time (of all cores) and temporary memory are those of one update, forward and backward. "
     "Operations count every step of every loop of the formulas with all pairs laid out, not what a layout leaves out. "
@@ -66,24 +69,45 @@ def _mean(values: Iterable[float]) -> str:
 def by_translations(runs: Runs) -> str | None:
     """Scores, sizes and paired bootstrap tests, as Schmidt 2023 prints them, where runs are judged by translations.
 
-    BLEU and chrF are means over seeds, with standard errors of the mean where there are several. p is that of a
-    paired bootstrap test of the translations of one seed against those of the first treatment with the same seed: of
-    these two runs, not of what other seeds would give. It is left out where the translations are gone.
+    Scores are means over seeds, with standard errors of the mean where there are several; COMET and BLEURT where every
+    run of a treatment has them. p is that of a paired bootstrap test of the translations of one seed against those of
+    a baseline with the same seed, corrected for all tests of the metric (Holm). It is about these two runs, not about
+    what other seeds would give. It is left out where the translations are gone.
     """
-    if runs.plan.response not in ("bleu", "chrf"):
+    if not runs.plan.of_translations:
         return None
+    baselines = list(dict.fromkeys(baseline for tests in runs.p.values() for baseline in tests))
+    header, columns = ["", "n", "parameters"], []
+    for metric, title in METRICS.items():
+        if any(metric in run.figures for run in runs.all):
+            header.append(title)
+            columns.append({name: _score(of_one, metric) for name, of_one in runs.runs.items()})
+        corrected = _corrected(runs, metric)
+        for baseline in baselines if corrected else ():
+            header.append("p" if len(baselines) == 1 else f"p: {runs.plan.treatment(baseline).label}")
+            columns.append({name: corrected.get((name, baseline), "") for name in runs.runs})
     rows = []
     for name, of_one in runs.runs.items():
-        p = {metric: number(round(value, 3), digits=3) for metric, value in runs.p.get(name, {}).items()}
-        hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
         row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
-        row += [mean_and_error([run.figures["bleu"] for run in of_one], "{:.2f}"), p.get("bleu", "")]
-        rows.append(
-            [*row, mean_and_error([run.figures["chrf"] for run in of_one], "{:.2f}"), p.get("chrf", ""), f"{hours:.2f}"]
-        )
+        hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
+        rows.append([*row, *(column[name] for column in columns), f"{hours:.2f}"])
     signatures = dict.fromkeys(run.figures[f"{metric}_signature"] for run in runs.all for metric in ("bleu", "chrf"))
-    header = ["", "n", "parameters", "BLEU", "p", "chrF", "p", "hours a run"]
-    return f"{table(header, rows)}\n\nSignatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
+    told = f"Signatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
+    return f"{table([*header, 'hours per run'], rows)}\n\n{told}"
+
+
+def _score(of_one: list[Run], metric: str) -> str:
+    """Its mean over runs; empty where one has none."""
+    if not all(metric in run.figures for run in of_one):
+        return ""
+    return mean_and_error([run.figures[metric] for run in of_one], "{:.2f}")
+
+
+def _corrected(runs: Runs, metric: str) -> dict[tuple[str, str], str]:
+    """Holm's p of every treatment and baseline, in both orders."""
+    tests = {(a, b): p[metric] for a, others in runs.p.items() for b, p in others.items() if metric in p}
+    corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
+    return {pair: number(round(p, 3), digits=3) for (a, b), p in corrected.items() for pair in ((a, b), (b, a))}
 
 
 def by_span(runs: Runs) -> str | None:

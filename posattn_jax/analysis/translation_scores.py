@@ -1,6 +1,8 @@
 """Scores of translations: BLEU and chrF with sacrebleu, whether systems differ, and files for metrics that we lack."""
 
 import contextlib
+import json
+import math
 import os
 import pathlib
 import shlex
@@ -13,6 +15,7 @@ from posattn_jax.system.files import write_text
 Tokenize = Literal["13a", "zh", "intl", "char", "none"]
 BASELINE = "baseline"
 SOURCE, HYPOTHESIS, REFERENCE = "source.txt", "hypothesis.txt", "reference.txt"
+COMET, BLEURT = "comet.json", "bleurt.txt"  # what their commands write
 
 
 def corpus_scores(
@@ -103,7 +106,8 @@ def write_for_outside_metrics(
 ) -> list[pathlib.Path]:
     """Writes source.txt, hypothesis.txt and reference.txt, a sentence a line, for `outside_commands`.
 
-    Line breaks within a sentence become spaces.
+    Line breaks within a sentence become spaces. Scores of COMET and BLEURT that are there, of other sentences, are
+    deleted.
 
     Raises:
       InputError: other numbers of lines, or none.
@@ -112,6 +116,9 @@ def write_for_outside_metrics(
     paths = [folder / name for name in (SOURCE, HYPOTHESIS, REFERENCE)]
     for path, sentences in zip(paths, (sources, hypotheses, references), strict=True):
         text = "".join(" ".join(sentence.splitlines()) + "\n" for sentence in sentences)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            for scores in (COMET, BLEURT):
+                (folder / scores).unlink(missing_ok=True)
         write_text(path, text)
     return paths
 
@@ -127,13 +134,48 @@ def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase:
 
 
 def outside_commands(folder: pathlib.Path) -> list[str]:
-    """What scores the files of a folder with COMET and with BLEURT, where these are installed."""
-    source, hypothesis, reference = (shlex.quote(str(folder / name)) for name in (SOURCE, HYPOTHESIS, REFERENCE))
+    """What scores the files of a folder with COMET and with BLEURT, where these are installed, for `outside_scores`."""
+    names = (SOURCE, HYPOTHESIS, REFERENCE, COMET, BLEURT)
+    source, hypothesis, reference, comet, bleurt = (shlex.quote(str(folder / name)) for name in names)
     return [
-        f"comet-score -s {source} -t {hypothesis} -r {reference} --model Unbabel/wmt20-comet-da",
+        f"comet-score -s {source} -t {hypothesis} -r {reference} --model Unbabel/wmt20-comet-da --to_json {comet}",
         f"python -m bleurt.score_files -candidate_file={hypothesis} -reference_file={reference} "
-        "-bleurt_checkpoint=BLEURT-20",
+        f"-bleurt_checkpoint=BLEURT-20 -scores_file={bleurt}",
     ]
+
+
+def outside_scores(folder: pathlib.Path) -> dict[str, float]:
+    """{"comet", "bleurt"}, times 100 as the paper prints them, as far as the files of `outside_commands` are there.
+
+    Each is the mean over sentences.
+
+    Raises:
+      InputError: a file that cannot be read, or has not a score for each sentence.
+    """
+    read = {"comet": (COMET, _scores_of_comet), "bleurt": (BLEURT, _scores_of_bleurt)}
+    found = {}
+    for metric, (name, scores_of) in read.items():
+        path = folder / name
+        if not path.exists():
+            continue
+        lines = (folder / HYPOTHESIS).read_text(encoding="utf-8").count("\n")
+        try:
+            scores = scores_of(path.read_text(encoding="utf-8"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+        if len(scores) != lines or not all(map(math.isfinite, scores)):
+            raise InputError(f"{path}: {len(scores)} scores, expected a finite one for each of {lines:,} sentences")
+        found[metric] = 100 * sum(scores) / lines
+    return found
+
+
+def _scores_of_comet(text: str) -> list[float]:
+    (sentences,) = json.loads(text).values()  # by the file of translations
+    return [float(sentence["COMET"]) for sentence in sentences]
+
+
+def _scores_of_bleurt(text: str) -> list[float]:
+    return list(map(float, text.split()))
 
 
 def _metrics(tokenize: str, lowercase: bool) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import collections
+import json
 import math
 import os
 import pathlib
@@ -9,6 +10,7 @@ import pytest
 from posattn_jax.analysis.translation_scores import (
     corpus_scores,
     outside_commands,
+    outside_scores,
     paired_bootstrap,
     write_for_outside_metrics,
 )
@@ -130,13 +132,55 @@ def test_files_for_other_metrics(tmp_path):
 def test_commands_of_other_metrics():
     comet, bleurt = outside_commands(pathlib.Path("out"))
     assert comet == (
-        "comet-score -s out/source.txt -t out/hypothesis.txt -r out/reference.txt --model Unbabel/wmt20-comet-da"
+        "comet-score -s out/source.txt -t out/hypothesis.txt -r out/reference.txt --model Unbabel/wmt20-comet-da "
+        "--to_json out/comet.json"
     )
     assert bleurt == (
         "python -m bleurt.score_files -candidate_file=out/hypothesis.txt -reference_file=out/reference.txt "
-        "-bleurt_checkpoint=BLEURT-20"
+        "-bleurt_checkpoint=BLEURT-20 -scores_file=out/bleurt.txt"
     )
     assert "'a b/source.txt'" in outside_commands(pathlib.Path("a b"))[0]
+
+
+def scored(folder, comet, bleurt):
+    """Translations with the scores that COMET and BLEURT write."""
+    write_for_outside_metrics(folder, ["eins", "zwei"], ["one", "two"], ["one", "two"])
+    of_sentences = [{"src": "s", "mt": "m", "ref": "r", "COMET": score} for score in comet]
+    (folder / "comet.json").write_text(json.dumps({"out/hypothesis.txt": of_sentences}))
+    (folder / "bleurt.txt").write_text("".join(f"{score}\n" for score in bleurt))
+    return folder
+
+
+def test_scores_of_other_metrics_are_read(tmp_path):
+    folder = scored(tmp_path, [0.5, 0.25], [0.75, 0.5])
+    assert outside_scores(folder) == {"comet": 37.5, "bleurt": 62.5}
+    (folder / "comet.json").unlink()
+    assert outside_scores(folder) == {"bleurt": 62.5}
+
+
+def test_scores_of_other_translations_are_deleted(tmp_path):
+    folder = scored(tmp_path, [0.5, 0.25], [0.75, 0.5])
+    write_for_outside_metrics(folder, ["eins", "zwei"], ["one", "two"], ["one", "two"])
+    assert len(outside_scores(folder)) == 2, "the same translations"
+    write_for_outside_metrics(folder, ["eins", "zwei"], ["one", "too"], ["one", "two"])
+    assert outside_scores(folder) == {}
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("bleurt.txt", "0.5\n", "bleurt.txt: 1 scores, expected a finite one for each of 2 sentences"),
+        ("bleurt.txt", "0.5\nnan\n", "bleurt.txt: 2 scores, expected a finite one"),
+        ("bleurt.txt", "0.5\nhalf\n", "bleurt.txt: cannot be read .*half"),
+        ("comet.json", "{}", "comet.json: cannot be read"),
+        ("comet.json", '{"a": [{"mt": "one"}, {"mt": "two"}]}', "comet.json: cannot be read .*COMET"),
+    ],
+)
+def test_scores_that_cannot_be_read(tmp_path, name, text, message):
+    folder = scored(tmp_path, [0.5, 0.25], [0.75, 0.5])
+    (folder / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        outside_scores(folder)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,54 @@ def test_scores_tests_and_gates(tmp_path):
     ]
     assert table["Rposnet"][2:4] == [f"{first:.2f}", "> .99"], "the same translations"
     assert float(table["Rposnet_ungated"][3]) < 0.05
-    assert "tok:13a" in text and "hours a run" in text and "2.00" in table["Transformer"][-1]
+    assert "tok:13a" in text and "hours per run" in text and "2.00" in table["Transformer"][-1]
     assert (tmp_path / "report" / "figures" / "gating.svg").exists()
     results = json.loads((tmp_path / "report" / "results.json").read_text())
     assert {(run["treatment"], run["seed"]): run["response"] for run in results["runs"]} == {
         which: found["bleu"] for which, found in scores.items()
     }
+
+
+def make_sweep(tmp_path, baselines, treatments):
+    """A sweep whose runs have these translations; a report's table of translations as {label: {column: cell}}."""
+    made = []
+    for name, hypotheses in treatments.items():
+        fields = common_nmt.mixer_fields(name, 4, 0.0, 16, 128)
+        made.append(Treatment(name, common_nmt.LABELS[name], fields, num_seeds=1))
+        write_run(tmp_path / name / "1", nmt_multi30k.get_config(name).model.to_dict(), hypotheses, 1)
+    evaluate = {"task.decoding.beam_size": 12}
+    return Plan("Which?", tuple(made), seeds=(1,), evaluate=evaluate, part="test", response="bleu", baselines=baselines)
+
+
+def table_of(tmp_path, plan):
+    write_plan(tmp_path / "sweep.json", plan, {"commands": []})
+    report.write(tmp_path)
+    text = (tmp_path / "report" / "report.md").read_text()
+    section = text.split("## Translations")[1].split("## ")[0]
+    header, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")
+    ]
+    return section, {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def test_two_baselines_and_scores_of_other_metrics(tmp_path):
+    pytest.importorskip("sacrebleu")
+    treatments = {"transformer": garbled(9), "shaw": garbled(9), "rposnet": garbled(2), "fourier": garbled(3)}
+    plan = make_sweep(tmp_path, ("transformer", "shaw"), treatments)
+    for name in ("transformer", "rposnet"):
+        (tmp_path / name / "1" / "translations" / "test" / "bleurt.txt").write_text("0.5\n" * len(REFERENCES))
+    section, table = table_of(tmp_path, plan)
+    assert "against the treatment named above it" in section and "Holm" in section
+    transformer, shaw, rposnet = (table[common_nmt.LABELS[name]] for name in ("transformer", "shaw", "rposnet"))
+    assert [transformer["BLEURT"], shaw["BLEURT"], rposnet["BLEURT"]] == ["50.00", "", "50.00"]
+    assert "COMET" not in transformer
+    ours, theirs = "p: Transformer", "p: Shaw et al. (2018)"
+    assert transformer[ours] == shaw[theirs] == "" and transformer[theirs] == shaw[ours] == "> .99"
+    tests = [
+        translation_scores.p_of_folders(
+            [tmp_path / each / "1" / "translations" / "test" for each in pair], "13a", False
+        )["bleu"]
+        for pair in (("transformer", "rposnet"), ("transformer", "fourier"))
+    ]
+    smallest = min(tests)  # of five tests, of which Shaw's repeat the Transformer's
+    assert rposnet[ours] == rposnet[theirs] and float(rposnet[ours]) == round(min(1.0, 5 * smallest), 3)

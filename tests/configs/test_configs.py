@@ -1,5 +1,6 @@
 """Every config is traced at full size, and two steps of its :tiny variant run on made data."""
 
+import copy
 import functools
 import importlib
 import json
@@ -37,6 +38,7 @@ from posattn_jax import (
     SinusoidalPositions,
     WindowSpan,
 )
+from posattn_jax.analysis.plan import PAPER_SEEDS
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build import experiment
 from posattn_jax.build.experiment import build_model
@@ -178,6 +180,21 @@ def test_recipes_of_schmidt(name, size, tokens, rate, every):
         assert {model.encoder_positions.dropout_rate, model.decoder_positions.dropout_rate} == {rate}
 
 
+@pytest.mark.parametrize("table, size", [*((table, "base") for table in common_nmt.COMPARED), ("", "big")])
+def test_the_tables_of_schmidt_are_sweeps(table, size):
+    """As many treatments as the table has rows, and each treatment's fields make the config of its mixer."""
+    module = importlib.import_module("configs.wmt14_en_de")
+    config, plan = module.get_config(f"{table},{size}"), module.sweep(f"{table},{size}")
+    assert len(plan.treatments) == {"": 9, "placements": 8, "features": 5, "gates": 10}[table]
+    assert plan.seeds == PAPER_SEEDS[:1] and plan.hypotheses
+    assert set(plan.baselines) == {"transformer", "shaw"} & {each.name for each in plan.treatments}
+    for treatment in plan.treatments:
+        changed = change(copy.deepcopy(config), treatment.fields)
+        assert changed.model.to_dict() == module.get_config(f"{treatment.name},{size}").model.to_dict()
+    with pytest.raises(ValueError, match='variant "table4": expected a mixer .* placements, features, gates; or tiny'):
+        module.get_config("table4")
+
+
 def test_the_recipe_of_the_runs_on_multi30k():
     """Of the committed runs the config says again what they were made with."""
     run = read_runs(pathlib.Path("docs/results/multi30k")).runs["transformer"][0]
@@ -249,7 +266,9 @@ SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{na
 SWEPT_ALIKE = [
     name
     for name in SWEPT
-    if name.startswith(("char", "cifar", "compare", "nmt_", "question_", "reconstruction", "translution_", "bert_"))
+    if name.startswith(
+        ("char", "cifar", "compare", "nmt_", "question_", "reconstruction", "translution_", "bert_", "wmt", "iwslt")
+    )
 ]
 
 
