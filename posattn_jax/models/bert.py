@@ -42,8 +42,8 @@ def bert_block(
       num_heads: h.
       mlp_dim: the hidden width of the feed-forward network.
       dropout_rate: of all that is dropped.
-      kernel_init: of all linear maps, whose biases are 0.
-      layer_norm_epsilon: of both layer norms.
+      kernel_init: the initialiser of all linear maps, whose biases are 0.
+      layer_norm_epsilon: the epsilon of both layer norms.
       dtype, param_dtype: of the computation, and of the parameters.
       **fields: of `PositionalSelfAttention`: its terms, values, projections, ...; parts of this block alone.
 
@@ -86,11 +86,11 @@ class Bert(Composite):
       absolute_positions: whether a trained vector is added to every token.
       positions: a module (places [b n 1], e) -> [b n e], of vectors added to the embeddings; None: no vectors.
       dropout_rate: of the embeddings.
-      kernel_init: of the embeddings and of the linear map.
+      kernel_init: the initialiser of the embeddings and of the linear map.
       remat, scan_layers: see `run_blocks`.
-      layer_norm_epsilon: of the layer norm.
-      dtype: of the computation; None: float32.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the layer norm.
+      dtype: the dtype of the computation; None: float32.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

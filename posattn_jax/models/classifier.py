@@ -30,9 +30,9 @@ class Classifier(Composite):
         `LearnedPositions`, `SinusoidalPositions`, `FourierPositions`; None: no vectors.
       remat: whether the backward pass computes each block again instead of keeping its intermediates.
       scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
-      layer_norm_epsilon: of the head's layer norm.
-      dtype: of the computation; None follows the inputs. Logits are float32 or better.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the head's layer norm.
+      dtype: the dtype of the computation; None follows the inputs. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -36,11 +36,11 @@ class LanguageModel(Composite):
       blocks: encoder blocks, which attend to the past alone here.
       positions: a module (places [n 1], c) -> [n c], of vectors added to the embeddings; None: no vectors.
       dropout_rate: of the embeddings.
-      embedding_init: of E [v c].
+      embedding_init: the initialiser of E [v c].
       remat, scan_layers: see `run_blocks`.
-      layer_norm_epsilon: of the last layer norm.
-      dtype: of the computation; None: float32. Logits are float32 or better.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the last layer norm.
+      dtype: the dtype of the computation; None: float32. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

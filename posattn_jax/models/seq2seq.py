@@ -39,10 +39,10 @@ class EncoderDecoder(Composite):
       length_ratio: gamma, source length over target length: query t of cross-attention stands at floor(gamma t).
       pad_id: of the token that fills sequences up: nothing attends to it.
       dropout_rate: of the embedded words.
-      embedding_init: of the embeddings.
-      layer_norm_epsilon: of the layer norms after the stacks.
-      dtype: of the computation; None: float32. Logits are float32 or better.
-      param_dtype: of the parameters.
+      embedding_init: the initialiser of the embeddings.
+      layer_norm_epsilon: the epsilon of the layer norms after the stacks.
+      dtype: the dtype of the computation; None: float32. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -39,12 +39,12 @@ class VisionTransformer(Composite):
       absolute_positions: whether a trained vector is added to every token. The grid is then that of the training.
       positions: a module (places [n p], c) -> [n c], of vectors added to the tokens of the grid; None: no vectors.
       patch_norms: whether there are layer norms before and after the embedding of patches; Dosovitskiy 2021 has none.
-      embedding_init: of the class token and these vectors.
+      embedding_init: the initialiser of the class token and these vectors.
       dropout_rate: of the tokens, with the vectors added.
       remat, scan_layers: see `run_blocks`.
-      layer_norm_epsilon: of the layer norms.
-      dtype: of the computation; None follows the inputs. Logits are float32 or better.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the layer norms.
+      dtype: the dtype of the computation; None follows the inputs. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -44,7 +44,7 @@ class SinusoidalEncoding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d], which may be 0 at offsets that no query reaches.
+        """E [*R, h, d], perhaps 0 at offsets that no query reaches.
 
         On a grid other than the reference grid, an offset keeps its features.
         """
