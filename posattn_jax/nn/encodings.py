@@ -86,7 +86,7 @@ class LearnedEncoding(nn.Module):
         """E [*R, h, d]: the centre of the table, which has the offsets of the reference grid.
 
         Raises:
-          ValueError: a grid larger than the one the table was made for.
+          ValueError: a grid larger than the one the table was created for.
         """
         tokens.check_one_grid(self)
         shape, reference = tokens.table_shape, tokens.reference_shape
@@ -124,7 +124,7 @@ class AxialEncoding(nn.Module):
         """E [*R, h, d]: the centres of the tables, which have the offsets of the reference grid.
 
         Raises:
-          ValueError: a grid larger than the one the tables were made for, another `combine`, or a d that the
+          ValueError: a grid larger than the one the tables were created for, another `combine`, or a d that the
             number of dimensions does not divide.
         """
         tokens.check_one_grid(self)

@@ -96,8 +96,8 @@ def of_sequence(length: int, segment_ids: SegmentIds | None = None) -> Int[Array
 def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: Any) -> Places:
     """`Places` in which every position of a grid attends to every other. `fields` are fields of `Places`.
 
-    With `segment_ids` the grid is a row that several sequences share. The positions of each start at 0, and each
-    attends to itself only.
+    With `segment_ids` the grid is a row that several sequences share. The positions of each sequence start at 0,
+    and a sequence attends to itself only.
 
     Raises:
       ValueError: segments on a grid of several dimensions.

@@ -170,7 +170,7 @@ class PositionalSelfAttention(nnx.Module):
           "relative_bias" [*R, h], "sigma", "weights" [b h t s].
 
         Raises:
-          ValueError: inputs, a grid or a mask of another shape, parts made for other heads or dimensions, or a layout
+          ValueError: inputs, a grid or a mask of another shape, parts for other heads or dimensions, or a layout
             that does not support what is asked for.
         """
         shape = inputs.shape

@@ -105,7 +105,7 @@ class LearnedEncoding(nnx.Module):
         self.table = nnx.Param(embedding_init(rngs.params(), shape, param_dtype))
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d]; ValueError for a grid larger than the one the table was made for."""
+        """E [*R, h, d]; ValueError for a grid larger than the one the table was created for."""
         num_dims = len(self.grid_shape)
         check_fits(self, tokens, num_dims=num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
         return within_table(self.table[...], tokens.table_shape, self.grid_shape)
@@ -158,7 +158,7 @@ class AxialEncoding(nnx.Module):
             setattr(self, f"dimension_{axis}", LearnedEncoding((size,), num_heads, each, **fields, rngs=rngs))
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d]; ValueError for a grid larger than the one the tables were made for."""
+        """E [*R, h, d]; ValueError for a grid larger than the one the tables were created for."""
         shape, p = tokens.table_shape, len(self.grid_shape)
         check_fits(self, tokens, num_dims=p, num_heads=self.num_heads, head_dim=self.head_dim)
         tables = [getattr(self, f"dimension_{axis}").table[...] for axis in range(1, p + 1)]
