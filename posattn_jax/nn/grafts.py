@@ -1,9 +1,9 @@
 """Starts a model with the parameters of another model that it adds parts to.
 
 Parts whose parameters are 0 at first, such as `RelativeBias` or `KernelEncoding(embedding_init=zeros)`, add nothing.
-Other parts compute themselves what a layer would otherwise project. They start as that projection: such a part has an
-attribute `replaces`, which maps names of its parameters to "query", "key" or "value". Each of these parameters,
-[*R c h d] or [n c h d], starts as that projection's matrix [c h d], at every displacement.
+Other parts replace a projection of the layer, and start as this projection. Such a part has an attribute `replaces`,
+which maps names of its parameters to "query", "key" or "value". Each of these parameters, [*R c h d] or [n c h d],
+starts as that projection's matrix [c h d], at every displacement.
 """
 
 import dataclasses

@@ -35,7 +35,7 @@ class Term(Protocol):
 
 @runtime_checkable
 class Encoding(Protocol):
-    """A relative encoding: E [*R, h, d] at the offsets of `tokens.table_shape`; any value beyond `tokens.reach`."""
+    """A relative encoding: E [*R, h, d] at the offsets of `tokens.table_shape`, unused beyond `tokens.reach`."""
 
     def __call__(self, tokens: Tokens, /) -> RelativeEncoding: ...
 

@@ -65,7 +65,7 @@ class Tokens:
       table_shape: the grid whose offsets E and beta have; empty: S. It is smaller than S if the grid is split over
         devices or the cache is shorter than S.
       span_bound: half-spans that no span exceeds.
-      reach: the half-span of the query that sees furthest. E may have any value beyond it.
+      reach: the half-span of the query that sees furthest. E may have any value beyond it. None: no limit.
       key_mask: [b t], True = keep.
       mask, bias, segment_ids, is_causal, dilation: as in `relative_attention`.
       num_kv_heads: the number of heads of keys and values, which divides h; 0: h.
