@@ -1,4 +1,4 @@
-"""Attention that knows where things are, as replaceable parts of one JAX/Flax layer. The contents page."""
+"""Attention with positions: one JAX/Flax layer with replaceable parts, and models. All public names are here."""
 
 from posattn_jax.models.beam_search import beam_search
 from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block

@@ -1,7 +1,7 @@
-"""Beam search over a model that is given one token of every hypothesis at a time.
+"""Beam search with a model that takes one token of every hypothesis at a time.
 
-Here k counts the hypotheses of a sentence, v the tokens of the vocabulary, m the places of a hypothesis, and
-n = b k hypotheses, those of a sentence side by side.
+Axes: k hypotheses per sentence, v tokens in the vocabulary, m positions per hypothesis, and n = b k hypotheses in all,
+where those of a sentence are adjacent.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ Step = Callable[[Int[Array, "n"], Int[Array, ""], Any], tuple[Float[Array, "n v"
 
 
 class _Beam(NamedTuple):
-    """What a turn of the loop leaves: hypotheses are ordered, the best first.
+    """The state of the loop. Hypotheses are sorted, the best first.
 
-    Those that are finished have END, or are dead: they have no probability, and leave their place to any other.
+    A finished hypothesis has END or is dead. A dead one has probability 0, and any other hypothesis can replace it.
     """
 
     position: Int[Array, ""]
@@ -43,40 +43,39 @@ def beam_search(
     pad_id: int,
     only_best: bool = False,
 ) -> tuple[Int[Array, "b k m"], Float[Array, "b k"]]:
-    """The translations that a model finds likely, by log-probability a token.
+    """The translations that a model finds most likely, by log-probability per token.
 
-      score(y) = sum_i log p(y_i | y_<i) / |y|   |y| counts END
+      score(y) = sum_i log p(y_i | y_<i) / |y|   where |y| counts END
 
-    Every turn ranks all continuations of the unfinished hypotheses, and the finished ones as they are; the best
-    `beam_size` stay. Of equal ones that stays first which continues the better hypothesis, then the lower token. A
-    beam of 1 is greedy: exactly the token with the largest logit. BEGIN and PAD are never generated, though p is that
-    of the model, which may give them some; logits that are NaN or +inf are taken for -inf.
+    Every step ranks all continuations of the unfinished hypotheses, and the finished ones as they are; the best
+    `beam_size` stay. A tie goes to the continuation of the better hypothesis, then to the lower token. A beam of 1 is
+    greedy: it takes exactly the token with the largest logit. BEGIN and PAD are never generated. But p is the model's,
+    so they may have some of the probability. Logits that are NaN or +inf are replaced by -inf.
 
     Args:
-      step: (tokens [n], position, cache) -> (logits [n v], cache): what follows the tokens at `position` = 0, 1, ...,
-        of which the first are BEGIN; of finished hypotheses the tokens are PAD, and the logits are not looked at.
-      cache: leaves [n ...], which follow the hypotheses as these change places; what is the same for all hypotheses of
-        a sentence is better left out of it, for `step` to close over.
+      step: (tokens [n], position, cache) -> (logits [n v], cache): the logits of what follows the tokens at `position`
+        = 0, 1, ...; the first tokens are BEGIN. Finished hypotheses have PAD as tokens, and their logits are ignored.
+      cache: arrays [n ...], which are reordered with the hypotheses. Let `step` close over arrays that all hypotheses
+        of a sentence share, rather than put them here.
       batch_size: b.
       beam_size: k.
-      max_lengths: of each sentence's hypotheses, END included: the last place has END alone. Those beyond 1 and
-        `max_steps` are taken for these.
+      max_lengths: the largest length of each sentence's hypotheses, END included: the last position allows END only. It
+        is clipped to 1 ... `max_steps`.
       max_steps: m.
       begin_id: BEGIN, which is not in the result.
       end_id: END.
-      pad_id: what follows END.
-      only_best: whether the best hypothesis alone is asked for, and the search stops as soon as that is known:
+      pad_id: PAD, which fills the positions after END.
+      only_best: whether to return the best hypothesis only, so that k = 1 in the result. The search then stops as soon
+        as the best one is known, because the log-probability of unfinished ones can only fall:
 
-          log p / max_length < the best finished score   for all unfinished ones,
-
-        whose log-probability can only fall. Then k = 1 in the result.
+          log p / max_length < the best finished score   for all unfinished hypotheses.
 
     Returns:
-      tokens [b k m] and scores [b k], the best first. Where there are fewer hypotheses than `beam_size` the last are
+      tokens [b k m] and scores [b k], the best first. If there are fewer hypotheses than `beam_size`, the last rows are
       PAD throughout, with the score -inf.
 
     Raises:
-      ValueError: no hypothesis, no place, an END that is BEGIN or PAD, or leaves of other sizes.
+      ValueError: a size below 1, an END that is BEGIN or PAD, or arrays of other sizes in the cache.
 
     Example:
       >>> import jax.numpy as jnp
@@ -105,7 +104,7 @@ def beam_search(
         open_ = ~beam.finished
         if only_best:
             done = jnp.where(beam.finished, beam.scores, -jnp.inf).max(1, keepdims=True)
-            open_ &= beam.log_probs / most >= done  # equal ones might still come first
+            open_ &= beam.log_probs / most >= done  # with equal scores they might still come first
         return (beam.position < max_steps) & open_.any()
 
     def advance(beam: _Beam) -> _Beam:
@@ -115,7 +114,7 @@ def beam_search(
         tokens, log_probs = _continue(logits, is_last, beam_size, begin_id, end_id, pad_id)
         log_probs += beam.log_probs[..., None]
         scores = log_probs / (beam.position + 1)
-        # A finished one has one continuation, PAD, which costs nothing.
+        # A finished hypothesis has one continuation, PAD, which costs nothing.
         finished, first = beam.finished[..., None], jnp.arange(tokens.shape[-1]) == 0
         tokens = jnp.where(finished, pad_id, tokens)
         log_probs = jnp.where(finished, beam.log_probs[..., None], log_probs)
@@ -139,7 +138,7 @@ def beam_search(
             cache=cache,
         )
 
-    # All hypotheses of a sentence are still the same: the first alone lives.
+    # All hypotheses of a sentence are still the same: only the first is alive.
     shape = (batch_size, beam_size)
     only_first = jnp.broadcast_to(jnp.where(jnp.arange(beam_size) == 0, 0.0, -jnp.inf).astype(jnp.float32), shape)
     beam = _Beam(
@@ -160,17 +159,17 @@ def beam_search(
 def _continue(
     logits: Float[Array, "b k v"], is_last: Bool[Array, "b 1 1"], number: int, begin_id: int, end_id: int, pad_id: int
 ) -> tuple[Int[Array, "b k c"], Float[Array, "b k c"]]:
-    """The `number` likeliest next tokens of each hypothesis, and their log-probabilities, the best first.
+    """The `number` most likely next tokens of each hypothesis, and their log-probabilities, the best first.
 
-    No more of one can be among the best of all. They are chosen by logits, which rounding makes equal less often than
-    sums of log-probabilities.
+    More tokens of one hypothesis cannot be among the best of all. They are chosen by logits, because rounding causes
+    fewer ties among logits than among sums of log-probabilities.
     """
-    logits = jnp.where(logits < jnp.inf, logits, -jnp.inf)  # NaN is not below anything
+    logits = jnp.where(logits < jnp.inf, logits, -jnp.inf)  # NaN < inf is False
     ids = jnp.arange(logits.shape[-1])
     allowed = jnp.where(is_last, ids == end_id, (ids != begin_id) & (ids != pad_id))
     best, tokens = jax.lax.top_k(jnp.where(allowed, logits, -jnp.inf), min(number, logits.shape[-1]))
     log_probs = best - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    # Of -inf - -inf comes NaN, of rounding perhaps more than 0.
+    # -inf - -inf is NaN, and rounding may give more than 0.
     return tokens, jnp.where(best > -jnp.inf, jnp.minimum(log_probs, 0.0), -jnp.inf)
 
 

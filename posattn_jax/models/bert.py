@@ -1,4 +1,4 @@
-"""BERT: an encoder of token ids, and what is read from it: masked tokens, or a label a sequence."""
+"""BERT: an encoder of token ids, and two heads: for masked tokens, and for a label per sequence."""
 
 import math
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ def bert_block(
     Args:
       num_heads: h.
       mlp_dim: the hidden width of the feed-forward network.
-      dropout_rate: of all that is dropped.
-      kernel_init: of all linear maps, whose biases are 0.
-      layer_norm_epsilon: of both layer norms.
-      dtype, param_dtype: of the computation, and of the parameters.
-      **fields: of `PositionalSelfAttention`: its terms, values, projections, ...; parts of this block alone.
+      dropout_rate: the dropout rate of the attention weights and of both branches.
+      kernel_init: the initialiser of all linear maps, whose biases are 0.
+      layer_norm_epsilon: the epsilon of both layer norms.
+      dtype, param_dtype: the dtypes of the computation and of the parameters.
+      **fields: fields of `PositionalSelfAttention`: its terms, values, projections, ...; parts for this block only.
 
     Example:
       >>> from posattn_jax import Content, RelativeBias, bert_block
@@ -68,29 +68,30 @@ def bert_block(
 
 
 class Bert(Composite):
-    """Token ids to features, as ELECTRA's BERT-small and BERT-base (Chang 2021, appendix A.1).
+    """Encodes token ids as features, as ELECTRA's BERT-small and BERT-base (Chang 2021, appendix A.1).
 
       x = Linear(drop(LN(scale (token + segment) + position)));  blocks(x)
 
-    The linear map is there only where the embeddings have another width than the blocks.
+    The linear map exists only if the embeddings have another width than the blocks.
 
     Attributes:
-      vocabulary_size: how many token ids there are.
-      width: c, of the features.
+      vocabulary_size: the number of token ids.
+      width: c, the width of the features.
       blocks: the encoder blocks; see `bert_block`.
-      embedding_dim: of the embeddings; None: `width`.
-      embedding_scale: of tokens and segments. Drawn small (a standard deviation of .02), they would be lost beside
-        sinusoids; Vaswani 2017, section 3.4, multiplies by sqrt(c). Without positions the layer norm takes it back.
-      max_length: how many absolute positions there are; without them sequences may be of any length.
-      num_segments: how many segment ids there are.
+      embedding_dim: the width of the embeddings; None: `width`.
+      embedding_scale: the factor of token and segment embeddings. Small ones (a standard deviation of .02) would be
+        negligible next to sinusoids; Vaswani 2017, section 3.4, multiplies by sqrt(c). Without positions the layer norm
+        cancels it.
+      max_length: the number of absolute positions; without them sequences may have any length.
+      num_segments: the number of segment ids.
       absolute_positions: whether a trained vector is added to every token.
       positions: a module (places [b n 1], e) -> [b n e], of vectors added to the embeddings; None: no vectors.
-      dropout_rate: of the embeddings.
-      kernel_init: of the embeddings and of the linear map.
+      dropout_rate: the dropout rate of the embeddings.
+      kernel_init: the initialiser of the embeddings and of the linear map.
       remat, scan_layers: see `run_blocks`.
-      layer_norm_epsilon: of the layer norm.
-      dtype: of the computation; None: float32.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the layer norm.
+      dtype: the dtype of the computation; None: float32.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -158,20 +159,20 @@ class Bert(Composite):
 
         Args:
           tokens: ids [b t].
-          segments: ids [b t] of the sentence that a token belongs to; None: all of them to the first.
-          key_mask: [b t], True = a token, False = padding, which changes no token's features.
-          segment_ids: [b t], of rows that several sequences share: tokens attend to those of their own, whose places
-            begin at 0. None: a row is one sequence.
+          segments: ids [b t] of the sentence that a token belongs to; None: all belong to the first.
+          key_mask: [b t], True = a token, False = padding, which does not change the features of tokens.
+          segment_ids: [b t], if several sequences share a row: tokens attend to their own sequence only, and its
+            positions start at 0. None: a row is one sequence.
           span_bounds: see `run_blocks`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
+          return_intermediates, return_weights: whether to return the blocks' intermediates, without or with weights.
 
         Returns:
-          Features [b t c], and where asked for what each block has, as "block_0", ...: see
+          Features [b t c]. If asked for, also the intermediates of each block, as "block_0", ...: see
           `PositionalSelfAttention`.
 
         Raises:
-          ValueError: sequences longer than the absolute positions reach, or blocks that cannot keep segments apart.
+          ValueError: sequences longer than the absolute positions, or blocks that cannot keep segments apart.
         """
         length = tokens.shape[1]
         places = of_sequence(length, segment_ids)
@@ -202,12 +203,12 @@ class Bert(Composite):
         return (x, intermediates) if return_intermediates or return_weights else x
 
     def token_logits(self, embedded: Float[Array, "*batch e"]) -> Float[Array, "*batch v"]:
-        """The products of vectors as wide as the embeddings with every token's embedding."""
+        """The products of these vectors, which are as wide as the embeddings, with every token's embedding."""
         return self.token_embedding.attend(embedded)
 
 
 class MaskedLanguageModel(Composite):
-    """Which token stands where: logits = LN(gelu(Linear(features))) . embeddings + bias, the encoder's embeddings.
+    """Predicts masked tokens: logits = LN(gelu(Linear(features))) . E + bias, where E are the encoder's embeddings.
 
     Attributes:
       encoder: the encoder.
@@ -234,9 +235,9 @@ class MaskedLanguageModel(Composite):
         return_weights: bool = False,
         **inputs: Any,
     ) -> Float[Array, "b m v"] | tuple[Float[Array, "b m v"], dict[str, Any]]:
-        """Logits of the tokens at the places `targets`, [b m v]; None: of all.
+        """The logits of the tokens at the positions `targets`, [b m v]; None: at all positions.
 
-        They are float32 or better. Other arguments, and the intermediates, as `Bert`.
+        They are float32 or better. The other arguments, and the intermediates, are those of `Bert`.
         """
         encoder = self.encoder
         fields: dict[str, Any] = {"dtype": encoder.dtype, "param_dtype": encoder.param_dtype}
@@ -254,11 +255,11 @@ class MaskedLanguageModel(Composite):
 
 
 class SequenceClassifier(Composite):
-    """One vector a sequence: Linear(drop(tanh(Linear(features of the first token)))).
+    """Classifies sequences: Linear(drop(tanh(Linear(features of the first token)))).
 
     Attributes:
       encoder: the encoder.
-      num_outputs: the number of logits; 1 for a number, as in regression.
+      num_outputs: the number of logits; 1 for regression.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -284,7 +285,7 @@ class SequenceClassifier(Composite):
         return_weights: bool = False,
         **inputs: Any,
     ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
-        """Logits [b num_outputs], float32 or better. Arguments, and the intermediates, as `Bert`.
+        """Logits [b num_outputs], float32 or better. The arguments, and the intermediates, are those of `Bert`.
 
         Raises:
           ValueError: rows that several sequences share.

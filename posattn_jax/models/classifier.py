@@ -1,4 +1,4 @@
-"""The Transformer-based classifier."""
+"""The classifier of Alfons 2022, a stack of Transformer encoder blocks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,18 +21,19 @@ class Classifier(Composite):
 
     Attributes:
       num_classes: the number of logits.
-      width: c, of the features.
+      width: c, the width of the features.
       blocks: the encoder blocks, in order; each has its own parameters.
       head_dim: the hidden width of the head; None: `width`.
-      dropout_rate: of the inputs and of the head.
-      pooling: which feature vector is classified: of the "last" position (the paper), the "mean" or the "max".
-      positions: a module (places [n p], c) -> [n c], of vectors added to the features that the blocks are given:
+      dropout_rate: the dropout rate of the inputs and of the head.
+      pooling: which feature vector is classified: that of the "last" position (the paper), the "mean" or the "max".
+      positions: a module (places [n p], c) -> [n c] of vectors that are added to the inputs of the first block:
         `LearnedPositions`, `SinusoidalPositions`, `FourierPositions`; None: no vectors.
-      remat: whether the backward pass computes each block again instead of keeping its intermediates.
-      scan_layers: whether the blocks, which must then be equal, are one loop: compiles once, parameters are stacked.
-      layer_norm_epsilon: of the head's layer norm.
-      dtype: of the computation; None follows the inputs. Logits are float32 or better.
-      param_dtype: of the parameters.
+      remat: whether the backward pass computes each block again instead of storing its intermediates.
+      scan_layers: whether the blocks, which must then be equal, run as one loop: it compiles once, and their parameters
+        are stacked.
+      layer_norm_epsilon: the epsilon of the head's layer norm.
+      dtype: the dtype of the computation; None follows the inputs. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -64,7 +65,7 @@ class Classifier(Composite):
         super().__post_init__()
 
     def token_grid(self, grid_shape: Shape) -> Sizes:
-        """The grid that attention meets: every position is a token."""
+        """The grid of tokens, on which attention runs: every position is a token."""
         return tuple(grid_shape)
 
     @nn.compact
@@ -80,20 +81,20 @@ class Classifier(Composite):
         return_intermediates: bool = False,
         return_weights: bool = False,
     ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
-        """Classifies what lies on a grid.
+        """Classifies features on a grid.
 
         Args:
           inputs: [b t c], such as pixels; the positions of the grid in row-major order.
           grid_shape: S, one to three sizes whose product is t.
           key_mask: [b t], True = keep; the pooling ignores the rest ("last": the last position kept).
-          reference_shape: the grid the model was trained on, where `grid_shape` is another.
-          span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; blocks of
-            one loop are given the largest.
+          reference_shape: the grid the model was trained on, if it is not `grid_shape`.
+          span_bounds: one per block: half-spans that its span does not exceed, for layouts of a static size. Blocks of
+            one loop use the largest.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
+          return_intermediates, return_weights: whether to return the blocks' intermediates, without or with weights.
 
         Returns:
-          The logits [b, num_classes], and where asked for what each block has, as "block_0", ...: see
+          The logits [b, num_classes]. If asked for, also the intermediates of each block, as "block_0", ...: see
           `PositionalSelfAttention`.
         """
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}

@@ -1,4 +1,4 @@
-"""A decoder alone: which token comes next, after each of a sequence, or step by step."""
+"""A decoder-only language model: it predicts the next token at every position of a sequence, or step by step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,28 +19,28 @@ from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.initial import XAVIER
 
 TokenIds = Int[Array, "b t"]
-Kept = tuple[Cache, ...]  # of every block
+Kept = tuple[Cache, ...]  # one per block
 
 
 class LanguageModel(Composite):
-    """Of each token the logits of the next, in which it and those before it are known.
+    """For each token the logits of the next one, given this token and those before it.
 
       x = drop(sqrt(c) E[tokens] + positions);  blocks(x), causal;  logits = LN(x) E^T + b
 
-    Embeddings are those of Vaswani 2017, section 3.4: shared with the output, and scaled. Of blocks without a norm at
-    their end ("pre") the last layer norm is the only one.
+    As in Vaswani 2017, section 3.4, the embeddings are scaled, and the output shares them. Blocks with norm="pre" do
+    not normalise their outputs: only the last layer norm does.
 
     Attributes:
-      vocabulary_size: v, how many token ids there are.
+      vocabulary_size: v, the number of token ids.
       width: c.
-      blocks: encoder blocks, which attend to the past alone here.
+      blocks: encoder blocks, which attend causally here.
       positions: a module (places [n 1], c) -> [n c], of vectors added to the embeddings; None: no vectors.
-      dropout_rate: of the embeddings.
-      embedding_init: of E [v c].
+      dropout_rate: the dropout rate of the embeddings.
+      embedding_init: the initialiser of E [v c].
       remat, scan_layers: see `run_blocks`.
-      layer_norm_epsilon: of the last layer norm.
-      dtype: of the computation; None: float32. Logits are float32 or better.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the last layer norm.
+      dtype: the dtype of the computation; None: float32. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -86,7 +86,7 @@ class LanguageModel(Composite):
         return_intermediates: bool = False,
         return_weights: bool = False,
     ) -> Float[Array, "b t v"] | tuple[Float[Array, "b t v"], dict[str, Any]]:
-        """Logits of the tokens after each of `tokens`; arguments, and the intermediates, as `Bert`."""
+        """The logits of the token after each of `tokens`; the arguments and the intermediates are those of `Bert`."""
         length = tokens.shape[1]
         x = self._embed(tokens, jnp.arange(length)[:, None])
         x, intermediates = run_blocks(
@@ -102,7 +102,7 @@ class LanguageModel(Composite):
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
     def start(self, batch_size: int, lengths: Sequence[int]) -> Kept:
-        """Caches of no place yet: one a block, of so many places; see `cache_length`."""
+        """Empty caches, one per block, with room for these numbers of positions; see `cache_length`."""
         caches = []
         for block, length in zip(self.blocks, lengths, strict=True):
             attention = block.attention
@@ -112,12 +112,12 @@ class LanguageModel(Composite):
         return tuple(caches)
 
     def step(self, tokens: Int[Array, " b"], caches: Kept, length: int) -> tuple[Float[Array, "b v"], Kept]:
-        """Logits of the next token after one more of each sequence, and the caches with it.
+        """The logits of the next token after one more token of each sequence, and the updated caches.
 
         Args:
-          tokens: of place `caches[0].step`.
-          caches: one a block, see `PositionalSelfAttention`.
-          length: t, of the sequences of training: the unit of spans.
+          tokens: the tokens at position `caches[0].step`.
+          caches: one per block, see `PositionalSelfAttention`.
+          length: t, the length of training sequences, which is the unit of spans.
         """
         x, kept = self._embed(tokens[:, None], caches[0].step[None, None]), []
         for block, cache in zip(self.blocks, caches, strict=True):

@@ -1,4 +1,4 @@
-"""The encoder-decoder of machine translation, and its steps of decoding (Schmidt 2023; Vaswani 2017)."""
+"""The encoder-decoder of machine translation, and its decoding steps (Schmidt 2023; Vaswani 2017)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,28 +21,30 @@ from posattn_jax.nn.precompute import precompute
 from posattn_jax.ops.initial import XAVIER
 
 TokenIds = Int[Array, "b t"]
-Kept = tuple[dict[str, Array], ...]  # of every block
+Kept = tuple[dict[str, Array], ...]  # one per block
 
 
 class EncoderDecoder(Composite):
-    """From source tokens and the target so far to the next target token.
+    """Predicts the next target token from the source tokens and the target so far.
 
-    Normalised first, with a layer norm after each stack. Source, target and output share one matrix of embeddings,
-    or have one each; the output has a bias.
+    Blocks are pre-norm, with a layer norm after each stack. Source, target and output share one embedding matrix, or
+    have one each. The output has a bias.
 
     Attributes:
-      vocabulary_size: of the target, and of the source where it is joint.
+      vocabulary_size: the size of the target vocabulary, and of the source's if it is joint.
       width: c.
       encoder_blocks, decoder_blocks: `SequenceBlock`s, those of the decoder with `cross`.
       encoder_positions, decoder_positions: `StackPositions`.
-      source_vocabulary_size: of a source that has a vocabulary of its own, and three matrices; None: joint, tied.
-      length_ratio: gamma, source length over target length: query t of cross-attention stands at floor(gamma t).
-      pad_id: of the token that fills sequences up: nothing attends to it.
-      dropout_rate: of the embedded words.
-      embedding_init: of the embeddings.
-      layer_norm_epsilon: of the layer norms after the stacks.
-      dtype: of the computation; None: float32. Logits are float32 or better.
-      param_dtype: of the parameters.
+      source_vocabulary_size: the size of a separate source vocabulary, with three embedding matrices. None: a joint
+        vocabulary, with one matrix.
+      length_ratio: gamma, source length over target length: query t of cross-attention has the coordinate floor(gamma
+        t).
+      pad_id: the token that pads sequences. Nothing attends to it in the source.
+      dropout_rate: the dropout rate of the embedded words.
+      embedding_init: the initialiser of the embeddings.
+      layer_norm_epsilon: the epsilon of the layer norms after the stacks.
+      dtype: the dtype of the computation; None: float32. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -103,14 +105,14 @@ class EncoderDecoder(Composite):
         target_segment_ids: SegmentIds | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t v"]:
-        """Logits of the tokens after each of the target's.
+        """The logits of the token after each target token.
 
         Args:
           source: ids [b s], padded with `pad_id`.
-          target: ids [b t], which begin with the token that begins every target.
-          source_segment_ids, target_segment_ids: [b s] and [b t], of rows that several sentences share: tokens meet
-            those of their own sentence and of its translation, which have the same id, and places begin at 0 in each.
-            None: a row is one sentence.
+          target: ids [b t], starting with the token that begins every target.
+          source_segment_ids, target_segment_ids: [b s] and [b t], if several sentences share a row: tokens attend to
+            their own sentence and its translation, which has the same id, and positions start at 0 in each. None: a row
+            is one sentence.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
         """
         encoded, source_positions = self.encode(source, source_segment_ids, deterministic=deterministic)
@@ -126,7 +128,7 @@ class EncoderDecoder(Composite):
         *,
         deterministic: bool = True,
     ) -> tuple[Features, Float[Array, "_ s c"] | None]:
-        """Features of the source [b s c], those of padding mean nothing; and of its positions."""
+        """The features of the source [b s c], which mean nothing at padding, and those of its positions."""
         embedding = self.embedding if self.source_vocabulary_size is None else self.source_embedding
         places = of_grid(source.shape[1:], segment_ids, key_mask=source != self.pad_id)
         added, features = self.encoder_positions(places.key, self.width, len(source), deterministic=deterministic)
@@ -137,11 +139,11 @@ class EncoderDecoder(Composite):
         return self.encoder_norm(x), features
 
     def start(self, source: Int[Array, "b s"], num_hypotheses: int, max_steps: int) -> tuple[Kept, Kept]:
-        """What decoding begins with.
+        """The initial state of decoding.
 
         Returns:
-          Of every decoder block what it keeps of the target, empty, [b * num_hypotheses, max_steps, ...]; and what its
-          cross-attention keeps of the source, [b s ...].
+          For every decoder block, the empty arrays that it keeps of the target, [b * num_hypotheses, max_steps, ...];
+          and those that its cross-attention keeps of the source, [b s ...].
         """
         encoded, source_positions = self.encode(source)
         memories = tuple(Memory(encoded) for _ in self.decoder_blocks)
@@ -154,13 +156,13 @@ class EncoderDecoder(Composite):
     def step(
         self, tokens: Int[Array, " n"], position: Int[Array, ""], before: Kept, cross: Kept, source: Int[Array, "b s"]
     ) -> tuple[Float[Array, "n v"], Kept]:
-        """Logits after one more token of each hypothesis, and what is kept then.
+        """The logits after one more token of each hypothesis, and the arrays to keep.
 
         Args:
-          tokens: the last of each hypothesis, those of a sentence after each other; n is a multiple of b.
-          position: of these tokens.
-          before: of every block, as `start` or the step before returned it.
-          cross: as `start` returned it.
+          tokens: the last token of each hypothesis, where those of a sentence are adjacent; n is a multiple of b.
+          position: the position of these tokens.
+          before: the arrays kept by every block, as returned by `start` or the step before.
+          cross: as returned by `start`.
           source: ids [b s].
         """
         max_steps = next(iter(before[0].values())).shape[1]
@@ -184,15 +186,15 @@ class EncoderDecoder(Composite):
         source_segment_ids: Int[Array, "_ s"] | None = None,
         deterministic: bool = True,
     ) -> tuple[Float[Array, "b t v"], Kept]:
-        """Logits, and what every block keeps of the target."""
+        """The logits, and the arrays that every block keeps of the target."""
         added, features = self.decoder_positions(places.key, self.width, len(target), deterministic=deterministic)
         of_query = features
-        if places.step is not None:  # of the keys' places that of the query
+        if places.step is not None:  # only those at the query's position
             added, of_query = (None if x is None else x[:, places.query[0, :, 0]] for x in (added, features))
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
-        hypotheses = len(target) // len(source)  # of a sentence, which meet its tokens as so many queries
+        hypotheses = len(target) // len(source)  # per sentence: each is one more query of its tokens
         across = Places(
             jnp.tile(places.query, (1, hypotheses, 1)),
             of_sequence(source.shape[1], source_segment_ids),
@@ -211,7 +213,7 @@ class EncoderDecoder(Composite):
             own.append(kept)
         x = self.decoder_norm(x)
         output = self.embedding if self.source_vocabulary_size is None else self.output_embedding
-        wide = jnp.promote_types(jnp.float32, x.dtype)  # a product rounded to bfloat16 would tell few tokens apart
+        wide = jnp.promote_types(jnp.float32, x.dtype)  # rounded to bfloat16, the logits of many tokens would be equal
         logits = jnp.einsum("btc,vc->btv", x, output.embedding.astype(x.dtype), preferred_element_type=wide)
         return logits + self.output_bias, tuple(own)
 
@@ -219,9 +221,9 @@ class EncoderDecoder(Composite):
 def precomputed(
     model: EncoderDecoder, params: Mapping[str, Any], max_length: int
 ) -> tuple[EncoderDecoder, dict[str, Any]]:
-    """The model whose mixers have tables of position-only energies, of up to `max_length` places: see `precompute`.
+    """The model with its mixers' position-only energies as tables, for up to `max_length` positions: see `precompute`.
 
-    It computes the same logits and refuses longer sequences. The parameters given stay as they are.
+    It computes the same logits and refuses longer sequences. `params` stays as it is.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What the models share: a stack of encoder blocks, and one feature vector read from its tokens."""
+"""Functions that the models share: running a stack of encoder blocks, and pooling its tokens."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -27,13 +27,13 @@ def run_blocks(
     """Runs the blocks of a model, in its `__call__`.
 
     Args:
-      model: its `blocks`, in order; with `remat` the backward pass computes each block again instead of keeping its
-        intermediates; with `scan_layers` the blocks, which must then be equal, are one loop: compiles once, parameters
-        are stacked.
+      model: has `blocks`, in order. With `remat` the backward pass computes each block again instead of storing its
+        intermediates. With `scan_layers` the blocks, which must then be equal, run as one loop: it compiles once, and
+        their parameters are stacked.
       x: [b t c].
       grid_shape: S.
-      span_bounds: one a block, see `PositionalSelfAttention`; blocks of one loop are given the largest.
-      **fields: of every block's call.
+      span_bounds: one per block, see `PositionalSelfAttention`; blocks of one loop use the largest.
+      **fields: further arguments of every block's call.
 
     Returns:
       The features, and the intermediates of each block, as "block_0", "block_1", ...
@@ -65,14 +65,14 @@ def _scan(run, blocks: Sequence[EncoderBlock], x: Features) -> tuple[Features, l
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         length=len(blocks),
-        metadata_params={nn.meta.PARTITION_NAME: None},  # the axis of the blocks is not cut
+        metadata_params={nn.meta.PARTITION_NAME: None},  # the axis of the blocks is not split
     )
     x, stacked = scanned(blocks[0], x)
     return x, [{name: array[i] for name, array in stacked.items()} for i in range(len(blocks))]
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two modules have equal fields, wherever they are attached and whatever they are called."""
+    """Whether two modules have equal fields, whatever their parents and names are."""
     if isinstance(a, nn.Module):
         names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]
         return type(a) is type(b) and all(_alike(getattr(a, name), getattr(b, name)) for name in names)
@@ -82,12 +82,12 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The same model on one grid, with the relative encodings of its blocks in tables: see `precompute_encoding`.
+    """The same model on one grid, with the relative encodings of its blocks as tables: see `precompute_encoding`.
 
     Args:
-      model: one whose call is `run_blocks` of its `blocks`.
-      params: of the model.
-      intermediates: of each of its blocks, with encodings of the whole grid.
+      model: a model whose call is `run_blocks` of its `blocks`.
+      params: the parameters of the model.
+      intermediates: those of each of its blocks, with encodings of the whole grid.
     """
     encodings, params = [out.get("relative_encoding") for out in intermediates.values()], dict(params)
     stacked = None if None in encodings or not model.scan_layers else jnp.stack(encodings)
@@ -96,7 +96,7 @@ def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[st
         if not isinstance(block.attention, PositionalSelfAttention):
             blocks.append(block)
             continue
-        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # blocks of one loop have their parameters stacked
+        name = "blocks_0" if model.scan_layers else f"blocks_{i}"  # the parameters of blocks in one loop are stacked
         attention, own = precompute_encoding(
             block.attention, params[name]["attention"], stacked if model.scan_layers else encodings[i]
         )
@@ -106,13 +106,13 @@ def with_tables(model: Any, params: Mapping[str, Any], intermediates: Mapping[st
 
 
 def add_positions(x: Features, positions: Callable | None, grid_shape: Shape, num_class_tokens: int = 0) -> Features:
-    """The features with the vectors of their places, which class tokens have none of.
+    """Adds the vectors of their positions to the features. Class tokens have no position.
 
     Args:
       x: [b t c].
       positions: a module (places [n p], c) -> [n c], such as `SinusoidalPositions()`; None: no vectors.
       grid_shape: S.
-      num_class_tokens: how many tokens stand before the grid.
+      num_class_tokens: how many tokens precede the grid.
     """
     if positions is None:
         return x
@@ -122,7 +122,7 @@ def add_positions(x: Features, positions: Callable | None, grid_shape: Shape, nu
 
 
 def pool(x: Features, pooling: Pooling, key_mask: KeyMask | None = None) -> Float[Array, "b c"]:
-    """One feature vector: of the last token kept, or the mean or the largest of those kept."""
+    """One feature vector per example: that of the last token kept, or the mean or maximum of those kept."""
     where = None if key_mask is None else key_mask[..., None]
     match pooling:
         case "last":

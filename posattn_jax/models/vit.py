@@ -22,29 +22,28 @@ from posattn_jax.ops.initial import STANDARD_NORMAL
 
 
 class VisionTransformer(Composite):
-    """Patches, encoder blocks, one feature vector, and a linear head (Dosovitskiy 2021, as Fan 2025 has it).
+    """Patches, encoder blocks, one feature vector, and a linear head (Dosovitskiy 2021, in the form of Fan 2025).
 
-      x = LN(Linear(LN(patch))), a class token before them and a trained vector added to each token where asked for
+      x = LN(Linear(LN(patch))), with a class token in front and a trained vector added to each token, if asked for
       logits = Linear(read(LN(blocks(drop(x)))))
 
-    In one to three dimensions, with the attention of the blocks; and for points, which are tokens as they are.
+    It works in one to three dimensions, and for points, where each point is a token.
 
     Attributes:
-      num_classes: the number of logits; 0: there is no head, and what it would be given [b c] is returned.
-      width: c, of the features.
+      num_classes: the number of logits; 0: there is no head, and its inputs [b c] are returned.
+      width: c, the width of the features.
       blocks: the encoder blocks, in order; each has its own parameters. The paper's have norm="pre" and GELU.
       patch_shape: the size of a patch in every dimension; it must divide the grid.
-      pooling: what is classified: the "class" token, or the "mean" or the "max" of the other tokens, and then there is
-        no class token.
-      absolute_positions: whether a trained vector is added to every token. The grid is then that of the training.
+      pooling: what is classified: the "class" token; or the "mean" or the "max" of all tokens, without a class token.
+      absolute_positions: whether a trained vector is added to every token. The grid must then be that of training.
       positions: a module (places [n p], c) -> [n c], of vectors added to the tokens of the grid; None: no vectors.
       patch_norms: whether there are layer norms before and after the embedding of patches; Dosovitskiy 2021 has none.
-      embedding_init: of the class token and these vectors.
-      dropout_rate: of the tokens, with the vectors added.
+      embedding_init: the initialiser of the class token and the trained vectors.
+      dropout_rate: the dropout rate of the tokens, after the vectors are added.
       remat, scan_layers: see `run_blocks`.
-      layer_norm_epsilon: of the layer norms.
-      dtype: of the computation; None follows the inputs. Logits are float32 or better.
-      param_dtype: of the parameters.
+      layer_norm_epsilon: the epsilon of the layer norms.
+      dtype: the dtype of the computation; None follows the inputs. Logits are float32 or better.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -81,7 +80,7 @@ class VisionTransformer(Composite):
         super().__post_init__()
 
     def token_grid(self, grid_shape: Shape) -> Sizes:
-        """The grid of patches; ValueError where they do not fill the grid."""
+        """The grid of patches; ValueError if patches do not fill the grid."""
         return patch_grid(grid_shape, self.patch_shape)
 
     @nn.compact
@@ -98,24 +97,24 @@ class VisionTransformer(Composite):
         return_intermediates: bool = False,
         return_weights: bool = False,
     ) -> Float[Array, "b k"] | tuple[Float[Array, "b k"], dict[str, Any]]:
-        """Classifies what lies on a grid, or a cloud of points.
+        """Classifies features on a grid, or a cloud of points.
 
         Args:
           inputs: [b t c], such as pixels; the positions of the grid in row-major order.
-          grid_shape: S, one to three sizes whose product is t; (n,) of n points.
-          key_mask: one a token [b t], True = keep; the pooling ignores the rest. For patches of one position only.
-          reference_shape: the grid the model was trained on, where `grid_shape` is another.
-          span_bounds: one a block, half-spans in patches that its span does not exceed, for layouts of a static size.
-          positions: [b n p], of points, with patch_shape=(1,).
+          grid_shape: S, one to three sizes whose product is t; (n,) for n points.
+          key_mask: one per token [b t], True = keep; the pooling ignores the rest. For patches of one position only.
+          reference_shape: the grid the model was trained on, if it is not `grid_shape`.
+          span_bounds: one per block: half-spans in patches that its span does not exceed, for layouts of a static size.
+          positions: [b n p], the positions of points, with patch_shape=(1,).
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_intermediates, return_weights: whether to return the blocks' intermediates, and weights among them.
+          return_intermediates, return_weights: whether to return the blocks' intermediates, without or with weights.
 
         Returns:
-          The logits [b, num_classes], without a head the features [b c], and where asked for what each block has, as
-          "block_0", ...: see `PositionalSelfAttention`.
+          The logits [b, num_classes], or without a head the features [b c]. If asked for, also the intermediates of
+          each block, as "block_0", ...: see `PositionalSelfAttention`.
 
         Raises:
-          ValueError: patches that do not fit the grid, or a field that has no such value.
+          ValueError: patches that do not fit the grid, or an invalid field.
         """
         if self.pooling not in ("class", "mean", "max"):
             raise ValueError(f'pooling="{self.pooling}": expected "class", "mean" or "max"')
@@ -168,7 +167,7 @@ class VisionTransformer(Composite):
 
 
 def patchify(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[Array, "b n k"]:
-    """[b, prod(S), c] -> [b, prod(S / patch), prod(patch) c]; patches, and what is in them, in row-major order."""
+    """[b, prod(S), c] -> [b, prod(S / patch), prod(patch) c]; patches and their positions are in row-major order."""
     p = len(grid_shape)
     sizes = [size for s, patch in zip(grid_shape, patch_shape, strict=True) for size in (s // patch, patch)]
     x = inputs.reshape(len(inputs), *sizes, inputs.shape[-1])
@@ -177,7 +176,7 @@ def patchify(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[A
 
 
 def patch_grid(grid_shape: Shape, patch_shape: Sequence[int]) -> Sizes:
-    """The grid of the patches of a grid; ValueError where they do not fill it."""
+    """The grid of the patches of a grid; ValueError if they do not fill it."""
     shape = grid.check_grid(grid_shape)
     if len(patch_shape) != len(shape) or min(patch_shape) < 1:
         raise ValueError(f"patch_shape={patch_shape}: expected {len(shape)} sizes for grid_shape={shape}")

@@ -1,4 +1,4 @@
-"""The attention that a layer's values are called with."""
+"""`Attention`: the object with which a layer's `values` part averages values."""
 
 import dataclasses
 from typing import Any
@@ -23,18 +23,18 @@ from posattn_jax.ops.attention import (
 
 @dataclasses.dataclass
 class Attention:
-    """Who attends to whom: `average(value)` goes the fastest way, `weights()` lays out every pair.
+    """The attention of one call: `average` uses the layer's layout, `weights` computes the weight of every pair.
 
     Attributes:
-      query: [b t h d]; None where no term needs it.
-      scores: the sum of what the terms gave.
+      query: [b t h d]; None if no term needs it.
+      scores: the sum of the terms' `Scores`.
       span: how far queries see; None: everywhere.
-      tokens: of the layer.
-      scale, implementation, grid_axis, dropout_rate, return_weights: of the layer, see `PositionalSelfAttention`.
-      is_cut: whether the grid is cut over the devices of `grid_axis`.
-      dropout_rng: None where nothing is dropped.
-      cache: of a step of decoding.
-      intermediates: what was made on the way, by name; values may add to it.
+      tokens: the layer's tokens.
+      scale, implementation, grid_axis, dropout_rate, return_weights: as in `PositionalSelfAttention`.
+      is_cut: whether the grid is split over the devices of `grid_axis`.
+      dropout_rng: the key of dropout; None: no dropout.
+      cache: the cache of a decoding step; None: no decoding.
+      intermediates: intermediate results by name; the `values` part may add some.
     """
 
     query: Query | None
@@ -64,7 +64,7 @@ class Attention:
         return self._attend(value) if self._weights is None else average(self._weights, value)
 
     def weights(self, limit: Shape | None = None) -> Weights:
-        """alpha [b h t s], of every pair, after dropout.
+        """The weights alpha [b h t s] of all pairs, after dropout.
 
         Args:
           limit: half-spans: keys further away are not attended.
@@ -77,11 +77,11 @@ class Attention:
         return self._weights
 
     def _attend(self, value: Value | None) -> Any:
-        """The outputs, where there are values; weights are kept, where the layout has them."""
+        """Computes the outputs if `value` is given. Keeps the weights if the layout computes them."""
         scores, tokens, query = self.scores, self.tokens, self.query
         if scores.query is not None:
             query = scores.query
-        if query is None:  # nothing asks for it, but for its shape
+        if query is None:  # no term needs the query: only its shape is used
             query = jnp.zeros((*tokens.inputs.shape[:2], tokens.num_heads, tokens.head_dim), tokens.inputs.dtype)
         rounded = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias")
         arrays = {name: getattr(scores, name) for name in rounded}
@@ -115,7 +115,7 @@ class Attention:
         return outputs
 
     def _pair_scores(self, query: Query, num_tokens: int) -> Weights | None:
-        """Those of the terms, and of the `bias` that the layer was given."""
+        """The pair scores of the terms, plus the `bias` that the layer was given."""
         scores, bias = self.scores.pair_scores, self.tokens.bias
         if bias is None:
             return scores
@@ -123,14 +123,14 @@ class Attention:
         return given if scores is None else scores + given
 
     def _step(self, cache: Cache, arguments: dict[str, Any]) -> Query:
-        """The outputs of the next place, with which the cache goes on."""
+        """The outputs of the next position. The updated cache becomes an intermediate."""
         if arguments["value"] is None or self.dropout_rng is not None:
             raise ValueError("cache: expected neither weights nor attention dropout to be asked for")
         outputs, self.intermediates["cache"] = decode(cache=cache, **arguments)
         return outputs
 
     def _check_axis(self, is_pairwise: bool) -> None:
-        """ValueError where what is asked for could not be cut over devices, whether there are several or not."""
+        """ValueError if what is asked for cannot be split over devices, even if there is one device only."""
         obstacles = {
             "attention without a span": self.span is None,
             f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,

@@ -43,10 +43,10 @@ from posattn_jax.ops.initial import XAVIER
 class PositionalSelfAttention(Composite):
     """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
 
-      y = o(gate(attend(projections(x)))), attend as `relative_attention`
+      y = o(gate(attend(projections(x)))), where attend is `relative_attention`
 
-    Each part is a protocol of `nn/parts.py`: docs/importing.md writes some. The terms decide what the scores are made
-    of; with `(Content(),)` alone the layer knows no positions:
+    Each part implements a protocol of `nn/parts.py`; docs/importing.md has examples. The terms define the scores. With
+    the default `(Content(),)` the layer ignores positions. A layer with positions and a learned span:
 
       PositionalSelfAttention(
           num_heads=8,
@@ -57,29 +57,31 @@ class PositionalSelfAttention(Composite):
     Attributes:
       num_heads: h.
       head_dim: d; None: the width of the inputs divided by h.
-      num_kv_heads: k, heads of keys and values, each for h / k heads of queries, in order (Ainslie 2023); None: h.
-      terms: the summed score terms. Encodings and biases add up, several of a kind too; there is one content term.
-      span: the learned span, or a given window; None: everything is attended.
-      values: what is averaged, such as `Translution()`, `PlusDepthwise(...)`, `PlusRelative(...)`; None: plain values.
+      num_kv_heads: k, the heads of keys and values; each serves h / k query heads, in order (Ainslie 2023). None: h.
+      terms: the score terms, which are summed. Several encodings or biases may be given, but only one content term.
+      span: the learned span, or a fixed window; None: every key is attended.
+      values: the part that averages, such as `Translution()`, `PlusDepthwise(...)`, `PlusRelative(...)`; None: a plain
+        average of the values.
       gate: a function or module (x [b t c], outputs [b t h d]) -> outputs, before the output projection; None: no gate.
-      extra_heads: heads that do not attend: a module (query, tokens, deterministic) -> outputs [b t h' d], joined to
-        those of the others before the output projection, such as `SpanConvolution`; None: no more heads.
-      projections: a module (tokens, parts) -> query, key, value, of which `parts` are needed; None:
+      extra_heads: heads that do not attend: a module (query, tokens, deterministic) -> outputs [b t h' d], such as
+        `SpanConvolution`. They are concatenated to the attention heads before the output projection. None: none.
+      projections: a module (tokens, parts) -> query, key, value that computes the needed `parts`; None:
         `LinearProjections()`.
       normalize_qk: whether queries and keys go through a layer norm without biases, each over d, before the terms.
-      dilation: steps, one a dimension: only keys that are whole steps away are attended; see `relative_attention`.
-      use_output: whether there is an output projection o; without it the heads' outputs are joined, and h d must be c.
-      dropout_rate: of the attention weights (the paper has none).
-      scale: of the terms; None: 1 / sqrt(d).
-      implementation: the layout of `relative_attention`; or "factorised", for sinusoids without a span, which "auto"
-        chooses where it pays.
-      grid_axis: the axis of the mesh in scope (`jax.set_mesh`), if it has one, that the grid's first dimension is cut
-        over: see `halo_attention`, which then attends. Everything else is left to the compiler. None: no axis.
-      kernel_init: of the output projection, as a matrix [h d, c].
-      bias_init: of the output projection.
-      use_bias, precision, dot_general, dtype, param_dtype: of the output projection, and of the others unless
-        `projections` are given; as those of `flax.linen.Dense`. A dtype of None follows the inputs; positions and the
-        span are computed in float32 or better. Each other part has a param_dtype of its own.
+      dilation: steps, one per dimension: only keys at whole multiples of them are attended; see `relative_attention`.
+      use_output: whether there is an output projection o. Without it the heads' outputs are concatenated, and h d must
+        equal c.
+      dropout_rate: the dropout rate of the attention weights (the paper has none).
+      scale: the scale of the terms; None: 1 / sqrt(d).
+      implementation: the layout of `relative_attention`; or "factorised", for sinusoids without a span. "auto" chooses
+        "factorised" where it pays off.
+      grid_axis: the mesh axis that the grid's first dimension is split over, if the current mesh (`jax.set_mesh`) has
+        this axis. `halo_attention` then computes the attention; the compiler distributes the rest. None: no axis.
+      kernel_init: the initialiser of the output projection, as a matrix [h d, c].
+      bias_init: the initialiser of the output projection's bias.
+      use_bias, precision, dot_general, dtype, param_dtype: of the output projection, and of the default `projections`;
+        as in `flax.linen.Dense`. With a dtype of None the inputs decide it. Positions and the span are computed in
+        float32 or better. Each other part has its own param_dtype.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -144,40 +146,41 @@ class PositionalSelfAttention(Composite):
     ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
         """Attends over the grid.
 
-        With class tokens, or scores or values of single pairs, the weights are laid out for every pair, whatever the
-        implementation.
+        The weights of all pairs are computed, whatever the implementation, if there are class tokens or if a part needs
+        the score or the weight of every pair.
 
         Args:
-          inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order; or without
-            class tokens [b *S c].
-          grid_shape: S, one to three sizes whose product is t less the class tokens; (n,) of n points. None: that of
-            the inputs, of [b t c] a line.
+          inputs: [b t c]: class tokens, if there are any, then the positions of the grid in row-major order. Without
+            class tokens also [b *S c].
+          grid_shape: S, one to three sizes whose product is t minus the class tokens; (n,) for n points. None: taken
+            from the inputs; [b t c] is one sequence.
           key_mask: [b t] or [b *S], True = keep.
-          mask, bias: of every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled. With them
+          mask, bias: for every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled. With them
             all pairs are computed.
           segment_ids: [b t] or [b *S]: tokens attend to those of their own segment.
-          is_causal: query t attends to keys s <= t in row-major order; or one bool a dimension.
-          reference_shape: the grid that distances are measured in, where it is not `grid_shape`: a model trained on
-            it keeps its meaning of distance on a larger grid.
+          is_causal: query t attends to keys s <= t in row-major order; or one bool per dimension.
+          reference_shape: the grid that distances are measured in, if it is not `grid_shape`. A model trained on it
+            keeps its meaning of distance on a larger grid.
           span_bound: half-spans that the span does not exceed, for layouts of a static size; see `relative_attention`.
-          num_class_tokens: how many tokens stand before the grid. They have no place on it: no term of position, and
-            no span, holds for a pair with one of them.
-          positions: [b n p], where points lie that are on no grid; for layers of which only the values ask for it.
-          cache: for a step of causal decoding: the inputs are the next place alone, [b 1 c], and meet the places that
-            the cache has, of `cache_length`. The cache with this place is among the intermediates, as "cache".
+          num_class_tokens: how many tokens precede the grid. They have no position: no positional term and no span
+            applies to a pair with one of them.
+          positions: [b n p], the positions of points that lie on no grid. Only the `values` part can use them.
+          cache: for one step of causal decoding. The inputs are then the next position alone, [b 1 c], which attends to
+            the positions in the cache (see `cache_length`). The updated cache is the intermediate "cache".
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
           return_intermediates: whether to return the intermediates too.
-          return_weights: whether to return them with the attention weights among them.
+          return_weights: whether to return the intermediates with the attention weights among them.
 
         Returns:
-          The outputs, in the shape of the inputs; where asked for, also a dict of the intermediates, as far as the
-          parts make them: "relative_encoding" [*R, h, d] (0 where the span does not reach), "relative_bias" [*R, h],
-          both without what lies beyond `span_bound` where the grid is cut; "sigma" as `relative_attention` takes it;
-          "depthwise_kernel" [*K, c]; "weights" [b h t s]; "cache".
+          The outputs, in the shape of the inputs. If asked for, also a dict of the intermediates that the parts
+          compute: "relative_encoding" [*R, h, d] (SIRENs and sinusoids may be 0 beyond the span) and "relative_bias"
+          [*R, h], both limited to offsets within `span_bound` if the grid is split; "sigma" as `relative_attention`
+          takes it; "depthwise_kernel" [*K, c]; "weights" [b h t s]; "cache".
 
         Raises:
-          ValueError: a number of heads that does not divide the width, a grid that does not match the inputs, or an
-            implementation that there is not, or not for this layer; with a cache, what needs the whole grid at once.
+          ValueError: the number of heads does not divide the width, the grid does not match the inputs, the
+            implementation is unknown or does not support this layer, or a part that needs the whole grid is called with
+            a cache.
         """
         if cache is not None and grid_shape is None:
             raise ValueError("cache: expected grid_shape with it, of which the inputs are one place")
@@ -210,7 +213,7 @@ class PositionalSelfAttention(Composite):
         return (outputs, intermediates) if return_intermediates or return_weights else outputs
 
     def _linear_fields(self) -> dict[str, Any]:
-        """What linear maps have in common."""
+        """The fields that the linear maps share."""
         names = ("use_bias", "precision", "dot_general", "dtype", "param_dtype")
         return {name: getattr(self, name) for name in names}
 
@@ -265,7 +268,7 @@ class PositionalSelfAttention(Composite):
     def _of_all_heads(
         self, query: Query | None, key: SharedKey | None, value: SharedKey | None
     ) -> tuple[Query | None, Key | None, Value | None]:
-        """Query, key and value for every head; the first two normalised where asked for."""
+        """Query, key and value for every head. Query and key are normalised if `normalize_qk`."""
         for name, features in (("key", key), ("value", value)):
             if self.num_kv_heads and features is not None and features.shape[2] != self.num_kv_heads:
                 raise ValueError(f"projections give {name} {features.shape[2]} heads: num_kv_heads={self.num_kv_heads}")
@@ -276,7 +279,7 @@ class PositionalSelfAttention(Composite):
         return query, of_all_heads("key", key, self.num_heads), of_all_heads("value", value, self.num_heads)
 
     def _dropout_rng(self, deterministic: bool) -> Array | None:
-        """None where nothing is dropped."""
+        """The key of dropout; None: no dropout."""
         if deterministic or not self.dropout_rate:
             return None
         if not self.has_rng("dropout"):
@@ -287,7 +290,7 @@ class PositionalSelfAttention(Composite):
         return self.make_rng("dropout")
 
     def _check(self, tokens: Tokens) -> None:
-        """ValueError for parts that are none, or outputs that are not as wide as the inputs."""
+        """ValueError for a part without `needs`, or outputs that are not as wide as the inputs."""
         for part in (*self.terms, self.values):
             if part is not None:
                 check_needs(part)
@@ -297,7 +300,7 @@ class PositionalSelfAttention(Composite):
             raise ValueError(f"use_output=False needs {needed}")
 
     def needed(self) -> tuple[Part, ...]:
-        """What the other parts need of the projections."""
+        """The projections that the other parts need."""
         needed = {part for term in self.terms for part in term.needs}
         needed.update(("value",) if self.values is None else self.values.needs)
         if self.extra_heads is not None:

@@ -1,4 +1,4 @@
-"""What the axes of parameters are called, for those who cut them over devices (`flax.linen.logical_axis_rules`)."""
+"""Names of the parameters' axes, for users who split them over devices (`flax.linen.logical_axis_rules`)."""
 
 import functools
 from typing import Any
@@ -6,30 +6,31 @@ from typing import Any
 import flax.linen as nn
 from jax.nn.initializers import Initializer
 
-MATRIX = "width", "heads", None  # of matrices [c h d]
+MATRIX = "width", "heads", None  # the axes of matrices [c h d]
 
 
 class Named(nn.LogicallyPartitioned):
-    """An array and the names of its axes, which constrain nothing: `DenseGeneral` unboxes kernels in another shape."""
+    """An array with named axes. The names constrain nothing: `DenseGeneral` unboxes kernels in another shape."""
 
     def unbox(self, apply_constraint: bool = True) -> Any:
         return self.value
 
 
 def named(init: Initializer, *names: str | None) -> Initializer:
-    """`flax.linen.with_logical_partitioning(init, names)` where logical axis rules are set, and elsewhere `init`.
+    """`flax.linen.with_logical_partitioning(init, names)` if logical axis rules are set, otherwise `init`.
 
-    So `module.init` gives plain arrays, as Flax's own modules do, and to those who have rules for names it gives them:
+    Without rules `module.init` returns plain arrays, as Flax's own modules do. With rules it returns arrays with names:
 
       with nn.logical_axis_rules((("width", "fsdp"), ("heads", "model"))):
           boxed = jax.eval_shape(module.init, key, inputs)
       specs = nn.get_partition_spec(boxed)
 
-    An array that `init` has named itself keeps its names.
+    An array that `init` itself has named keeps its names.
 
     Args:
-      init: of a parameter.
-      *names: of its last axes, "width", "heads", "hidden" or "vocabulary"; None, as all axes before them: never cut.
+      init: the initialiser of a parameter.
+      *names: the names of its last axes: "width", "heads", "hidden" or "vocabulary". Axes named None, and all axes
+        before the named ones, are never split.
     """
 
     return functools.partial(_initialise, init, names)

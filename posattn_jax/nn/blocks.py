@@ -1,4 +1,4 @@
-"""The blocks of a model: attention or mixing, and feed-forward, with residuals around them."""
+"""The blocks of a model: attention or mixing, and feed-forward, with residual connections."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -27,11 +27,12 @@ class FeedForward(nn.Module):
 
     Attributes:
       mlp_dim: the hidden width.
-      dropout_rate: of the hidden features, before the activation as in the paper's code.
-      activation: between the two maps.
-      kernel_init: of both maps, with biases of 0; None: U(+-1 / sqrt(fan_in)) for maps and biases, as the paper's code.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      dropout_rate: the dropout rate of the hidden features, before the activation as in the paper's code.
+      activation: the function between the two linear maps.
+      kernel_init: the initialiser of both kernels, with biases of 0. None: U(+-1 / sqrt(fan_in)) for kernels and
+        biases, as in the paper's code.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -60,7 +61,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderBlock(Composite):
-    """Attention and feed-forward with residuals around both.
+    """Attention and feed-forward with residual connections around both.
 
       norm = "post":  x = LN(x + drop(attention(x)));  x = LN(x + drop(feed_forward(x)))   (Alfons 2022)
       norm = "pre":   x = x + drop(attention(LN(x)));  x = x + drop(feed_forward(LN(x)))
@@ -68,14 +69,14 @@ class EncoderBlock(Composite):
     Attributes:
       attention: the attention layer.
       mlp_dim: the hidden width of the feed-forward network.
-      dropout_rate: of both branches.
+      dropout_rate: the dropout rate of both branches.
       norm: "post" or "pre".
-      activation: of the feed-forward network.
-      mlp_dropout_rate: inside the feed-forward network; None: `dropout_rate`.
-      kernel_init: of the feed-forward network, see `FeedForward`.
-      layer_norm_epsilon: of both layer norms.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      activation: the activation of the feed-forward network.
+      mlp_dropout_rate: the dropout rate inside the feed-forward network; None: `dropout_rate`.
+      kernel_init: the initialiser of the feed-forward network, see `FeedForward`.
+      layer_norm_epsilon: the epsilon of both layer norms.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -113,7 +114,7 @@ class EncoderBlock(Composite):
         return_weights: bool = False,
         **fields: Any,
     ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
-        """Arguments and results as `PositionalSelfAttention`."""
+        """Arguments and results are those of `PositionalSelfAttention`."""
         if self.norm not in ("post", "pre"):
             raise ValueError(f'norm="{self.norm}": expected "post" or "pre"')
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
@@ -138,21 +139,21 @@ class EncoderBlock(Composite):
 
 
 class SequenceBlock(Composite):
-    """A block of an encoder, or with `cross` of a decoder, normalised first (Schmidt 2023; Vaswani 2017).
+    """A pre-norm block of an encoder or, with `cross`, of a decoder (Schmidt 2023; Vaswani 2017).
 
       x = x + drop(mixing(LN(x)));  x = x + drop(cross(LN(x), memory));  x = x + drop(feed_forward(LN(x)))
 
     Attributes:
-      mixing: of the sequence with itself.
+      mixing: mixes the sequence with itself.
       mlp_dim: the hidden width of the feed-forward network.
-      cross: of the sequence with another.
-      dropout_rate: of the branches.
-      mlp_dropout_rate: inside the feed-forward network.
-      activation: of the feed-forward network.
-      kernel_init: of the feed-forward network, whose biases are 0.
-      layer_norm_epsilon: of the layer norms.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      cross: mixes another sequence into this one; None: there is no other.
+      dropout_rate: the dropout rate of the branches.
+      mlp_dropout_rate: the dropout rate inside the feed-forward network.
+      activation: the activation of the feed-forward network.
+      kernel_init: the initialiser of the feed-forward network's kernels; its biases are 0.
+      layer_norm_epsilon: the epsilon of the layer norms.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -191,18 +192,19 @@ class SequenceBlock(Composite):
         memory_places: Places | None = None,
         deterministic: bool = True,
     ) -> tuple[Features, dict[str, Array]]:
-        """One block.
+        """Runs the block.
 
         Args:
           inputs: [b t c].
-          places: of the sequence with itself.
-          before: what the block kept at earlier steps of decoding; None: the sequence is whole.
-          memory, memory_places: of the other sequence, for `cross`. Its batch may be a divisor of b: each of its
-            sequences is then met by b / batch of `inputs`, which follow each other.
+          places: the positions of the sequence, as queries and as keys.
+          before: the keys and values that the block kept at earlier decoding steps; None: `inputs` is the whole
+            sequence.
+          memory, memory_places: the other sequence, and the positions of queries and keys, for `cross`. The memory's
+            batch may be a divisor of b: each of its sequences then serves b / batch consecutive rows of `inputs`.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
 
         Returns:
-          The outputs [b t c], and what the mixing keeps of its keys.
+          The outputs [b t c], and the keys and values that `mixing` keeps for the next decoding step.
         """
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         own = Memory()

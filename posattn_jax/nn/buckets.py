@@ -15,16 +15,16 @@ from posattn_jax.ops.buckets import over_buckets
 
 
 class BucketedBias(nn.Module):
-    """beta_{s-t} = table[bucket(s - t)], a trained number a bucket and head, not scaled: T5's (Raffel 2020).
+    """beta_{s-t} = table[bucket(s - t)], one trained number per bucket and head, not scaled: T5's (Raffel 2020).
 
-    See `ops.buckets.buckets`. On a grid a table of the buckets of each dimension, which is ours. T5 gives all of its
-    layers one term, as a part is shared here, and does not scale its products: `PositionalSelfAttention(scale=1.0)`.
+    `ops.buckets.buckets` defines the buckets. On a grid the table has the buckets of each dimension (our extension). T5
+    shares one such term between all layers, and does not scale its products: `PositionalSelfAttention(scale=1.0)`.
 
     Attributes:
-      num_buckets: N of each dimension, half of them for keys after their query.
-      max_distance: from here on offsets share the last bucket of their direction.
-      bias_init: of table [*N h].
-      param_dtype: of table.
+      num_buckets: N, the buckets per dimension; half of them are for keys after their query.
+      max_distance: offsets from here on share the last bucket of their direction.
+      bias_init: the initialiser of the table [*N h].
+      param_dtype: the dtype of the table.
 
     Example:
       >>> import jax, jax.numpy as jnp

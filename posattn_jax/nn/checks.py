@@ -1,10 +1,10 @@
-"""What a module's fields cannot be, said when it is constructed."""
+"""Checks of a module's fields, made when the module is constructed."""
 
 from typing import Any
 
 
 def check_sizes(module: Any, *names: str) -> None:
-    """ValueError where one of these fields is less than 1; None is allowed."""
+    """ValueError if one of these fields is less than 1; None is allowed."""
     for name in names:
         value = getattr(module, name)
         if value is not None and value < 1:
@@ -12,7 +12,7 @@ def check_sizes(module: Any, *names: str) -> None:
 
 
 def check_rates(module: Any, *names: str) -> None:
-    """ValueError where one of these fields is no rate of dropout; None is allowed."""
+    """ValueError if one of these fields is not a dropout rate, at least 0 and less than 1; None is allowed."""
     for name in names:
         value = getattr(module, name)
         if value is not None and not 0 <= value < 1:
@@ -20,7 +20,7 @@ def check_rates(module: Any, *names: str) -> None:
 
 
 def check_parts(module: Any, *names: str, several: str = "") -> None:
-    """ValueError where one of these fields is no part: a class, or nothing that can be called; None is allowed.
+    """ValueError if one of these fields is a class or cannot be called, and so is no part; None is allowed.
 
     `several` names a field that is a tuple of parts.
     """
@@ -31,14 +31,14 @@ def check_parts(module: Any, *names: str, several: str = "") -> None:
 
 
 def check_terms(terms: Any) -> None:
-    """ValueError unless these are a tuple of terms, which say what they need."""
+    """ValueError unless these are a tuple of terms with the attribute `needs`."""
     _check_several("terms", terms)
     for term in terms:
         check_needs(term)
 
 
 def check_needs(part: Any) -> None:
-    """ValueError for a part that does not say what it needs of query, key and value."""
+    """ValueError for a part that does not say which of query, key and value it `needs`."""
     if not hasattr(part, "needs"):
         parts = ("query", "key", "value")
         raise ValueError(f"{_shown(part)} does not say what it `needs` of {parts}: see Term and Values in nn/parts.py")
@@ -59,5 +59,5 @@ def _check_part(name: str, part: Any) -> None:
 
 
 def _shown(part: Any) -> str:
-    """As one writes it."""
+    """The part as it is written in code."""
     return part.__name__ if isinstance(part, type) else f"{type(part).__name__}(...)"

@@ -8,11 +8,11 @@ import jax
 
 
 class Composite(nn.Module):
-    """A module whose fields may be modules: their parameters have the names of its fields, wherever they were made.
+    """A module whose fields may be modules: their parameters are named after the fields, wherever they were created.
 
-    A part that is made in `setup`, or outside of all modules, is named by what holds it. One that is made in
-    `nn.compact` Linen names there and then, after its class and in the module around; here it gives that name up. A
-    part with a name of its own, or whose parameters there are already under Linen's name, keeps it.
+    Linen names a part after the field that holds it, if the part is created in `setup` or outside of all modules. If it
+    is created in `nn.compact`, Linen names it at once, after its class and in the surrounding module. This class
+    removes such a name. A part keeps its name if the user chose it, or if parameters already exist under it.
     """
 
     def __post_init__(self):
@@ -24,7 +24,7 @@ class Composite(nn.Module):
         super().__post_init__()
 
     def _names(self, part: nn.Module) -> bool:
-        """Whether a part that has a place already is to be named anew: at this module's new place, if it has moved."""
+        """Whether a part that already belongs to a module is to be renamed, also if this module itself has moved."""
         if not isinstance(part.parent, nn.Module) or part.scope is None or part.variables:
             return False
         return part.parent is self or re.fullmatch(rf"{type(part).__name__}_\d+", part.name or "") is not None

@@ -8,20 +8,20 @@ from posattn_jax.nn.tokens import Tokens, flattened
 
 
 class PositionalCrossAttention(PositionalSelfAttention):
-    """As `PositionalSelfAttention`, with the keys and values of another grid, which covers the same extent.
+    """As `PositionalSelfAttention`, but keys and values come from another grid, which covers the same extent.
 
       y = o(gate(attend(query(x), key(m), value(m)))),  offsets s - a_t,  a_t = (t + 1/2) S_m / S_x - 1/2
 
-    A place is the centre of its share of the extent, and a_t is where query t stands among the keys: a query of 8 x 8
-    stands in the middle of four keys of 16 x 16. Offsets are counted in positions of m, and are real numbers: the span
-    is G of them, and SIRENs, sinusoids and decays are evaluated there. What has whole offsets alone (tables, kernels,
-    rotary encodings) is refused unless the grids are equal. What is of one sequence (Translution, depthwise
-    convolutions) is refused always.
+    A position is the centre of its share of the extent, and a_t is the coordinate of query t on the keys' grid: a query
+    of an 8 x 8 grid lies in the middle of four keys of a 16 x 16 grid. Offsets are counted in positions of m and are
+    real numbers. The Gaussian of the span, SIRENs, sinusoids and decays are evaluated at them. Parts that have integer
+    offsets only (tables, kernels, rotary encodings) are refused unless the grids are equal. Parts that need one
+    sequence (Translution, depthwise convolutions) are always refused.
 
-    The query has a kernel of its own, "query_kernel", and m may be of another width than x. Between unequal grids
-    every pair is laid out, with implementation "reference" or "auto".
+    The query has its own kernel, "query_kernel", and m may have another width than x. Between unequal grids every pair
+    is computed, with implementation "reference" or "auto".
 
-    Attributes as `PositionalSelfAttention`.
+    Attributes are those of `PositionalSelfAttention`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -54,16 +54,17 @@ class PositionalCrossAttention(PositionalSelfAttention):
         Args:
           inputs: x [b t c], the positions of its grid in row-major order, or [b *S_x c].
           memory: m [b s m] or [b *S_m m].
-          grid_shape, memory_shape: S_x and S_m, of as many dimensions; None: those of the arrays, of [b t c] a line.
-          key_mask: of the memory, [b s] or [b *S_m], True = keep.
-          mask, bias: of every pair, [b|1 h|1 t s], True = keep; the bias is added to the scores, not scaled.
-          reference_shape: the grid that distances are measured in, where it is not that of the memory.
+          grid_shape, memory_shape: S_x and S_m, with equally many dimensions; None: taken from the arrays, where
+            [b t c] is one sequence.
+          key_mask: for the memory, [b s] or [b *S_m], True = keep.
+          mask, bias: for every pair, [b|1 h|1 t s], True = keep; the bias is added to the scores, not scaled.
+          reference_shape: the grid that distances are measured in, if it is not that of the memory.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
-          return_intermediates, return_weights: as `PositionalSelfAttention`.
+          return_intermediates, return_weights: as in `PositionalSelfAttention`.
 
         Returns:
-          The outputs, in the shape of the inputs; where asked for, also the intermediates, of which
-          "relative_encoding" and "relative_bias" have the offsets of `ops.grid.relative_offsets`.
+          The outputs, in the shape of the inputs. If asked for, also the intermediates; "relative_encoding" and
+          "relative_bias" have the offsets of `ops.grid.relative_offsets`.
 
         Raises:
           ValueError: grids that do not match the arrays or each other, or parts that cannot attend from one to another.

@@ -17,7 +17,7 @@ from posattn_jax.ops.decay import decay, slopes
 class LinearBias(nn.Module):
     """`beta_{s-t} = -m_h |s - t|`, not scaled and not trained: ALiBi (Press 2021). See `ops.decay.slopes` for m_h.
 
-    On a grid `|s - t|` is the Euclidean distance in positions, as Fuller 2023 (CROMA) has it for images.
+    On a grid `|s - t|` is the Euclidean distance in positions, as in Fuller 2023 (CROMA) for images.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -35,13 +35,14 @@ class LinearBias(nn.Module):
 
 
 class LearnedDecay(nn.Module):
-    """Weights times `exp(-a_h |s - t|)`: `beta_{s-t} = -a_h |s - t|`, not scaled, with a_h = exp(log_a_h) trained.
+    """Multiplies weights, before the softmax's sum, by `exp(-a_h |s - t|)`, with a_h = exp(log_a_h) trained.
 
-    `|s - t|` is the Euclidean distance in positions. As `LinearBias`, whose slopes are given; ours.
+    It is the bias `beta_{s-t} = -a_h |s - t|`, not scaled. `|s - t|` is the Euclidean distance in positions.
+    `LinearBias` is the same with fixed slopes; learned ones are our extension.
 
     Attributes:
       initial_decay: a_h of every head at the start.
-      param_dtype: of log_a [h].
+      param_dtype: the dtype of log_a [h].
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Trained tables over the displacements of a grid, which Translution and its scores are made of."""
+"""Trained tables over the displacements of a grid, for Translution and `RelativeContent`."""
 
 import functools
 import math
@@ -22,32 +22,32 @@ from posattn_jax.ops.translution import ClsMatrices
 
 
 def kaiming_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any = None) -> Array:
-    """U(+-1 / sqrt(c h d)) of matrices [... c h d]: Kaiming over the table as a whole, as the paper's code."""
+    """U(+-1 / sqrt(c h d)) for matrices [... c h d]: Kaiming over the whole table, as in the paper's code."""
     return uniform(1 / math.sqrt(math.prod(shape[-3:])))(key, shape, dtype, out_sharding)
 
 
 def fan_in_table(key: Array, shape: Shape, dtype: Any = None, out_sharding: Any = None) -> Array:
-    """U(+-1 / sqrt(c)) of matrices [... c h d]: each as a linear map of its own."""
+    """U(+-1 / sqrt(c)) for matrices [... c h d]: each is initialised as a linear map of its own."""
     return uniform(1 / math.sqrt(shape[-3]))(key, shape, dtype, out_sharding)
 
 
 class OverDisplacements(Composite):
-    """A part of attention that has matrices for the displacements of a grid, in the inputs' dtype.
+    """A part of attention that has one matrix per displacement of a grid, in the inputs' dtype.
 
     A subclass has a `param_dtype`.
 
     Attributes:
-      half_span: the displacements that have a matrix, in positions a dimension, on each side; keys further away are not
-        attended. None: all of the grid's. Parameters follow it.
+      half_span: the largest displacements with a matrix, in positions per dimension, on each side. Keys further away
+        are not attended. None: all displacements of the grid. It sets the size of the tables.
     """
 
     half_span: tuple[int, ...] | None = None
 
     def limit(self, tokens: Tokens) -> Sizes | None:
-        """The half-span beyond which there is no matrix, at most that of the grid the model is trained on.
+        """The half-span within which there are matrices, at most that of the grid that the model is trained on.
 
         Raises:
-          ValueError: points, which have no displacements on a grid, or a half-span that does not fit the grid.
+          ValueError: points, a decoding step or keys of another sequence, or a half-span that does not fit the grid.
         """
         tokens.check_whole(self)
         far = tuple(size - 1 for size in tokens.reference_shape)
@@ -66,24 +66,25 @@ class OverDisplacements(Composite):
         return grid.centre(table, near).astype(tokens.inputs.dtype)
 
     def _class_matrices(self, name: str, init: Initializer, tokens: Tokens, shape: Shape) -> ClsMatrices | None:
-        """The trained matrices of pairs with a class token; None without class tokens."""
+        """The trained matrices for pairs with a class token; None without class tokens."""
         if not tokens.num_class_tokens:
             return None
         matrices = self.param(name, named(init, *MATRIX), (len(ClsMatrices._fields), *shape), self.param_dtype)
         return ClsMatrices(*(matrix.astype(tokens.inputs.dtype) for matrix in matrices))
 
 
-# The names of the tables of all parts.
+# The names of such tables among the parameters, in all parts.
 TABLES = ("matrices", "relative", "query_matrices", "key_matrices")
 
 
 def cut_tables(params: Any, half_span: Shape) -> Any:
-    """The parameters of a trained model for the same model with this `half_span`: what a learned span never reaches
-    is dropped, and the outputs stay as they are.
+    """The parameters of a trained model, cut for the same model with this `half_span`.
+
+    Displacements that a learned span never reaches are dropped, so the outputs stay the same.
 
     Args:
-      params: of a model or layer, scanned layers excepted.
-      half_span: at most that of its tables; at least that of every learned span, for equal outputs.
+      params: the parameters of a model or layer, without scanned layers.
+      half_span: at most that of its tables. For equal outputs, at least that of every learned span.
     """
 
     def cut(path, array):
@@ -93,7 +94,7 @@ def cut_tables(params: Any, half_span: Shape) -> Any:
 
 
 def over_reach(function: Callable, tables: Any, tokens: Tokens) -> Array:
-    """function(tables cut to what some query reaches), so that its cost follows a span at run time."""
+    """function(tables), with tables cut to what some query reaches, so that the cost follows the span at run time."""
     p = len(tokens.grid_shape)
     half = np.array([size // 2 for size in jax.tree.leaves(tables)[0].shape[:p]])
 

@@ -7,7 +7,7 @@ from posattn_jax.ops.dropout import dropout
 
 
 class Dropout(nn.Module):
-    """As `flax.linen.Dropout`, from a quarter of the random bits: see `ops.dropout.dropout`.
+    """As `flax.linen.Dropout`, but it draws a quarter of the random bits: see `ops.dropout.dropout`.
 
     Attributes:
       rate: the share that is dropped, rounded to a 256th.
@@ -17,7 +17,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Array, deterministic: bool) -> Array:
-        """The inputs, dropped with a key of the collection "dropout" unless `deterministic`."""
+        """Applies dropout with a key of the rng "dropout", unless `deterministic`."""
         if deterministic or self.rate == 0:
             return inputs
         return dropout(inputs, self.make_rng("dropout"), self.rate)

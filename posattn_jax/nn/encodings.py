@@ -1,4 +1,4 @@
-"""Encodings of relative positions by fixed sinusoids or a learned table. The SIREN has a file of its own."""
+"""Encodings of relative positions by fixed sinusoids or learned tables. The SIREN is in `nn/siren.py`."""
 
 import dataclasses
 import math
@@ -20,12 +20,14 @@ from posattn_jax.ops.kernels import Outside, check_kernel
 
 
 class SinusoidalEncoding(nn.Module):
-    """E = S W + b with S the fixed sinusoids of every offset (Alfons 2022, Algorithm 3: the baseline, in 1-D).
+    """E = S W + b, where S are fixed sinusoids of every offset (Alfons 2022, Algorithm 3: the baseline, in 1-D).
 
     Attributes:
-      combine: how the features of several dimensions meet, "concat" or "sum" (ours; the paper's baseline is 1-D).
-      use_bias: whether there is b; Transformer-XL (Dai 2019) has none. No softmax over keys sees it, unless G differs.
-      param_dtype: of W and b.
+      combine: how the features of several dimensions are combined, "concat" or "sum" (our extension; the paper has
+        1-D).
+      use_bias: whether there is b; Transformer-XL (Dai 2019) has none. The softmax over keys cancels b, unless the
+        span's G differs between keys.
+      param_dtype: the dtype of W and b.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -42,7 +44,10 @@ class SinusoidalEncoding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d], 0 where no query reaches; of another grid than the reference an offset keeps its features."""
+        """E [*R, h, d], perhaps 0 at offsets that no query reaches.
+
+        On a grid other than the reference grid, an offset keeps its features.
+        """
         width = tokens.num_heads * tokens.head_dim
         grids = tokens.reference_shape, tokens.query_grid_shape
         sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, *grids)
@@ -52,17 +57,17 @@ class SinusoidalEncoding(nn.Module):
         return encoding.reshape(*encoding.shape[:-1], tokens.num_heads, tokens.head_dim)
 
     def factors(self, tokens: Tokens) -> Factors:
-        """W [c h d] and `combine`, once E was made."""
+        """W [c h d] and `combine`. To be called after E was computed."""
         kernel = nn.unbox(self.variables)["params"]["linear"]["kernel"]
         return Factors(kernel.reshape(-1, tokens.num_heads, tokens.head_dim), self.combine)
 
 
 class LearnedEncoding(nn.Module):
-    """E is a table of trained vectors, one an offset and head.
+    """E is a table of trained vectors, one per offset and head.
 
     Attributes:
-      embedding_init: of the table.
-      param_dtype: of the table.
+      embedding_init: the initialiser of the table.
+      param_dtype: the dtype of the table.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -81,7 +86,7 @@ class LearnedEncoding(nn.Module):
         """E [*R, h, d]: the centre of the table, which has the offsets of the reference grid.
 
         Raises:
-          ValueError: a grid larger than the one the table was made for.
+          ValueError: a grid larger than the one the table was created for.
         """
         tokens.check_one_grid(self)
         shape, reference = tokens.table_shape, tokens.reference_shape
@@ -91,14 +96,14 @@ class LearnedEncoding(nn.Module):
 
 
 class AxialEncoding(nn.Module):
-    """E of an offset is made of a trained vector for its part along each dimension.
+    """E of an offset combines trained vectors, one for its coordinate in each dimension.
 
       E_o = [T_1[o_1]; ...; T_p[o_p]]    combine = "concat" (Ramachandran 2019, equation 3)
-      E_o = T_1[o_1] + ... + T_p[o_p]    combine = "sum" (as Ho 2019 merges its vectors, which are of absolute places)
+      E_o = T_1[o_1] + ... + T_p[o_p]    combine = "sum" (as Ho 2019 does with vectors of absolute positions)
 
     Attributes:
-      embedding_init: of the tables T_i [R_i h d/p], of sums [R_i h d].
-      param_dtype: of the tables.
+      embedding_init: the initialiser of the tables T_i, which are [R_i h d/p], or [R_i h d] for "sum".
+      param_dtype: the dtype of the tables.
       combine: see above.
 
     Example:
@@ -119,8 +124,8 @@ class AxialEncoding(nn.Module):
         """E [*R, h, d]: the centres of the tables, which have the offsets of the reference grid.
 
         Raises:
-          ValueError: a grid larger than the one the tables were made for, another `combine`, or a d that the dimensions
-            cannot share.
+          ValueError: a grid larger than the one the tables were created for, another `combine`, or a d that the
+            number of dimensions does not divide.
         """
         tokens.check_one_grid(self)
         shape, parts = tokens.table_shape, []
@@ -133,16 +138,16 @@ class AxialEncoding(nn.Module):
 
 
 class KernelEncoding(nn.Module):
-    """E is a table of trained vectors for the offsets of a kernel, whatever the grid (Shaw 2018; Chang 2021, eq. 5).
+    """E is a table of trained vectors for the offsets of a kernel, for every grid (Shaw 2018; Chang 2021, eq. 5).
 
-    With `Positional` it is a dynamic convolution: its weights at a position are made of the query there.
+    With `Positional` it is a dynamic convolution: the query at a position determines the weights there.
 
     Attributes:
-      kernel_shape: K, an odd number of offsets a dimension.
-      outside: what offsets beyond the kernel have: the vector of its edge, "clip", or 0, "drop".
+      kernel_shape: K, an odd number of offsets per dimension.
+      outside: what offsets beyond the kernel get: the vector of its edge, "clip", or 0, "drop".
       share_heads: whether all heads have the same vectors.
-      embedding_init: of the table [*K h|1 d]; None: U(+-1 / sqrt(prod(K))).
-      param_dtype: of the table.
+      embedding_init: the initialiser of the table [*K h|1 d]; None: U(+-1 / sqrt(prod(K))).
+      param_dtype: the dtype of the table.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -164,7 +169,7 @@ class KernelEncoding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d]; ValueError where the kernel does not fit the number of dimensions."""
+        """E [*R, h, d]; ValueError if the kernel does not fit the number of dimensions."""
         tokens.check_one_grid(self)
         check_kernel(self.kernel_shape, tokens.table_shape)
         init = self.embedding_init or uniform(1 / math.sqrt(math.prod(self.kernel_shape)))

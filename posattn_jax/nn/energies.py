@@ -1,7 +1,7 @@
-"""What a mixer's weights are made of: energies of pairs, by content, by position, or both (Schmidt 2023).
+"""Energies of pairs, from which a mixer computes its weights: by content, by position, or both (Schmidt 2023).
 
 A part is called with the queries' inputs y [b t c], the keys' `Memory`, `Places` and (h, d). It returns energies
-[b h t s], of batch 1 where they are the same for every example, and which pairs they hold for [b t s]; None: all.
+[b h t s], with batch 1 if all examples share them, and a mask [b t s] of the pairs that they hold for; None: all pairs.
 """
 
 import functools
@@ -40,26 +40,26 @@ def per_head(heads: Heads, init: Initializer) -> Initializer:
 
 
 class DotProducts(Composite):
-    """(W^q a_t) . (W^k b_s + d_{s-t}) / sqrt(d): content or position on either side, relative positions on the keys'.
+    """(W^q a_t) . (W^k b_s + d_{s-t}) / sqrt(d), where a and b are content or positions, and d relative positions.
 
-      query       keys                     what it is
+      query       keys                     name
       "content"   ("content",)             self-attention (equation 1)
       "content"   ("content", "relative")  Shaw 2018, keys' side only
       "content"   ("relative",)            relative attention: dynamic convolution with global context
       "position"  ("position",)            aPosNet (equation 8)
       "position"  ("relative",)            rPosNet (equation 9)
 
-    Every head has vectors d of its own; an offset beyond `context` has that of the nearest within.
+    Every head has its own vectors d. An offset beyond `context` has the vector of the nearest offset within.
 
     Attributes:
-      query: what a_t is: the query's input, or its place.
-      keys: what is summed on the other side.
+      query: what a_t is: the query's input ("content") or its position ("position").
+      keys: the summands on the keys' side.
       context: K, the largest offset in any dimension with a vector of its own.
-      positions: a module (places [b n p], c) -> [b n c] for places that come without features; None: sinusoids.
-      kernel_init: of W^q, W^k as matrices [c, h d], and of d as a matrix [(2 K + 1)^p, h d].
-      bias_init: of the biases of W^q and W^k.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      positions: a module (places [b n p], c) -> [b n c], for `Places` without features; None: sinusoids.
+      kernel_init: the initialiser of W^q, W^k as matrices [c, h d], and of d as a matrix [(2 K + 1)^p, h d].
+      bias_init: the initialiser of the biases of W^q and W^k.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -128,18 +128,18 @@ class DotProducts(Composite):
 
 
 class OffsetTable(nn.Module):
-    """A trained energy for every offset of a kernel, for all queries or for each place: A_ts = W_{s-t} or W_{t,s-t}.
+    """A trained energy per offset of a kernel, for all queries or for each position: A_ts = W_{s-t} or W_{t,s-t}.
 
-    The first is LightConv (equation 14), a kernel of which the entries that remain are normalised: without those of
-    padding, of the future and, with outside="drop", of offsets beyond the kernel. With "clip" such offsets have the
-    energy of the nearest within: LightConv with global context. The second is rPosNet after `precompute`.
+    The first is LightConv (equation 14): a softmax over the kernel's entries, without padding, the future and, with
+    outside="drop", offsets beyond the kernel. With "clip" such offsets have the energy of the nearest offset within:
+    LightConv with global context. The second is rPosNet after `precompute`.
 
     Attributes:
       context: K, the largest offset in any dimension of the kernel.
       outside: see above.
-      query_shape: the grid of places with energies of their own; None: one kernel for all.
-      kernel_init: of the table [h n (2 K + 1)^p], n the places, or 1.
-      param_dtype: of the table.
+      query_shape: the grid whose positions have energies of their own; None: one kernel for all.
+      kernel_init: the initialiser of the table [h n (2 K + 1)^p], where n is the number of these positions, or 1.
+      param_dtype: the dtype of the table.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -182,13 +182,13 @@ class OffsetTable(nn.Module):
 
 
 class PairTable(nn.Module):
-    """A trained weight for every pair of places: A_ts = W_ts. LinearNet (equation 13), or aPosNet after `precompute`.
+    """A trained weight per pair of positions: A_ts = W_ts. LinearNet (equation 13), or aPosNet after `precompute`.
 
     Attributes:
-      query_shape, key_shape: the grids of the places that there are; others are refused.
-      normalize: whether A are energies, of aPosNet, or the weights themselves, of LinearNet.
-      kernel_init: of the table [h N M].
-      param_dtype: of the table.
+      query_shape, key_shape: the grids that the table covers; larger ones are refused.
+      normalize: whether A are energies for a softmax (aPosNet) or the weights themselves (LinearNet).
+      kernel_init: the initialiser of the table [h N M].
+      param_dtype: the dtype of the table.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -217,7 +217,7 @@ class PairTable(nn.Module):
 
 
 def _rows_of(places: Int[Array, "_ n p"], given: tuple[int, ...], shape: tuple[int, ...]) -> Int[Array, "_ n"]:
-    """The rows of places in a table; ValueError where these are on a larger grid than its own."""
+    """The table rows of these places; ValueError if their grid is larger than the table's."""
     if any(size > limit for size, limit in zip(given, shape, strict=True)):
         raise ValueError(f"places reach over {given}: the table of this mixer is made for at most {shape}")
     return mixing.row_major(places, shape)
@@ -227,8 +227,9 @@ class GaussianWeights(nn.Module):
     """Fixed weights, a Gaussian around a neighbour: GaussianNet (You 2020; equation 12). They are not normalised.
 
     Attributes:
-      centres: the neighbours, offsets that the heads take in turn; in several dimensions all their combinations.
-      sigma: of the Gaussian, in positions.
+      centres: the offsets of the Gaussians' centres, which the heads take in turn; in several dimensions, all
+        combinations.
+      sigma: the standard deviation of the Gaussian, in positions.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -261,7 +262,7 @@ class GaussianWeights(nn.Module):
 class FourierWeights(nn.Module):
     """Fixed weights, the real part of a Fourier transform over the keys: FourierNet (equation 11).
 
-    They depend on how many keys a query may meet, so that they serve no decoder: its sequence is not known before.
+    They depend on the number of keys, so they cannot be used in a decoder, which does not know this number in advance.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The examples of a batch stay on the devices of a mesh that share them out."""
+"""Keeps the examples of a batch split over the devices of a mesh."""
 
 import dataclasses
 import math
@@ -12,15 +12,15 @@ from jax.sharding import AxisType, PartitionSpec
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention import Problem
 
-# Of a mesh: the axes that share out examples.
+# The axes of a mesh that examples are split over.
 EXAMPLE_AXES = ("data", "fsdp")
 
 
 def shared_out(features: Array) -> Array:
-    """The features [b ...], cut by examples where there is a mesh; the other axes are the compiler's choice.
+    """The features [b ...], split by example if there is a mesh. The compiler decides about the other axes.
 
-    Where parameters are cut along their width by an axis that shares out examples, the compiler would otherwise cut
-    the features likewise, and copy every example to every device.
+    Parameters may be split along their width over an axis that also splits the examples. Without this constraint the
+    compiler would then split the features along their width too, and copy every example to every device.
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = tuple(axis for axis in EXAMPLE_AXES if axis in mesh.axis_names)
@@ -30,17 +30,17 @@ def shared_out(features: Array) -> Array:
     return lax.with_sharding_constraint(features, PartitionSpec(axes, *free))
 
 
-# Of a problem: what has a row for each example, and what the examples share.
+# The fields of a `Problem` that have a row per example, and those that all examples share.
 BY_EXAMPLE = ("query", "key", "value", "key_mask", "segment_ids", "mask", "pair_scores")
 SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
 
 
 def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
-    """`attend(problem)`, whose results have a row for each example; devices that share out the examples compute theirs.
+    """`attend(problem)`, where each device computes its own examples. The results have a row per example.
 
-    Gradients of what the examples share are then summed over the devices once. The compiler by itself sums them in
-    every step of a layout's loop. With attention dropout it still does: a device cannot draw the bits of its examples
-    alone.
+    Gradients of the arrays that examples share are then summed over the devices once. The compiler alone sums them in
+    every step of a layout's loop. With attention dropout it still does: a device cannot draw the random bits of its own
+    examples only.
     """
     mesh, count = jax.sharding.get_abstract_mesh(), len(problem.query)
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
@@ -51,9 +51,9 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
     shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
     if problem.factors is not None:
         shared["kernel"] = problem.factors.kernel
-    # An axis of one device is cut as well: where all are, kernels can be used, which the compiler cannot cut.
+    # Include axes of one device: if all axes are included, kernels can be used, which the compiler cannot split.
     cut = {axis for axis, size in mesh.shape.items() if axis in axes or (size == 1 and kinds[axis] == AxisType.Auto)}
-    if "mask" in own and len(own["mask"]) < count:  # one for all
+    if "mask" in own and len(own["mask"]) < count:  # one mask for all examples
         shared["mask"] = own.pop("mask")
     by_example = PartitionSpec(axes)
 
@@ -70,4 +70,4 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
         axis_names=cut,
         check_vma=False,  # the loops begin with zeros, which are the same on every device
     )
-    return jax.jit(each_of_its_own)(own, shared)  # untraced it would refuse axes that are the compiler's
+    return jax.jit(each_of_its_own)(own, shared)  # without jit it would refuse axes that the compiler controls

@@ -1,4 +1,4 @@
-"""The gate around averaged values, and what it does to the values before (Schmidt 2023, section 2.3)."""
+"""The gate of averaged values, and functions of the values before the average (Schmidt 2023, section 2.3)."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -14,7 +14,7 @@ from posattn_jax.ops.initial import XAVIER
 
 
 def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x Phi(x), Phi the normal distribution function: not the usual approximation by tanh."""
+    """x Phi(x), where Phi is the normal distribution function; not the usual approximation by tanh."""
     return nn.gelu(x, approximate=False)
 
 
@@ -27,10 +27,10 @@ class NormalizedGelu(nn.Module):
     """LN(gelu(v)), over the features of all heads: the values of a gated average (equation 4).
 
     Attributes:
-      activation: instead of gelu.
-      layer_norm_epsilon: of LN.
-      dtype: of the computation; None follows the values.
-      param_dtype: of the parameters.
+      activation: the function instead of gelu.
+      layer_norm_epsilon: the epsilon of LN.
+      dtype: the dtype of the computation; None follows the values.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -55,7 +55,7 @@ class NormalizedGelu(nn.Module):
 
 
 class Glu(nn.Module):
-    """a sigmoid(b) of values twice as wide, v = (a, b) in each head: LightConv's (equation 14; Dauphin 2017).
+    """a sigmoid(b), for values v = (a, b) that are twice as wide in each head: LightConv's (equation 14; Dauphin 2017).
 
     Example:
       >>> import jax.numpy as jnp
@@ -71,14 +71,14 @@ class Glu(nn.Module):
 
 
 class GeluGate(nn.Module):
-    """c_t * gelu(W_g y_t): a `gate` slot (equation 4).
+    """c_t * gelu(W_g y_t), for the `gate` slot (equation 4).
 
     Attributes:
-      activation: instead of gelu.
-      kernel_init: of W_g, as a matrix [c, h d].
-      bias_init: of its bias.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      activation: the function instead of gelu.
+      kernel_init: the initialiser of W_g, as a matrix [c, h d].
+      bias_init: the initialiser of its bias.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp

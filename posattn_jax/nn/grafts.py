@@ -1,9 +1,9 @@
-"""How a model begins as another that it adds parts to: whose parameters it has, and what is made of them.
+"""Starts a model with the parameters of another model that it adds parts to.
 
-Parts whose parameters are 0 at first, such as `RelativeBias`, or `KernelEncoding(embedding_init=zeros)`, add nothing.
-Parts that make themselves what a layer projects otherwise begin as the projection: such a part has an attribute
-`replaces`, from names of its parameters to what they stand for, "query", "key" or "value". Each of these parameters,
-[*R c h d] or [n c h d], is then that projection's matrix [c h d], at every displacement.
+Parts whose parameters are 0 at first, such as `RelativeBias` or `KernelEncoding(embedding_init=zeros)`, add nothing.
+Other parts replace a projection of the layer, and start as this projection. Such a part has an attribute `replaces`,
+which maps names of its parameters to "query", "key" or "value". Each of these parameters, [*R c h d] or [n c h d],
+starts as that projection's matrix [c h d], at every displacement.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ Flat = Mapping[Path, Any]  # arrays, or their shapes
 
 
 class Begun(NamedTuple):
-    """Parameters to begin with, and where they are from.
+    """Parameters to start with, and where they come from.
 
     Attributes:
-      params: of the model.
-      made: the paths of those that are made of the other model's.
-      added: the paths of those that are fresh.
-      left_out: the paths of the other model's that there are no more.
+      params: the parameters of the model.
+      made: the paths of those that were computed from the other model's.
+      added: the paths of those that are freshly initialised.
+      left_out: the paths of the other model's parameters that this model does not have.
     """
 
     params: dict[str, Any]
@@ -39,15 +39,15 @@ class Begun(NamedTuple):
 
 
 def begin_as(model: nn.Module, fresh: Any, other: nn.Module, given: Any) -> Begun:
-    """The parameters with which a model computes what another does, as far as its parts can.
+    """The parameters with which a model computes the same as another, as far as its parts can.
 
-    Nothing makes sure that what is fresh adds nothing: that is for the caller to measure.
+    It does not check that fresh parameters add nothing: the caller must measure that.
 
     Args:
-      model: any with attention layers in it.
-      fresh: its parameters.
+      model: any model with attention layers.
+      fresh: its initial parameters.
       other: the other model.
-      given: the parameters of that one.
+      given: the parameters of the other model.
     """
     own, its = flatten_dict(fresh), flatten_dict(given)
     begun = {path: its[path] for path, array in own.items() if path in its and its[path].shape == array.shape}
@@ -63,9 +63,10 @@ def begin_as(model: nn.Module, fresh: Any, other: nn.Module, given: Any) -> Begu
 def _of_projections(
     layer: PositionalSelfAttention, own: Flat, other: PositionalSelfAttention, its: Flat, path: Path
 ) -> dict[Path, Array]:
-    """What a layer's parameters are of another's projections, where it does not project as much.
+    """A layer's parameters, computed from another layer's projections, if this layer projects fewer parts.
 
-    Weights that sum to 1 leave the bias of values alone: without values it is the output's.
+    Weights sum to 1, so they leave the bias of values as it is. Without projected values, this bias moves to the
+    output's.
     """
     now, then = layer.needed(), other.needed()
     where = {name: (*path, "projections", name) for name in ("kernel", "bias")}
@@ -97,7 +98,7 @@ def _of_projections(
 
 
 def _is_one_of(matrix: Array, shape: Shape) -> bool:
-    """Whether tables [... *R c h d] of a shape have matrices like this [... c h d]; first come the layers of a loop."""
+    """Whether tables [... *R c h d] of this shape have such matrices [... c h d]; leading axes are scanned layers."""
     return matrix.shape == (*shape[: matrix.ndim - 3], *shape[-3:])
 
 
@@ -108,7 +109,7 @@ def _layers(model: nn.Module) -> Iterator[tuple[Path, PositionalSelfAttention]]:
 
 
 def _modules(module: nn.Module, path: Path) -> Iterator[tuple[Path, nn.Module]]:
-    """A module and those within it, by the path of their parameters: see `Composite`."""
+    """A module and its submodules, with the paths of their parameters: see `Composite`."""
     yield path, module
     for field in dataclasses.fields(module):
         value = getattr(module, field.name) if field.name not in ("parent", "name") else None

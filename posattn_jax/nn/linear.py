@@ -28,11 +28,12 @@ def linear(features: int, fan_in: int, names: tuple[str | None, ...] = (), **fie
     Args:
       features: the output width.
       fan_in: the input width.
-      names: of the axes of the weights, see `named`.
-      **fields: of `flax.linen.Dense`: dtype, param_dtype, name, ...; a kernel_init or bias_init among them is used.
+      names: the names of the weights' axes, see `named`.
+      **fields: fields of `flax.linen.Dense`: dtype, param_dtype, name, ...; kernel_init and bias_init replace the
+        defaults.
     """
     init = uniform(1 / math.sqrt(fan_in))
     fields = {"kernel_init": init, "bias_init": init} | fields
-    of_bias = () if names[-1:] == ("width",) else names[-1:]  # as wide as the model: too small to be cut
+    of_bias = () if names[-1:] == ("width",) else names[-1:]  # as wide as the model: too small to be split
     inits = {"kernel_init": named(fields["kernel_init"], *names), "bias_init": named(fields["bias_init"], *of_bias)}
     return nn.Dense(features, **fields | inits)

@@ -1,4 +1,4 @@
-"""The keys' side of a mixer: what is made of their inputs, now or in the steps of decoding before."""
+"""The keys' side of a mixer: its inputs now, and the arrays kept from earlier decoding steps."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from posattn_jax.axes import Array, Features, Int
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Inputs of keys that a mixer has not met yet, beside what it kept of earlier ones.
+    """New inputs of keys, and the arrays that a mixer kept of earlier inputs, such as keys and values.
 
       Memory(x)                     every key at once
       Memory(x, before, step)       one more key, number `step`, written into arrays that have room for it
@@ -18,9 +18,9 @@ class Memory:
 
     Attributes:
       inputs: x [b s c].
-      before: what was kept, [b s ...] by name.
-      step: where in `before` the new key goes.
-      kept: what is to be kept from here on; filled as the mixer is called.
+      before: the arrays kept earlier, [b s ...] by name.
+      step: the index in `before` that the new key is written to.
+      kept: the arrays to keep from now on; calling the mixer fills it.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -39,7 +39,7 @@ class Memory:
     kept: dict[str, Array] = dataclasses.field(default_factory=dict)
 
     def keep(self, name: str, make: Callable[[Features], Array]) -> Array:
-        """make(inputs), in its place among what was kept under this name before."""
+        """make(inputs), written into the array that was kept under this name before. The result is kept."""
         if self.inputs is None:
             kept = self.before[name]
         elif self.step is None:

@@ -1,4 +1,4 @@
-"""The layer that mixes tokens of sequences and small grids: by content, by position, gated or not."""
+"""The layer that mixes tokens of sequences and small grids: by content or by position, with or without a gate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,26 +23,28 @@ from posattn_jax.ops.initial import XAVIER
 
 
 class TokenMixing(Composite):
-    """Multi-head mixing of tokens whose weights are one replaceable part, values and gate others (Schmidt 2023).
+    """Multi-head mixing of tokens, with replaceable parts for weights, values and gate (Schmidt 2023).
 
       c_t = sum_s alpha_ts values(W^v x_s);  o(gate(y_t, c_t));  alpha = softmax_s(energies), or energies as they are
 
-    Where `PositionalSelfAttention` is for self-attention on large grids, this is for every pair of two sequences: self-
-    or cross-attention, whole or a step of decoding at a time. Weights of positions alone are computed once a batch.
-    Instead of attention in a block it is self-attention on the grid.
+    `PositionalSelfAttention` is for self-attention on large grids. This layer computes every pair of two sequences:
+    self-attention or cross-attention, for whole sequences or one decoding step at a time. Weights that depend on
+    positions only are computed once per batch. In a block it can replace attention: it is then self-attention on the
+    grid.
 
     Attributes:
       num_heads: h.
       head_dim: d; None: the width of the inputs divided by h.
-      energies: what the weights are made of, see `nn.energies`; None: `DotProducts()`, self-attention.
-      values: applied to the values [b s h d]: `NormalizedGelu()`, `Glu()`; None: plain values.
-      gate: a module (y [b t c], outputs [b t h d]) -> outputs, `GeluGate()`; None: no gate.
-      dropout_rate: of the weights; those that are the same for every example are dropped alike in all.
-      sum_dropout_rate: of c_t, the sums over the keys, before the gate; the code of FourierNet drops these instead.
-      kernel_init: of W^v and of the output projection, as matrices.
-      bias_init: of their biases.
-      dtype: of the computation; None follows the inputs. Energies are float32 or better.
-      param_dtype: of the projections; each other part has its own.
+      energies: the part that computes the energies, see `nn.energies`; None: `DotProducts()`, self-attention.
+      values: a function or module of the values [b s h d], such as `NormalizedGelu()` or `Glu()`; None: plain values.
+      gate: a function or module (y [b t c], outputs [b t h d]) -> outputs, such as `GeluGate()`; None: no gate.
+      dropout_rate: the dropout rate of the weights. Weights that all examples share are dropped alike in all.
+      sum_dropout_rate: the dropout rate of c_t, the sums over the keys, before the gate. FourierNet's code uses this
+        one.
+      kernel_init: the initialiser of W^v and of the output projection, as matrices.
+      bias_init: the initialiser of their biases.
+      dtype: the dtype of the computation; None follows the inputs. Energies are float32 or better.
+      param_dtype: the dtype of the projections' parameters; each other part has its own.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -87,18 +89,18 @@ class TokenMixing(Composite):
         return_intermediates: bool = False,
         return_weights: bool = False,
     ) -> GridFeatures | tuple[GridFeatures, dict[str, Any]]:
-        """Mixes the tokens of a grid, as `PositionalSelfAttention` is called.
+        """Mixes the tokens of a grid. The arguments are those of `PositionalSelfAttention`.
 
-        There is no span that a bound could be for. With `segment_ids`, of sequences that share a row, places begin at 0
-        in each.
+        There is no span, so `span_bound` has no effect. With `segment_ids` several sequences share a row, and positions
+        start at 0 in each of them.
 
         Returns:
-          The outputs, in the shape of the inputs; where asked for, also the intermediates: {"weights" [b h t s]}, or
-          none.
+          The outputs, in the shape of the inputs. If asked for, also a dict of the intermediates: "weights" [b h t s]
+          with `return_weights`, otherwise empty.
 
         Raises:
-          ValueError: class tokens or points, which have no places on the grid, another grid than the one of training,
-            segments of a grid that is no line, or inputs that are not those of the grid.
+          ValueError: class tokens or points, which have no positions on the grid; a grid other than that of training;
+            segments on a grid of several dimensions; or inputs that do not match the grid.
         """
         del span_bound
         if num_class_tokens or positions is not None:
@@ -120,19 +122,19 @@ class TokenMixing(Composite):
     def mix(
         self, inputs: Features, memory: Memory, places: Places, *, deterministic: bool = True
     ) -> tuple[Features, Array]:
-        """Queries of one sequence meet the keys of another, or of the same.
+        """The queries of one sequence attend to the keys of another, or of the same.
 
         Args:
-          inputs: y [b t c], of the queries.
-          memory: the keys; what is to be kept of them is found there afterwards.
-          places: where both stand.
+          inputs: y [b t c], the inputs of the queries.
+          memory: the keys. Afterwards `memory.kept` has the arrays to keep.
+          places: the positions of queries and keys.
           deterministic: whether dropout is off; otherwise an rng "dropout" is needed.
 
         Returns:
-          The outputs [b t c] and the weights [b h t s], of batch 1 where they are the same for every example.
+          The outputs [b t c] and the weights [b h t s], with batch 1 if they are the same for every example.
 
         Raises:
-          ValueError: a number of heads that does not divide the width, or places that the energies have none for.
+          ValueError: a number of heads that does not divide the width, or places that the energies do not cover.
         """
         width = inputs.shape[-1]
         if self.head_dim is None and width % self.num_heads:

@@ -1,9 +1,9 @@
-"""The parts of an attention layer, as protocols: any module with such a call is one; docs/importing.md writes one each.
+"""The parts of an attention layer, as protocols. Any module with such a call is a part; docs/importing.md has examples.
 
 query, key, value = projections(tokens, parts)
 scores = sum of term(query, key, tokens)
 outputs = values(Attention(query, scores, span(tokens), tokens), value, tokens)
-outputs = gate(inputs, outputs), beside those of extra_heads(query, tokens, deterministic)
+outputs = gate(inputs, outputs), concatenated with those of extra_heads(query, tokens, deterministic)
 """
 
 from typing import ClassVar, Literal, Protocol, get_args, runtime_checkable
@@ -15,7 +15,7 @@ from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import Factors
 from posattn_jax.ops.span import SpanMode
 
-# What is projected.
+# What the projections can compute.
 Part = Literal["query", "key", "value"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -25,7 +25,7 @@ class Term(Protocol):
     """A summand of the scores.
 
     Attributes:
-      needs: which of query and key are to be projected for it; of the others it may be given None.
+      needs: which of query and key the term needs; the others may be None in its call.
     """
 
     needs: ClassVar[tuple[Part, ...]]
@@ -35,27 +35,27 @@ class Term(Protocol):
 
 @runtime_checkable
 class Encoding(Protocol):
-    """A relative encoding: E [*R, h, d] of the offsets of `tokens.table_shape`, of any value beyond `tokens.reach`."""
+    """A relative encoding: E [*R, h, d] at the offsets of `tokens.table_shape`, unused beyond `tokens.reach`."""
 
     def __call__(self, tokens: Tokens, /) -> RelativeEncoding: ...
 
 
 @runtime_checkable
 class SinusoidalFactors(Encoding, Protocol):
-    """An encoding that is fixed sinusoids times a matrix, and says so: "factorised" then attends without E."""
+    """An encoding that is fixed sinusoids times a matrix, and returns this matrix: "factorised" then needs no E."""
 
     def factors(self, tokens: Tokens, /) -> Factors:
-        """Once E was made."""
+        """The matrix and how dimensions are combined. It is called after E was computed."""
         ...
 
 
 @runtime_checkable
 class Values(Protocol):
-    """What is averaged: plain values are `attention.average(value)`; `attention.weights()` lays out every pair.
+    """Averages values: plainly by `attention.average(value)`, or by `attention.weights()`, which computes every pair.
 
     Attributes:
-      needs: ("value",), or () of what makes values of `tokens.inputs` itself: it is given None. For how such
-        a part begins in a trained model see `nn.grafts`.
+      needs: ("value",); or () for a part that computes values from `tokens.inputs` itself: its `value` may be None. See
+        `nn.grafts` for how such a part starts in a trained model.
     """
 
     needs: ClassVar[tuple[Part, ...]]
@@ -65,7 +65,7 @@ class Values(Protocol):
 
 @runtime_checkable
 class Span(Protocol):
-    """How far queries see. Its threshold and mode are those that it gives, known before it is called."""
+    """How far queries see. `threshold` and `mode` are those of the returned `Extent`, known before the call."""
 
     @property
     def threshold(self) -> float: ...
@@ -78,20 +78,20 @@ class Span(Protocol):
 
 @runtime_checkable
 class Projections(Protocol):
-    """From features to query, key and value [b t h d]; None for those that are not among the parts asked for."""
+    """Computes query, key and value [b t h d] from features; None for those that are not in `parts`."""
 
     def __call__(self, tokens: Tokens, parts: tuple[Part, ...], /) -> tuple[Query | None, Key | None, Value | None]: ...
 
 
 @runtime_checkable
 class Gate(Protocol):
-    """What becomes of the outputs of the heads [b t h d] before their projection, given the layer's inputs."""
+    """Changes the outputs of the heads [b t h d] before the output projection, given the layer's inputs."""
 
     def __call__(self, inputs: Features, outputs: Query, /) -> Query: ...
 
 
 @runtime_checkable
 class ExtraHeads(Protocol):
-    """Heads that do not attend: their outputs [b t h' d] are joined to those of the others."""
+    """Heads that do not attend: their outputs [b t h' d] are concatenated to those of the attention heads."""
 
     def __call__(self, query: Query, tokens: Tokens, deterministic: bool, /) -> Query: ...

@@ -1,4 +1,4 @@
-"""Where the queries and the keys of a mixer stand, and which pairs of them may meet."""
+"""The positions of a mixer's queries and keys, and which of their pairs may attend."""
 
 import dataclasses
 import math
@@ -22,20 +22,20 @@ from posattn_jax.ops.initial import XAVIER
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The places of t queries and s keys, as integer coordinates in p dimensions.
+    """The positions of t queries and s keys, as integer coordinates in p dimensions.
 
     Attributes:
-      query: [b t p], of batch 1 where they are the same for every example.
+      query: [b t p], with batch 1 if they are the same for every example.
       key: [b s p], likewise.
       key_mask: [b s], True = keep.
-      query_segments, key_segments: [b t] and [b s], of rows that several sequences share: queries meet keys of their
-        own segment alone.
-      is_causal: whether query t meets only keys that are not after it, in row-major order.
-      length_ratio: gamma; query t stands at floor(gamma t) among the keys.
-      query_features, key_features: what the model tells its layers of these places, [b t c] and [b s c], of batch 1
-        where it is the same for every example; None: a layer that asks has encodings of its own.
-      query_shape, key_shape: the grids that the places are on, known before running: tables refuse larger ones.
-      step: of the one query of a decoding step, its number; keys after it are not there yet.
+      query_segments, key_segments: [b t] and [b s], if several sequences share a row: queries attend to keys of their
+        own segment only.
+      is_causal: whether query t attends only to keys that are not after it, in row-major order.
+      length_ratio: gamma; query t has the coordinate floor(gamma t) among the keys.
+      query_features, key_features: the model's features of these positions, [b t c] and [b s c], with batch 1 if they
+        are the same for every example. None: a layer that needs features computes its own.
+      query_shape, key_shape: the grids of these positions, known before running. Tables refuse larger ones.
+      step: the number of the single query of a decoding step; later keys do not exist yet. None: no decoding.
 
     Example:
       >>> import jax.numpy as jnp
@@ -66,7 +66,7 @@ class Places:
 
     @property
     def anchor(self) -> Int[Array, "_ t p"]:
-        """Where among the keys the queries stand: floor(gamma t)."""
+        """The coordinates of the queries among the keys: floor(gamma t)."""
         if self.length_ratio == 1:
             return self.query
         return jnp.floor(self.query * self.length_ratio).astype(jnp.int32)
@@ -77,7 +77,7 @@ class Places:
         return self.key[:, None] - self.anchor[:, :, None]
 
     def masks(self) -> list[Bool[Array, "..."]]:
-        """Which keys are attended, each to be broadcast against [b h t s]."""
+        """Masks of the keys that are attended, each broadcastable to [b h t s]."""
         masks: list[Any] = [] if self.key_mask is None else [self.key_mask[:, None, None, :]]
         if self.is_causal:
             masks.append(grid.not_after(self.key[:, None] - self.query[:, :, None])[:, None])
@@ -87,19 +87,20 @@ class Places:
 
 
 def of_sequence(length: int, segment_ids: SegmentIds | None = None) -> Int[Array, "_ t 1"]:
-    """The places 0, 1, ... of a sequence; of a row that several share, those of each from 0."""
+    """The positions 0, 1, ... of a sequence. If several share a row, the positions of each start at 0."""
     if segment_ids is None:
         return jnp.arange(length, dtype=jnp.int32)[None, :, None]
     return segments.places_within(segment_ids)[..., None]
 
 
 def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: Any) -> Places:
-    """Every place of a grid meets every other; fields as `Places`.
+    """`Places` in which every position of a grid attends to every other. `fields` are fields of `Places`.
 
-    With `segment_ids` the grid is a row that several sequences share: those of each begin at 0, and meet one another.
+    With `segment_ids` the grid is a row that several sequences share. The positions of each sequence start at 0,
+    and a sequence attends to itself only.
 
     Raises:
-      ValueError: segments of a grid that is no line.
+      ValueError: segments on a grid of several dimensions.
 
     Example:
       >>> from posattn_jax import of_grid
@@ -121,7 +122,7 @@ def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: 
 
 
 def between(num_queries: int, num_keys: int, **fields: Any) -> Places:
-    """Queries 0, 1, ... of one sequence meet keys 0, 1, ... of another, or of the same.
+    """`Places` of queries 0, 1, ... of one sequence and keys 0, 1, ... of another, or of the same.
 
     Example:
       >>> from posattn_jax import between
@@ -134,7 +135,7 @@ def between(num_queries: int, num_keys: int, **fields: Any) -> Places:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoids of places, the c features shared out over the dimensions (Vaswani 2017).
+    """Fixed sinusoids of positions. The c features are divided among the dimensions (Vaswani 2017).
 
     Example:
       >>> from posattn_jax import SinusoidalPositions, of_grid
@@ -143,7 +144,7 @@ class SinusoidalPositions(nn.Module):
     """
 
     def __call__(self, places: Int[Array, "*n p"], width: int) -> Float[Array, "*n c"]:
-        """[*n c]; ValueError where the dimensions cannot share the width."""
+        """[*n c]; ValueError if the number of dimensions does not divide the width."""
         num_dims = places.shape[-1]
         if width % num_dims:
             raise ValueError(f"width={width}: sinusoids of {num_dims} dimensions need a multiple of {num_dims}")
@@ -152,12 +153,12 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for every place of a grid (Gehring 2017); places beyond it have that of the last there is.
+    """A trained vector for every position of a grid (Gehring 2017). Positions beyond the grid have that of the nearest.
 
     Attributes:
-      grid_shape: of the table.
-      embedding_init: of the table [N c].
-      param_dtype: of the table.
+      grid_shape: the grid that the table covers.
+      embedding_init: the initialiser of the table [N c].
+      param_dtype: the dtype of the table.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -181,18 +182,18 @@ class LearnedPositions(nn.Module):
 
 
 class FourierPositions(nn.Module):
-    """Learnable Fourier features of places, through a network (Li 2021, Algorithm 1).
+    """Learnable Fourier features of positions, followed by a network (Li 2021, Algorithm 1).
 
       r_x = [cos(W_r x); sin(W_r x)] / sqrt(f),  vector of x = W_p (gelu(r_x W_1 + b_1) W_2 + b_2)
 
-    The last two maps follow each other and are one here. x are coordinates in positions; all dimensions together, the
-    paper's single group.
+    W_2 and W_p are linear maps in succession, and are merged into one here. x are coordinates in positions. All
+    dimensions form one group, in the paper's terms.
 
     Attributes:
-      num_features: f, of r_x, an even number; None: c.
-      hidden_features: of the network; None: c.
-      gamma: W_r is drawn from N(0, 1 / gamma^2), in radians a position.
-      param_dtype: of the parameters.
+      num_features: f, the width of r_x, an even number; None: c.
+      hidden_features: the hidden width of the network; None: c.
+      gamma: W_r is drawn from N(0, 1 / gamma^2), in radians per position.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -226,7 +227,7 @@ class FourierPositions(nn.Module):
 
 
 class StackPositions(nn.Module):
-    """What a stack knows of positions: vectors added to its words, and features given to all of its layers.
+    """The positions of a stack of blocks: vectors added to its word embeddings, and features for all of its layers.
 
       form            words become                features
       "sinusoidal"    word sqrt(c) + sinusoids    drop(sinusoids)
@@ -235,10 +236,10 @@ class StackPositions(nn.Module):
 
     Attributes:
       form: see above.
-      max_length: how many learned vectors there are; positions beyond have the last.
-      dropout_rate: of the features; drawn for every example, once for all layers.
-      layer_norm_epsilon: of LN.
-      param_dtype: of the vectors and of LN.
+      max_length: the number of learned vectors; later positions have the last one.
+      dropout_rate: the dropout rate of the features. It is drawn per example, once for all layers.
+      layer_norm_epsilon: the epsilon of LN.
+      param_dtype: the dtype of the vectors and of LN.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -265,7 +266,7 @@ class StackPositions(nn.Module):
     def __call__(
         self, places: Int[Array, "_ s 1"], width: int, batch_size: int = 1, *, deterministic: bool = True
     ) -> tuple[Float[Array, "_ s c"] | None, Float[Array, "_ s c"] | None]:
-        """Vectors to be added, and features, of places; where some are dropped, those of `batch_size` examples."""
+        """The vectors to add and the features of these positions; with dropout, features for `batch_size` examples."""
         match self.form:
             case "sinusoidal":
                 added = features = SinusoidalPositions()(places, width)
@@ -282,7 +283,7 @@ class StackPositions(nn.Module):
         return added, Dropout(self.dropout_rate)(features, deterministic=deterministic)
 
     def add(self, words: Features, added: Float[Array, "_ t c"] | None) -> Features:
-        """The words with the vectors of their places."""
+        """The scaled word embeddings with the vectors of their positions."""
         root = jnp.sqrt(words.shape[-1]).astype(words.dtype)
         if added is None:
             return words * root

@@ -1,4 +1,4 @@
-"""What knows positions alone, as tables: what is needed at inference (Schmidt 2023, section 4; ours for attention)."""
+"""Tables that replace position-only parts at inference (Schmidt 2023, section 4; for attention our extension)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,15 +17,15 @@ from posattn_jax.nn.terms import Positional
 def precompute(
     mixing: TokenMixing, params: Mapping[str, Any], query_features: Features, key_features: Features | None = None
 ) -> tuple[TokenMixing, dict[str, Any]]:
-    """The same mixer with its position-only energies in a table: of rPosNet [h t 2K+1], of aPosNet [h t s].
+    """The same mixer with its position-only energies as a table: [h t 2K+1] for rPosNet, [h t s] for aPosNet.
 
-    A pure function: the parameters given stay as they are. Other mixers are returned unchanged.
+    A pure function: `params` stays as it is. Other mixers are returned unchanged.
 
     Args:
-      mixing: in one dimension.
-      params: of the mixer.
-      query_features: [1 t c], of every place that a query may have.
-      key_features: [1 s c], of keys; None: those of queries.
+      mixing: a mixer in one dimension.
+      params: the parameters of the mixer.
+      query_features: [1 t c], the features of every position that a query may have.
+      key_features: [1 s c], those of the keys' positions; None: the queries'.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -67,15 +67,15 @@ def _project(features: Features, linear: Mapping[str, Array]) -> Array:
 def precompute_encoding(
     attention: PositionalSelfAttention, params: Mapping[str, Any], encoding: Float[Array, "..."] | None
 ) -> tuple[PositionalSelfAttention, dict[str, Any]]:
-    """The same attention on one grid, with the E that its SIREN or its sinusoids make of it in a table.
+    """The same attention on one grid, with a table of the E that its SIREN or its sinusoids compute there.
 
-    A pure function: the parameters given stay as they are. Attention without such an E is returned unchanged.
+    A pure function: `params` stays as it is. Attention without such an E is returned unchanged.
 
     Args:
       attention: the layer.
-      params: of the layer.
-      encoding: E [*R, h, d] of the whole grid, as the layer makes it without a span or within a `span_bound` that
-        reaches over all of it; of layers of one loop E of each, stacked. None: the layer makes none.
+      params: the parameters of the layer.
+      encoding: E [*R, h, d] of the whole grid, as the layer computes it without a span or with a `span_bound` that
+        covers the grid. For scanned layers, their E stacked. None: the layer computes no E.
     """
     terms, params = list(attention.terms), dict(params)
     positional = [i for i, term in enumerate(terms) if isinstance(term, Positional)]
@@ -83,5 +83,5 @@ def precompute_encoding(
         for i in positional:
             terms[i] = Positional(LearnedEncoding(param_dtype=encoding.dtype))
             params[f"terms_{i}"] = {"encoding": {"table": encoding}}
-            encoding = jnp.zeros_like(encoding)  # the first of several has their sum
+            encoding = jnp.zeros_like(encoding)  # of several tables, the first has the sum
     return attention.clone(terms=tuple(terms)), params

@@ -21,16 +21,16 @@ from posattn_jax.ops.projections import fused_projection
 
 
 class LinearProjections(nn.Module):
-    """One fused linear map c -> (3, h, d), Xavier-uniform over its whole fan c + 3 h d (as the code of Alfons 2022).
+    """One fused linear map c -> (3, h, d), Xavier-uniform over its whole fan c + 3 h d (as in the code of Alfons 2022).
 
     Attributes:
-      use_bias: whether q, k and v have biases (Algorithm 1 prints none, the code has them).
-      kernel_init: of the fused kernel [c, 3, h, d].
-      bias_init: of the fused bias [3, h, d].
-      precision: of the product, as `jax.lax.Precision`; None: JAX's default.
-      dot_general: what makes the product, such as a quantised one; None: `jax.lax.dot_general`.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      use_bias: whether q, k and v have biases (Algorithm 1 has none, the paper's code has).
+      kernel_init: the initialiser of the fused kernel [c, 3, h, d].
+      bias_init: the initialiser of the fused bias [3, h, d].
+      precision: the precision of the product, as in `jax.lax.Precision`; None: JAX's default.
+      dot_general: the function that computes the product, such as a quantised one; None: `jax.lax.dot_general`.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -53,9 +53,9 @@ class LinearProjections(nn.Module):
     def __call__(
         self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
     ) -> tuple[Query | None, SharedKey | None, SharedKey | None]:
-        """Query, key and value; None for those that are not among `parts`, of which there are no parameters either.
+        """Query, key and value; None for those that are not in `parts`, which have no parameters either.
 
-        Where keys and values have fewer heads, or are made of other tokens, the query has a kernel of its own.
+        If keys and values have fewer heads than queries, or come from other tokens, the query has its own kernel.
         """
         heads = (tokens.num_heads, tokens.head_dim), (tokens.num_kv_heads, tokens.head_dim)
         if tokens.num_kv_heads < tokens.num_heads or tokens.memory is not None:
@@ -68,7 +68,7 @@ class LinearProjections(nn.Module):
         return projected.get("query"), projected.get("key"), projected.get("value")
 
     def _projected(self, inputs: Features, parts: tuple[Part, ...], heads: Sizes, prefix: str = "") -> dict[Part, Any]:
-        """These parts, of one fused kernel."""
+        """Projects these parts with one fused kernel."""
         if not parts:
             return {}
         shape = (len(parts), *heads)
@@ -84,17 +84,17 @@ class LinearProjections(nn.Module):
 
 
 class ConvolutionalProjections(nn.Module):
-    """Depthwise-separable convolutions for the first half of the heads of some parts, linear maps for all else.
+    """Depthwise-separable convolutions for the first half of the heads of some parts, linear maps for the rest.
 
       part = [Linear(depthwise(x)); Linear(x)], the two halves of the heads (Chang 2021, section 5)
 
     Attributes:
       kernel_shape: K, odd sizes.
       convolved: the parts whose first heads are convolved.
-      use_bias: whether the linear maps have biases; the convolutions always have.
-      kernel_init, bias_init, precision, dot_general: of all linear maps.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      use_bias: whether the linear maps have biases; the convolutions always do.
+      kernel_init, bias_init, precision, dot_general: as in `LinearProjections`, for all linear maps.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -119,7 +119,7 @@ class ConvolutionalProjections(nn.Module):
     def __call__(
         self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
     ) -> tuple[Query | None, Key | None, Value | None]:
-        """As `LinearProjections`; ValueError for a single head, which has no half."""
+        """As `LinearProjections`; ValueError for a single head, or for fewer heads of keys than of queries."""
         if tokens.num_kv_heads < tokens.num_heads:
             raise ValueError(
                 f"num_kv_heads={tokens.num_kv_heads}: ConvolutionalProjections has as many as queries have"

@@ -1,4 +1,4 @@
-"""A module evaluated only at the offsets that some query's span reaches."""
+"""Evaluates a module only at the offsets that some query's span reaches."""
 
 import flax.linen as nn
 
@@ -8,7 +8,7 @@ from posattn_jax.ops import reach
 
 
 def within_reach(module: nn.Module, features: Float[Array, "*r k"], tokens: Tokens) -> Float[Array, "*r c"]:
-    """As `ops.reach.within_reach`, where the module has its parameters; else of all offsets: [*R, k] -> [*R, c]."""
+    """As `ops.reach.within_reach`: [*R, k] -> [*R, c]. During initialisation the module is evaluated at all offsets."""
     if module.scope is None or module.is_initializing():
         return module(features)
     return reach.within_reach(module, features, tokens.table_shape, tokens.reach, nn.switch)

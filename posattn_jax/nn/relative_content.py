@@ -1,4 +1,4 @@
-"""Scores of queries and keys that go through a matrix of every displacement (Fan 2025, later code)."""
+"""Scores of queries and keys that are projected with a matrix per displacement (Fan 2025, later code)."""
 
 import math
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ from posattn_jax.ops.scores import product_sum
 class RelativeContent(OverDisplacements):
     """(x_t W^q_{s-t}) . (x_s W^k_{s-t}), instead of `Content`: see `ops.pair_scores`.
 
-    With a rank, (x_t D^q U^q_{s-t}) . (x_s D^k U^k_{s-t}), to be added to `Content`: with `scale=0.5 / sqrt(d)` scores
-    are the mean of both, as in the authors' code (LoR-Translution).
+    With a rank it is (x_t D^q U^q_{s-t}) . (x_s D^k U^k_{s-t}), to be used together with `Content`. With
+    `scale=0.5 / sqrt(d)` scores are then the mean of both, as in the authors' code (LoR-Translution).
 
     Attributes:
       half_span: see `OverDisplacements`.
-      relative_query, relative_key: whether each side has matrices; one that has none is q_t or k_s, as usual, or with a
-        rank x_t D^q or x_s D^k.
-      rank: k, of U [*R h k, h, k] and D [c, h k]; None: matrices of full rank.
-      kernel_init: of the tables [*R c h d] and of the three matrices of class tokens.
-      param_dtype: of all of them.
+      relative_query, relative_key: whether each side has matrices. A side without them is q_t or k_s as usual, or with
+        a rank x_t D^q or x_s D^k.
+      rank: k, where U is [*R h k, h, k] and D is [c, h k]; None: matrices of full rank.
+      kernel_init: the initialiser of the tables [*R c h d] and of the three matrices for class tokens.
+      param_dtype: the dtype of all of them.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -56,7 +56,7 @@ class RelativeContent(OverDisplacements):
 
     @property
     def needs(self) -> tuple[Part, ...]:
-        """The sides that are as usual."""
+        """The sides without matrices of their own."""
         return () if self.rank is not None else tuple(part for part, relative in self._sides() if not relative)
 
     @property
@@ -80,7 +80,7 @@ class RelativeContent(OverDisplacements):
             shape = (heads * self.rank, heads, self.rank)
             inputs = {part: self._reduced(part, tokens, heads * self.rank) for part in fields}
             fields = {part: x.reshape(*x.shape[:2], heads, self.rank) for part, x in inputs.items()}
-        fields |= dict.fromkeys(relative)  # what another term needs is not given
+        fields |= dict.fromkeys(relative)  # not the projections that another term needs
         names = [f"{part}_matrices" for part in relative]
         tables = {name: self._table(name, self.kernel_init, tokens, shape) for name in names}
         for part in relative:

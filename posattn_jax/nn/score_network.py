@@ -1,4 +1,4 @@
-"""A score term that is a network of the products of queries and keys and of where they stand (Zhao 2020)."""
+"""A score term that is a network of the products of queries and keys and of their offsets (Zhao 2020)."""
 
 from typing import ClassVar
 
@@ -16,17 +16,18 @@ from posattn_jax.ops.scores import product_sum
 
 
 class ScoreNetwork(nn.Module):
-    """A_ts = gamma([q_t . k_s; W (x_s - x_t)]), instead of `Content`, x normalised places.
+    """A_ts = gamma([q_t . k_s; W (x_s - x_t)]), instead of `Content`, where x are normalised positions.
 
-      gamma(y) = W_2 relu(W_1 y + b_1) + b_2,  y the products of all h heads and p features of the offset
+      gamma(y) = W_2 relu(W_1 y + b_1) + b_2,  where y are the products of all h heads and p features of the offset
 
-    Alfons 2022, Table 1, row of Zhao 2020: positions are normalised to [-1, 1], go through a linear layer, and their
-    differences are concatenated with the scores of content before these are mapped to weights (its section 3.1). There
-    the weights are local, and of vectors instead of heads. Pairs with a class token have gamma's other inputs 0.
+    Alfons 2022 describes it in Table 1, in the row of Zhao 2020, and in section 3.1: positions are normalised to
+    [-1, 1] and go through a linear layer; their differences are concatenated with the content scores; a network maps
+    these to weights. There the weights are local, and there are weights per feature instead of per head. For pairs with
+    a class token the features of the offset are 0.
 
     Attributes:
-      hidden_features: of gamma; None: h.
-      param_dtype: of the parameters; the computation is in float32 or better.
+      hidden_features: the hidden width of gamma; None: h.
+      param_dtype: the dtype of the parameters; the computation is in float32 or better.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -52,7 +53,7 @@ class ScoreNetwork(nn.Module):
         offsets = places(grid.relative_coordinates(shape, tokens.reference_shape))
         offsets = jnp.pad(grid.toeplitz(offsets, shape), [(cls, 0), (cls, 0), (0, 0)])
         products = product_sum("bthd,bshd->btsh", query, key)
-        # W_1 y + b_1 in two parts: that of the offsets is the same for every example.
+        # W_1 y + b_1 in two parts: the part of the offsets is the same for every example.
         fan_in = heads + len(shape)
         x = linear(hidden, fan_in, use_bias=False, name="of_products", **dtypes)(products)
         x += linear(hidden, fan_in, name="of_offsets", **dtypes)(offsets)

@@ -1,4 +1,4 @@
-"""What score terms and spans give an attention layer."""
+"""The results of score terms and spans, which an attention layer combines."""
 
 import dataclasses
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from posattn_jax.ops.span import SpanMode
 
 
 class Extent(NamedTuple):
-    """What a span is: arguments of `relative_attention`.
+    """A span, as arguments of `relative_attention`.
 
     Attributes:
       sigma: [p], [h p], [1 p p] or [h p p].
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
-      mode: how it meets the scores.
+      mode: how the Gaussian changes the scores, "multiply" or "log_add".
 
     Example:
       >>> import jax.numpy as jnp
@@ -30,18 +30,19 @@ class Extent(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What a term adds to the scores: arguments of `relative_attention`, and some that every pair is laid out for.
+    """The arguments of `relative_attention` that a term adds to, and two that need the scores of all pairs.
 
-    Scores add: encodings, biases and scores of pairs add up; keys, and queries of their own, do not.
+    `Scores` can be added. Encodings, biases and pair scores are then summed, but only one summand may have a key or
+    query.
 
     Attributes:
-      key: [b s h d], of which there is one.
-      query: [b t h d], to meet this key instead of the projected one: then E and u have no other to meet.
+      key: [b s h d].
+      query: [b t h d], used with this key instead of the projected query. Then there can be no E and no u.
       relative_encoding: E [*R, h, d].
-      factors: what E is made of, where it is of one matrix of sinusoids.
+      factors: the factors of E, if E is sinusoids times one matrix.
       content_bias, position_bias: u and v [h d].
       relative_bias: beta [*R, h].
-      pair_scores: A [b h t s], of all tokens.
+      pair_scores: A [b h t s], for all tokens.
       limit: half-spans: keys further away are not attended.
 
     Example:
@@ -63,7 +64,7 @@ class Scores:
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether they ask for every pair to be laid out."""
+        """Whether the scores of all pairs must be computed."""
         return self.pair_scores is not None or self.limit is not None
 
     def __add__(self, other: "Scores") -> "Scores":
@@ -73,7 +74,7 @@ class Scores:
             raise ValueError("two terms give key, such as Content and RotaryContent: expected one")
         sums = one | two | {name: one[name] + two[name] for name in both - {"factors", "limit"}}
         if "relative_encoding" in both:
-            sums["factors"] = None  # no one W makes the sum of two encodings
+            sums["factors"] = None  # the sum of two encodings has no single W
         if "limit" in both:
             sums["limit"] = tuple(map(min, self.limit, other.limit))
         total = Scores(**sums)

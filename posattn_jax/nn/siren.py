@@ -1,4 +1,4 @@
-"""Sinusoidal representation networks, and relative positions encoded by one."""
+"""Sinusoidal representation networks, and an encoding of relative positions by one."""
 
 import dataclasses
 
@@ -24,13 +24,13 @@ class Siren(nn.Module):
       features: the width of y.
       hidden_features: the width of every h; None: as `features`.
       num_layers: L, at least 2.
-      omega: w.
+      omega: w, the frequency of the hidden layers.
       omega_initial: w_initial, which sets the frequencies over [-1, 1].
-      bias_init: "zeros", or "ckconv": b_i from U(+-pi / `|W_i|`) in the sine layers, W_i the weights of unit i, so that
-        the phases are spread (Romero 2021, CKConv).
+      bias_init: "zeros", or "ckconv": b_i from U(+-pi / `|W_i|`) in the sine layers, W_i the weights of unit i, so
+        that the phases are spread (Romero 2021, CKConv).
       learn_omega: whether w and w_initial are trained (Alfons 2022, section 8).
-      param_dtype: of the parameters; the computation, and trained w and w_initial, are float32 or better, for sines of
-        large arguments.
+      param_dtype: the dtype of the parameters. The computation, and trained w and w_initial, are float32 or better,
+        because sines of large arguments need it.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -68,9 +68,10 @@ class Siren(nn.Module):
 
 
 class SirenEncoding(nn.Module):
-    """E[s - t] = SIREN(x), x the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
+    """E[s - t] = SIREN(x), where x is the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
 
-    A network of its own for every layer that uses it; its width is split into heads. Attributes as `Siren`.
+    Every layer that uses it has a network of its own. The network's outputs are split into heads. Attributes are those
+    of `Siren`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -94,7 +95,7 @@ class SirenEncoding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d], 0 where no query reaches; distances are in the unit of the reference grid."""
+        """E [*R, h, d], perhaps 0 at offsets that no query reaches; distances are in units of the reference grid."""
         coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape, tokens.query_grid_shape)
         own = [field.name for field in dataclasses.fields(self) if field.name not in ("parent", "name")]
         fields = {name: getattr(self, name) for name in own}

@@ -1,4 +1,4 @@
-"""The attention span: learned, or a window that is given."""
+"""The attention span: learned, or a fixed window."""
 
 from typing import ClassVar
 
@@ -13,18 +13,21 @@ from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_prec
 
 
 class GaussianSpan(nn.Module):
-    """A trained Gaussian over offsets (Alfons 2022, section 3.6): its sigma for every positional dimension.
+    """A trained Gaussian over offsets (Alfons 2022, section 3.6), with a sigma for every positional dimension.
 
-    With `covariance="full"` (the paper's future work) it may be rotated: its covariance has a trained Cholesky factor.
+    With `covariance="full"` (the paper's future work) the Gaussian may be rotated: the Cholesky factor of its
+    covariance is trained.
 
     Attributes:
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
-      mode: "multiply" (the paper) or "log_add" (adds ln G, so that far keys fade out instead of towards score 0).
-      covariance: "diagonal", the parameter `sigma`; "full", the parameter `cholesky`; or "precision", diagonal, whose
-        parameter is 1 / sigma^2: a span that is wide open, such as initial_sigma=1000, learns by it alone.
-      initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal, the rest 0.
-      per_head: whether every head has a sigma of its own (ours).
-      param_dtype: of the parameter, float32 at least: steps of a thousandth do not move a bfloat16 near .3.
+      mode: "multiply" (the paper: scores of far keys go towards 0) or "log_add" (adds ln G: far keys fade out).
+      covariance: "diagonal", with the parameter `sigma`; "full", with the parameter `cholesky`; or "precision",
+        diagonal with the parameter `precision` = 1 / sigma^2. A span that is wide open, such as initial_sigma=1000,
+        learns only with "precision".
+      initial_sigma: the initial value, in units of the grid's S - 1. For "full" it is the diagonal of the factor, which
+        is 0 elsewhere.
+      per_head: whether every head has a sigma of its own (our extension).
+      param_dtype: the dtype of the parameter, at least float32: a bfloat16 near 0.3 cannot change by a thousandth.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -51,7 +54,7 @@ class GaussianSpan(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Tokens) -> Extent:
-        """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode; ValueError for another covariance."""
+        """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode; ValueError for an unknown covariance."""
         heads, num_dims = (tokens.num_heads,) if self.per_head else (), len(tokens.grid_shape)
         dtype = jnp.promote_types(jnp.float32, self.param_dtype)
         match self.covariance:
@@ -71,12 +74,13 @@ class GaussianSpan(nn.Module):
 
 
 class WindowSpan(nn.Module):
-    """Keys within a window around the query, and no others: local attention of a given size (Ramachandran 2019).
+    """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
-    It is a span whose Gaussian is 1 everywhere inside, to within 1e-11: so every layout costs what its window does.
+    It is a span whose Gaussian is 1 everywhere inside, to within 1e-11. The cost of every layout therefore follows the
+    window.
 
     Attributes:
-      half_span: in positions a dimension, on each side, at least 1.
+      half_span: the window's reach in positions per dimension, on each side, at least 1.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -93,5 +97,5 @@ class WindowSpan(nn.Module):
     half_span: tuple[int, ...]
 
     def __call__(self, tokens: Tokens) -> Extent:
-        """As `GaussianSpan`; ValueError unless there is a half-span for every dimension."""
+        """As `GaussianSpan`; ValueError unless there is a half-span of at least 1 for every dimension."""
         return Extent(window_sigma(self.half_span, tokens.reference_shape), self.threshold, self.mode)

@@ -1,4 +1,4 @@
-"""Heads that do not attend: a dynamic convolution whose kernel is made of a span of tokens (ConvBERT, Jiang 2020)."""
+"""Heads that do not attend: a dynamic convolution whose kernel depends on a span of tokens (ConvBERT, Jiang 2020)."""
 
 import itertools
 import math
@@ -23,23 +23,24 @@ KernelAt = Literal["query", "key"]
 
 
 class SpanConvolution(nn.Module):
-    """As many heads as attend, each a weighted sum over the neighbours within a kernel: `extra_heads` of attention.
+    """As many convolution heads as attention heads, for `extra_heads`: weighted sums over neighbours within a kernel.
 
-      c_t = Linear(q_t * Linear(depthwise(x)_t))                                one score c_t[o] an offset o and head
+      c_t = Linear(q_t * Linear(depthwise(x)_t))                                one score c_t[o] per offset o and head
       outputs_t = sum_o dropout(softmax_o(c_t[o])) Linear(x)_{t+o}              kernel_at = "query", as the paper
       outputs_t = sum_o dropout(softmax_o(c_{t+o}[o])) Linear(x)_{t+o}          kernel_at = "key", as Chang 2021's code
 
-    What is masked, or off the grid, adds nothing. At the query a kernel is normalised over all its offsets; at the key
-    the scores are those of each query's neighbours, and only what is neither masked nor off the grid is in the softmax.
-    The first linear map sees all heads' features at once.
+    Neighbours that are masked or off the grid add nothing. With "query" the softmax is over all offsets of the kernel,
+    including those neighbours. With "key" the scores are those of the query's neighbours, and the softmax leaves out
+    neighbours that are masked or off the grid. The first linear map sees the features of all heads at once.
 
     Attributes:
       kernel_shape: K, odd sizes.
-      kernel_at: where the scores are made, see above.
-      dropout_rate: of the weights: attention dropout, in the code of Chang 2021; the paper of ConvBERT has none.
-      kernel_init: of the linear maps, whose biases are 0.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      kernel_at: where the scores are computed, see above.
+      dropout_rate: the dropout rate of the weights: attention dropout in the code of Chang 2021; the ConvBERT paper has
+        none.
+      kernel_init: the initialiser of the linear maps, whose biases are 0.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -62,7 +63,7 @@ class SpanConvolution(nn.Module):
         """The outputs of these heads [b t h d].
 
         Raises:
-          ValueError: class tokens or points, which have no neighbours on a grid, or a field that has no such value.
+          ValueError: class tokens or points, which have no neighbours on a grid, or an invalid field.
         """
         if self.kernel_at not in get_args(KernelAt):
             raise ValueError(f'kernel_at="{self.kernel_at}": expected "query" or "key"')
@@ -82,7 +83,7 @@ class SpanConvolution(nn.Module):
         offsets = list(itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel_shape)))
 
         def at_neighbours(x: Array) -> Array:
-            """Of each offset what its neighbour has for it: [b t ... o] -> [b t ... o]."""
+            """out[:, t, ..., o] = x[:, t + o, ..., o], 0 off the grid: [b t ... o] -> [b t ... o]."""
             return jnp.stack([neighbours(x[..., i], tokens.grid_shape, o) for i, o in enumerate(offsets)], -1)
 
         masks = []

@@ -1,6 +1,6 @@
-"""The score terms of attention, each a slot of `PositionalSelfAttention`.
+"""The score terms of attention, for `terms` of `PositionalSelfAttention`.
 
-A term gives what it stands for as `Scores`, arguments of `relative_attention`, and says what it `needs` projected:
+A term returns `Scores`, which are arguments of `relative_attention`. Its `needs` are the projections that it uses.
 
   Content          q_t . k_s
   RotaryContent    (R_t q_t) . (R_s k_s)
@@ -11,9 +11,9 @@ A term gives what it stands for as `Scores`, arguments of `relative_attention`, 
   RelativeBias     beta_{s-t}
   KeyPositional    k_s . F_{t-s}
 
-Content, Positional, ContentBias and PositionalBias are formula 1 of Alfons 2022 (after Transformer-XL). RelativeBias,
-and Positional with a `KernelEncoding`, are the fixed and the dynamic convolution of Chang 2021; both together, with
-Content, composite attention. RelativeContent and KeyPositional have a score of their own for every pair.
+Content, Positional, ContentBias and PositionalBias are formula 1 of Alfons 2022 (after Transformer-XL). RelativeBias
+and Positional with a `KernelEncoding` are the fixed and the dynamic convolution of Chang 2021; both together with
+Content are composite attention. RelativeContent and KeyPositional compute a score for every pair.
 """
 
 import dataclasses
@@ -54,13 +54,14 @@ class Content(nn.Module):
 
 
 class RotaryContent(nn.Module):
-    """(R_t q_t) . (R_s k_s), queries and keys turned by their places (RoPE, Su 2021): see `ops.encodings.rotate`.
+    """(R_t q_t) . (R_s k_s), where R rotates them by their positions (RoPE, Su 2021): see `ops.encodings.rotate`.
 
-    Instead of `Content`, and alone with biases of offsets: a turned query means nothing to an encoding E. On a
-    grid each dimension turns its share of the features. Class tokens, which have no place, are left as they are.
+    It replaces `Content`. `Positional` and `ContentBias` cannot be added, because they would use rotated queries or
+    keys; biases of offsets can. On a grid each dimension rotates its share of the features. Class tokens have no
+    position and are not rotated.
 
     Attributes:
-      base: of the frequencies.
+      base: the base of the frequencies.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -84,7 +85,7 @@ class RotaryContent(nn.Module):
 
 
 class Positional(Composite):
-    """q_t . E_{s-t}, E given by the encoding; with it what E is made of, where the encoding tells.
+    """q_t . E_{s-t}, where the encoding gives E. If the encoding gives factors of E, the term passes them on.
 
     Attributes:
       encoding: a module that returns E [*R, h, d], such as `SirenEncoding()`.
@@ -118,8 +119,8 @@ class ContentBias(nn.Module):
     """u . k_s with a trained u [h d]. Needs `Content`.
 
     Attributes:
-      bias_init: of u; the paper's Xavier-uniform over (h, d).
-      param_dtype: of u.
+      bias_init: the initialiser of u; default: the paper's Xavier-uniform over (h, d).
+      param_dtype: the dtype of u.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -146,8 +147,8 @@ class PositionalBias(nn.Module):
     """v . E_{s-t} with a trained v [h d] and the E of `Positional`, which it needs.
 
     Attributes:
-      bias_init: of v; the paper's Xavier-uniform over (h, d).
-      param_dtype: of v.
+      bias_init: the initialiser of v; default: the paper's Xavier-uniform over (h, d).
+      param_dtype: the dtype of v.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -172,15 +173,15 @@ class PositionalBias(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """beta_{s-t}, a trained number an offset and head, not scaled: a fixed convolution (Chang 2021, equation 4).
+    """beta_{s-t}, one trained number per offset and head, not scaled: a fixed convolution (Chang 2021, equation 4).
 
-    `BucketedBias` has T5's, where far offsets share one.
+    In T5's bias far offsets share one number: see `BucketedBias`.
 
     Attributes:
-      kernel_shape: K, the odd number of offsets a dimension that have a number of their own.
-      outside: what offsets beyond the kernel have: the number of its edge, "clip", or 0, "drop".
-      bias_init: of beta [*K h].
-      param_dtype: of beta.
+      kernel_shape: K, an odd number per dimension: the offsets with a number of their own.
+      outside: what offsets beyond the kernel get: the number of its edge, "clip", or 0, "drop".
+      bias_init: the initialiser of beta [*K h].
+      param_dtype: the dtype of beta.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -209,7 +210,7 @@ class RelativeBias(nn.Module):
 
 
 class KeyPositional(Composite):
-    """k_s . F_{t-s}, F given by the encoding: keys score the way to the query (Chang 2021, key-based convolution).
+    """k_s . F_{t-s}, where the encoding gives F: keys score the offset to the query (Chang 2021, key-based).
 
     Attributes:
       encoding: a module that returns F [*R, h, d], such as `KernelEncoding((17,))`.

@@ -1,4 +1,4 @@
-"""What the parts of an attention layer are told of its tokens."""
+"""The description of a layer's tokens that its parts receive."""
 
 import dataclasses
 
@@ -25,22 +25,22 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.scores import check_bool
 from posattn_jax.ops.span import half_span
 
-# What a step of decoding does not take.
+# Fields that a decoding step does not support.
 STEPLESS = ("key_mask", "mask", "bias", "segment_ids", "dilation")
 
-# The half-span in positions: none without a span; sizes where it is bounded by a static number; or [p] at run time.
+# The half-span in positions: None without a span; sizes if it has a static bound; or [p] at run time.
 Reach = Shape | Int[Array, "p"] | None
 
 
 def flattened(
     inputs: GridFeatures, grid_shape: Shape | None, key_mask: GridMask | None, num_class_tokens: int = 0
 ) -> tuple[Features, Shape, KeyMask | None]:
-    """[b t c], the grid S, and [b t], of inputs [b t c] or [b *S c] and their mask.
+    """Flattens inputs [b t c] or [b *S c] and their mask to [b t c] and [b t], and returns them with the grid S.
 
-    S is as given; or what the inputs say, where t is a line.
+    Without `grid_shape`, S is taken from the shape of the inputs: several axes are a grid, one axis is a sequence.
 
     Raises:
-      ValueError: inputs of another grid than the one that is given, or with a place for class tokens.
+      ValueError: inputs with the axes of another grid than `grid_shape`, or with the axes of a grid and class tokens.
     """
     own = inputs.shape[1:-1]
     if len(own) > 1 and (num_class_tokens or tuple(grid_shape or own) != own):
@@ -57,22 +57,23 @@ class Tokens:
     """The tokens of a layer: class tokens, if there are any, then the positions of a grid in row-major order.
 
     Attributes:
-      inputs: x [b t c], of the queries.
-      grid_shape: S, of the keys.
+      inputs: x [b t c], the inputs of the queries.
+      grid_shape: S, the grid of the keys.
       num_heads: h.
       head_dim: d; 0: the width of the inputs divided by h.
-      reference_shape: the grid that distances are measured in; None: S.
-      table_shape: the grid whose offsets E and beta are to have; None: S. Less than S where the grid is cut.
+      reference_shape: the grid that distances are measured in; empty: S.
+      table_shape: the grid whose offsets E and beta have; empty: S. It is smaller than S if the grid is split over
+        devices or the cache is shorter than S.
       span_bound: half-spans that no span exceeds.
-      reach: how far any query sees; beyond it E may have any value.
+      reach: the half-span of the query that sees furthest. E may have any value beyond it. None: no limit.
       key_mask: [b t], True = keep.
       mask, bias, segment_ids, is_causal, dilation: as in `relative_attention`.
-      num_kv_heads: the heads of keys and values, which divide h; 0: h.
-      num_class_tokens: how many tokens stand before the grid.
-      positions: [b n p], of points that lie on no grid; S is then (n,), and means nothing but their number.
-      step: of a step of decoding: the place of its one token, in row-major order.
-      memory: [b s c], of the keys where they are other tokens than the queries; None: x.
-      query_grid_shape: the grid of the queries, where it is another of the same extent; None: S.
+      num_kv_heads: the number of heads of keys and values, which divides h; 0: h.
+      num_class_tokens: how many tokens precede the grid.
+      positions: [b n p], the positions of points that lie on no grid. S is then (n,), which only counts them.
+      step: the position of the single token of a decoding step, in row-major order; None: no decoding.
+      memory: [b s m], the inputs of the keys if they are other tokens than the queries; None: x.
+      query_grid_shape: the grid of the queries, if it is another one of the same extent; None: S.
 
     Example:
       >>> import jax.numpy as jnp
@@ -125,11 +126,11 @@ class Tokens:
 
     @property
     def keyed(self) -> KeyFeatures:
-        """What keys and values are made of, [b s c]."""
+        """The inputs of keys and values, [b s m]."""
         return self.inputs if self.memory is None else self.memory
 
     def check_whole(self, part: object) -> None:
-        """ValueError for a part that knows all places of a grid, where there are points, or a step of decoding."""
+        """ValueError for points, a decoding step or keys of another sequence, which this part does not support."""
         name = type(part).__name__
         if self.positions is not None:
             raise ValueError(f"{name} knows places on a grid: points have none")
@@ -139,13 +140,13 @@ class Tokens:
             raise ValueError(f"{name} is of one sequence: keys are not those of the queries here")
 
     def check_one_grid(self, part: object) -> None:
-        """ValueError for a part that knows whole offsets alone, where queries and keys are on two grids."""
+        """ValueError if queries and keys are on two grids, for a part that has integer offsets only."""
         if self.query_grid_shape is not None:
             grids = f"queries on {self.query_grid_shape} and keys on {self.grid_shape}"
             raise ValueError(f"{type(part).__name__} has whole offsets alone, not those of {grids}")
 
     def check_step(self, **more: bool) -> None:
-        """ValueError for a step of decoding with what it does not take, or with `more` that is asked for."""
+        """ValueError for a decoding step with anything it does not support, among the fields or `more`."""
         asked = {
             "is_causal=False": not self.is_causal,
             **{name: getattr(self, name) is not None for name in STEPLESS},
@@ -158,7 +159,7 @@ class Tokens:
             raise ValueError(f"cache: expected one place of causal attention, without {obstacle}")
 
     def seen_within(self, span: Extent | None, is_cut: bool) -> "Tokens":
-        """The same tokens where queries see no further than a span; of a cut grid, with tables within its bound."""
+        """The same tokens with the reach of this span; for a split grid, with a `table_shape` within its bound."""
         if is_cut:
             near = (min(b + 1, s) for b, s in zip(self.span_bound or self.grid_shape, self.grid_shape, strict=True))
             return dataclasses.replace(self, table_shape=tuple(near))

@@ -1,4 +1,4 @@
-"""Translution: values through a matrix for every displacement, as a `values` slot of attention (Fan 2025)."""
+"""Translution: values with one matrix per displacement, for the `values` slot of attention (Fan 2025)."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from posattn_jax.ops.translution import basis_translution, low_rank_translution,
 
 
 class PairValues(OverDisplacements):
-    """Values that differ from pair to pair: they are made of the inputs, and average themselves."""
+    """Values V_ts that differ from pair to pair. A subclass computes them from the inputs and averages them."""
 
     needs: ClassVar[tuple[Part, ...]] = ()
 
@@ -33,7 +33,7 @@ class PairValues(OverDisplacements):
         return self.average(weights.astype(tokens.inputs.dtype), tokens)
 
     def average(self, weights: Weights, tokens: Tokens) -> Query:
-        """The same, from alpha."""
+        """sum_s alpha_ts V_ts, [b t h d], from the weights alpha."""
         raise NotImplementedError
 
 
@@ -42,9 +42,10 @@ class Translution(PairValues):
 
     Attributes:
       half_span: see `OverDisplacements`.
-      share_heads: whether all heads have the same matrices [c d]; otherwise each has its own, that is one [c, h d].
-      kernel_init: of the table [*R c h d] and of the three matrices of class tokens.
-      param_dtype: of both.
+      share_heads: whether all heads share matrices [c d]; otherwise each head has its own, which are one matrix
+        [c, h d].
+      kernel_init: the initialiser of the table [*R c h d] and of the three matrices for class tokens.
+      param_dtype: the dtype of both.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -75,18 +76,20 @@ class Translution(PairValues):
 
 
 class LowRankTranslution(PairValues):
-    """A shared matrix, and a relative part of a low rank: less than d, or it has more parameters than `Translution`.
+    """A shared matrix plus a relative part of low rank.
 
       outputs_t = sum_s alpha_ts x_s W + (sum_s alpha_ts x_s D U_{s-t}) V
 
+    Without D, the rank should be less than d: otherwise it has more parameters than `Translution`.
+
     Attributes:
-      half_span: see `OverDisplacements`. The shared part has it too.
-      rank: k, of V [h k d].
-      down_dim: j, of D [c j]; None: no D, and j = c.
+      half_span: see `OverDisplacements`. It holds for the shared part, too.
+      rank: k, where V is [h k d].
+      down_dim: j, where D is [c j]; None: no D, and j = c.
       mix_heads: whether V [h k, h d] maps the sums of all heads at once, and outputs are the mean of the two parts
         instead of their sum: the authors' code (LoR-Translution), with down_dim = h k.
-      kernel_init: of the table U [*R j h k] and of the three matrices of class tokens.
-      param_dtype: of the parameters.
+      kernel_init: the initialiser of the table U [*R j h k] and of the three matrices for class tokens.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -136,17 +139,17 @@ class LowRankTranslution(PairValues):
 
 
 class GeneralTranslution(PairValues):
-    """outputs_t = sum_s alpha_ts x_s W(p_s - p_t), W(x) = sum_k h_k(x) W_k, h a SIREN of the displacement.
+    """outputs_t = sum_s alpha_ts x_s W(p_s - p_t), W(x) = sum_k h_k(x) W_k, where h is a SIREN of the displacement.
 
-    For positions anywhere, and for any grid: the number of parameters does not depend on it (Fan 2025, equation 6, with
-    f linear in x). A grid's positions are i / (S - 1), points' whatever they are given as.
+    It works for any positions and any grid: the number of parameters does not depend on them (Fan 2025, equation 6,
+    with f linear in x). Positions on a grid are i / (S - 1); points keep the positions that are given.
 
     Attributes:
       half_span: see `OverDisplacements`; not for points.
-      num_bases: K, of the matrices W_k.
-      basis: the network h, K features wide; None: `Siren(K, hidden_features=32)`.
-      kernel_init: of the W_k [K c h d]; None: U(+-1 / sqrt(K c)).
-      param_dtype: of the W_k.
+      num_bases: K, the number of matrices W_k.
+      basis: the network h, with K outputs; None: `Siren(K, hidden_features=32)`.
+      kernel_init: the initialiser of the W_k [K c h d]; None: U(+-1 / sqrt(K c)).
+      param_dtype: the dtype of the W_k.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -164,7 +167,7 @@ class GeneralTranslution(PairValues):
     param_dtype: DTypeLike = jnp.float32
 
     def limit(self, tokens: Tokens) -> Sizes | None:
-        """As `OverDisplacements.limit`, where a half-span is given."""
+        """As `OverDisplacements.limit` if there is a half-span, otherwise None."""
         return None if self.half_span is None else super().limit(tokens)
 
     @nn.compact

@@ -1,4 +1,4 @@
-"""What is averaged, and what is added to it: the `values` slot of attention."""
+"""Parts for the `values` slot of attention: the average of values plus a convolution or relative vectors."""
 
 import math
 from typing import Any, ClassVar
@@ -22,13 +22,13 @@ from posattn_jax.ops.scores import product_sum
 
 
 class DepthwiseConvolution(nn.Module):
-    """Each feature of a grid convolved by itself, with a bias; masked tokens are 0, and class tokens are left out.
+    """A convolution of each feature of a grid by itself, with a bias. Masked tokens count as 0, and class tokens get 0.
 
     Attributes:
       kernel_shape: K, odd sizes.
-      kernel_init: of the kernels [*K 1 c] and of the biases [c]; None: U(+-1 / sqrt(prod(K))).
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      kernel_init: the initialiser of the kernels [*K 1 c] and of the biases [c]; None: U(+-1 / sqrt(prod(K))).
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -73,7 +73,7 @@ class DepthwiseConvolution(nn.Module):
 
 
 def _depthwise(inputs: Array, kernel: Float[Array, "*k 1 c"], *_: Any, **__: Any) -> Array:
-    """What `nn.Conv` is to use: its further arguments are, of the convolution above, those of the op."""
+    """The function that `nn.Conv` calls. Its other arguments are ignored: `depthwise_convolution` implies them."""
     return depthwise_convolution(inputs, jnp.squeeze(kernel, -2))
 
 
@@ -81,7 +81,7 @@ class PlusDepthwise(Composite):
     """outputs_t = sum_s alpha_ts v_s + (v * kernel)_t: a depthwise convolution after the softmax (Chang 2021, eq. 7).
 
     Attributes:
-      convolution: of the values of all heads, `DepthwiseConvolution(kernel_shape)`.
+      convolution: the convolution of the values of all heads, `DepthwiseConvolution(kernel_shape)`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -97,7 +97,7 @@ class PlusDepthwise(Composite):
     convolution: DepthwiseConvolution
 
     def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
-        """The outputs [b t h d]; the kernel [*K c] is among the attention's intermediates."""
+        """The outputs [b t h d]. The kernel [*K c] becomes an intermediate."""
         convolved = self.convolution(value.reshape(*value.shape[:2], -1), tokens).reshape(value.shape)
         kernel = nn.unbox(self.convolution.variables)["params"]["convolution"]["kernel"]
         attention.intermediates["depthwise_kernel"] = jnp.squeeze(kernel, -2)
@@ -105,7 +105,7 @@ class PlusDepthwise(Composite):
 
 
 class PlusRelative(Composite):
-    """outputs_t = sum_s alpha_ts (v_s + A_{s-t}): values that know how far away they are (Shaw 2018, equation 3).
+    """outputs_t = sum_s alpha_ts (v_s + A_{s-t}): values plus a vector for their offset (Shaw 2018, equation 3).
 
     Pairs with a class token have no offset, and no A.
 

@@ -1,4 +1,4 @@
-"""The attention layer, its terms, encodings and spans as Flax NNX modules over the same functions as Linen's.
+"""The attention layer, its terms, encodings and spans as Flax NNX modules. They call the same functions as Linen's.
 
 Parameters have the names and shapes of the Linen modules of the same class: `nnx.update(layer, params)` copies them.
 """

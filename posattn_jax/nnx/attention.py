@@ -24,35 +24,36 @@ from posattn_jax.ops.initial import XAVIER
 class PositionalSelfAttention(nnx.Module):
     """Multi-head self-attention on an n-D grid (Alfons 2022, Figure 4 and Algorithm 1), in replaceable parts.
 
-      y = o(attend(projections(x))), attend as `relative_attention`
+      y = o(attend(projections(x))), where attend is `relative_attention`
 
     The Linen layer of the same name has more: other values (Translution, depthwise convolutions), gates, extra heads,
-    points, decoding with a cache, and grids that are cut over devices. `nnx.bridge.ToNNX` makes NNX modules of those.
+    points, decoding with a cache, and grids that are split over devices. `nnx.bridge.ToNNX` turns those into NNX
+    modules.
 
     Args:
       in_features: c, the width of the inputs and outputs.
       num_heads: h.
       head_dim: d; None: c / h.
-      num_kv_heads: k, heads of keys and values, each for h / k heads of queries, in order (Ainslie 2023); None: h.
-      terms: the summed score terms, kept as `terms_0`, `terms_1`, ...
-      span: the learned span, or a given window; None: everything is attended.
+      num_kv_heads: k, the heads of keys and values; each serves h / k query heads, in order (Ainslie 2023). None: h.
+      terms: the score terms, which are summed; kept as `terms_0`, `terms_1`, ...
+      span: the learned span, or a fixed window; None: every key is attended.
       projections: a module (tokens, parts) -> query, key, value; None: `LinearProjections`.
       normalize_qk: whether queries and keys go through a layer norm without biases, each over d, before the terms.
-      dilation: steps, one a dimension: only keys that are whole steps away are attended.
-      use_output: whether there is an output projection o; without it h d must be c.
-      dropout_rate: of the attention weights.
-      deterministic: whether dropout is off, unless a call says it; `eval()` and `train()` of NNX set it.
-      scale: of the terms; None: 1 / sqrt(d).
+      dilation: steps, one per dimension: only keys at whole multiples of them are attended.
+      use_output: whether there is an output projection o; without it h d must equal c.
+      dropout_rate: the dropout rate of the attention weights.
+      deterministic: whether dropout is off by default; a call can override it. NNX's `eval()` and `train()` set it.
+      scale: the scale of the terms; None: 1 / sqrt(d).
       implementation: the layout of `relative_attention`, or "factorised".
-      kernel_init: of the output projection, as a matrix [h d, c].
-      bias_init: of the output projection.
-      use_bias, precision, dot_general, dtype, param_dtype: of the output projection, and of the others unless
-        `projections` are given; as those of `flax.nnx.LinearGeneral`. A dtype of None follows the inputs. Each other
-        part has a param_dtype of its own.
-      rngs: "params"; with dropout also "dropout", of which the layer keeps a stream.
+      kernel_init: the initialiser of the output projection, as a matrix [h d, c].
+      bias_init: the initialiser of the output projection's bias.
+      use_bias, precision, dot_general, dtype, param_dtype: of the output projection, and of the default `projections`;
+        as in `flax.nnx.LinearGeneral`. With a dtype of None the inputs decide it. Each other part has its own
+        param_dtype.
+      rngs: the rngs: "params", and with dropout also "dropout", of which the layer keeps a fork.
 
     Raises:
-      ValueError: numbers of heads that do not divide, parts that are none, or no rng for dropout.
+      ValueError: numbers of heads that do not divide the width or each other, invalid parts, or no rng for dropout.
 
     Example:
       >>> import jax.numpy as jnp
@@ -149,28 +150,28 @@ class PositionalSelfAttention(nnx.Module):
         """Attends over the grid.
 
         Args:
-          inputs: [b t c], class tokens, if there are any, and the positions of the grid in row-major order; or without
-            class tokens [b *S c].
-          grid_shape: S, one to three sizes; None: that of the inputs, of [b t c] a line.
+          inputs: [b t c]: class tokens, if there are any, then the positions of the grid in row-major order. Without
+            class tokens also [b *S c].
+          grid_shape: S, one to three sizes; None: taken from the inputs; [b t c] is one sequence.
           key_mask: [b t] or [b *S], True = keep.
-          mask, bias: of every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled.
+          mask, bias: for every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled.
           segment_ids: [b t] or [b *S]: tokens attend to those of their own segment.
-          is_causal: query t attends to keys s <= t in row-major order; or one bool a dimension.
-          reference_shape: the grid that distances are measured in, where it is not `grid_shape`.
+          is_causal: query t attends to keys s <= t in row-major order; or one bool per dimension.
+          reference_shape: the grid that distances are measured in, if it is not `grid_shape`.
           span_bound: half-spans that the span does not exceed, for layouts of a static size.
-          num_class_tokens: how many tokens stand before the grid.
-          deterministic: whether dropout is off; None: as the layer has it.
-          rngs: with "dropout", instead of the layer's own.
+          num_class_tokens: how many tokens precede the grid.
+          deterministic: whether dropout is off; None: as set in the layer.
+          rngs: has "dropout", which replaces the layer's own.
           return_intermediates: whether to return the intermediates too.
-          return_weights: whether to return them with the attention weights among them.
+          return_weights: whether to return the intermediates with the attention weights among them.
 
         Returns:
-          The outputs, in the shape of the inputs; where asked for, also a dict: "relative_encoding" [*R, h, d],
+          The outputs, in the shape of the inputs. If asked for, also a dict: "relative_encoding" [*R, h, d],
           "relative_bias" [*R, h], "sigma", "weights" [b h t s].
 
         Raises:
-          ValueError: inputs, a grid or a mask of another shape, parts made for other heads or dimensions, or a layout
-            that cannot do what is asked.
+          ValueError: inputs, a grid or a mask of another shape, parts for other heads or dimensions, or a layout
+            that does not support what is asked for.
         """
         shape = inputs.shape
         if shape[-1] != self.in_features:
@@ -220,12 +221,12 @@ class PositionalSelfAttention(nnx.Module):
         return tuple(getattr(self, f"terms_{i}") for i in range(self.num_terms))
 
     def _needed(self) -> tuple[Part, ...]:
-        """What the terms and the values need of the projections."""
+        """The projections that the terms and the values need."""
         needed = {part for term in self.terms for part in term.needs} | {"value"}
         return tuple(part for part in PARTS if part in needed)
 
     def _dropout_rng(self, deterministic: bool | None, rngs: nnx.Rngs | None) -> Array | None:
-        """None where nothing is dropped."""
+        """The key of dropout; None: no dropout."""
         if not self.dropout_rate or (self.deterministic if deterministic is None else deterministic):
             return None
         stream = self.rngs if rngs is None else _stream(rngs)
@@ -234,7 +235,7 @@ class PositionalSelfAttention(nnx.Module):
 
 
 def _stream(rngs: nnx.Rngs) -> nnx.RngStream:
-    """That of dropout; ValueError where there is none."""
+    """The stream of dropout; ValueError if there is none."""
     try:
         return rngs["dropout"]
     except (AttributeError, KeyError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Encodings of relative positions by fixed sinusoids or learned tables. The SIREN has a file of its own."""
+"""Encodings of relative positions by fixed sinusoids or learned tables. The SIREN is in `nnx/siren.py`."""
 
 import math
 
@@ -19,15 +19,15 @@ from posattn_jax.ops.reach import within_reach
 
 
 class SinusoidalEncoding(nnx.Module):
-    """E = S W + b with S the fixed sinusoids of every offset (Alfons 2022, Algorithm 3).
+    """E = S W + b, where S are fixed sinusoids of every offset (Alfons 2022, Algorithm 3).
 
     Args:
       num_heads: h of the layer.
       head_dim: d of the layer.
-      combine: how the features of several dimensions meet, "concat" or "sum".
+      combine: how the features of several dimensions are combined, "concat" or "sum".
       use_bias: whether there is b.
-      param_dtype: of W and b.
-      rngs: "params" of them.
+      param_dtype: the dtype of W and b.
+      rngs: the rngs, of which "params" is used.
 
     Example:
       >>> import jax.numpy as jnp
@@ -56,7 +56,7 @@ class SinusoidalEncoding(nnx.Module):
         self.linear = nnx.Linear(width, width, **fields, rngs=rngs)
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d], 0 where no query reaches."""
+        """E [*R, h, d], perhaps 0 at offsets that no query reaches."""
         check_fits(self, tokens, num_heads=self.num_heads, head_dim=self.head_dim)
         width = self.num_heads * self.head_dim
         sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, tokens.reference_shape)
@@ -69,15 +69,15 @@ class SinusoidalEncoding(nnx.Module):
 
 
 class LearnedEncoding(nnx.Module):
-    """E is a table of trained vectors, one an offset and head.
+    """E is a table of trained vectors, one per offset and head.
 
     Args:
-      grid_shape: S, the largest grid that the table reaches over.
+      grid_shape: S, the largest grid that the table covers.
       num_heads: h of the layer.
       head_dim: d of the layer.
-      embedding_init: of the table [*R h d], R = 2 S - 1.
-      param_dtype: of the table.
-      rngs: "params" of it.
+      embedding_init: the initialiser of the table [*R h d], R = 2 S - 1.
+      param_dtype: the dtype of the table.
+      rngs: the rngs, of which "params" is used.
 
     Example:
       >>> import jax.numpy as jnp
@@ -105,29 +105,29 @@ class LearnedEncoding(nnx.Module):
         self.table = nnx.Param(embedding_init(rngs.params(), shape, param_dtype))
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d]; ValueError for a grid larger than the one the table was made for."""
+        """E [*R, h, d]; ValueError for a grid larger than the one the table was created for."""
         num_dims = len(self.grid_shape)
         check_fits(self, tokens, num_dims=num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
         return within_table(self.table[...], tokens.table_shape, self.grid_shape)
 
 
 class AxialEncoding(nnx.Module):
-    """E of an offset is made of a trained vector for its part along each dimension.
+    """E of an offset combines trained vectors, one for its coordinate in each dimension.
 
       E_o = [T_1[o_1]; ...; T_p[o_p]]    combine = "concat" (Ramachandran 2019, equation 3)
       E_o = T_1[o_1] + ... + T_p[o_p]    combine = "sum"
 
     Args:
-      grid_shape: S, the largest grid that the tables reach over.
+      grid_shape: S, the largest grid that the tables cover.
       num_heads: h of the layer.
       head_dim: d of the layer.
-      embedding_init: of the tables T_i [R_i h d/p], of sums [R_i h d].
-      param_dtype: of the tables.
+      embedding_init: the initialiser of the tables T_i, which are [R_i h d/p], or [R_i h d] for "sum".
+      param_dtype: the dtype of the tables.
       combine: see above.
-      rngs: "params" of them.
+      rngs: the rngs, of which "params" is used.
 
     Raises:
-      ValueError: a d that the dimensions cannot share, or another `combine`.
+      ValueError: a d that the number of dimensions does not divide, or another `combine`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -158,7 +158,7 @@ class AxialEncoding(nnx.Module):
             setattr(self, f"dimension_{axis}", LearnedEncoding((size,), num_heads, each, **fields, rngs=rngs))
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d]; ValueError for a grid larger than the one the tables were made for."""
+        """E [*R, h, d]; ValueError for a grid larger than the one the tables were created for."""
         shape, p = tokens.table_shape, len(self.grid_shape)
         check_fits(self, tokens, num_dims=p, num_heads=self.num_heads, head_dim=self.head_dim)
         tables = [getattr(self, f"dimension_{axis}").table[...] for axis in range(1, p + 1)]
@@ -167,17 +167,17 @@ class AxialEncoding(nnx.Module):
 
 
 class KernelEncoding(nnx.Module):
-    """E is a table of trained vectors for the offsets of a kernel, whatever the grid (Shaw 2018; Chang 2021, eq. 5).
+    """E is a table of trained vectors for the offsets of a kernel, for every grid (Shaw 2018; Chang 2021, eq. 5).
 
     Args:
-      kernel_shape: K, an odd number of offsets a dimension.
+      kernel_shape: K, an odd number of offsets per dimension.
       num_heads: h of the layer.
       head_dim: d of the layer.
-      outside: what offsets beyond the kernel have: the vector of its edge, "clip", or 0, "drop".
+      outside: what offsets beyond the kernel get: the vector of its edge, "clip", or 0, "drop".
       share_heads: whether all heads have the same vectors.
-      embedding_init: of the table [*K h|1 d]; None: U(+-1 / sqrt(prod(K))).
-      param_dtype: of the table.
-      rngs: "params" of it.
+      embedding_init: the initialiser of the table [*K h|1 d]; None: U(+-1 / sqrt(prod(K))).
+      param_dtype: the dtype of the table.
+      rngs: the rngs, of which "params" is used.
 
     Raises:
       ValueError: sizes that are not odd.
@@ -211,7 +211,7 @@ class KernelEncoding(nnx.Module):
         self.table = nnx.Param(init(rngs.params(), shape, param_dtype))
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d]; ValueError where the kernel does not fit the number of dimensions."""
+        """E [*R, h, d]; ValueError if the kernel does not fit the number of dimensions."""
         check_kernel(self.kernel_shape, tokens.table_shape)
         check_fits(self, tokens, num_heads=self.num_heads, head_dim=self.head_dim)
         return of_kernel(self.table[...], tokens.table_shape, self.outside, self.num_heads)

@@ -18,22 +18,22 @@ from posattn_jax.ops.projections import fused_projection
 class LinearProjections(nnx.Module):
     """One fused linear map c -> (3, h, d), Xavier-uniform over its whole fan c + 3 h d.
 
-    With fewer heads of keys and values than of queries, the query has a map of its own.
+    With fewer heads of keys and values than of queries, the query has its own map.
 
     Args:
       in_features: c, the width of the inputs.
       num_heads: h of the layer.
       head_dim: d of the layer.
-      num_kv_heads: k, heads of keys and values; None: h.
-      parts: those of "query", "key" and "value" that there are; of the others None is given.
-      use_bias: whether they have biases.
-      kernel_init: of the fused kernel [c, 3, h, d].
-      bias_init: of the fused bias [3, h, d].
-      precision: of the product, as `jax.lax.Precision`; None: JAX's default.
-      dot_general: what makes the product, such as a quantised one; None: `jax.lax.dot_general`.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
-      rngs: "params" of them.
+      num_kv_heads: k, the heads of keys and values; None: h.
+      parts: which of "query", "key" and "value" are computed; the others are None.
+      use_bias: whether there are biases.
+      kernel_init: the initialiser of the fused kernel [c, 3, h, d].
+      bias_init: the initialiser of the fused bias [3, h, d].
+      precision: the precision of the product, as in `jax.lax.Precision`; None: JAX's default.
+      dot_general: the function that computes the product, such as a quantised one; None: `jax.lax.dot_general`.
+      dtype: the dtype of the computation; None follows the inputs.
+      param_dtype: the dtype of the parameters.
+      rngs: the rngs, of which "params" is used.
 
     Example:
       >>> import jax
@@ -83,7 +83,7 @@ class LinearProjections(nnx.Module):
     def __call__(
         self, tokens: Tokens, parts: tuple[Part, ...] = PARTS
     ) -> tuple[Query | None, SharedKey | None, SharedKey | None]:
-        """Query, key and value; None for those that it has not, or that are not among `parts`."""
+        """Query, key and value; None for those that the module does not have, or that are not in `parts`."""
         projected = {}
         for prefix, some in self.fused:
             kernel = getattr(self, f"{prefix}kernel")[...]

@@ -1,4 +1,4 @@
-"""Sinusoidal representation networks, and relative positions encoded by one."""
+"""Sinusoidal representation networks, and an encoding of relative positions by one."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,19 +15,19 @@ from posattn_jax.ops.siren import Layer, SineBias, bias_initializer, kernel_init
 class Siren(nnx.Module):
     """h_1 = sin(w_initial (x W_1 + b_1)), h_l = sin(w (h_{l-1} W_l + b_l)), y = h_{L-1} W_L + b_L (Sitzmann 2020).
 
-    Initialisation and fields are those of the Linen module, `posattn_jax.Siren`.
+    The initialisation and the fields are those of the Linen module, `posattn_jax.Siren`.
 
     Args:
       in_features: p, the width of x.
       features: the width of y.
       hidden_features: the width of every h; None: as `features`.
       num_layers: L, at least 2.
-      omega: w.
-      omega_initial: w_initial.
+      omega: w, the frequency of the hidden layers.
+      omega_initial: w_initial, the frequency of the first layer.
       bias_init: "zeros", or "ckconv".
       learn_omega: whether w and w_initial are trained.
-      param_dtype: of the parameters.
-      rngs: "params" of them.
+      param_dtype: the dtype of the parameters.
+      rngs: the rngs, of which "params" is used.
 
     Raises:
       ValueError: fewer than two layers, a frequency of 0, or another `bias_init`.
@@ -79,16 +79,16 @@ class Siren(nnx.Module):
 
 
 class SirenEncoding(nnx.Module):
-    """E[s - t] = SIREN(x), x the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
+    """E[s - t] = SIREN(x), where x is the normalised n-D offset (Alfons 2022, Algorithms 4 and 5).
 
     Args:
       num_dims: p, the dimensions of the grid.
       num_heads: h of the layer.
       head_dim: d of the layer.
-      hidden_features, num_layers, omega, omega_initial, bias_init, learn_omega, param_dtype, rngs: as `Siren`.
+      hidden_features, num_layers, omega, omega_initial, bias_init, learn_omega, param_dtype, rngs: as in `Siren`.
 
     Raises:
-      ValueError: as `Siren`.
+      ValueError: as in `Siren`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -130,7 +130,7 @@ class SirenEncoding(nnx.Module):
         )
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
-        """E [*R, h, d], 0 where no query reaches; distances are in the unit of the reference grid."""
+        """E [*R, h, d], perhaps 0 at offsets that no query reaches; distances are in units of the reference grid."""
         check_fits(self, tokens, num_dims=self.num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
         coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape)
         encoding = within_reach(self.siren, coordinates, tokens.table_shape, tokens.reach)

@@ -1,10 +1,10 @@
-"""What a part was made for against what the layer has: NNX modules have their parameters before they see tokens."""
+"""Checks a part's sizes against the layer's. NNX modules create their parameters before they see tokens."""
 
 from posattn_jax.nn.tokens import Tokens
 
 
 def check_fits(part: object, tokens: Tokens, *, num_dims: int = 0, num_heads: int = 0, head_dim: int = 0) -> None:
-    """ValueError where the tokens have another number than the part was made for; 0: of any."""
+    """ValueError if the tokens' sizes are not those that the part was created with; 0: any size."""
     own = {"num_dims": num_dims, "num_heads": num_heads, "head_dim": head_dim}
     found = {"num_dims": len(tokens.grid_shape), "num_heads": tokens.num_heads, "head_dim": tokens.head_dim}
     for name, number in own.items():

@@ -1,4 +1,4 @@
-"""The attention span: learned, or a window that is given."""
+"""The attention span: learned, or a fixed window."""
 
 from typing import ClassVar
 
@@ -16,22 +16,23 @@ from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_prec
 
 
 class GaussianSpan(nnx.Module):
-    """A trained Gaussian over offsets (Alfons 2022, section 3.6): its sigma for every positional dimension.
+    """A trained Gaussian over offsets (Alfons 2022, section 3.6), with a sigma for every positional dimension.
 
     Args:
       num_dims: p, the dimensions of the grid.
-      num_heads: h, for every head with a sigma of its own, `per_head`.
+      num_heads: h; needed with `per_head`.
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
       mode: "multiply" (the paper) or "log_add" (adds ln G).
-      covariance: "diagonal", the parameter `sigma`; "full", the parameter `cholesky`; or "precision", diagonal, whose
-        parameter is 1 / sigma^2: a span that is wide open, such as initial_sigma=1000, learns by it alone.
-      initial_sigma: the starting value, in units of the grid's S - 1; of a factor on the diagonal.
+      covariance: "diagonal", with the parameter `sigma`; "full", with the parameter `cholesky`; or "precision",
+        diagonal with the parameter `precision` = 1 / sigma^2. A span that is wide open, such as initial_sigma=1000,
+        learns only with "precision".
+      initial_sigma: the initial value, in units of the grid's S - 1. For "full" it is the diagonal of the factor.
       per_head: whether every head has a sigma of its own.
-      param_dtype: of the parameter, float32 at least.
+      param_dtype: the dtype of the parameter, at least float32.
       rngs: not needed, as nothing is drawn.
 
     Raises:
-      ValueError: an `initial_sigma` of 0, another covariance, or `per_head` without the number of heads.
+      ValueError: an `initial_sigma` of 0, an unknown covariance, or `per_head` without the number of heads.
 
     Example:
       >>> from flax import nnx
@@ -88,10 +89,10 @@ class GaussianSpan(nnx.Module):
 
 
 class WindowSpan(nnx.Module):
-    """Keys within a window around the query, and no others (Ramachandran 2019).
+    """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
     Args:
-      half_span: in positions a dimension, on each side, at least 1.
+      half_span: the window's reach in positions per dimension, on each side, at least 1.
 
     Example:
       >>> import jax.numpy as jnp
@@ -109,5 +110,5 @@ class WindowSpan(nnx.Module):
         self.half_span = tuple(half_span)
 
     def __call__(self, tokens: Tokens) -> Extent:
-        """As `GaussianSpan`; ValueError unless there is a half-span for every dimension."""
+        """As `GaussianSpan`; ValueError unless there is a half-span of at least 1 for every dimension."""
         return Extent(window_sigma(self.half_span, tokens.reference_shape), self.threshold, self.mode)

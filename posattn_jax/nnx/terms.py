@@ -1,4 +1,4 @@
-"""The score terms of attention; formulas are those of the Linen modules, see `posattn_jax/nn/terms.py`.
+"""The score terms of attention. Their formulas are those of the Linen modules in `posattn_jax/nn/terms.py`.
 
 Content         q_t . k_s
 RotaryContent   (R_t q_t) . (R_s k_s)
@@ -46,12 +46,13 @@ class Content(nnx.Module):
 
 
 class RotaryContent(nnx.Module):
-    """(R_t q_t) . (R_s k_s), queries and keys turned by their places (RoPE, Su 2021): see `ops.encodings.rotate`.
+    """(R_t q_t) . (R_s k_s), where R rotates them by their positions (RoPE, Su 2021): see `ops.encodings.rotate`.
 
-    Instead of `Content`, and alone with biases of offsets. Class tokens, which have no place, are left as they are.
+    It replaces `Content`. Of the other terms, only biases of offsets can be added to it. Class tokens have no position
+    and are not rotated.
 
     Args:
-      base: of the frequencies.
+      base: the base of the frequencies.
 
     Example:
       >>> import jax.numpy as jnp
@@ -73,7 +74,7 @@ class RotaryContent(nnx.Module):
 
 
 class Positional(nnx.Module):
-    """q_t . E_{s-t}, E given by the encoding.
+    """q_t . E_{s-t}, where the encoding gives E.
 
     Args:
       encoding: a module that returns E [*R, h, d], such as `SirenEncoding`.
@@ -107,9 +108,9 @@ class ContentBias(nnx.Module):
     Args:
       num_heads: h of the layer.
       head_dim: d of the layer.
-      bias_init: of u.
-      param_dtype: of u.
-      rngs: "params" of it.
+      bias_init: the initialiser of u.
+      param_dtype: the dtype of u.
+      rngs: the rngs, of which "params" is used.
 
     Example:
       >>> from flax import nnx
@@ -142,9 +143,9 @@ class PositionalBias(nnx.Module):
     Args:
       num_heads: h of the layer.
       head_dim: d of the layer.
-      bias_init: of v.
-      param_dtype: of v.
-      rngs: "params" of it.
+      bias_init: the initialiser of v.
+      param_dtype: the dtype of v.
+      rngs: the rngs, of which "params" is used.
 
     Example:
       >>> from flax import nnx
@@ -172,15 +173,15 @@ class PositionalBias(nnx.Module):
 
 
 class RelativeBias(nnx.Module):
-    """beta_{s-t}, a trained number an offset and head, not scaled: T5's bias (Chang 2021, eq. 4).
+    """beta_{s-t}, one trained number per offset and head, not scaled: a fixed convolution (Chang 2021, equation 4).
 
     Args:
-      kernel_shape: K, the odd number of offsets a dimension that have a number of their own.
+      kernel_shape: K, an odd number per dimension: the offsets with a number of their own.
       num_heads: h of the layer.
-      outside: what offsets beyond the kernel have: the number of its edge, "clip", or 0, "drop".
-      bias_init: of beta [*K h].
-      param_dtype: of beta.
-      rngs: "params" of it.
+      outside: what offsets beyond the kernel get: the number of its edge, "clip", or 0, "drop".
+      bias_init: the initialiser of beta [*K h].
+      param_dtype: the dtype of beta.
+      rngs: the rngs, of which "params" is used.
 
     Raises:
       ValueError: sizes that are not odd.
@@ -237,7 +238,7 @@ class LearnedDecay(nnx.Module):
     Args:
       num_heads: h of the layer.
       initial_decay: a_h of every head at the start.
-      param_dtype: of log_a [h].
+      param_dtype: the dtype of log_a [h].
       rngs: not needed, as nothing is drawn.
 
     Raises:
