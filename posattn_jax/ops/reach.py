@@ -1,4 +1,4 @@
-"""Evaluating an encoding only at the offsets that some query's span reaches."""
+"""Evaluates an encoding only at the offsets that some query's span reaches."""
 
 from collections.abc import Callable
 from typing import Any

@@ -28,7 +28,7 @@ def product_sum(subscripts: str, x: Array, y: Array) -> Array:
 
 
 def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
-    """Scaled scores under the span's Gaussian: multiplied by G, or with ln G added (Alfons 2022, Algorithm 8)."""
+    """Applies the span's Gaussian to scaled scores: multiplies by G, or adds ln G (Alfons 2022, Algorithm 8)."""
     return scores * jnp.exp(log_gaussian) if span_mode == "multiply" else scores + log_gaussian
 
 

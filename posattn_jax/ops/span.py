@@ -49,7 +49,7 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
 def of_precision(inverse_variance: Float[Array, "... p"]) -> Float[Array, "... p"]:
     """sigma = |a|^(-1/2), so that ln G = -1/2 sum_i |a_i| x_i^2.
 
-    The gradient with respect to a stays large for wide spans; the gradient with respect to sigma fades with sigma^-3.
+    The gradient with respect to a does not vanish for wide spans; the one with respect to sigma fades with sigma^-3.
     """
     return jax.lax.rsqrt(jnp.maximum(jnp.abs(inverse_variance), PRECISION_FLOOR))
 

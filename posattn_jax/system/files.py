@@ -22,7 +22,7 @@ def beside(path: pathlib.Path) -> pathlib.Path:
 
 
 def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Lets `write` fill a temporary file beside `path`, and renames it to `path` once it is on disk."""
+    """Lets `write` fill a temporary file next to `path`, and renames it to `path` once it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:

@@ -115,7 +115,7 @@ def relative_attention(
       value: [b s k d].
       grid_shape: S, one to three sizes whose product is t = s.
       query_grid_shape: T, the grid of the queries, if it differs from S. Both grids cover the same extent; t = prod(T).
-        Query t then stands at (t + 1/2) S / T - 1/2 among the keys, in each dimension, and E and beta are given at the
+        Query t is then at position (t + 1/2) S / T - 1/2 of S, in each dimension, and E and beta are given at the
         real-valued offsets of `ops.grid.relative_offsets`. Only "reference" and "auto" support it, and compute every
         pair.
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
@@ -137,8 +137,8 @@ def relative_attention(
         part of the pairs refuse them.
       bias: [b|1 h|1 t s], not scaled.
       segment_ids: [b t]: tokens attend only to tokens of their own segment. If segments are packed one after the other,
-        "native" skips the pairs of different segments. "fused" does not support segments. The other layouts compute all
-        pairs and mask.
+        "native" skips pairs of different segments. "fused" and "factorised" do not support segments. The other layouts
+        compute such pairs and mask them.
       query_seq_lengths: [b]; outputs from this position on are 0.
       key_value_seq_lengths: [b]; keys from this position on are not attended to.
       is_causal: True: query t attends to keys s <= t in row-major order. Or one bool per dimension: a query attends

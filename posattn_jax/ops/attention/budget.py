@@ -1,4 +1,4 @@
-"""How much is computed at once."""
+"""Limits of how much a layout computes at once."""
 
 from jax.extend.backend import get_default_device
 

@@ -143,9 +143,9 @@ def halo_attention(
       implementation: "auto", "tiled" or "dense".
       axis_name: the name of the mesh axis.
       **arguments: the others of `relative_attention`, except return_weights, dropout, mask, bias, segment_ids, sequence
-        lengths, query_grid_shape and dilation. `span_bound` is S - 1 by default, and never more. relative_encoding and
-        relative_bias hold the offsets within the bound, [*(2 bound + 1), ...]. They may hold more, such as all offsets
-        [*R, ...]; those beyond the bound are not used.
+        lengths, query_grid_shape and dilation. `span_bound` is S - 1 by default; a larger bound is cut to S - 1.
+        relative_encoding and relative_bias hold the offsets within the bound, [*(2 bound + 1), ...]. They may hold
+        more, such as all offsets [*R, ...]; those beyond the bound are not used.
 
     Returns:
       The outputs [b t h d], cut by rows.

@@ -1,7 +1,8 @@
 """Cuts a grid into rows of queries along its first dimension, and finds the offsets that each row meets.
 
-The keys of a row are all N positions. If the offsets that a row meets are in order, each query meets N consecutive
-ones. Those of the next query start one line, prod(S[1:]) offsets, earlier.
+A query meets the offsets between it and its keys, which are all N positions; a row meets those of its queries. In the
+ordered list of the offsets that a row meets, each query meets N consecutive ones. Those of the next query start one
+line, prod(S[1:]) offsets, earlier.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Cuts a grid into tiles of queries, and finds the keys and offsets that each tile meets."""
+"""Cuts a grid into tiles of queries, and finds the keys, and their offsets, that each tile meets (is scored with)."""
 
 import dataclasses
 import math

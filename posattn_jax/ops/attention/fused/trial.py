@@ -96,7 +96,7 @@ def obstacle(problem: Problem) -> str | None:
     device = jax.devices()[0]
     if device.platform not in KERNELS:
         return f"the platform {device.platform}"
-    if is_shared_out() or jax.process_count() > 1:  # trials may differ between processes
+    if is_shared_out() or jax.process_count() > 1:  # trials that differ would give processes different programs
         return "several devices"
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE}=0"

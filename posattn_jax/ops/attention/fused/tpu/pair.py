@@ -95,7 +95,7 @@ class Pair:
         return masked, logits, factor, products
 
     def apart(self, place, tile, met):
-        """The offsets, in rows and in columns, from a tile's queries to the keys of another: [T, S] or less."""
+        """The offsets, in rows and in columns, from a tile's queries to the keys of another: [T, S] each."""
         width = self.strips.width
 
         def index(axis):
