@@ -240,7 +240,7 @@ def pair_share(half: Shape, grid_shape: Shape) -> float:
 
 
 def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:
-    """Static half-spans with room for `half` to grow: in each dimension the next of 1, 2, 3, 4, 6, 8, 12, 16, ...
+    """Static half-spans with room for `half` to grow: in each dimension the next larger of 1, 2, 3, 4, 6, 8, 12, ...
 
     `previous` is kept as long as it leaves one position of room and is at most one size too large, so that a span that
     fluctuates at a border does not change the bound back and forth. The bounds are integers on the host, because

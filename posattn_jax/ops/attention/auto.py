@@ -1,7 +1,7 @@
 """The choice of the layout for implementation="auto".
 
-"native" is used wherever it can be: see `benchmarks/results/cpu/rivals/`. "fused" is used if a trial on this device
-found it correct and the fastest: see `fused/trial.py`.
+"native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used if a
+trial on this device found it correct and the fastest: see `fused/trial.py`.
 """
 
 import math

@@ -77,7 +77,7 @@ class Cache(NamedTuple):
 
 
 def cache_length(grid_shape: Shape, half: Shape | None) -> int:
-    """The number of places in a cache: the query and, in row-major order, all back to the furthest in its half-spans.
+    """The number of places in a cache: in row-major order, from the furthest within the half-spans to the query.
 
     Without a span (None) it is the number of places of the grid.
 

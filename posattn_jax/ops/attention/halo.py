@@ -100,7 +100,8 @@ def exchange_bytes(
     """The bytes of keys and values that the busiest device sends forward; their gradients take as many backward.
 
     Returns:
-      {"hops", "halo", "all_gather"}: the number of neighbours on each side that send rows, and the bytes of either way.
+      {"hops", "halo", "all_gather"}: the number of neighbours on each side that send rows, the bytes with halos, and
+      the bytes with an all-gather.
 
     Example:
       >>> from posattn_jax import exchange_bytes
