@@ -1,12 +1,12 @@
-"""Times the layouts of relative attention against each other and against what the machine could do.
+"""Times the layouts of relative attention, and compares them with each other and with the limits of the machine.
 
   python -m posattn_jax.benchmarks.attention [--shapes=1d1024,2d32,2d64,3d16] [--spans=.05,.12,.25,.5,1] [--window=7]
       [--layouts=dense,reference] [--batch=2 --heads=8 --head_dim=8 --dtype=float32 --backward --static]
       [--repeats=15 --seconds=60 --memory_limit_gib=8] [--out=FOLDER]
 
-Prints a table for every point, a shape with a span; with --out also `results.json`, after every point, and figures.
-"forward + backward" computes the outputs and the gradients of every array. Sigma is traced, as in training, unless
---static. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+Prints a table for every point: a shape with a span. With --out it also writes `results.json` after every point, and
+figures at the end. "forward + backward" computes the outputs and the gradients of every array. Sigma is traced, as in
+training, unless --static. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from posattn_jax.ops.attention.api import GENERAL
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 
-# The layouts whose arrays have the size of the span: while sigma is traced they need its bound.
+# The layouts whose arrays have the size of the span: if sigma is traced they need its bound.
 BOUNDED_LAYOUTS = ("patch", "window")
 
 
@@ -50,7 +50,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
-    """The flags and the points they ask for; InputError for anything wrong with them."""
+    """The flags, and the points that they give; InputError for anything wrong with them."""
     options = command.parse(define_flags(), argv, str(__doc__))
     for layout in options.layouts:
         if layout not in GENERAL:
@@ -62,9 +62,9 @@ def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Point]]:
 
 
 def make_function(layout: str, point: Point, arrays: dict[str, Array], backward: bool, static: bool) -> Callable:
-    """(arrays, cotangent of the outputs) -> outputs, or outputs and the gradients of all arrays.
+    """A function (arrays, cotangent of the outputs) -> outputs, or outputs and the gradients of all arrays.
 
-    Static: `arrays` has sigma still, the function's argument no longer.
+    With `static`, sigma is taken from `arrays` here, and is not among the arrays that the function receives.
     """
     fixed: dict[str, Any] = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "implementation": layout}
     if static:
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
     """Measures every point; returns the exit code."""
     options, points = parse_flags(argv)
     if options.out is not None:
-        from posattn_jax.benchmarks import figures  # matplotlib is missed before anything is measured
+        from posattn_jax.benchmarks import figures  # fails without matplotlib, before anything is measured
     rates = measure_rates(options.dtype)
     measured, results = [], {}
     for point in points:
@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-run = functools.partial(command_line.run, main)  # wrong input is told in one line
+run = functools.partial(command_line.run, main)  # prints an error in one line
 
 
 if __name__ == "__main__":

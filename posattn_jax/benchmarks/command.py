@@ -1,4 +1,4 @@
-"""What the commands that measure share: flags, and results with what they depend on beside the code."""
+"""Functions that all measuring commands share: flags, and results with the machine that they were measured on."""
 
 import os
 import pathlib
@@ -12,12 +12,12 @@ from absl import flags
 from posattn_jax.system import command_line
 from posattn_jax.system.files import write_json
 
-# The environment variables that change speed: the compiler's, and the allocator's of a CPU.
+# The environment variables that change speed: those of the compiler, and of a CPU's memory allocator.
 ENVIRONMENT = ("XLA_FLAGS", "GLIBC_TUNABLES", "MALLOC_")
 
 
 def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
-    """The flags that all of them have, unparsed, apart from those of any other command."""
+    """The flags that all measuring commands have, unparsed, in a registry of their own."""
     values = flags.FlagValues()
     own = {"flag_values": values}
     flags.DEFINE_integer("repeats", repeats, "Runs of each, fewer where --seconds is short.", lower_bound=1, **own)
@@ -29,10 +29,10 @@ def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
 
 
 def parse(values: flags.FlagValues, argv: list[str], about: str) -> flags.FlagValues:
-    """Parses the flags, and makes the folder of results; of --help prints what it is about, and ends.
+    """Parses the flags, and makes the folder of results; with --help it prints `about` and the flags, and exits.
 
     Raises:
-      InputError: anything wrong with them.
+      InputError: anything wrong with the flags.
     """
     options = command_line.parse(values, argv)
     if options.help:
@@ -55,7 +55,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def write(options: flags.FlagValues, **measured: Any) -> dict[str, Any]:
-    """What was asked and measured, and by which machine; with --out it is `results.json`."""
+    """Returns the options, the machine and the measurements; with --out it also writes them to `results.json`."""
     asked = {name: value for name, value in options.flag_values_dict().items() if name not in ("help", "out")}
     results = {"options": asked, **describe_machine(), **measured}
     if options.out is not None:

@@ -1,7 +1,7 @@
-"""What the instruments of compilers share: cases, a process for each, results that are kept, tables in a page.
+"""The common parts of the commands that inspect compiled programs: cases, a process for each, kept results, tables.
 
-A compiler that is told of a device compiles for it where there is none. Its figures are no measurements: they compare
-programs.
+A compiler can compile for a device that is not there, if it gets a description of it. The figures are not measurements;
+they serve to compare programs.
 """
 
 import hashlib
@@ -24,21 +24,21 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 
 PACKAGE = pathlib.Path(__file__).parents[1]
-PASSES = ("forward", "backward")  # the second with the first
+PASSES = ("forward", "backward")  # backward includes forward
 LAYOUTS = ("fused", "tiled", "dense")  # ours
-# Of every process: compilers that look for no device, with no flags of another, and whose last word is the error.
+# For every process: compilers look for no device, inherit no flags, and print the error last.
 OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
 
 
 class Case(NamedTuple):
-    """What is compiled.
+    """A program to compile.
 
     Attributes:
       target: the device, such as "v5e".
-      layout: of `relative_attention`, or what it is compared with.
+      layout: a layout of `relative_attention`, or another attention that it is compared with.
       shape, half: a grid, as "2d64", and its half-span in positions in every dimension.
-      batch, heads, head_dim, dtype: of the features.
-      backward: whether the gradients of all arrays are computed, too.
+      batch, heads, head_dim, dtype: those of the features.
+      backward: whether the gradients of all arrays are computed too.
     """
 
     target: str
@@ -59,21 +59,21 @@ class Case(NamedTuple):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the arrays, but sigma."""
+        """The shapes of all arrays except sigma."""
         return input_shapes(self.point, self.batch, self.heads, self.head_dim)
 
 
 class Instrument(NamedTuple):
-    """A command's own.
+    """The properties of one of the commands.
 
     Attributes:
       program: the module that compiles a case, given as JSON, and prints its figures as JSON.
-      parts: modules of this folder that the figures depend on, beside those that every instrument has.
-      targets, layouts: names that are allowed.
-      packages: those whose versions decide.
-      table: from results by case to Markdown.
-      mark: the tables stand between "<!-- MARK -->" and "<!-- /MARK -->".
-      environment: of the processes.
+      parts: modules of this folder that the figures depend on, in addition to those of every instrument.
+      targets, layouts: the names that are allowed.
+      packages: the packages whose versions the figures depend on.
+      table: a function from results by case to Markdown.
+      mark: the tables are between "<!-- MARK -->" and "<!-- /MARK -->" in the page.
+      environment: the environment variables of the processes.
     """
 
     program: str
@@ -87,7 +87,7 @@ class Instrument(NamedTuple):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of the compilers; InputError where one is missing."""
+        """The versions of the compilers; InputError if one is missing."""
         try:
             return {name: metadata.version(name) for name in self.packages}
         except metadata.PackageNotFoundError as error:
@@ -96,7 +96,7 @@ class Instrument(NamedTuple):
 
 
 def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.FlagValues:
-    """The flags, unparsed, apart from those of any other command."""
+    """The flags, unparsed, in a registry of their own."""
     values = flags.FlagValues()
     own = {"flag_values": values}
     for name in ("targets", "layouts"):
@@ -116,7 +116,7 @@ def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.F
 
 
 def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
-    """Those that are asked for; InputError for what cannot be."""
+    """The cases that the options ask for; InputError for invalid ones."""
     for flag, allowed in (("targets", instrument.targets), ("layouts", instrument.layouts), ("passes", PASSES)):
         for name in getattr(options, flag):
             if name not in allowed:
@@ -139,7 +139,7 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
 
 
 def source_of(case: Case, instrument: Instrument) -> str:
-    """SHA-256 of all that a case is made of: of what is no layout of ours the instrument alone."""
+    """The SHA-256 of the source that a case depends on: the instrument, and the layouts if the case is one of ours."""
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
     if case.layout in LAYOUTS:
         ours = sorted((PACKAGE / "ops").rglob("*.py"))
@@ -148,7 +148,7 @@ def source_of(case: Case, instrument: Instrument) -> str:
 
 
 def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, Any]:
-    """What a process of its own finds; {"absent": REASON} where it fails."""
+    """The figures from a separate process; {"absent": REASON} if it fails."""
     command = [sys.executable, "-m", instrument.program, json.dumps(case)]
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | instrument.environment | OF_ALL | {"PYTHONPATH": path}
@@ -165,7 +165,7 @@ def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, 
 
 
 def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, about: str) -> int:
-    """Compiles every case that is not kept, prints the tables, and puts them into a page; returns the exit code."""
+    """Compiles each case without a kept result, prints the tables, and puts them into a page; returns the exit code."""
     options = command_line.parse(values, argv)
     if options.help:
         print(f"{about}\n{options.get_help()}")
@@ -192,7 +192,7 @@ def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, abou
 
 
 def absences(results: Mapping[Case, Mapping[str, Any]]) -> list[str]:
-    """Every reason for which something is absent, with what."""
+    """A line for every reason why results are absent, with the cases."""
     reasons: dict[str, list[str]] = {}
     for case, figures in results.items():
         if "absent" in figures:

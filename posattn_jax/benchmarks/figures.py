@@ -1,4 +1,4 @@
-"""Pictures of a benchmark, from its results alone."""
+"""Draws the figures of a benchmark from its results."""
 
 import pathlib
 from collections import defaultdict
@@ -15,7 +15,7 @@ AXES = {"median_ms": "time (ms)", "temp_mib": "temporary memory (MiB)"}
 
 
 def draw(results: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws time and memory against the span, and against the size of the grid where grids share a span."""
+    """Draws time and memory against the span, and against the size of the grid if several grids share a span."""
     shapes = _grouped(results["points"], lambda point: point["shape"])
     drawings = {
         "time": _against_span(results, shapes, "median_ms"),
@@ -41,7 +41,7 @@ def _grouped(points: list[dict], key: Callable[[dict], Any]) -> dict[Any, list[d
 
 
 def _against_span(results, shapes, quantity):
-    """A column a shape, a row a pass: `quantity` of every layout over the half-span.
+    """A column per shape and a row per pass: `quantity` of every layout over the half-span.
 
     A span that differs between dimensions is placed at the half-span of a box with as many offsets.
     """
@@ -63,7 +63,7 @@ def _against_span(results, shapes, quantity):
 
 
 def _against_size(results, half, points):
-    """Time on the left, memory on the right, a row a pass, over the number of positions at one span."""
+    """Time on the left and memory on the right, a row per pass: over the number of positions at one span."""
     passes = _passes(results)
     figure, grid = _grid(len(passes), len(AXES))
     for row, name in zip(grid, passes, strict=True):
@@ -80,7 +80,7 @@ def _against_size(results, half, points):
 
 
 def _curves(axis, results, points, name, quantity, xs, labels):
-    """One line a layout, and the roofline of times; a gap where a layout was skipped."""
+    """One line per layout, and the roofline for times; there is a gap where a layout was skipped."""
     for i, layout in enumerate(results["options"]["layouts"]):
         ys = [point["passes"][name]["layouts"][layout].get(quantity, np.nan) for point in points]
         axis.plot(xs, ys, **style(i), markerfacecolor="white", label=layout)

@@ -1,13 +1,13 @@
-"""The machine code of attention for GPUs that are not there, by XLA, Mosaic and NVIDIA's assembler.
+"""The machine code of attention for GPUs, compiled without a GPU by XLA, Mosaic and NVIDIA's assembler.
 
   python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
       [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/accelerators.md]
 
-Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. Of the fused
-kernels it shows registers, spilled bytes, shared memory and the inner loop; of what XLA makes of a layout, the kernels
-launched and the instructions that their warps run (with jax 0.12 XLA does not write these). Products are not
-autotuned, which needs the device. With --out what has been compiled is kept, and compiled again where its source or a
-compiler changed. Exit codes: 0 done, 2 wrong input or no compilers, 130 stopped by Ctrl-C.
+Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. For the fused
+kernels it shows registers, spilled bytes, shared memory and the inner loop. For the code that XLA generates it shows
+the number of kernel launches and of instructions that the warps run (XLA does not write these with jax 0.12). Products
+are not autotuned, because that needs the device. With --out results are kept; a case is compiled again if its source or
+a compiler has changed. Exit codes: 0 done, 2 wrong input or no compilers, 130 stopped by Ctrl-C.
 """
 
 import sys
@@ -22,7 +22,7 @@ from posattn_jax.system import command_line
 
 
 def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
-    """Of the fused kernels a row each; of the other layouts a row a program."""
+    """A table with a row for each fused kernel, and one with a row for each program."""
     sizes = sorted({(case.batch, case.heads, case.dtype) for case in results})
     told = [
         kernels_table(results),
@@ -54,16 +54,16 @@ def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
 
 
 def tensor_cycles(case: Case, code: Mapping[str, Any]) -> float:
-    """The cycles of a core that the products of an inner loop take, of four warps that each go through it once.
+    """The cycles of a core that the products of an inner loop take, if each of four warps runs the loop once.
 
-    A group of four warps on Hopper multiplies together; elsewhere each warp has products of its own.
+    On Hopper a group of four warps multiplies together; on other GPUs each warp has its own products.
     """
     warps = 1 if GPUS[case.target].capability == (9, 0) else 4
     return warps * code["loop_flops"] / GPUS[case.target].product_flops
 
 
 def programs_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
-    """Of every layout's program what XLA makes: all of "tiled" and "dense", and what is around the fused kernels."""
+    """The code that XLA generates for each program: all of "tiled" and "dense", and the code around fused kernels."""
     head = ["grid: half-span", "d", "GPU", "pass", "layout", "Pallas kernels", "launches by XLA"]
     rows = [[*head, "instructions a useful pair", "calls of libraries", "temporary MiB"]]
     for case, figures in results.items():
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """`main`, with wrong input told in one line; returns the exit code."""
+    """Runs `main`, and prints wrong input in one line; returns the exit code."""
     return command_line.run(main, argv)
 
 

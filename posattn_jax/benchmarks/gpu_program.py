@@ -1,4 +1,4 @@
-"""The code of one program for a GPU that is not there: XLA's and Mosaic's PTX, assembled.
+"""The code of one program for a GPU, compiled without a GPU: the PTX of XLA and Mosaic, assembled.
 
 python -m posattn_jax.benchmarks.gpu_program CASE     # what `gpu_code` starts; CASE is a `compiled.Case` as JSON
 """
@@ -28,7 +28,7 @@ XLA_PTX = "*.jit_*.ptx"
 
 
 def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
-    """(arrays, cotangent) -> results, with a sigma that is traced within a static bound; and these arguments."""
+    """A function (arrays, cotangent) -> results, with sigma traced within a static bound; and its arguments."""
     arrays = {name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in case.shapes.items()}
     point = case.point
     arrays["sigma"] = jax.ShapeDtypeStruct((len(point.half),), "float32")
@@ -38,20 +38,22 @@ def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
 
 
 def compile_for(gpu: str, function: Callable, arguments: tuple, folder: pathlib.Path) -> Any:
-    """The program, which leaves its PTX in a folder. Once a process: the compilers read their settings when they
-    start."""
+    """The compiled program; its PTX is written to `folder`.
+
+    Call it once per process, because the compilers read their settings only when they start.
+    """
     os.environ["MOSAIC_GPU_DUMP_TO"] = str(folder)
     os.environ["XLA_FLAGS"] = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
     described = {"platform": "cuda", "target_config": GPUS[gpu].description, "topology": "1x1x1"}
     device = get_topology_desc(**described).devices[0]
     there = jax.sharding.SingleDeviceSharding(device)
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), arguments)
-    with jax.default_device(device):  # what layouts go by, and Mosaic
+    with jax.default_device(device):  # layouts and Mosaic look at this
         return jax.jit(function).lower(*arguments).compile()
 
 
 def warp_instructions(folder: pathlib.Path) -> Callable[[Instruction], float | None]:
-    """Of an instruction of the program, what the warps of its kernel run; None where XLA makes no kernel for it.
+    """A function from a program's instruction to the instructions that its kernel's warps run; None without a kernel.
 
     Loops inside a kernel count once.
     """
@@ -72,9 +74,9 @@ def warp_instructions(folder: pathlib.Path) -> Callable[[Instruction], float | N
 
 
 def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
-    """Of what XLA makes itself: the kernels launched, the instructions that their warps run, and calls of libraries.
+    """The kernels that XLA itself launches, the instructions that their warps run, and its calls of libraries.
 
-    Loops of programs count as often as they go round.
+    Loops of programs count as many times as they iterate.
     """
     cost = warp_instructions(folder)
     figures = {"launches": 0, "warp_instructions": 0.0, "library_calls": 0}
@@ -88,9 +90,9 @@ def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> int:
-    """Prints {"kernels": those of Pallas, "xla": the rest, "temp_mib": memory beside arguments and results}.
+    """Prints {"kernels": those of Pallas, "xla": the rest, "temp_mib": memory besides arguments and results}.
 
-    The rest only where XLA writes its PTX, which it does with jax 0.10 and not with 0.12.
+    "xla" is there only if XLA writes its PTX, which it does with jax 0.10 but not with 0.12.
     """
     case = Case(*json.loads(argv[1]))
     with tempfile.TemporaryDirectory() as name:

@@ -1,23 +1,23 @@
-"""GPUs as XLA's compiler needs them described, so that it compiles for one that is not there."""
+"""Descriptions of GPUs, with which XLA's compiler can compile for a GPU that is not there."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """What differs between them, by the data sheets and the CUDA C++ Programming Guide, "Compute Capabilities".
+    """The properties of a GPU, from data sheets and the CUDA C++ Programming Guide, "Compute Capabilities".
 
     Attributes:
-      kind: as JAX's `device_kind`.
-      capability: compute capability.
-      cores: streaming multiprocessors.
-      shared_kib: shared memory of a core.
-      bandwidth: bytes a second.
-      l2_mib: second-level cache.
-      clock_ghz: boost.
-      memory_gb: of the device.
-      product_flops: of products in bfloat16 (float16 before Ampere) summed in float32, a clock and core.
-      fpus: float32 units of a core.
+      kind: the name, as in JAX's `device_kind`.
+      capability: the compute capability.
+      cores: the number of streaming multiprocessors.
+      shared_kib: the shared memory per core.
+      bandwidth: the memory bandwidth in bytes per second.
+      l2_mib: the second-level cache.
+      clock_ghz: the boost clock.
+      memory_gb: the memory of the device.
+      product_flops: FLOPs per clock and core, of products in bfloat16 (float16 before Ampere) summed in float32.
+      fpus: the number of float32 units per core.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Gpu:
         """XLA's GpuTargetConfigProto, as text."""
         major, minor = self.capability
         accelerated = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
-        # Turing gives a block all of a core's shared memory; later ones keep 1 KiB of it.
+        # On Turing a block can use all shared memory of a core; later GPUs keep 1 KiB of it.
         shared_by_block = (self.shared_kib - (major >= 8)) * 1024
         return f"""
             gpu_device_info {{

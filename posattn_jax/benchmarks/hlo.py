@@ -1,20 +1,20 @@
-"""A compiled program's text: its instructions, and how often each runs."""
+"""Parses the text of a compiled program: its instructions, and how often each of them runs."""
 
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-# Its name, and what stands right of "=": a type, in which nothing in parentheses follows a space, and the operation.
+# The name, and the text right of "=": a type, in which no parenthesis follows a space and a word, and the operation.
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ((?:.*?\s)??([a-z][a-z0-9\-]*)\(.*)$")
 
 
 class Instruction(NamedTuple):
-    """One of them.
+    """An instruction of a program.
 
     Attributes:
       name, operation: such as "fusion.3" and "fusion".
-      text: all that stands right of "=".
+      text: the text right of "=".
     """
 
     name: str
@@ -26,8 +26,8 @@ class Module:
     """The instructions of every computation.
 
     Attributes:
-      computations: by name.
-      entry: the name of the one that is the program.
+      computations: the instructions of each computation, by its name.
+      entry: the name of the computation that is the program.
     """
 
     def __init__(self, text: str):
@@ -40,17 +40,17 @@ class Module:
                 self.entry = current if found[1] else self.entry
             elif found := _INSTRUCTION.match(line):
                 self.computations[current].append(Instruction(found[1], found[3], found[2]))
-            elif current and self.computations[current]:  # a text in an instruction has several lines
+            elif current and self.computations[current]:  # an instruction whose text has several lines
                 last = self.computations[current].pop()
                 self.computations[current].append(last._replace(text=f"{last.text}\n{line}"))
 
     def runs(self, cost: Callable[[Instruction], float]) -> list[tuple[Instruction, int]]:
-        """The instructions that others do not contain, each with how often it runs.
+        """The instructions that contain no others, each with the number of times it runs.
 
-        Of a choice made at run time, the branch that `cost` finds the dearest.
+        For a choice at run time, these are the instructions of the branch with the highest `cost`.
 
         Raises:
-          ValueError: a loop whose number of steps is known only as it runs.
+          ValueError: the number of a loop's steps is known only at run time.
         """
         return self._runs(self.entry, cost)
 
@@ -71,7 +71,7 @@ class Module:
         return found
 
     def _steps(self, loop):
-        """As the compiler says; or of a loop as JAX makes them, which counts from 0, the one bound of its condition."""
+        """The steps of a loop: the compiler's number, or the only bound in its condition, since JAX counts from 0."""
         known = re.search(r'known_trip_count"?:\s*\{"?n"?:\s*"?(\d+)', loop.text)
         if known is not None:
             return int(known[1])

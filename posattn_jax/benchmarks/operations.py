@@ -1,7 +1,7 @@
-"""How many floating-point operations a function takes, or a model, every step of every loop counted.
+"""Counts the floating-point operations of a function or a model, including every step of every loop.
 
-The compiler's own count, `cost_analysis`, has the body of a loop once, and so cannot compare programs with and without
-loops.
+The compiler's own count, `cost_analysis`, counts the body of a loop once. So it cannot compare programs with loops to
+programs without.
 """
 
 import math
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-# Of floating-point numbers too, these only move them.
+# Operations that only move floating-point numbers, or convert them.
 MOVES = (
     "broadcast_in_dim",
     "concatenate",
@@ -42,25 +42,26 @@ REDUCTIONS = ("reduce_", "cumsum", "cumlogsumexp", "cummax", "argmax", "argmin",
 
 
 def count(function: Callable, *arguments: Any) -> int:
-    """Of function(*arguments), which are arrays or their shapes: a product of matrices has two a multiply-add, an
-    elementwise function of any kind one for every number that it makes, a sum one for every number that goes into it.
+    """The floating-point operations of function(*arguments), where arguments are arrays or their shapes.
+
+    A matrix product counts two per multiply-add, an elementwise function one per output, a sum one per input.
 
     Raises:
-      ValueError: a loop whose number of steps is known only as it runs.
+      ValueError: the number of a loop's steps is known only at run time.
     """
     return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr, _of_any)
 
 
 def product_flops(function: Callable, *arguments: Any) -> int:
-    """As `count`, of products of matrices and convolutions alone."""
+    """As `count`, but only for matrix products and convolutions."""
     return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr, _of_product)
 
 
 def update_flops(loss: Callable, params: Any, batch: Any) -> int:
-    """The products of a model in a micro-batch of an update: the forward pass once, and twice as many backward.
+    """The FLOPs of a model's products in a micro-batch of an update: the forward pass's, and twice that backward.
 
-    What a layout computes again or in vain does not count: `loss` is to be that of the layout "reference", where all
-    pairs are met. A layout that leaves pairs out can need less than this.
+    Recomputation and padding in a layout must not count: so `loss` must use the layout "reference", which computes all
+    pairs once. A layout that skips pairs can need fewer FLOPs than this.
     """
     return 3 * product_flops(loss, params, batch)
 
@@ -80,11 +81,11 @@ def _of_equation(equation: Any, of_one: Callable[[Any], int]) -> int:
         return parameters["length"] * sum(inner)
     if name == "cond":
         return max(inner)
-    return sum(inner) if inner else of_one(equation)  # inner: a function in a function
+    return sum(inner) if inner else of_one(equation)  # inner: a function inside this equation
 
 
 def _of_any(equation: Any) -> int:
-    """An equation without others in it."""
+    """The operations of an equation that contains no others."""
     name = equation.primitive.name
     outputs = [variable.aval for variable in equation.outvars if jnp.issubdtype(variable.aval.dtype, jnp.inexact)]
     if not outputs or name in MOVES:
@@ -96,7 +97,7 @@ def _of_any(equation: Any) -> int:
 
 
 def _of_product(equation: Any) -> int:
-    """The same of a product of matrices or a convolution; 0 of others."""
+    """The operations of a matrix product or a convolution; 0 for other equations."""
     name, parameters = equation.primitive.name, equation.params
     given = [variable.aval.shape for variable in equation.invars]
     if name == "dot_general":

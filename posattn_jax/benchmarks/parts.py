@@ -1,4 +1,4 @@
-"""Which part of a model a program's time goes into, from a profile of it."""
+"""Measures, with a profile, how much of a program's time each part of a model takes."""
 
 import collections
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-# By the scopes in which operations were traced; what is in none of them is the rest.
+# The parts, by the scopes in which operations were traced; operations in no such scope are the rest.
 PARTS = {
     "attention": re.compile(r"/(attention|mixing|cross)/"),
     "feed-forward": re.compile(r"/feed_forward/"),
@@ -19,14 +19,14 @@ PARTS = {
 }
 REST = "rest"
 
-# An instruction of HLO: its name, its operation, and the scope it was traced in. Fusions have that of their root.
+# An instruction of HLO: its name, its operation, and the scope it was traced in. A fusion has the scope of its root.
 _INSTRUCTION = re.compile(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][\w\-]*)\(.*?(?:op_name="([^"]*)".*)?$')
-# Instructions that run others, whose time is that of these.
+# Instructions that only run others, whose time is counted for those.
 _CONTAINERS = {"while", "conditional", "call"}
 
 
 def parts_of(hlo: str) -> dict[str, str]:
-    """The part that each instruction of a compiled program belongs to, those left out that run others."""
+    """The part that each instruction of a compiled program belongs to, without instructions that only run others."""
     parts = {}
     for line in hlo.splitlines():
         found = _INSTRUCTION.match(line)
@@ -36,21 +36,21 @@ def parts_of(hlo: str) -> dict[str, str]:
 
 
 def part_of(scope: str) -> str:
-    """The part that a scope lies in."""
+    """The part that a scope belongs to."""
     return next((part for part, pattern in PARTS.items() if pattern.search(scope)), REST)
 
 
 def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None) -> dict[str, float]:
-    """Shares of the time of `run`, which waits for a compiled program with this HLO.
+    """The shares of the parts in the time of `run`, which runs a compiled program with this HLO and waits for it.
 
     Args:
-      run: is called once, profiled.
+      run: the function that is called once, under the profiler.
       hlo: the text of the program.
-      folder: where the trace is kept, for Perfetto; None: it is not.
+      folder: where to keep the trace, for Perfetto; None: it is not kept.
 
     Returns:
-      "busy" [seconds that instructions ran, on one thread or stream or several, a second of the run], "idle" [the share
-      of the run in which none did], and the share of every part of the time that instructions ran.
+      "busy": the seconds of instructions, summed over threads or streams, per second of the run. "idle": the share of
+      the run in which no instruction ran. And the share of each part in the time of all instructions.
     """
     with contextlib.ExitStack() as stack:
         kept = folder or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -65,17 +65,17 @@ def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None
 
 
 def _events(profile: Any):
-    """Instruction, start and end in seconds of everything that devices ran, or threads where the device is a CPU."""
+    """The instruction, start and end in seconds of all events of devices, or of threads if the device is a CPU."""
     for plane in profile.planes:
         for line in plane.lines:
             for event in line.events:
-                # on a GPU an event has the name of its kernel, and its instruction beside it
+                # on a GPU an event has the name of its kernel, and its instruction as a statistic
                 name = next((value for stat, value in event.stats if stat == "hlo_op"), event.name)
                 yield name, event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
 
 
 def shares(events: list[tuple[str, float, float]], parts: dict[str, str], seconds: float) -> dict[str, float]:
-    """As `measure`, of events by name, start and end."""
+    """As `measure`, for events given by name, start and end."""
     spent: dict[str, float] = collections.defaultdict(float)
     intervals = []
     for name, start, end in events:

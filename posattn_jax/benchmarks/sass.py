@@ -1,4 +1,4 @@
-"""What NVIDIA's assembler makes of a kernel: registers, spills, shared memory, the instructions of its inner loop."""
+"""The figures of a kernel that NVIDIA's tools assemble: registers, spills, shared memory, and its inner loop."""
 
 import collections
 import importlib.util
@@ -16,16 +16,16 @@ _COUNTED = ("MUFU", "FMUL", "FFMA", "FADD", "LDS", "STS", "LDL", "STL", "BAR")
 
 
 class Code(NamedTuple):
-    """Of one kernel.
+    """The figures of one kernel.
 
     Attributes:
-      registers: of a thread.
-      spilled_bytes: stored and loaded again.
-      shared_bytes: the last place in shared memory that is named.
-      instructions: all of them.
-      loop: instructions of the inner loop, 0 without one.
-      loop_flops: of the products among them, of a warp, or of a group of four warps that multiplies together.
-      loop_counts: of some of them.
+      registers: registers per thread.
+      spilled_bytes: bytes of registers that are stored and loaded again.
+      shared_bytes: the last address in shared memory that the code names.
+      instructions: the number of all instructions.
+      loop: the number of instructions in the inner loop; 0 without a loop.
+      loop_flops: the FLOPs of its products, per warp, or per group of four warps that multiply together.
+      loop_counts: the number of its instructions of some kinds.
     """
 
     registers: int
@@ -38,7 +38,7 @@ class Code(NamedTuple):
 
 
 def tool(name: str) -> pathlib.Path:
-    """A program of the extra "gpu-aot"."""
+    """The path of a program that comes with the extra "gpu-aot"."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else spec.submodule_search_locations or []
     found = [path for folder in folders for path in sorted(pathlib.Path(folder).glob(f"cu[0-9]*/bin/{name}"))]
@@ -48,7 +48,7 @@ def tool(name: str) -> pathlib.Path:
 
 
 def assembled(ptx: str) -> dict[str, Code]:
-    """By kernel, of a text in PTX."""
+    """The figures of each kernel in a PTX text."""
     target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
     if target is None:
         return {}
@@ -71,7 +71,7 @@ def _is_instruction(line: str) -> bool:
 
 
 def _told(text: str) -> dict[str, tuple[int, int]]:
-    """Registers and spilled bytes by kernel, of what ptxas tells."""
+    """The registers and spilled bytes of each kernel, from the output of ptxas."""
     found = {}
     for part in text.split("Compiling entry function '")[1:]:
         spilled = re.findall(r"(\d+) bytes spill", part)
@@ -81,7 +81,7 @@ def _told(text: str) -> dict[str, tuple[int, int]]:
 
 
 def by_kernel(listing: str) -> dict[str, list[str]]:
-    """The lines of each kernel, of what nvdisasm tells."""
+    """The lines of each kernel, from the output of nvdisasm."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in listing.splitlines():
@@ -92,9 +92,10 @@ def by_kernel(listing: str) -> dict[str, list[str]]:
 
 
 def inner_loop(lines: list[str]) -> tuple[int, int, dict[str, int]]:
-    """Of the loop that has the most products and, of those, the fewest instructions: `Code`'s figures.
+    """The figures `loop`, `loop_flops` and `loop_counts` of `Code`.
 
-    A kernel without products has its longest loop.
+    They are those of the loop with the most products, and of these the shortest. In a kernel without products they are
+    those of the longest loop.
     """
     names, labels, loops = [], {}, []
     for line in lines:
@@ -116,7 +117,7 @@ def inner_loop(lines: list[str]) -> tuple[int, int, dict[str, int]]:
 
 
 def flops(instruction: str) -> int:
-    """Of a product on tensor cores; 0 of others."""
+    """The FLOPs of a product on tensor cores; 0 for other instructions."""
     found = _PRODUCT.match(instruction)
     if found is None:
         return 0

@@ -1,12 +1,12 @@
-"""Tries the fused kernel on this device, and shows what earlier trials have found.
+"""Tries the fused kernel on this device, and shows the verdicts of earlier trials.
 
   python -m posattn_jax.benchmarks.selfcheck [--shapes=2d64,1d1024] [--half=8] [--heads=8] [--head_dims=64]
       [--dtypes=bfloat16] [--seconds=180] [--renew]
 
-"auto" uses the kernel in the cases for which a trial found it right and the fastest. On a GPU it makes a missing trial
-itself. On a TPU this command has to, before a training takes the device. Each trial runs in a process of its own.
-Verdicts are files in `~/.cache/posattn_jax/fused` ($XDG_CACHE_HOME moves it): please send us those of your device. Exit
-codes: 0 done, 2 wrong input or no device with such a kernel.
+"auto" uses the kernel in the cases for which a trial found it correct and the fastest. On a GPU, "auto" runs a missing
+trial itself. On a TPU, this command must run it before a training occupies the device. Each trial runs in a separate
+process. Verdicts are files in `~/.cache/posattn_jax/fused` ($XDG_CACHE_HOME moves it): please send us those of your
+device. Exit codes: 0 done, 2 wrong input or no device with such a kernel.
 """
 
 import sys
@@ -21,11 +21,11 @@ from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
 
-PARTS = ("key", "relative_encoding", "content_bias", "position_bias", "sigma")  # as the span paper's layers have
+PARTS = ("key", "relative_encoding", "content_bias", "position_bias", "sigma")  # those of the span paper's layers
 
 
 def define_flags() -> flags.FlagValues:
-    """The flags, unparsed, apart from those of any other command."""
+    """The flags, unparsed, in a registry of their own."""
     values = flags.FlagValues()
     own = {"flag_values": values}
     flags.DEFINE_list("shapes", ["2d64", "1d1024"], "Grids, as 2d64x32.", **own)
@@ -40,7 +40,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def cases(options: flags.FlagValues) -> list[trial.Case]:
-    """What is tried."""
+    """The cases to try."""
     if not all(each.isdecimal() and int(each) > 0 for each in options.head_dims):
         raise InputError(f"--head_dims={','.join(options.head_dims)}: expected numbers of at least 1")
     for dtype in options.dtypes:
@@ -56,13 +56,13 @@ def cases(options: flags.FlagValues) -> list[trial.Case]:
 
 
 def main(argv: list[str], platforms: tuple[str, ...] = tuple(KERNELS)) -> int:
-    """Tries, and prints a line for every verdict that is kept."""
+    """Runs the trials, and prints every verdict that is kept; returns the exit code."""
     options = command_line.parse(define_flags(), argv)
     if options.help:
         print(f"{__doc__}\n{options.get_help()}")
         return 0
     folder = cache_folder() / "fused"
-    asked, machine = cases(options), trial.machine_apart()  # a TPU is this process's alone, or a trial's
+    asked, machine = cases(options), trial.machine_apart()  # only one process can hold a TPU: the trial's
     if machine["platform"] in platforms:
         for case in asked:
             if options.renew or trial.kept(case, machine) is None:

@@ -1,4 +1,4 @@
-"""What is benchmarked: points, each a grid with a span of an exact size, and arrays to attend with."""
+"""The inputs of benchmarks: points, each a grid with a span of an exact size, and arrays for attention."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from posattn_jax.axes import Array
 from posattn_jax.ops import grid
 from posattn_jax.system.errors import InputError
 
-# Where the Gaussian of a span is cut off.
+# The threshold at which the Gaussian of a span is cut off.
 THRESHOLD = 0.1
 
 SHAPE_HELP = 'expected such as "1d1024", "2d32" (32 x 32), "2d64x32" or "3d16": one size, or one a dimension'
@@ -32,7 +32,7 @@ class Point:
 
     @property
     def pairs(self) -> int:
-        """Pairs (query, key) inside the spans of all queries, cut off at the borders of the grid.
+        """The number of pairs (query, key) inside the spans of all queries, cut off at the borders of the grid.
 
         prod_i sum_t #{s: |s - t| <= half_i} = prod_i [S_i (2 half_i + 1) - half_i (half_i + 1)]
         """
@@ -46,15 +46,15 @@ class Point:
 
     @property
     def pair_ratio(self) -> float:
-        """N^2 / pairs: how many times fewer pairs a layout has to visit that visits only those inside the spans."""
+        """N^2 / pairs: the number of all pairs, relative to those inside the spans."""
         return self.num_positions**2 / self.pairs
 
     @property
     def sigma(self) -> tuple[float, ...]:
-        """The sigma whose half-span is exactly `half` at `THRESHOLD`: half a position short of rounding up too far.
+        """The sigma whose half-span is exactly `half` at `THRESHOLD`, with half a position of margin for rounding.
 
         half = ceil(sqrt(-2 ln threshold) sigma (S - 1)), so sigma = (half - 1/2) / (S - 1) / sqrt(-2 ln threshold).
-        Where S = 1 any sigma does.
+        If S = 1, any sigma will do.
         """
         reach = math.sqrt(-2 * math.log(THRESHOLD))
         sizes = zip(self.grid_shape, self.half, strict=True)
@@ -62,7 +62,7 @@ class Point:
 
 
 def parse_points(shapes: list[str], spans: list[str], window: int | None = None) -> list[Point]:
-    """Every grid with every span; points of a grid go from the smallest span to the largest, none twice.
+    """Every grid with every span; the points of a grid go from the smallest span to the largest, without duplicates.
 
     Args:
       shapes: as in `SHAPE_HELP`.
@@ -70,7 +70,7 @@ def parse_points(shapes: list[str], spans: list[str], window: int | None = None)
       window: one more half-span, in positions, for every grid.
 
     Raises:
-      InputError: a shape or a span that means nothing.
+      InputError: an invalid shape or span.
     """
     shares = [parse_span(span) for span in spans]
     points = []
@@ -99,7 +99,7 @@ def parse_shape(name: str) -> tuple[int, ...]:
 
 
 def parse_span(span: str) -> float:
-    """A share of S - 1, in (0, 1]."""
+    """A half-span as a share of S - 1, in (0, 1]."""
     try:
         share = float(span)
     except ValueError:
@@ -110,7 +110,7 @@ def parse_span(span: str) -> float:
 
 
 def input_shapes(point: Point, batch: int, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:
-    """The sizes of every array that `relative_attention` takes, but sigma."""
+    """The shapes of the arrays for `relative_attention`, except sigma."""
     features = (batch, point.num_positions, heads, head_dim)
     return {
         "query": features,
@@ -123,7 +123,7 @@ def input_shapes(point: Point, batch: int, heads: int, head_dim: int) -> dict[st
 
 
 def make_inputs(point: Point, batch: int, heads: int, head_dim: int, dtype: str, seed: int = 0) -> dict[str, Array]:
-    """Every array that `relative_attention` takes, normal of `dtype`; sigma stays float32, which positions need."""
+    """The arrays for `relative_attention`, normally distributed, in `dtype`; sigma is float32, which positions need."""
     rng = np.random.default_rng(seed)
     sizes = input_shapes(point, batch, heads, head_dim)
     inputs = {name: jnp.asarray(rng.standard_normal(size, np.float32), dtype) for name, size in sizes.items()}

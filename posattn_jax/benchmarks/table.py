@@ -1,4 +1,4 @@
-"""From times to what they mean; tables on screen, and in a page."""
+"""Measures programs, compares their times, and writes tables to the screen or into a page."""
 
 import math
 import pathlib
@@ -13,10 +13,10 @@ from posattn_jax.benchmarks.timing import Program, Skipped, interleave, prepare
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
 
-# What is timed, as the results name it and as people read it.
+# The passes that are timed, by their names in the results and their names in tables.
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 
-# The layouts that visit every pair: the best of them is what the others are compared with.
+# The layouts that compute every pair: the others are compared with the faster of them.
 BASELINES = ("dense", "reference")
 
 COLUMNS = {
@@ -30,7 +30,7 @@ COLUMNS = {
 
 
 def measurement(program: Program, times: list[float]) -> dict[str, Any]:
-    """What was measured of one program."""
+    """The figures of one program: times, memory and compile time."""
     lower, median, upper = np.percentile(times, [25, 50, 75]) * 1e3
     return {
         "median_ms": float(median),
@@ -42,7 +42,7 @@ def measurement(program: Program, times: list[float]) -> dict[str, Any]:
 
 
 def measure_all(programs: Mapping[Any, tuple[Callable, tuple]], options: flags.FlagValues) -> dict[Any, dict[str, Any]]:
-    """What was measured of functions and their arguments, which run by turns; or why one was "skipped"."""
+    """The figures of functions with their arguments, which take turns to run; or the reason why one was "skipped"."""
     figures, ready = {}, {}
     for name, (function, arguments) in programs.items():
         figures[name] = {}
@@ -57,13 +57,13 @@ def measure_all(programs: Mapping[Any, tuple[Callable, tuple]], options: flags.F
 
 
 def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int, heads: int) -> None:
-    """Adds to what was measured of every layout in one pass what can be compared between points.
+    """Adds figures that can be compared between points to those of every layout in one pass.
 
-      speed_up    = time of the better of dense and reference / time
-      efficiency  = speed_up / pair_ratio: 1 where the time fell as much as the pairs to visit
+      speed_up    = time of the faster of dense and reference / time
+      efficiency  = speed_up / pair_ratio: 1 if the time shrank as much as the number of pairs
       ns_per_pair = time / (b h pairs inside the spans)
 
-    The first two are None where neither dense nor reference was timed.
+    The first two are None if neither dense nor reference was timed.
     """
     measured = {layout: values for layout, values in layouts.items() if "median_ms" in values}
     baseline = min((measured[layout]["median_ms"] for layout in BASELINES if layout in measured), default=None)
@@ -75,7 +75,7 @@ def add_yardsticks(layouts: dict[str, dict[str, Any]], point: Point, batch: int,
 
 
 def format_point(result: dict[str, Any]) -> str:
-    """The table of one point: a block of rows a pass, with the reasons of what is missing below."""
+    """The table of one point: a block of rows per pass, and below it the reasons why layouts were skipped."""
     half, positions = (" x ".join(str(size) for size in result[name]) for name in ("half", "grid_shape"))
     lines = [
         f"{result['shape']}: {positions} positions, half-span {half}: {result['pairs']:,} pairs inside the spans, "
@@ -96,7 +96,7 @@ def format_point(result: dict[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits, without an exponent; a dash where there is nothing."""
+    """The number with about three digits and without an exponent; a dash for None."""
     if value is None:
         return "-"
     if value == 0:
@@ -105,14 +105,14 @@ def number(value: float | None) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The first row is the head."""
+    """A Markdown table whose first row is the header."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines)
 
 
 def put_into(path: pathlib.Path, mark: str, text: str) -> None:
-    """Replaces what stands in a file between "<!-- MARK -->" and "<!-- /MARK -->"; InputError without these lines."""
+    """Replaces the text in a file between "<!-- MARK -->" and "<!-- /MARK -->"; InputError without these lines."""
     if not path.is_file():
         raise InputError(f"--into={path}: no such file")
     old, (begin, end) = path.read_text(encoding="utf-8"), (f"<!-- {mark} -->", f"<!-- /{mark} -->")

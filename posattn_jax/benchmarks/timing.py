@@ -1,4 +1,4 @@
-"""Compile time, memory and run time of programs, each measured apart, the run times interleaved."""
+"""Measures the compile time and memory of each program, and the run times of several programs by turns."""
 
 import contextlib
 import dataclasses
@@ -13,14 +13,15 @@ MIN_ROUNDS = 3
 
 
 class Skipped(Exception):
-    """Why a program is not timed."""
+    """The reason why a program is not timed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled program and its arguments, run once.
+    """A compiled program with its arguments, which has run once.
 
-    `compile_seconds` includes tracing; `temp_bytes` is what the compiler reserves beside arguments and results.
+    `compile_seconds` includes tracing. `temp_bytes` is the memory that the compiler reserves besides arguments and
+    results. `warm_up_seconds` is the time of the first run.
     """
 
     run: Callable[[], Any]
@@ -31,17 +32,17 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A compiled function, what a `Program` makes its runs of."""
+    """A compiled function, from which a `Program` is made."""
 
     call: Callable[..., Any]
     compile_seconds: float
     temp_bytes: int
 
     def program(self, call: Callable[[], Any]) -> Program:
-        """A program whose runs wait for the results of `call`, run once.
+        """A program whose runs wait for the results of `call`; it runs once here.
 
         Raises:
-          Skipped: it failed.
+          Skipped: the run failed.
         """
 
         def run():
@@ -52,10 +53,10 @@ class Compiled:
 
 
 def compile_ahead(function: Callable, arguments: tuple, memory_limit_gib: float) -> Compiled:
-    """Compiles `function`, which may be jitted already, for arguments such as these.
+    """Compiles `function`, which may be jitted already, for arguments of these shapes.
 
     Raises:
-      Skipped: it would need more temporary memory than the limit, or it failed.
+      Skipped: the program would need more temporary memory than the limit, or compilation failed.
     """
     with failures_told():
         started = time.perf_counter()
@@ -72,7 +73,7 @@ def prepare(function: Callable, arguments: tuple, memory_limit_gib: float) -> Pr
     """Compiles `function` and runs it once, unless it would need more temporary memory than the limit.
 
     Raises:
-      Skipped: it needs more memory, or it failed.
+      Skipped: the program would need more memory, or it failed.
     """
     compiled = compile_ahead(function, arguments, memory_limit_gib)
     return compiled.program(lambda: compiled.call(*arguments))
@@ -80,7 +81,7 @@ def prepare(function: Callable, arguments: tuple, memory_limit_gib: float) -> Pr
 
 @contextlib.contextmanager
 def failures_told() -> Iterator[None]:
-    """Skipped, with the reason, instead of any failure: it leaves the others' figures."""
+    """Turns any failure into `Skipped` with the reason, so that other programs can still be measured."""
     try:
         yield
     except Exception as error:
@@ -96,14 +97,13 @@ def seconds(run: Callable[[], Any]) -> float:
 
 
 def interleave(programs: list[Program], repeats: int, budget_seconds: float) -> list[list[float]]:
-    """Rounds in which every program runs once, so that what slows the machine down for a while slows all of them.
+    """Runs every program once per round, so that a temporary slowdown of the machine affects all of them.
 
-    Each round has an order of its own, drawn at random, for a program leaves the caches and the allocator in a state
-    that the next one meets. There are `repeats` rounds, fewer where they would exceed the budget, but
-    at least three.
+    The order within each round is random, because a program changes the state of caches and allocator for the next
+    one. There are `repeats` rounds, or fewer if they would exceed the budget, but at least three.
 
     Returns:
-      The seconds of every run, a list for every program.
+      The seconds of every run, in a list for every program.
     """
     a_round = sum(program.warm_up_seconds for program in programs)
     rounds = min(repeats, max(MIN_ROUNDS, int(budget_seconds / a_round))) if programs else 0
@@ -116,7 +116,7 @@ def interleave(programs: list[Program], repeats: int, budget_seconds: float) -> 
 
 
 def one_pass(attend: Callable, backward: bool) -> Callable:
-    """(arrays, cotangent) -> attend(arrays), or that and (the gradients of all arrays,)."""
+    """A function (arrays, cotangent) -> attend(arrays), or a pair of that and (the gradients of all arrays,)."""
 
     def forward(arrays, _):
         return attend(arrays)

@@ -1,14 +1,14 @@
-"""Cycles of attention on TPUs that are not there, by libtpu's simulator.
+"""The cycles of attention on TPUs, estimated without a TPU by libtpu's simulator.
 
   python -m posattn_jax.benchmarks.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
       [--shapes=2d64:8,1d8192:256] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
       [--out=FILE.json] [--into=docs/accelerators.md]
 
 Needs no TPU: pip install posattn_jax[tpu-aot]. The span is known while a program is compiled, as it is for an export.
-Beside our layouts stands JAX's flash attention, which knows no positions, with as many keys as the blocks have that the
-window touches; and the floors: what the products inside the spans take in the matrix units, exp in the transcendental
-unit, and the arrays at the memory's rate, by the figures that JAX has of each chip. With --out what has been compiled
-is kept, and compiled again where its source or a compiler changed.
+For comparison there is JAX's flash attention, which uses no positions; it gets as many keys as there are in the blocks
+that the window touches. There are also floors: the cycles of the products inside the spans in the matrix units, of exp
+in the transcendental unit, and of the arrays at the memory's rate, by JAX's figures for each chip. With --out results
+are kept; a case is compiled again if its source or a compiler has changed.
 
 Exit codes: 0 done, 2 wrong input or no libtpu, 130 stopped by Ctrl-C.
 """
@@ -26,14 +26,14 @@ from posattn_jax.benchmarks.table import markdown, number
 from posattn_jax.system import command_line
 
 LAYOUTS = (*compiled.LAYOUTS, "flash")
-# Of a chip FLOPs a cycle, bytes of memory a cycle, and results of exp a cycle, by the figures that JAX has of each: 197
-# and 920 TFLOP/s, 820 and 1,640 GB/s. Clocks: 1.5 GHz, at which v5e's 4 units of 128 x 128 have these FLOPs; of v6e
-# 1.75 GHz, which is not documented: 4 units of 256 x 256 would have its FLOPs.
+# For each chip the FLOPs, the bytes of memory and the results of exp per cycle, by JAX's figures: 197 and 920 TFLOP/s,
+# 820 and 1,640 GB/s. Clocks: 1.5 GHz for v5e, at which its 4 units of 128 x 128 have these FLOPs. 1.75 GHz for v6e is
+# not documented: at this clock 4 units of 256 x 256 would have these FLOPs.
 CHIPS = {"v5e": (4 * 2 * 128**2, 820e9 / 1.5e9, 8 * 128), "v6e": (4 * 2 * 256**2, 1640e9 / 1.75e9, 8 * 128)}
 
 
 def floors(case: Case) -> dict[str, float]:
-    """The cycles that no program has less of: of products, of arrays read and written once, of exp."""
+    """The cycles that every program needs at least: for products, for arrays read and written once, and for exp."""
     itemsize = jnp.dtype(case.dtype).itemsize
     needed = work(case.point, case.batch, case.heads, case.head_dim, itemsize, case.backward)
     flops, size, exps = CHIPS[case.target]
@@ -41,7 +41,7 @@ def floors(case: Case) -> dict[str, float]:
 
 
 def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]) -> str:
-    """Thousand cycles: of each case a row with its floor and all layouts; below, of the fused kernels by name."""
+    """Thousand cycles: a row for each case with its floor and all layouts; below, each fused kernel by name."""
     fields = ("shape", "half", "batch", "heads", "head_dim", "dtype", "target", "backward")
     layouts = [name for name in LAYOUTS if any(case.layout == name for case in results)]
     rows = [["grid: half-span", "b, h, d", "chip", "pass", "floor", *layouts]]
@@ -65,7 +65,7 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
 
 
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
-    """Of the layout "fused": each kernel's thousand cycles, and those of what XLA makes around them."""
+    """The thousand cycles of each kernel of the layout "fused", and of XLA's code around them."""
     found = {
         case: figures["cycles"] for case, figures in results.items() if case.layout == "fused" and "cycles" in figures
     }
@@ -85,7 +85,7 @@ def total(figures: Mapping[str, Any]) -> int | None:
 
 
 def thousands(cycles: float | int | None) -> str:
-    """Three digits; a dash where there is nothing."""
+    """Thousand cycles with three digits; a dash for None."""
     return number(None if cycles is None else cycles / 1e3)
 
 
@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """`main`, with wrong input told in one line; returns the exit code."""
+    """Runs `main`, and prints wrong input in one line; returns the exit code."""
     return command_line.run(main, argv)
 
 

@@ -1,9 +1,9 @@
-"""The cycles of one program on a TPU that is not there, by the simulator of its compiler, libtpu.
+"""The cycles of one program on a TPU, estimated without a TPU by the simulator of its compiler, libtpu.
 
   python -m posattn_jax.benchmarks.tpu_program CASE     # what `tpu_cycles` starts; CASE is a `compiled.Case` as JSON
 
-The simulator runs a program's schedule with its loops and the waits for its copies. It cannot follow what depends on
-numbers that a kernel reads as it runs: so the span is known while the program is compiled.
+The simulator runs a program's schedule with its loops and the waits for its copies. It cannot follow steps that depend
+on numbers that a kernel reads at run time. So the span is known while the program is compiled.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import relative_attention
 
-# Of JAX's flash attention, the queries and the keys that meet at once.
+# The block of queries, and of keys, of JAX's flash attention.
 FLASH_BLOCK = 512
-# What a process needs that has no TPU, and shall not look for one.
+# The environment of a process that has no TPU, and must not look for one.
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
@@ -37,21 +37,21 @@ ENVIRONMENT = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# A kernel's name stands between those of the transformations that it was made by, and a number.
+# A kernel's name is between the names of the transformations that made it, and a number.
 _KERNEL = re.compile(r"^(?:(?:jvp|transpose|vmap)_)*(.+?)_*(?:\.\d+)?$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
 def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
-    """(arrays, cotangent) -> results, with a sigma that is known; and these arguments.
+    """A function (arrays, cotangent) -> results, with a sigma that is known; and its arguments.
 
-    The features of all heads are in one axis, as a layer's projections have them.
+    The features of all heads are in one axis, as a layer's projections return them.
     """
     if case.layout == "flash":
         return flash(case)
     shapes = case.shapes
     arrays = {name: _joined(shape, case.dtype) for name, shape in shapes.items()}
-    # An array that lies on the CPU is computed with there, while a program for another device is traced.
+    # While a program for another device is traced, an array on the CPU is computed with on the CPU.
     sigma = jax.device_put(np.asarray(case.point.sigma, np.float32), jax.devices("cpu")[0])
     fixed = {"sigma": sigma, "grid_shape": case.point.grid_shape, "threshold": THRESHOLD, "implementation": case.layout}
 
@@ -68,10 +68,10 @@ def _joined(shape, dtype):
 
 
 def flash(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
-    """JAX's kernel for TPUs, which knows no positions, with as many keys as the blocks have that a window touches.
+    """JAX's kernel for TPUs, which uses no positions, with as many keys as there are in the blocks a window touches.
 
-    Splash attention has the window itself, but reads it as it runs: libtpu's simulator aborts. Arrays are as the kernel
-    has them, [b, h, t, d].
+    Splash attention supports the window itself, but reads it at run time, where libtpu's simulator aborts. The arrays
+    are [b, h, t, d], as the kernel needs them.
     """
     from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
@@ -96,28 +96,30 @@ def flash(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
 
 
 def compile_for(chip: str, function: Callable, arguments: tuple) -> str:
-    """The text of a program for one chip, with the cycles of its instructions. Once a process: libtpu reads its flags
-    when it starts."""
+    """The text of a program for one chip, with the cycles of its instructions.
+
+    Call it once per process, because libtpu reads its flags only when it starts.
+    """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
         device = get_topology_desc(topology_name=f"{chip}:1x1", platform="tpu").devices[0]
         there = jax.sharding.SingleDeviceSharding(device)
         arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), arguments)
-        with jax.default_device(device):  # what layouts go by
+        with jax.default_device(device):  # layouts look at this
             return str(jax.jit(function).lower(*arguments).compile().as_text())
 
 
 def cycles(instruction: Instruction) -> int:
-    """Of one run of it; 0 of what takes none of its own."""
+    """The cycles of one run of an instruction; 0 if it takes none of its own."""
     found = _CYCLES.search(instruction.text)
     return int(found[1]) if found else 0
 
 
 def by_kernel(text: str) -> dict[str, int]:
-    """Cycles by kernel, and of all that XLA makes itself: "XLA".
+    """The cycles of each kernel, and those of all code that XLA itself generates, by the name "XLA".
 
     Raises:
-      ValueError: loops whose length is known only at run time, XLA's or a kernel's.
+      ValueError: the length of a loop, XLA's or a kernel's, is known only at run time.
     """
     found: dict[str, int] = {}
     for instruction, times in Module(text).runs(cycles):
@@ -131,7 +133,7 @@ def by_kernel(text: str) -> dict[str, int]:
 
 
 def main(argv: list[str]) -> int:
-    """Prints {"cycles": by kernel}."""
+    """Prints {"cycles": the cycles by kernel}."""
     case = Case(*json.loads(argv[1]))
     print(json.dumps({"cycles": by_kernel(compile_for(case.target, *attention(case)))}))
     return 0

@@ -1,11 +1,11 @@
-"""Parameters, work, memory and time of Translution's forms, against values laid out for every pair.
+"""Parameters, work, memory and time of Translution's forms, compared with a naive form that stores a value per pair.
 
   python -m posattn_jax.benchmarks.translution [--grids=4x4,8x8,16x16] [--batch=32 --width=64 --heads=1]
       [--half_span=2 --rank=8 --num_bases=8] [--repeats=15 --seconds=30 --memory_limit_gib=8] [--out=FOLDER]
 
-Prints a table for every grid; with --out also `results.json`, after every grid. Times and temporary memory are of the
-values alone, their weights given: outputs and the gradients of every array. Multiplications are of one example's
-outputs. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+Prints a table for every grid; with --out it also writes `results.json` after every grid. Times and temporary memory are
+those of outputs and the gradients of every array, for given attention weights. Multiplications are those of one
+example's outputs. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import functools
@@ -42,7 +42,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def parse_flags(argv: list[str]) -> tuple[flags.FlagValues, list[Sizes]]:
-    """The flags and the grids they ask for; InputError for anything wrong with them."""
+    """The flags, and the grids that they give; InputError for anything wrong with them."""
     options = command.parse(define_flags(), argv, str(__doc__))
     if options.width % options.heads:
         raise InputError(f"--heads={options.heads} does not divide --width={options.width}")
@@ -66,7 +66,7 @@ def naive_translution(
 
 
 def make_forms(grid_shape: Sizes, options: flags.FlagValues) -> dict[str, tuple[Callable, dict[str, Sizes], int]]:
-    """Of every form: the function of its arrays, their shapes, and the multiplications of one example's outputs."""
+    """For every form: the function of its arrays, their shapes, and the multiplications of one example's outputs."""
     n, c, h = grid.num_positions(grid_shape), options.width, options.heads
     d, k, rank = c // h, options.num_bases, options.rank
     everything = grid.relative_shape(grid_shape)
@@ -139,7 +139,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-run = functools.partial(command_line.run, main)  # wrong input is told in one line
+run = functools.partial(command_line.run, main)  # prints an error in one line
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""T5's buckets of offsets: near ones have one each, far ones share one, the wider the further."""
+"""T5's buckets of offsets: small distances have a bucket each, larger ones share buckets that widen with distance."""
 
 import math
 from typing import Any
@@ -11,16 +11,16 @@ from posattn_jax.ops import grid
 
 
 def buckets(offsets: np.ndarray, num_buckets: int, max_distance: int) -> np.ndarray:
-    """Which of N buckets each offset s - t is in (Raffel 2020, section 2.1, and its code).
+    """The index of the bucket, of N, that holds each offset s - t (Raffel 2020, section 2.1, and its code).
 
-      n = N / 2 for each direction, of which e = n / 2 for one distance each; with D = max_distance
+      n = N / 2 buckets for each direction, e = n / 2 of them for a single distance each; D = max_distance
       bucket = n [s > t] + |s - t|                                                        |s - t| < e
       bucket = n [s > t] + min(n - 1, e + floor(log(|s - t| / e) / log(D / e) (n - e)))   elsewhere
 
-    The logarithm is that of float32, as in T5's code: rounding decides on the edges of buckets.
+    The logarithm is computed in float32, as in T5's code, because rounding decides at the edges of buckets.
 
     Raises:
-      ValueError: an odd number of buckets, fewer than 4, or a `max_distance` within the first of them.
+      ValueError: an odd number of buckets, fewer than 4, or a `max_distance` of at most e.
     """
     if num_buckets < 4 or num_buckets % 2:
         raise ValueError(f"num_buckets={num_buckets}: expected an even number from 4 on")
@@ -36,10 +36,10 @@ def buckets(offsets: np.ndarray, num_buckets: int, max_distance: int) -> np.ndar
 
 
 def over_buckets(table: Float[Array, "*n h"], grid_shape: Shape, max_distance: int) -> RelativeBias:
-    """What the bucket of every offset has: beta_o = table[bucket(o_1), ..., bucket(o_p)], [*R h].
+    """The table's entry for the bucket of every offset: beta_o = table[bucket(o_1), ..., bucket(o_p)], [*R h].
 
     Args:
-      table: [*N h], the buckets of each dimension of the grid.
+      table: [*N h], with N_i buckets for dimension i of the grid.
       grid_shape: S.
       max_distance: see `buckets`.
     """

@@ -1,4 +1,4 @@
-"""Biases that fall with the distance of key and query."""
+"""Biases that decrease with the distance between key and query."""
 
 import math
 
@@ -12,7 +12,7 @@ from posattn_jax.ops import grid
 def slopes(num_heads: int) -> Float[Array, "h"]:
     """m_h = 2^(-8 h / H) for h = 1 ... H (Press 2021, section 3).
 
-    Where H is no power of 2, as the paper's code: those of the next smaller power, then of twice as many every other.
+    If H is not a power of 2, as in the paper's code: the slopes of the next smaller power P, then every other of 2 P.
     """
     power = 2 ** int(math.log2(num_heads))
 
@@ -23,10 +23,10 @@ def slopes(num_heads: int) -> Float[Array, "h"]:
 
 
 def distances(grid_shape: Shape, dtype: DTypeLike, query_grid_shape: Shape | None = None) -> Float[Array, "*r 1"]:
-    """`|s - t|`, Euclidean and in positions, at every offset of `grid.relative_offsets`."""
+    """The Euclidean distance `|s - t|`, in positions, at every offset of `grid.relative_offsets`."""
     return jnp.linalg.norm(grid.relative_offsets(grid_shape, query_grid_shape).astype(dtype), axis=-1)[..., None]
 
 
 def decay(grid_shape: Shape, rates: Float[Array, "h"], query_grid_shape: Shape | None = None) -> RelativeBias:
-    """`-a_h |s - t|` at every offset, [*R h], of rates a [h]."""
+    """`-a_h |s - t|` at every offset, [*R h], for rates a [h]."""
     return -distances(grid_shape, rates.dtype, query_grid_shape) * rates

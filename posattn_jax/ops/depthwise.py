@@ -1,4 +1,4 @@
-"""Each feature of a grid convolved by itself."""
+"""Depthwise convolution on a grid: each feature is convolved by itself."""
 
 import functools
 import itertools
@@ -9,22 +9,22 @@ import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Float, Shape
 
-# Offsets that a program lays out one by one; compiling takes longer with each.
+# The most offsets that a program unrolls; each one makes compilation longer.
 MAX_UNROLLED = 64
 
 
 def depthwise_convolution(inputs: Float[Array, "b *s c"], kernel: Float[Array, "*k c"]) -> Float[Array, "b *s c"]:
     """outputs_t = sum_o kernel_o x_{t + o}, feature by feature, with o in -(K // 2) .. K // 2; 0 outside of the grid.
 
-    On a CPU it is a sum over shifted grids: XLA's convolution, used elsewhere, has no fast form there inside of a loop,
-    such as that over an update's parts (`benchmarks/depthwise.py` compares them).
+    On a CPU it is a sum over shifted grids, because XLA's convolution has no fast form there inside a loop, such as the
+    loop over the parts of an update (`benchmarks/depthwise.py` compares them). Elsewhere it is XLA's convolution.
 
     Args:
       inputs: x [b *S c].
       kernel: [*K c], odd sizes.
 
     Returns:
-      [b *S c], of the type that JAX promotes both to.
+      [b *S c], in the dtype that JAX promotes both to.
     """
     return jax.lax.platform_dependent(inputs, kernel, cpu=by_shifts, default=by_xla)
 
@@ -58,7 +58,7 @@ def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
 
 
 def by_xla(inputs: Array, kernel: Array) -> Array:
-    """The convolution as XLA has it, in the type of the outputs: on accelerators that of the matrix units."""
+    """XLA's convolution, computed in the dtype of the outputs so that accelerators use their matrix units."""
     dtype = jnp.result_type(inputs, kernel)
     p = inputs.ndim - 2
     outputs_last, kernel_last = (0, p + 1, *range(1, p + 1)), (p + 1, p, *range(p))

@@ -1,4 +1,4 @@
-"""Dropout from few random bits: making them costs more than anything else that dropout does."""
+"""Dropout with few random bits, because generating them is the largest cost of dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -9,22 +9,22 @@ LEVELS = 256
 
 
 def dropped_levels(rate: float) -> int:
-    """The share of all random bytes, in 256ths, that are dropped: the nearest to `rate`, but 0 and 1 for them alone."""
+    """How many of the 256 byte values are dropped: the nearest to `rate`; none or all only for a rate of 0 or 1."""
     if rate in (0.0, 1.0):
         return int(LEVELS * rate)
     return min(max(round(LEVELS * rate), 1), LEVELS - 1)
 
 
 def dropout(inputs: Array, rng: Array, rate: float) -> Array:
-    """Inverted dropout: with p = `rate` rounded to a 256th, 0 with probability p, and elsewhere inputs / (1 - p).
+    """Inverted dropout: 0 with probability p, and otherwise inputs / (1 - p), where p is `rate` rounded to a 256th.
 
-    Its mean is the inputs. Rates between 0 and 1 are at least 1/256 and at most 255/256.
+    The expected outputs are the inputs. A rate between 0 and 1 is rounded to at least 1/256 and at most 255/256.
     """
     levels = dropped_levels(rate)
     share = levels / LEVELS
     if share in (0, 1):
         return inputs * int(1 - share)
     *leading, last = inputs.shape
-    words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)  # a word serves four neighbours
+    words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)  # one word has the bytes of four neighbours
     every_byte = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
     return jnp.where(every_byte >= levels, inputs / (1 - share), 0)

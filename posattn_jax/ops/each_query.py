@@ -1,4 +1,4 @@
-"""A function of every query's window of arrays, one query at a time, backward too."""
+"""Applies a function to every query's window of some arrays, one query at a time, in the backward pass too."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from posattn_jax.ops import grid
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The part of an array that each query meets.
+    """The part of an array that each query uses.
 
     Attributes:
-      axis: the first of the axes that it is cut from.
-      sizes: its size along these axes.
-      first: where along them it begins, [t len(sizes)].
+      axis: the first of the axes that the window is cut from.
+      sizes: its sizes along these axes.
+      first: where it begins along these axes for each query, [t len(sizes)].
     """
 
     axis: int
@@ -27,13 +27,13 @@ class Window:
     first: np.ndarray
 
     def take(self, x: Array, first: Array) -> Array:
-        """One query's window, the axes that it is cut from joined into one."""
+        """One query's window, with the axes that it is cut from joined into one."""
         end = self.axis + len(self.sizes)
         part = lax.dynamic_slice(x, self._start(x, first), (*x.shape[: self.axis], *self.sizes, *x.shape[end:]))
         return part.reshape(*x.shape[: self.axis], -1, *x.shape[end:])
 
     def add(self, x: Array, first: Array, part: Array) -> Array:
-        """`part` added to where `take` took it from."""
+        """Adds `part` to `x` where `take` took it from."""
         end = self.axis + len(self.sizes)
         start = self._start(x, first)
         part = part.reshape(*x.shape[: self.axis], *self.sizes, *x.shape[end:])
@@ -46,8 +46,8 @@ class Window:
 class GridWindows:
     """The windows of every query of a grid S, for keys at most `half` away in each dimension.
 
-    A window has W_i = min(2 half_i + 1, S_i) keys, the same for every query: at a border it is moved inside, and so
-    reaches up to W - 1 far. Offsets run from -(W - 1) to W - 1.
+    A window has W_i = min(2 half_i + 1, S_i) keys in dimension i, the same number for every query. At a border it is
+    moved inside, so it reaches up to W - 1 positions far: offsets run from -(W - 1) to W - 1.
     """
 
     def __init__(self, grid_shape: Sizes, half: Sizes):
@@ -61,42 +61,42 @@ class GridWindows:
         self._padding = [(int(pad), int(pad)) for pad in sizes - 1 - reach]
 
     def by_key(self) -> Window:
-        """Of inputs [b *S ...]."""
+        """The window of inputs [b *S ...]: the keys."""
         return Window(1, self._sizes, self._keys)
 
     def by_query(self) -> Window:
-        """Of an array [b t ...], the query itself."""
+        """The window of an array [b t ...]: the query itself."""
         return Window(1, (1,), np.arange(self.num_positions)[:, None])
 
     def keys(self) -> np.ndarray:
-        """The numbers of the keys in every query's window, [t w]."""
+        """The row-major indices of the keys in every query's window, [t w]."""
         return (self._keys[:, None] + grid.positions(self._sizes)) @ grid.strides(self.grid_shape)
 
     def by_pair(self, axis: int) -> Window:
-        """Of an array whose axis `axis` is the queries, and the next the grid of keys."""
+        """The window of an array whose axis `axis` is the queries, followed by the grid of keys."""
         queries = np.arange(self.num_positions)[:, None]
         return Window(axis, (1, *self._sizes), np.concatenate([queries, self._keys], -1))
 
     def by_offset(self) -> Window:
-        """Of a table that `padded` returned."""
+        """The window of a table that `padded` returned."""
         return Window(0, self._sizes, self._offsets)
 
     def whole(self, size: int) -> Window:
-        """Of an array that every query meets as it is, of size `size` along its first axis."""
+        """The window of an array that every query uses whole, of size `size` along its first axis."""
         return Window(0, (size,), np.zeros((self.num_positions, 1), int))
 
     def padded(self, table: Float[Array, "..."]) -> Float[Array, "..."]:
-        """A table of offsets [2 half + 1 ...] with zeros for those beyond: [2 W - 1 ...]."""
+        """Pads a table of offsets [2 half + 1 ...] with zeros for larger offsets: [2 W - 1 ...]."""
         return jnp.pad(table, self._padding + [(0, 0)] * (table.ndim - len(self._padding)))
 
 
 def map_queries(function: Callable, windows: Sequence[Window], arrays: Sequence[Array]) -> Float[Array, "t ..."]:
-    """function(*windows of the arrays) of every query, stacked.
+    """Applies `function` to the windows of every query, and stacks the results.
 
-    No window, and nothing that `function` makes of it, is there for more than one query at a time: the backward pass
-    computes it again. Gradients are summed in float32 or better. There is no forward mode.
+    Windows and the intermediates of `function` are in memory for one query at a time only; the backward pass computes
+    them again. Gradients are summed in float32 or better. There are no forward-mode derivatives.
     """
-    firsts = tuple(window.first for window in windows)  # no arrays of one trace: the backward pass may be in another
+    firsts = tuple(window.first for window in windows)  # NumPy, not traced: the backward pass may be in another trace
 
     def take(arrays, first):
         return [window.take(x, i) for window, x, i in zip(windows, arrays, first, strict=True)]

@@ -1,4 +1,4 @@
-"""Fixed features of positions, before anything is learned; and features that positions turn, rotary encodings."""
+"""Sinusoidal features of positions, rotary encodings, and relative encodings assembled from tables."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ Combine = Literal["sum", "concat"]
 
 
 def frequencies(num_features: int, base: float = 10000.0) -> Float[Array, "f"]:
-    """w_j of the pairs of features (sin x w, cos x w): base^(-j / num_features) for even j."""
+    """The frequency w_j = base^(-j / num_features), for even j, of each pair of features (sin x w_j, cos x w_j)."""
     return jnp.exp(-jnp.arange(0, num_features, 2) * (math.log(base) / num_features))
 
 
@@ -29,10 +29,10 @@ def sinusoidal_features(x: Float[Array, "..."], num_features: int) -> Float[Arra
 
 
 def features_per_dimension(num_features: int, num_dims: int, combine: Combine) -> int:
-    """How many of the features each dimension has: all where they are summed, else its share.
+    """The number of features of each dimension: all of them if they are summed, else an equal share.
 
     Raises:
-      ValueError: another `combine`, or features that the dimensions cannot share.
+      ValueError: another `combine`, or a number of features that the dimensions cannot share equally.
     """
     if combine not in ("sum", "concat"):
         raise ValueError(f'combine="{combine}": expected "sum" or "concat"')
@@ -50,10 +50,10 @@ def relative_sinusoids(
 ) -> Float[Array, "..."]:
     """Sinusoidal features of every relative offset: [*R, num_features].
 
-    Positions are counted 0 ... 2 S - 2 from the offset -(S - 1), as the paper does. With more than one dimension
-    (ours; the paper has one) each dimension has features of its own, summed or concatenated. With
-    `reference_shape` the count starts at that grid's first offset, so that an offset keeps its features. Of two grids
-    see `relative_offsets`.
+    Positions are counted 0 ... 2 S - 2 from the offset -(S - 1), as in the paper. With more than one dimension (ours;
+    the paper has one) each dimension has its own features, which are summed or concatenated. With `reference_shape`
+    the count starts at that grid's first offset, so that an offset keeps its features. For a query grid see
+    `relative_offsets`.
     """
     reference = grid.check_reference(grid_shape, reference_shape)
     each = features_per_dimension(num_features, len(reference), combine)
@@ -69,20 +69,20 @@ def rotate(
     place: Int[Array, ""] | None = None,
     num_class_tokens: int = 0,
 ) -> Query:
-    """R_t x_t: features 2 j and 2 j + 1 of every position as a vector in the plane, turned by an angle of its own.
+    """R_t x_t: rotates features 2 j and 2 j + 1 of every position, a vector in the plane, by the angle w_j t.
 
       (a, b) -> (a cos w_j t - b sin w_j t, a sin w_j t + b cos w_j t),  w_j = base^(-2 j / d)
 
-    Turning both sides of a product leaves what depends on the offset alone: R_t q . R_s k = q . R_{s-t} k (Su 2021,
-    equations 14 to 16). In p dimensions each has d / p of the features, in order, turned by the coordinate along it
-    and with d / p instead of d (axial: Heo 2024, equation 6, whose base is 100).
+    If both sides of a product are rotated, it depends only on the offset: R_t q . R_s k = q . R_{s-t} k (Su 2021,
+    equations 14 to 16). In p dimensions each one has d / p of the features, in order. They are rotated by the
+    coordinate along that dimension, with d / p in place of d (axial: Heo 2024, equation 6, whose base is 100).
 
     Args:
       x: [b t h d], the positions of the grid in row-major order.
-      grid_shape: S, one to three sizes; d is to be a multiple of 2 p.
-      base: of the frequencies, in radians a position.
-      place: of x [b 1 h d] alone, in row-major order; None: x has every place of the grid.
-      num_class_tokens: how many of x stand before the grid: they have no place, and are left as they are.
+      grid_shape: S, one to three sizes; d must be a multiple of 2 p.
+      base: the base of the frequencies, which are in radians per position.
+      place: the place, in row-major order, of x [b 1 h d]; None: x has every place of the grid.
+      num_class_tokens: the number of tokens in x before the grid. They have no place, and are not rotated.
 
     Returns:
       [b t h d] in the dtype of `x`, computed in float32 or better.
@@ -109,7 +109,7 @@ def rotate(
 
 
 def join_axes(parts: Sequence[Float[Array, "_ h _"]], grid_shape: Shape, combine: Combine) -> RelativeEncoding:
-    """E [*R h d] of the vectors T_i [R_i h d_i] of every dimension: E_o = [T_1[o_1]; ...; T_p[o_p]], or their sum."""
+    """E [*R h d] from vectors T_i [R_i h d_i] of every dimension: E_o = [T_1[o_1]; ...; T_p[o_p]], or their sum."""
     p, along = len(parts), []
     for axis, part in enumerate(parts):
         part = part.reshape(*(-1 if i == axis else 1 for i in range(p)), *part.shape[1:])
@@ -118,20 +118,20 @@ def join_axes(parts: Sequence[Float[Array, "_ h _"]], grid_shape: Shape, combine
 
 
 def axial_features(head_dim: int, num_dims: int, combine: Combine) -> int:
-    """The d_i of `join_axes`; ValueError where the dimensions cannot share d, or for another `combine`."""
+    """The d_i of `join_axes`; ValueError if the dimensions cannot share d equally, or for another `combine`."""
     if combine == "concat" and head_dim % num_dims:
         raise ValueError(f"head_dim={head_dim}: vectors of {num_dims} dimensions need a multiple of {num_dims}")
     return features_per_dimension(head_dim, num_dims, combine)
 
 
 def within_table(table: Float[Array, "*limits h d"], grid_shape: Shape, reference_shape: Shape) -> RelativeEncoding:
-    """The centre of a table of the reference grid's offsets: those of `grid_shape`; ValueError for a larger grid."""
+    """The offsets of `grid_shape` in a table of the reference grid's offsets; ValueError for a larger grid."""
     if any(size > limit for size, limit in zip(grid_shape, reference_shape, strict=True)):
         raise ValueError(f"grid_shape={grid_shape}: a learned table reaches only to {reference_shape}")
     return grid.centre(table, [size - 1 for size in grid_shape])
 
 
 def of_kernel(table: Float[Array, "*k _ d"], grid_shape: Shape, outside: Outside, num_heads: int) -> RelativeEncoding:
-    """E [*R h d] of vectors for the offsets of a kernel, [*K h d] or for all heads [*K 1 d]."""
+    """E [*R h d] from vectors at the offsets of a kernel: [*K h d], or [*K 1 d] for all heads."""
     encoding = over_offsets(table, grid_shape, outside)
     return jnp.broadcast_to(encoding, (*encoding.shape[:-2], num_heads, encoding.shape[-1]))

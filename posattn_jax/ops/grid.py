@@ -1,4 +1,4 @@
-"""Positions on an n-D grid: how many, how far apart, and where in [-1, 1]; and arrays cut by them."""
+"""Positions on an n-D grid, their offsets in positions and in normalised units, and arrays that they index."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
 
 
 def _sizes(grid_shape: Any) -> tuple[Any, ...]:
-    """Those of a sequence; (): it is none."""
+    """The sizes in a sequence; () if it is not a sequence."""
     return () if not hasattr(grid_shape, "__len__") or getattr(grid_shape, "ndim", 1) != 1 else tuple(grid_shape)
 
 
@@ -75,33 +75,33 @@ def positions(grid_shape: Shape) -> np.ndarray:
 
 
 def coordinates(places: Int[Array, "..."], grid_shape: Shape) -> Int[Array, "... p"]:
-    """Of places in row-major order, traced or not; in one dimension also of those before and beyond the grid."""
+    """The coordinates of places in row-major order, traced or not; in one dimension places may be off the grid."""
     if len(grid_shape) == 1:
         return jnp.asarray(places)[..., None]
     return jnp.stack(jnp.unravel_index(jnp.maximum(places, 0), tuple(grid_shape)), -1)
 
 
 def strides(grid_shape: Shape) -> np.ndarray:
-    """How far apart in the row-major order neighbours along each dimension are: position = coordinates . strides."""
+    """The distance, in row-major order, of neighbours along each dimension: position = coordinates . strides."""
     return np.cumprod([1, *check_grid(grid_shape)[:0:-1]])[::-1]
 
 
 def pair_offsets(grid_shape: Shape, query_grid_shape: Shape | None = None) -> np.ndarray:
-    """s - a_t of every pair, [t s p], of queries and keys on one grid, or on two of the same extent.
+    """s - a_t for every pair, [t s p], of queries and keys on one grid, or on two grids of the same extent.
 
       a_t = (t + 1/2) S / T - 1/2,  T the queries' grid and S the keys'
 
-    A place is the centre of its share of the extent; a_t is where query t stands among the keys.
+    A place is the centre of its cell of the grid; a_t is the position of query t in the coordinates of the keys.
     """
     queries = check_query_grid(grid_shape, query_grid_shape)
     t, s = positions(queries)[:, None], positions(grid_shape)
     twice = 2 * np.asarray(queries)
-    # One division, of whole numbers: equal offsets are then equal, and whole ones exact.
+    # A single division, of integers: equal offsets then get equal floats, and integer offsets are exact.
     return (twice * s - (2 * t + 1) * np.asarray(grid_shape) + np.asarray(queries)) / twice
 
 
 def _lines(grid_shape: Shape, query_grid_shape: Shape) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each dimension its offsets, each once and in order; and which of them a pair of its places has, [t s]."""
+    """For each dimension, its distinct offsets in order, and the index of each pair's offset among them, [t s]."""
     lines = []
     for keys, queries in zip(grid_shape, check_query_grid(grid_shape, query_grid_shape), strict=True):
         offsets = pair_offsets((keys,), (queries,))[..., 0]
@@ -113,7 +113,7 @@ def _lines(grid_shape: Shape, query_grid_shape: Shape) -> list[tuple[np.ndarray,
 def relative_offsets(grid_shape: Shape, query_grid_shape: Shape | None = None) -> Offsets:
     """Every offset key - query of the grid: [*R, p] integers, from -(S - 1) to S - 1 in each dimension.
 
-    Of queries on a grid of their own the real ones of `pair_offsets`, each once, in positions of the keys' grid.
+    With a query grid: the distinct real-valued offsets of `pair_offsets`, in positions of the keys' grid.
     """
     if query_grid_shape is None:
         axes, dtype = [np.arange(-(size - 1), size) for size in check_grid(grid_shape)], jnp.int32
@@ -137,18 +137,18 @@ def normalise(
 def relative_coordinates(
     grid_shape: Shape, reference_shape: Shape | None = None, query_grid_shape: Shape | None = None
 ) -> Coordinates:
-    """Normalised offsets [*R, p]: linspace(-1, 1, 2 S - 1) a dimension (Alfons 2022, Algorithm 5).
+    """Normalised offsets [*R, p]: linspace(-1, 1, 2 S - 1) in each dimension (Alfons 2022, Algorithm 5).
 
-    With `reference_shape` the unit of length is that grid's, so that a model trained on it keeps its meaning of
-    distance on a larger one, where coordinates then reach beyond [-1, 1]. Of two grids see `relative_offsets`.
+    With `reference_shape` the unit of length is that grid's. A model trained on it then keeps its meaning of distance
+    on a larger grid, where coordinates reach beyond [-1, 1]. For a query grid see `relative_offsets`.
     """
     return normalise(relative_offsets(grid_shape, query_grid_shape), grid_shape, reference_shape)
 
 
 def not_after(offsets: Num[Array, "... p"], is_causal: Causal = True) -> Bool[Array, "..."]:
-    """Row-major s <= t, for offsets s - t: the first that is not 0 is negative, or all are 0.
+    """Whether s <= t in row-major order, for offsets s - t: the first that is not 0 is negative, or all are 0.
 
-    Where `is_causal` says it of each dimension: no offset of those that are causal is positive.
+    With one bool of `is_causal` per dimension: whether no causal dimension has a positive offset.
     """
     if not isinstance(is_causal, bool):
         return jnp.all((offsets <= 0) | ~np.array(is_causal), -1)
@@ -165,7 +165,7 @@ def check_dilation(dilation: Shape, grid_shape: Shape) -> None:
 
 
 def check_causal(is_causal: Causal, num_dims: int) -> Causal:
-    """A bool where one is enough, or one for each dimension; ValueError for another number of them."""
+    """Returns a single bool if that is enough, else one per dimension; ValueError for another number of them."""
     if isinstance(is_causal, bool | np.bool_):
         return bool(is_causal)
     each = tuple(bool(one) for one in is_causal)
@@ -175,7 +175,7 @@ def check_causal(is_causal: Causal, num_dims: int) -> Causal:
 
 
 def centre(table: Array, half: Shape) -> Array:
-    """The offsets of at most `half`, of a table over offsets with 0 in its middle: [*R ...] -> [*(2 half + 1) ...]."""
+    """Cuts a table over offsets, with 0 in its middle, to those of at most `half`: [*R ...] -> [*(2 half + 1) ...]."""
     middle = [size // 2 for size in table.shape[: len(half)]]
     return table[tuple(slice(m - reach, m + reach + 1) for m, reach in zip(middle, half, strict=True))]
 
@@ -188,10 +188,10 @@ def take_patches(values: Array, starts: np.ndarray, size: Shape) -> Array:
 
 
 def toeplitz(values: Array, grid_shape: Shape, query_grid_shape: Shape | None = None) -> Array:
-    """P[t, s] = values[s - t] (Alfons 2022, Algorithm 9), values of `relative_offsets`: [*R, ...] -> [t, s, ...].
+    """P[t, s] = values[s - t] (Alfons 2022, Algorithm 9), values at `relative_offsets`: [*R, ...] -> [t, s, ...].
 
-    The patch of query t starts at S - 1 - t: the query axes are truly reversed, where the paper's step 2 as printed
-    would leave the range.
+    The patch of query t starts at S - 1 - t: the query axes are reversed. The paper's step 2, as printed, would index
+    out of range.
     """
     shape = check_grid(grid_shape)
     if query_grid_shape is not None:
@@ -200,7 +200,7 @@ def toeplitz(values: Array, grid_shape: Shape, query_grid_shape: Shape | None = 
 
 
 def _of_lines(values: Array, grid_shape: Shape, query_grid_shape: Shape) -> Array:
-    """`toeplitz` of two grids: one dimension after the other, [... R_i ...] -> [... t_i s_i ...]."""
+    """`toeplitz` for two grids, one dimension after the other: [... R_i ...] -> [... t_i s_i ...]."""
     p = len(grid_shape)
     for axis, (_, which) in enumerate(_lines(grid_shape, query_grid_shape)):
         values = jnp.take(values, which, axis=2 * axis)

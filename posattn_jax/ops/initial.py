@@ -1,4 +1,4 @@
-"""Initialisers of parameters, of Linen's modules and NNX's alike."""
+"""Initialisers of parameters, for Linen and NNX modules alike."""
 
 import functools
 
@@ -11,7 +11,7 @@ XAVIER = initializers.xavier_uniform()
 NORMAL = initializers.normal(0.02)
 STANDARD_NORMAL = initializers.normal(1.0)
 
-# Of a fused kernel [c 3 h d]: over its whole fan c + 3 h d, or U(+-1 / sqrt(c)).
+# For a fused kernel [c 3 h d]: Xavier with the fans c and 3 h d, and U(+-1 / sqrt(c)).
 fused_xavier = initializers.xavier_uniform(in_axis=0, out_axis=(1, 2, 3))
 fan_in = initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=(1, 2, 3))
 
@@ -26,7 +26,7 @@ def _uniform(bound, key, shape, dtype=None, out_sharding=None):
 
 
 def scaled_identity(scale: float) -> Initializer:
-    """scale I, of shapes [... p p]."""
+    """scale I, for shapes [... p p]."""
 
     def init(key, shape, dtype=None, out_sharding=None):
         return jnp.broadcast_to(scale * jnp.eye(shape[-1], dtype=dtype), shape)

@@ -1,4 +1,4 @@
-"""Tables over offsets: those of a convolution's kernel, laid out for a grid, and scored with keys."""
+"""Tables over offsets: from a convolution kernel to a grid, from offsets to pairs, and their scores with keys."""
 
 import math
 from typing import Literal, get_args
@@ -25,15 +25,15 @@ def check_kernel(kernel_shape: Shape, grid_shape: Shape) -> Sizes:
 
 
 def over_offsets(table: Array, grid_shape: Shape, outside: Outside = "clip") -> Array:
-    """The table T of a kernel K, offset 0 in its centre, at every offset of a grid: [*K ...] -> [*R ...].
+    """Expands the table T of a kernel K, with offset 0 in its centre, to every offset of a grid: [*K ...] -> [*R ...].
 
-      out[o] = T[max(-half, min(o, half))]  outside = "clip": what lies beyond the kernel has the value of its edge
+      out[o] = T[max(-half, min(o, half))]  outside = "clip": offsets beyond the kernel have the value at its edge
       out[o] = T[o] if |o| <= half else 0   outside = "drop"
 
-    The code of Chang 2021 clips, as Shaw 2018 and T5 do; its equations 2 and 3 drop.
+    The code of Chang 2021 clips, as Shaw 2018 and T5 do; equations 2 and 3 of Chang 2021 drop.
 
     Args:
-      table: [*K ...], with an odd number of entries for every dimension of the grid, more than it has offsets or fewer.
+      table: [*K ...], with an odd number of entries per dimension, which may be more or fewer than the grid's offsets.
       grid_shape: S.
       outside: see above.
 
@@ -54,7 +54,7 @@ def over_offsets(table: Array, grid_shape: Shape, outside: Outside = "clip") -> 
 
 
 def by_pair(by_offset: Array, grid_shape: Shape) -> Array:
-    """From what each position has for every offset to what it has for every position: [... t *R] -> [... t s].
+    """Turns values of each position at every offset into values at every key: [... t *R] -> [... t s].
 
       out[..., t, s] = by_offset[..., t, s - t]
 
@@ -76,7 +76,8 @@ def by_pair(by_offset: Array, grid_shape: Shape) -> Array:
 def relative_shift(x: Array, line: int = 1) -> Array:
     """From offsets to keys: out[..., t, s] = x[..., t, (T - 1 - t) L + s], with T queries and lines of L.
 
-    Flattened, that is position t (r - L) + (T - 1) L + s: drop (T - 1) L entries, fold into rows L shorter.
+    In the flattened array this is entry t (r - L) + (T - 1) L + s. So the code drops the first (T - 1) L entries, and
+    folds the rest into rows that are shorter by L.
     """
     t, r = x.shape[-2:]
     if t == 1:
@@ -87,9 +88,9 @@ def relative_shift(x: Array, line: int = 1) -> Array:
 
 
 def key_scores(key: Key, encoding: RelativeEncoding, grid_shape: Shape) -> Weights:
-    """A_ts = k_s . F_{t-s}: what each key scores with the encoding of the way to the query (Chang 2021, mirrored).
+    """A_ts = k_s . F_{t-s}: the score of each key with the encoding of its offset to the query (Chang 2021, mirrored).
 
-    The offset is that from the key to the query, where `relative_attention` has the offset from the query to the key.
+    The offset goes from the key to the query; in `relative_attention` it goes from the query to the key.
 
     Args:
       key: [b s h d].

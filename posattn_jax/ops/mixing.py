@@ -1,8 +1,8 @@
-"""What mixes tokens by their places alone: energies and fixed weights of pairs of a query and a key.
+"""Energies and fixed weights of query-key pairs that depend only on the places of the tokens, not on their contents.
 
-Places are integer coordinates: of queries t [b t p], of keys s [b s p], of batch 1 where they are the same for every
-example. An offset is s - t, key minus query; in cross-attention t is floor(gamma t), the place among the keys that a
-query stands at (Schmidt 2023, equation 10).
+Places are integer coordinates: [b t p] of queries t, [b s p] of keys s, where b is 1 if they are the same for every
+example. An offset is s - t, key minus query. In cross-attention t is floor(gamma t), the place of the query among the
+keys (Schmidt 2023, equation 10).
 """
 
 import math
@@ -16,19 +16,19 @@ Places = Int[Array, "_ _ p"]
 
 
 def kernel_entries(offset: Int[Array, "_ t s p"], half: Sizes) -> tuple[Int[Array, "_ t s"], Bool[Array, "_ t s"]]:
-    """Of each pair, which entry of a kernel of 2 half + 1 offsets a dimension it meets, clipped; and whether inside."""
+    """For each pair, its entry, clipped, in a kernel of 2 half + 1 offsets per dimension; and whether it is inside."""
     limit = jnp.asarray(half)
     clipped = jnp.clip(offset, -limit, limit) + limit
     return row_major(clipped, tuple(2 * h + 1 for h in half)), jnp.all(jnp.abs(offset) <= limit, -1)
 
 
 def row_major(places: Int[Array, "... p"], shape: Sizes) -> Int[Array, "..."]:
-    """The number of a place on a grid, in row-major order."""
+    """The index of a place on a grid, in row-major order."""
     return places @ jnp.asarray(grid.strides(shape), jnp.int32)
 
 
 def of_offsets(by_entry: Float[Array, "_ h _ r"], entries: Int[Array, "_ t s"]) -> Float[Array, "_ h t s"]:
-    """A_ts = by_entry[t, entry_ts]: [b h t r], or b or t = 1 where it is the same for every one, to [b h t s]."""
+    """A_ts = by_entry[t, entry_ts]: [b h t r] -> [b h t s]; b or t may be 1 where it is the same for all."""
     if by_entry.shape[0] == by_entry.shape[2] == 1:
         return jnp.swapaxes(by_entry[0, :, 0][:, entries], 0, 1)
     return jnp.take_along_axis(by_entry, entries[:, None], axis=-1)
@@ -46,9 +46,9 @@ def gaussian_weights(
 def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "_ _ p"]) -> Float[Array, "_ 1 t s"]:
     """cos(2 pi sum_p t_p s_p / M_p) / sqrt(prod M): the real part of a DFT over M places (equation 11).
 
-    M [b t p] are `lengths`, of every query, or b or t = 1.
+    M [b t p] are the `lengths` of every query; b or t may be 1.
     """
     products = queries[:, :, None] * keys[:, None]  # [b t s p]
-    # Reduced modulo M before the division: cosines of large angles lose their digits.
+    # Reduced modulo M before the division, because cosines of large angles lose digits.
     turns = jnp.sum((products % lengths[:, :, None]) / lengths[:, :, None], -1)
     return (jnp.cos(2 * math.pi * turns) / jnp.sqrt(jnp.prod(lengths, -1))[:, :, None])[:, None]

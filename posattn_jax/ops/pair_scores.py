@@ -1,4 +1,4 @@
-"""Scores whose query, key or both go through a matrix for every relative offset, as Translution's values do."""
+"""Scores where the query, the key or both go through a matrix of the relative offset, as the values of Translution."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,21 +24,21 @@ def pair_scores(
     query_cls: ClsMatrices | None = None,
     key_cls: ClsMatrices | None = None,
 ) -> Weights:
-    """A_ts = (x_t W^q_{s-t}) . (x_s W^k_{s-t}), where either side may be as usual: q_t, or k_s.
+    """A_ts = (x_t W^q_{s-t}) . (x_s W^k_{s-t}), where one side may instead be a plain query q_t or key k_s.
 
-    The form of Fan's later code, whose queries and keys are relative too. Offsets are key minus query. As `translution`
-    does, it goes query by query, backward too: nothing of size [b N N d] or [N N c d] is made.
+    This is the form of Fan's later code, where queries and keys are relative too. Offsets are key minus query. Like
+    `translution`, it goes query by query, in the backward pass too: there is no tensor [b N N d] or [N N c d].
 
     Args:
       inputs: x [b t c]: class tokens, if there are any, then the positions of the grid in row-major order.
       grid_shape: S, one to three sizes.
-      key_inputs: x of the keys, [b s c], where it is another than that of the queries.
+      key_inputs: x of the keys, [b s c], if it differs from that of the queries.
       query: q [b t h d]; or `query_matrices`: W^q [*R c h d], R_i = 2 half_i + 1 offsets, centred, at most 2 S_i - 1.
-      key: k [b s h d]; or `key_matrices`: W^k, as W^q. With both the same offsets.
-      query_cls, key_cls: with class tokens, the matrices of pairs with one, of the sides that have matrices.
+      key: k [b s h d]; or `key_matrices`: W^k, as W^q. If both are given, they have the same shape.
+      query_cls, key_cls: with class tokens, the matrices of pairs with a class token, for each side with matrices.
 
     Returns:
-      A [b h t s] in float32 or better; 0 for pairs further apart than the matrices reach.
+      A [b h t s] in float32 or better; 0 for pairs that are further apart than the matrices reach.
 
     Raises:
       ValueError: sides that are missing, given twice, or do not fit together.
@@ -89,7 +89,7 @@ def pair_scores(
 
 
 def _check(inputs: Features, shape: tuple[int, ...], query: tuple, key: tuple, tables: Sequence[Array]):
-    """The half-span of the tables; ValueError where a side does not fit."""
+    """Returns the half-span of the tables; ValueError if a side does not fit."""
     b, n, c = inputs.shape
     for name, (given, matrices, cls) in (("query", query), ("key", key)):
         if (given is None) == (matrices is None):

@@ -1,4 +1,4 @@
-"""From features to those of heads, several of them by one product."""
+"""Projections of features to those of heads, several projections in one product."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def fused_projection(
     precision: PrecisionLike = None,
     dot_general: Callable | None = None,
 ) -> Float[Array, "n b t h d"]:
-    """x W_i + b_i for each of n projections, [n b t h d]; the product by `dot_general`, None: `jax.lax.dot_general`."""
+    """x W_i + b_i for each of n projections, [n b t h d]; `dot_general` replaces `jax.lax.dot_general` unless None."""
     product = dot_general or lax.dot_general
     fused = jnp.moveaxis(product(inputs, kernel, (((2,), (0,)), ((), ())), precision=precision), 2, 0)
     return fused if bias is None else fused + bias[:, None, None]

@@ -1,4 +1,4 @@
-"""Evaluating an encoding only at the offsets that some query's span reaches."""
+"""Evaluates an encoding only at the offsets that some query's span reaches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from jax import lax
 from posattn_jax.axes import Array, Float, Int, Shape
 from posattn_jax.ops import grid
 
-# Where the reach is known only at run time, E is evaluated to the first of these shares of the grid that holds it.
+# If the reach is known only at run time, E is evaluated up to the first of these shares of the grid that contains it.
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 
 
@@ -28,11 +28,12 @@ def within_reach(
     """function(features) for the offsets within `reach` of 0, and 0 at others: [*R, k] -> [*R, c].
 
     Args:
-      function: of every offset by itself.
-      features: of the offsets.
+      function: a function that acts on every offset by itself.
+      features: the features of the offsets.
       table_shape: the grid that has these offsets.
       reach: half-spans, static or known at run time; None: all of the grid.
-      switch: (index, branches, function, features), `lax.switch` for what the function is of a library.
+      switch: called with (index, branches, function, features): `lax.switch`, in the form that `function` needs if it
+        is a module of a library.
     """
     far = np.subtract(table_shape, 1)
 

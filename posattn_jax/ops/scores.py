@@ -1,4 +1,4 @@
-"""From the summed score terms to attention weights: what every layout does the same way.
+"""From the summed score terms to attention weights: the steps that are the same in every layout.
 
 logits = G * scale * terms            span_mode = "multiply"
 logits = scale * terms + ln G         span_mode = "log_add"
@@ -18,7 +18,7 @@ from posattn_jax.ops import dropout as bits
 
 # Not -inf: the maximum of a row that attends to nothing must stay finite.
 MASKED = -1e30
-# Above every masked logit and below every other: with it as the least maximum, exp makes 0 of what is masked.
+# Above every masked logit and below every other. A maximum of at least this makes exp(masked logit - maximum) 0.
 LOWEST = MASKED / 10
 
 
@@ -28,19 +28,22 @@ def product_sum(subscripts: str, x: Array, y: Array) -> Array:
 
 
 def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
-    """Scaled scores under the span's Gaussian: multiplied by G, or with ln G added (Alfons 2022, Algorithm 8)."""
+    """Applies the span's Gaussian to scaled scores: multiplies by G, or adds ln G (Alfons 2022, Algorithm 8)."""
     return scores * jnp.exp(log_gaussian) if span_mode == "multiply" else scores + log_gaussian
 
 
 def masked_out(attended: Bool[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
-    """What to add to logits: 0 where attended, far below any other elsewhere."""
+    """The number to add to each logit: 0 where attended, and a very negative number elsewhere."""
     return jnp.where(attended, 0, MASKED).astype(dtype)
 
 
 def exponentials(
     logits: Float[Array, "... s"],
 ) -> tuple[Float[Array, "... s"], Float[Array, "... 1"], Float[Array, "... 1"]]:
-    """exp(logits - largest), largest, and their sum over keys; 0 and 1 for a row that attends to nothing."""
+    """exp(logits - largest), largest, and the sum of the exponentials over keys.
+
+    A row that attends to nothing has exponentials 0, and 1 as their sum.
+    """
     largest = jnp.maximum(logits.max(-1, keepdims=True), LOWEST)
     numerators = jnp.exp(logits - largest)
     total = numerators.sum(-1, keepdims=True)
@@ -48,7 +51,7 @@ def exponentials(
 
 
 def check_bool(name: str, mask: Array | None) -> None:
-    """ValueError unless the mask is bool: an additive one, 0 where it keeps, would keep what it is to leave out."""
+    """ValueError unless the mask is bool: an additive mask, with 0 for "keep", would be read the wrong way round."""
     if mask is not None and mask.dtype != bool:
         raise ValueError(f"{name} has dtype {mask.dtype}: expected bool, True = keep")
 

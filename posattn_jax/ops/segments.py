@@ -1,4 +1,4 @@
-"""Rows of a batch that several sequences share, each a segment: a run of tokens with one id."""
+"""Batch rows that hold several sequences. Each sequence is a segment: a run of tokens with the same id."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from posattn_jax.axes import Array, Int, SegmentIds
 
 
 def places_within(segment_ids: SegmentIds) -> Int[Array, "b t"]:
-    """Of every token its place in its segment, from 0."""
+    """The place of every token in its segment, from 0."""
     places = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
     begins = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
     return places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)

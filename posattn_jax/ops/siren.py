@@ -16,7 +16,7 @@ SineBias = Literal["zeros", "ckconv"]
 
 
 class Layer(NamedTuple):
-    """W and b of a layer, and w, which a last layer has not."""
+    """The kernel W, the bias b and the frequency w of a layer; w is None in the last layer."""
 
     kernel: Float[Array, "i o"]
     bias: Float[Array, "o"]
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
 
 class LayerSizes(NamedTuple):
-    """What a layer begins with: W from U(+-bound), and w, None in the last."""
+    """The sizes and initial values of a layer: W is from U(+-bound), and the frequency w is None in the last layer."""
 
     fan_in: int
     features: int
@@ -33,7 +33,7 @@ class LayerSizes(NamedTuple):
 
 
 def siren(x: Float[Array, "... p"], layers: Sequence[Layer]) -> Float[Array, "... c"]:
-    """h_l = sin(w_l (h_{l-1} W_l + b_l)), the last without a sine; in float32 or better."""
+    """h_l = sin(w_l (h_{l-1} W_l + b_l)), without the sine in the last layer; in float32 or better."""
     for kernel, bias, omega in layers:
         x = x @ kernel.astype(jnp.result_type(jnp.float32, kernel)) + bias
         x = x if omega is None else jnp.sin(omega * x)
@@ -48,7 +48,7 @@ def layer_sizes(
     omega: float = 10.0,
     omega_initial: float = 10.0,
 ) -> list[LayerSizes]:
-    """Of every layer; the bounds are 1 / fan_in, then sqrt(6 / fan_in) / w, at last sqrt(3 / fan_in).
+    """The sizes of every layer. The bounds are 1 / fan_in, then sqrt(6 / fan_in) / w, and sqrt(3 / fan_in) in the last.
 
     Raises:
       ValueError: fewer than two layers, a width of less than 1, or a frequency of 0.
@@ -71,7 +71,7 @@ def kernel_initializer(sizes: LayerSizes) -> Initializer:
 
 
 def bias_initializer(bias_init: SineBias, sizes: LayerSizes, kernel: Float[Array, "i o"]) -> Initializer:
-    """0; or in sine layers with "ckconv" b_i from U(+-pi / |W_i|), W_i the weights of unit i (Romero 2021, CKConv).
+    """Biases of 0; in sine layers with "ckconv", b_i from U(+-pi / |W_i|), W_i the weights of unit i (Romero 2021).
 
     Raises:
       ValueError: another `bias_init`.

@@ -2,9 +2,9 @@
 
 Alfons 2022, section 3.6, equation 2 and Algorithms 6, 7, 10. Distances are normalised: x_i = offset_i / (S_i - 1).
 
-sigma [p] or [h p] is a standard deviation a dimension. sigma [1 p p] or [h p p] is the factor L of a full covariance
-Sigma = L L^T (the paper's future work): lower triangular, so that entries above the diagonal are never read. Of
-standard deviations, and of L's diagonal, only the magnitude counts.
+sigma [p] or [h p] holds one standard deviation per dimension. sigma [1 p p] or [h p p] is the factor L of a full
+covariance Sigma = L L^T (the paper's future work). L is lower triangular: entries above the diagonal are never read.
+Only the magnitudes of standard deviations, and of the diagonal of L, matter.
 """
 
 import bisect
@@ -23,15 +23,15 @@ from posattn_jax.ops import grid
 SpanMode = Literal["multiply", "log_add"]
 Covariance = Literal["diagonal", "full", "precision"]
 
-# |sigma| is floored here so that sigma = 0 means "the query alone" and not 0 / 0; NaN passes through.
+# |sigma| is at least this, so that sigma = 0 means "the query alone" and not 0 / 0; NaN passes through.
 SIGMA_FLOOR = 1e-6
-PRECISION_FLOOR = 1e-12  # likewise of 1 / sigma^2: it has no gradient at 0
-# Of a window: its Gaussian is 1 everywhere inside, to within 1e-11.
+PRECISION_FLOOR = 1e-12  # likewise for 1 / sigma^2; below it there is no gradient
+# The threshold of a window, whose Gaussian is 1 everywhere inside, to within 1e-11.
 WINDOW_THRESHOLD = 1 - 1e-12
 
 
 def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, num_dims: int) -> None:
-    """ValueError for a span that means nothing; values of sigma are checked only where they are concrete."""
+    """ValueError for an invalid span; the values of sigma are checked only if they are concrete."""
     check_threshold(threshold)
     if span_mode not in ("multiply", "log_add"):
         raise ValueError(f'span_mode="{span_mode}": expected "multiply" or "log_add"')
@@ -49,7 +49,7 @@ def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, n
 def of_precision(inverse_variance: Float[Array, "... p"]) -> Float[Array, "... p"]:
     """sigma = |a|^(-1/2), so that ln G = -1/2 sum_i |a_i| x_i^2.
 
-    The gradient of a does not fade however wide the span is; that of sigma does, with sigma^-3.
+    The gradient with respect to a does not vanish for wide spans; the one with respect to sigma fades with sigma^-3.
     """
     return jax.lax.rsqrt(jnp.maximum(jnp.abs(inverse_variance), PRECISION_FLOOR))
 
@@ -65,14 +65,14 @@ def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Arra
 
     Heads come first: [h ...] for sigma [h p] or [h p p].
     """
-    # Not a sum over the last axis, which is too short to be fast. A sum of squares, for any L: G is at most 1.
+    # No sum over the last axis, which is too short to be fast. A sum of squares, so that G is at most 1 for any L.
     return -0.5 * functools.reduce(operator.add, map(jnp.square, _whitened(coordinates, sigma)))
 
 
 def precision(sigma: Sigma) -> Float[Array, "... m"]:
-    """The coefficients c of ln G = -1/2 sum_m c_m x_i x_j, where `pairs(sigma)` says which i and j are the m-th.
+    """The coefficients c of ln G = -1/2 sum_m c_m x_i x_j, where (i, j) is the m-th of `pairs(sigma)`.
 
-    1 / sigma_i^2; or of Sigma^-1 its diagonal, and twice what lies below it, which stands for both sides.
+    c is 1 / sigma_i^2; or the diagonal of Sigma^-1, and twice the entries below it, which stand for both sides.
     """
     unit = jnp.eye(sigma.shape[-1], dtype=_float32_or_better(sigma).dtype)
     columns = jnp.stack(_whitened(unit, sigma), -1)  # of L^-1: [... j k], entry k of column j
@@ -81,7 +81,7 @@ def precision(sigma: Sigma) -> Float[Array, "... m"]:
 
 
 def pairs(sigma: Sigma) -> list[tuple[int, int]]:
-    """The products x_i x_j that ln G is made of: the squares alone, or all with j <= i."""
+    """The indices (i, j) of the products x_i x_j in ln G: only the squares, or all with j <= i."""
     return [(i, j) for i in range(sigma.shape[-1]) for j in (range(i + 1) if _is_factor(sigma) else (i,))]
 
 
@@ -101,7 +101,7 @@ def _hypot(x: Array, y: Array) -> Array:
 
 
 def _whitened(x: Float[Array, "... p"], sigma: Sigma) -> list[Array]:
-    """z with ln G = -1/2 |z|^2, by its p entries: z_i = x_i / |sigma_i|, or L z = x by forward substitution."""
+    """The p entries of z, with ln G = -1/2 |z|^2: z_i = x_i / |sigma_i|, or L z = x by forward substitution."""
     sigma = _float32_or_better(sigma)
 
     def against_x(entry):
@@ -122,12 +122,12 @@ def _is_factor(sigma: Array | np.ndarray) -> bool:
 
 
 def _diagonal(sigma):
-    """[... p] of either kind."""
+    """The standard deviations, or the diagonal of the factor: [... p]."""
     return sigma.diagonal(axis1=-2, axis2=-1) if _is_factor(sigma) else sigma
 
 
 def _float32_or_better(sigma: Sigma) -> Sigma:
-    """Positions do not fit into fewer bits."""
+    """sigma in float32 or better: fewer bits cannot hold all positions."""
     return sigma.astype(jnp.result_type(jnp.float32, sigma))
 
 
@@ -155,13 +155,13 @@ def half_span(
 ) -> Float[Array, "... p"]:
     """half_i = ceil(sqrt(-2 ln threshold) sqrt(Sigma_ii) (S_i - 1)), at most S_i - 1: the reach on each side.
 
-    In positions: half the bounding box of the ellipse G = threshold, [p] or [h p]; sqrt(Sigma_ii) = |sigma_i| without
-    a factor. A float, so that NaN survives. No gradient: the size is a step function of sigma, which learns through G.
-    Of queries on a grid of their own it is at most the largest of `grid.relative_offsets`, rounded up.
+    It is half the bounding box of the ellipse G = threshold, in positions, [p] or [h p]. Without a factor L,
+    sqrt(Sigma_ii) is |sigma_i|. It is a float, so that NaN survives. It has no gradient, being a step function of
+    sigma; sigma learns through G. With a query grid it is at most the largest of `grid.relative_offsets`, rounded up.
     """
     check_threshold(threshold)
     keys, queries = np.asarray(grid_shape), np.asarray(grid.check_query_grid(grid_shape, query_grid_shape))
-    reach = np.ceil(keys - 0.5 - keys / (2 * queries))  # of the last key from the first query: S - 1 on one grid
+    reach = np.ceil(keys - 0.5 - keys / (2 * queries))  # the last key from the first query: S - 1 on one grid
     deviation = deviations(jax.lax.stop_gradient(sigma))
     if threshold <= 0:
         return jnp.broadcast_to(jnp.asarray(reach, deviation.dtype), deviation.shape)
@@ -171,7 +171,7 @@ def half_span(
 
 
 def window_sigma(half_span: Shape, reference_shape: Shape) -> Float[Array, "p"]:
-    """The sigma whose span is half_span positions to each side at `WINDOW_THRESHOLD`, where G is 1 to within 1e-11.
+    """The sigma whose span is `half_span` positions on each side at `WINDOW_THRESHOLD`; G is 1 inside, within 1e-11.
 
     Raises:
       ValueError: unless there is a half-span of at least 1 for every dimension.
@@ -199,7 +199,7 @@ def span_size(
 
 
 def inside_span(offsets: Num[Array, "... p"], half: Float[Array, "... p"]) -> Bool[Array, "..."]:
-    """The box |offset_i| <= half_i in every dimension (Algorithm 10), for offsets [... p]; [h, ...] for half [h p].
+    """Whether |offset_i| <= half_i in every dimension (Algorithm 10), for offsets [... p]; [h, ...] for half [h p].
 
     A NaN half-span counts as inside, so that the NaN reaches the output instead of vanishing behind the mask.
     """
@@ -211,9 +211,10 @@ def inside_span(offsets: Num[Array, "... p"], half: Float[Array, "... p"]) -> Bo
 def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
     """The share of all pairs of places that are inside the span, in [0, 1]: prod_i r_i (2 - r_i).
 
-    r_i = min(1, sqrt(-2 ln threshold) sqrt(Sigma_ii)) is the half-span's share of a side. It is the limit on a fine
-    grid, and differentiable: the penalty that makes spans shrink, in the unit of what they cost. With threshold <= 0
-    it is that of one standard deviation. The mean over heads where each has its own.
+    r_i = min(1, sqrt(-2 ln threshold) sqrt(Sigma_ii)) is the half-span as a share of the grid's side. The result is the
+    limit for fine grids, and differentiable. As a penalty it makes spans shrink, and it measures their cost. With
+    threshold <= 0, r_i is min(1, sqrt(Sigma_ii)), one standard deviation. The result is averaged over the heads of
+    sigma.
 
     Example:
       >>> import jax.numpy as jnp
@@ -227,7 +228,7 @@ def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:
 
 
 def pair_share(half: Shape, grid_shape: Shape) -> float:
-    """The share of all pairs of a grid's places that are within the half-spans, counted: those of integers.
+    """The share of all pairs of a grid's places that are within integer half-spans, counted exactly.
 
     Example:
       >>> from posattn_jax.ops.span import pair_share
@@ -239,11 +240,11 @@ def pair_share(half: Shape, grid_shape: Shape) -> float:
 
 
 def bound_for(half: Shape, previous: Shape | None = None) -> tuple[int, ...]:
-    """Static half-spans with room for `half` to grow: the next of 1, 2, 3, 4, 6, 8, 12, 16, ... above it, a dimension.
+    """Static half-spans with room for `half` to grow: in each dimension the next larger of 1, 2, 3, 4, 6, 8, 12, ...
 
-    `previous` is kept for as long as it leaves a position of room and is not more than one size too large, so that a
-    span that trembles at a border does not change it back and forth. Integers on the host: what they decide is
-    compiled.
+    `previous` is kept as long as it leaves one position of room and is at most one size too large, so that a span that
+    fluctuates at a border does not change the bound back and forth. The bounds are integers on the host, because
+    programs are compiled for them.
     """
     sizes = sorted([2**i for i in range(31)] + [3 * 2**i for i in range(30)])
     bounds = []

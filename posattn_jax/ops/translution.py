@@ -1,24 +1,24 @@
-"""Translution: attention whose values go through a matrix for every relative offset.
+"""Translution: attention whose values go through a matrix that depends on the relative offset.
 
 Fan 2025, equations 5 and 6. The weights alpha are given:
 
-  outputs_t = sum_s alpha_ts x_s W_{s-t}                                      `translution`
-  W_{s-t} = W + D U_{s-t} V                    a rank, where W alone is full   `low_rank_translution`
+  outputs_t = sum_s alpha_ts x_s W_{s-t}                                       `translution`
+  W_{s-t} = W + D U_{s-t} V                    only W has full rank            `low_rank_translution`
   W_{s-t} = sum_k h_k(s - t) W_k               few matrices, any positions     `basis_translution`
 
-Tables are indexed by key minus query, as everywhere in this package, and as the paper's equation 1, a convolution. Its
-equation 5 has query minus key: its table is this one, reversed along every dimension of offsets.
+Tables are indexed by key minus query, as everywhere in this package and in the paper's equation 1, a convolution. The
+paper's equation 5 has query minus key: its table is this one, reversed along every dimension of offsets.
 
-Heads: a matrix that spans all heads, [c, h d], is the heads' own [c d] side by side, [c h d]: every head reads all of
-x_s, and writes its own d features. In this layout a matrix over all heads and a matrix a head are one and the same.
-[c 1 d] is a matrix that heads share: their outputs then differ by their weights alone.
+Heads: a matrix for all heads, [c, h d], consists of the heads' own matrices [c d] side by side, [c h d]. Every head
+reads all of x_s, and writes its own d features. So a matrix for all heads and one matrix per head are the same thing.
+[c 1 d] is a matrix that heads share: their outputs then differ only because their weights do.
 
-CLS tokens stand before the positions of the grid. They have no offset, but three matrices: `ClsMatrices`.
+CLS tokens stand before the positions of the grid. They have no offset, but three matrices of their own: `ClsMatrices`.
 
-A table may have less than the 2 S - 1 offsets of the grid: with 2 half + 1 of them, keys further away than half in any
-dimension contribute nothing, whatever their weights, and cost nothing. Causality is in the weights' zeros.
+A table may have fewer than the 2 S - 1 offsets of the grid. With 2 half + 1 offsets, keys further away than half in any
+dimension contribute nothing, whatever their weights. Causality comes from zeros in the weights.
 
-Nothing of size [b N N d] or [N N c d] is made: see `map_queries`.
+There is no tensor of size [b N N d] or [N N c d]: see `map_queries`.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,10 +52,11 @@ def translution(
 ) -> Query:
     """outputs_t = sum_s alpha_ts x_s W_{s-t} (Fan 2025, equation 5).
 
-    Forward and backward take b h N^2 + b N c + b N h d + |R| c h d of memory; b N prod(min(R, S)) c h d multiplications
-    make the values. Query by query, as a product of [b c] and [c h d] for each key: on a CPU 1.4 to 3.9 times faster
-    than offset by offset, where half of a grid's keys are missing in each dimension, at batches of 8 to 128 (4x4 to
-    16x16, width 64, forward and backward), and 2 to 4 times slower at a batch of 1.
+    Forward and backward need memory for b h N^2 + b N c + b N h d + |R| c h d numbers. The values take
+    b N prod(min(R, S)) c h d multiplications. The loop goes query by query, with a product of [b c] and [c h d] for
+    each key. A loop over offsets would find no key for half of the pairs in each dimension. On a CPU the loop over
+    queries is 1.4 to 3.9 times faster at batches of 8 to 128, and 2 to 4 times slower at a batch of 1 (4x4 to 16x16,
+    width 64, forward and backward).
 
     Args:
       weights: alpha [b h t s], of all tokens.
@@ -90,16 +91,16 @@ def low_rank_translution(
 ) -> Query:
     """`translution` with W_{s-t} = W + D U_{s-t} V: shared values, and relative ones of rank k.
 
-    sum_s alpha_ts x_s D U_{s-t} is summed first, and multiplied by V once. A table of |R| j h k numbers instead of
-    |R| c h d is what makes large grids affordable; without D, j = c. Source: LoR-Translution, the later form of Fan's
-    paper (arXiv:2510.10060). Where each head has its own V, what is averaged is a value of its own; the V of the
-    authors' code mixes what the heads have summed.
+    The sum over s of alpha_ts x_s D U_{s-t} comes first, and is multiplied by V once. The table has |R| j h k numbers
+    instead of |R| c h d, which makes large grids affordable; without D, j = c. Source: LoR-Translution, the later form
+    of Fan's paper (arXiv:2510.10060). If each head has its own V, each head averages its own values. The V of the
+    authors' code mixes the sums of all heads.
 
     Args:
       weights, inputs, grid_shape: as for `translution`.
       matrix: W [c h d] or [c 1 d].
       relative: U [*R j h k] or [*R j 1 k].
-      up: V [h k d] or [1 k d]; or one of all heads, [h k h d].
+      up: V [h k d] or [1 k d]; or one that mixes all heads, [h k h d].
       down: D [c j].
       cls_matrices: U of pairs with a CLS token.
 
@@ -135,13 +136,13 @@ def basis_translution(
 
       outputs_t = sum_k (sum_s alpha_ts h_k(s - t) x_s) W_k
 
-    On a grid h is a table; elsewhere, as between the points of a cloud, it is given for every pair.
+    On a grid h is a table. Elsewhere, such as between the points of a cloud, h is given for every pair.
 
     Args:
       weights, inputs: as for `translution`.
       basis: W_k [k c h d], or [k c 1 d] for all heads.
-      coefficients: h [*R k] with R as for `translution`; without `grid_shape` [b t s k] or [1 t s k], of all tokens
-        but the CLS tokens.
+      coefficients: h [*R k] with R as for `translution`; without `grid_shape` [b t s k] or [1 t s k], for all tokens
+        except CLS tokens.
       grid_shape: S.
       cls_matrices: the matrices of pairs with a CLS token.
 
@@ -178,7 +179,7 @@ def _one_query(weights, inputs, matrices):
 def _one_query_of_basis(weights, inputs, coefficients, basis):
     """The same from coefficients [s k] or [b s k], basis [k c h d]."""
     coefficients = coefficients.reshape(-1, *coefficients.shape[-2:])
-    # A product as an einsum, since its gradients' sums are fast then.
+    # Even the product is an einsum, because the sums in its gradients are then fast.
     return product_sum(
         "bhkc,kchd->bhd",
         product_sum("bhks,bsc->bhkc", product_sum("bhs,bsk->bhks", weights, coefficients), inputs),
@@ -194,7 +195,7 @@ def _all_tokens(
     others: Sequence[tuple[Window, Array]],
     cls_matrices: ClsMatrices | None,
 ) -> Query:
-    """Outputs of the positions of the grid by `one_query`, and of CLS tokens before them."""
+    """The outputs of CLS tokens, followed by those of the grid's positions, which `one_query` computes."""
     cls = inputs.shape[1] - windows.num_positions
     patch_weights, patch_inputs = weights[:, :, cls:, cls:], inputs[:, cls:]
     shape = windows.grid_shape
@@ -212,12 +213,12 @@ def _all_tokens(
 
 
 def _shared(weights: Array, inputs: Array, matrix: Matrix) -> Array:
-    """Attention's plain values: sum_s alpha_ts x_s W, [b t h d]."""
+    """Attention with plain values, which do not depend on the offset: sum_s alpha_ts x_s W, [b t h d]."""
     return product_sum("bhts,bshd->bthd", weights, product_sum("bsc,chd->bshd", inputs, matrix))
 
 
 def table_half(name: str, table: Array, features: int, grid_shape: Sizes) -> Sizes:
-    """The half-span of a table [*R ...] with so many axes of features."""
+    """The half-span of a table [*R ...] with `features` axes after R; ValueError if its shape does not fit."""
     sizes = table.shape[: len(grid_shape)]
     most = grid.relative_shape(grid_shape)
     fits = table.ndim == len(grid_shape) + features
@@ -227,7 +228,7 @@ def table_half(name: str, table: Array, features: int, grid_shape: Sizes) -> Siz
 
 
 def _check(name: str, matrices: Array, weights: Array, inputs: Array, shape: Sizes, cls_matrices: ClsMatrices | None):
-    """ValueError where matrices, tokens and the matrices of CLS tokens do not fit together."""
+    """ValueError unless matrices, tokens and the matrices of CLS tokens fit together."""
     (b, s), h, n, d = inputs.shape[:2], weights.shape[1], grid.num_positions(shape), matrices.shape[-1]
     _check_matrix(name, matrices, weights, inputs, d)
     if weights.shape != (b, h, s, s):

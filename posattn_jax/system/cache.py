@@ -1,4 +1,4 @@
-"""Where what is made once for a machine is kept."""
+"""The folder for files that are made once per machine."""
 
 import os
 import pathlib

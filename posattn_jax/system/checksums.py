@@ -1,6 +1,6 @@
-"""The SHA-256 sums of a folder's files, kept in it: what was damaged since is found, and named.
+"""The SHA-256 sums of a folder's files, kept in the folder, by which files that were damaged later are found.
 
-They are one text file, which `sha256sum --check SHA256SUMS` reads as well.
+The sums are in a text file, which `sha256sum --check SHA256SUMS` can read too.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def of_file(path: pathlib.Path) -> str:
 
 
 def write(folder: pathlib.Path) -> None:
-    """Writes the sums of all files below `folder`, once these are on disk."""
+    """Writes the sums of all files below `folder`, after the files are on disk."""
     lines = []
     for path in _files(folder):
         with path.open("rb") as file:
@@ -33,11 +33,11 @@ def write(folder: pathlib.Path) -> None:
 
 
 def damage(folder: pathlib.Path, below: str = "") -> str | None:
-    """The first file that is not as it was, and what is wrong with it; None: all are.
+    """The first file that has changed since `write`, and what is wrong with it; None if there is no such file.
 
     Args:
-      folder: that `write` was called for.
-      below: of which subfolder alone the files are looked at; "": of all.
+      folder: the folder that `write` was called for.
+      below: only files whose names begin with this subfolder are checked; "": all files.
 
     Raises:
       FileNotFoundError: the folder has no sums.
@@ -63,9 +63,9 @@ def damage(folder: pathlib.Path, below: str = "") -> str | None:
 
 
 def keep_folder(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
-    """Sees to it that a folder is there as it was made: `make` fills it where it is missing, or damaged.
+    """Ensures that a folder exists and is undamaged; if not, `make` fills it anew.
 
-    It is there only once it is whole, with the SHA-256 of each of its files.
+    The folder appears only when it is complete, including the SHA-256 sum of each of its files.
     """
     reason = _reason_to_make(path)
     if reason is None:
@@ -84,7 +84,7 @@ def keep_folder(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> Non
         try:
             temporary.rename(path)
         except OSError:
-            if not path.exists():  # where another process was quicker it is the same
+            if not path.exists():  # another process may have made the same folder first
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -99,6 +99,6 @@ def _reason_to_make(path: pathlib.Path) -> str | None:
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All but the sums, and hidden ones, such as network file systems make for a while."""
+    """All files except the sums and hidden files, which network file systems make for a while."""
     paths = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in paths if path != folder / FILE)

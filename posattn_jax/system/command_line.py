@@ -1,4 +1,4 @@
-"""What the commands share: flags with a config file, the folder of results, and errors told in one line."""
+"""Functions that all commands share: flags with a config file, the folder of results, and errors in one line."""
 
 import importlib.util
 import math
@@ -14,24 +14,24 @@ from absl import flags
 from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError, RunError
 
-# Of the folder configs/ that comes with the package: an installed one has it inside, a checkout beside it.
+# HOME has the folder configs/ that comes with the package: inside an installed package, next to it in a checkout.
 PACKAGE = pathlib.Path(__file__).parents[1]
 HOME = PACKAGE / "packaged" if (PACKAGE / "packaged").is_dir() else PACKAGE.parent
 
 
 def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
-    """Parses flags of which one, "config", is a config file; returns what is left of the command line.
+    """Parses flags, of which "config" is a config file; returns the rest of the command line.
 
-    A `configs/NAME.py` that is not in the working directory is the one that comes with the package.
+    If `configs/NAME.py` is not in the working directory, the one that comes with the package is used.
 
     Raises:
-      InputError: anything wrong with it, the config's fields included.
+      InputError: anything wrong with the command line, the config's fields included.
     """
     argv = [_found(argument) if argument.startswith("--config=") else argument for argument in argv]
     try:
         with extras.named():
             rest = values(argv)
-            _ = values["config"].value  # read only now
+            _ = values["config"].value  # the config file is read here
     except (AttributeError, KeyError) as error:
         text = str(error.args[0])
         near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
@@ -47,7 +47,7 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
 
 
 def load_config(config_file: str) -> Any:
-    """The config that `--config=` reads of "FILE" or "FILE:VARIANT", for programs and notebooks.
+    """The config that `--config=` reads from "FILE" or "FILE:VARIANT", for programs and notebooks.
 
     Raises:
       InputError: no such file.
@@ -57,7 +57,7 @@ def load_config(config_file: str) -> Any:
 
 
 def load_config_file(config_file: str) -> tuple[Any, str]:
-    """The module of "FILE" or "FILE:VARIANT", and the variant; InputError where there is no such file."""
+    """The module of "FILE" or "FILE:VARIANT", and the variant; InputError if there is no such file."""
     path, _, variant = _found(f"--config={config_file}").removeprefix("--config=").partition(":")
     spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
     assert spec is not None and spec.loader is not None, path
@@ -67,9 +67,9 @@ def load_config_file(config_file: str) -> tuple[Any, str]:
 
 
 def _found(argument: str) -> str:
-    """`--config=FILE:VARIANT` with the path of a file that there is, which may import `configs.NAME`.
+    """`--config=FILE:VARIANT` with the path of an existing file, which may import `configs.NAME`.
 
-    That is first what lies beside it, then what comes with the package.
+    Such an import takes a file of the same folder first, then one that comes with the package.
     """
     name, colon, variant = argument.removeprefix("--config=").partition(":")
     path = next((each for each in (pathlib.Path(name), HOME / name) if each.is_file()), None)
@@ -87,7 +87,7 @@ def _import_from(folder: pathlib.Path, first: bool = False) -> None:
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> flags.FlagValues:
-    """Parses flags, which are all that the command line may have; InputError for anything wrong with it."""
+    """Parses a command line that has only flags; InputError for anything wrong with it."""
     try:
         rest = values(argv)[1:]
     except flags.Error as error:
@@ -103,7 +103,7 @@ def check_config_given(config: Any) -> None:
 
 
 def numbers(flag: str, values: list[str], kind: Callable[[str], Any] = int) -> list[Any]:
-    """The values of a flag as numbers; InputError unless they are finite, of this kind, and each is there once."""
+    """The values of a flag as numbers; InputError unless they are finite, distinct and of this kind."""
     given = f"{flag}={','.join(values)}"
     try:
         found = [kind(value) for value in values]
@@ -115,13 +115,13 @@ def numbers(flag: str, values: list[str], kind: Callable[[str], Any] = int) -> l
 
 
 def check_no_more(rest: list[str]) -> None:
-    """InputError where the command line has more than options."""
+    """InputError if the command line has more than options."""
     if rest:
         raise InputError(f'unexpected argument "{rest[0]}": options are written --name=value')
 
 
 def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
-    """The folder that a flag names, made where it is missing; None where none is asked for."""
+    """The folder that a flag names, which is made if it is missing; None without the flag."""
     if out is None:
         return None
     folder = pathlib.Path(out)
@@ -133,7 +133,7 @@ def make_folder(out: str | None, flag: str = "out") -> pathlib.Path | None:
 
 
 def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
-    """`main`, with what is wrong told in one line; returns the exit code."""
+    """Runs `main`, and prints an error in one line; returns the exit code."""
     try:
         with extras.named():
             return main(argv)

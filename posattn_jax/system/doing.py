@@ -1,4 +1,4 @@
-"""What is being done, said on stderr while it takes long."""
+"""Messages on stderr about what the program is doing, if it takes long."""
 
 import contextlib
 import sys
@@ -14,16 +14,16 @@ AFTER, EVERY = 1.0, 30.0  # seconds
 
 
 def tell(text: str) -> None:
-    """Prints a line, of the first process alone; a bar that is there stays whole."""
+    """Prints a line in the first process only, without breaking a progress bar."""
     if is_first():
         tqdm.write(text, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def doing(what: str, after: float | None = None, every: float = EVERY) -> Iterator[None]:
-    """Tells "WHAT ..." once the block has taken `after` seconds, 0: at once; then every `every` seconds for how long.
+    """Prints "WHAT ..." when the block has run for `after` seconds, and then its run time every `every` seconds.
 
-    So what turns out to be quick is not told. By default `after` is AFTER.
+    So a quick block prints nothing. By default `after` is AFTER; with 0 the line comes at once.
     """
     ended, started = threading.Event(), time.perf_counter()
     after = AFTER if after is None else after

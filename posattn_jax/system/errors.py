@@ -1,4 +1,4 @@
-"""What can go wrong for a user: each message is one line that names what was given and what is allowed."""
+"""Errors for users: each message is one line that names what was given and what is allowed."""
 
 
 class InputError(ValueError):

@@ -1,11 +1,11 @@
-"""The extras of setup.py: what a command says where a library of one is missing."""
+"""The extras of setup.py, and the error message of a command if a library of an extra is missing."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
 
 from posattn_jax.system.errors import InputError
 
-# Of each extra the libraries that it has and the layers do without, as they are imported.
+# The libraries of each extra, by the names under which they are imported. The layers do not need them.
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "train": (
         "PIL",
@@ -32,7 +32,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def named() -> Iterator[None]:
-    """Inside, a library of an extra that is missing is an InputError that says how to install it."""
+    """Turns a missing library of an extra into an InputError that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

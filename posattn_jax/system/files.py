@@ -1,4 +1,4 @@
-"""The files of a run folder, written so that a reader, or a crash, never sees half of one."""
+"""Reads and writes the files of a run folder; a reader never sees half a file, not even after a crash."""
 
 import functools
 import json
@@ -11,18 +11,18 @@ from typing import IO, Any
 
 from posattn_jax.system.errors import InputError, RunError
 
-# Fields of a config in which runs of one kind may differ: where the data lies, and what is there to compute with.
+# Fields of a config in which otherwise equal runs may differ: the place of the data, and the devices.
 OF_THE_PLACE = ("data.dir", "data.download", "cache_dir")
 OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 
 
 def beside(path: pathlib.Path) -> pathlib.Path:
-    """A hidden name in the same folder, this process's alone among those of all hosts that see the folder."""
+    """A hidden name in the same folder that only this process uses, among all hosts that see the folder."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
 
 
 def write_atomically(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Lets `write` fill a temporary file beside `path`, and renames it to `path` once it is on disk."""
+    """Lets `write` fill a temporary file next to `path`, and renames it to `path` once it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
@@ -46,7 +46,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """What a file has, None where there is none; InputError where it is cut short."""
+    """The contents of a JSON file, or None if there is no such file; InputError if it cannot be parsed."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     except json.JSONDecodeError as error:
@@ -71,7 +71,7 @@ def read_metrics(path: pathlib.Path) -> list[dict]:
 
 
 def is_evaluated(evaluation: dict[str, Any] | None, summary: dict[str, Any], fields: dict[str, Any]) -> bool:
-    """Whether an `evaluation.json` is of the best epoch that a `summary.json` has, under these fields."""
+    """Whether an `evaluation.json` is of the best epoch of a `summary.json`, with these fields in its config."""
     if evaluation is None or evaluation["step"] != summary["best"]["step"]:
         return False
     return has_fields(evaluation["config"], fields)
@@ -86,5 +86,5 @@ def has_fields(config: dict[str, Any], fields: dict[str, Any]) -> bool:
 
 
 def value_at(config: dict[str, Any], path: str) -> Any:
-    """The value of a field by its dotted name; of a part a dict."""
+    """The value of a field by its dotted name; a dict if the name is that of a part."""
     return functools.reduce(operator.getitem, path.split("."), config)

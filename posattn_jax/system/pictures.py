@@ -1,4 +1,4 @@
-"""How every picture looks: its type, colours, lines and markers, its panels, and how it is written."""
+"""The style of every picture: its fonts, colours, lines, markers and panels; and how it is written."""
 
 import pathlib
 from typing import Any
@@ -15,18 +15,18 @@ from matplotlib.ticker import MaxNLocator
 
 from posattn_jax.system.files import write_atomically
 
-# Okabe and Ito's, but for yellow, which is too light for lines: told apart by readers who see fewer colours. Curves
-# differ in line and marker too, for those who see none, and on paper.
+# The colours of Okabe and Ito, which colour-blind readers can tell apart, without yellow, which is too light for lines.
+# Curves differ in line and marker too, for readers who see no colours, and for print.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 LINES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = "osD^vX*P"
 BLACK, BLUE, VERMILLION = COLOURS[:3]
-# Of numbers: darker is more. With a sign, 0 is white.
+# Colour maps of numbers: darker is more. In the map of signed numbers 0 is white.
 FROM_ZERO, SIGNED = "Oranges", "RdBu_r"
 
 plt.rcParams.update(
     {
-        "font.family": "DejaVu Sans",  # which matplotlib brings
+        "font.family": "DejaVu Sans",  # comes with matplotlib
         "font.size": 10,
         "axes.titlesize": 10,
         "axes.labelsize": 10,
@@ -49,7 +49,7 @@ plt.rcParams.update(
 
 
 def style(number: int) -> dict[str, Any]:
-    """Colour, line and marker of a curve, by its number from 0: no two of the first 56 are alike."""
+    """The colour, line and marker of a curve, by its number from 0; the first 56 curves all differ."""
     kinds = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
     return {name: choices[number % len(choices)] for name, choices in kinds.items()}
 
@@ -57,7 +57,7 @@ def style(number: int) -> dict[str, Any]:
 def panels(
     count: int, columns: int, width: float, height: float, layout: str = "constrained", **options
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels of about this size in inches, at most `columns` in a row, as even as can be."""
+    """A figure with `count` panels of about this size in inches, in rows of about equal length of at most `columns`."""
     rows = -(-count // columns)
     columns = -(-count // rows)
     size = (width * columns + 1, height * rows + 0.4)
@@ -68,12 +68,12 @@ def panels(
 
 
 def whole_ticks(axis: Axis, most: int = 8) -> None:
-    """Ticks at whole numbers, about so many at most."""
+    """Sets ticks at whole numbers, at most about `most` of them."""
     axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
 
 
 def save(figure: Figure, *paths: pathlib.Path) -> None:
-    """Writes a picture in the formats that its names end with, and closes it."""
+    """Writes a picture in the format of each path's suffix, and closes it."""
     for path in paths:
         kind = path.suffix[1:]
         options = {"format": kind, "metadata": {"Date": None} if kind == "svg" else None}

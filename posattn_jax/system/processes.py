@@ -1,7 +1,7 @@
-"""Several processes at work on one run: how they find each other, who speaks for all of them, and what stops them.
+"""Several processes that work on one run: how they find each other, which one writes and prints, and what stops them.
 
-Every process runs the same program on its share of the data; the run folder, on a disk that all of them see, is
-written by the first one, checkpoints by all together.
+Every process runs the same program on its share of the data. The run folder is on a disk that all of them see. The
+first process writes it; checkpoints are written by all processes together.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from jax.experimental import multihost_utils
 
 from posattn_jax.system.errors import InputError
 
-# Set by launch/local.sh, and by whoever starts the processes by hand.
+# Environment variables that launch/local.sh sets, or the user who starts the processes by hand.
 COORDINATOR, COUNT, INDEX = "POSATTN_COORDINATOR", "POSATTN_PROCESS_COUNT", "POSATTN_PROCESS_INDEX"
-# A process that has not been heard of for so long is dead; the others end, and the launcher starts all of them again.
+# A process that has sent nothing for this long counts as dead: the others end, and the launcher starts all again.
 HEARTBEAT_SECONDS = 100
 
 
 def join(distributed: bool = False) -> None:
-    """Meets the other processes of the job, if there are any; to be called before anything else asks jax for devices.
+    """Connects to the other processes of the job, if there are any. Call it before anything asks jax for devices.
 
-    They are named by the variables POSATTN_COORDINATOR (host:port of the first), POSATTN_PROCESS_COUNT and
-    POSATTN_PROCESS_INDEX; without them a step of several SLURM tasks is found by itself, and with `distributed`
-    whatever jax finds: TPU pods, Kubernetes, Open MPI. What others than the first print on stdout is dropped.
+    The processes are given by the environment variables POSATTN_COORDINATOR (host:port of the first),
+    POSATTN_PROCESS_COUNT and POSATTN_PROCESS_INDEX. Without these, a SLURM step with several tasks is detected; with
+    `distributed`, whatever jax detects: TPU pods, Kubernetes, Open MPI. Only the first process prints on stdout.
 
     Raises:
       InputError: some of the variables are missing or wrong, or jax finds no other processes.
@@ -65,13 +65,13 @@ def _number(name: str) -> int:
 
 
 def is_first() -> bool:
-    """Whether this process writes the run's files and tells how it goes."""
+    """Whether this process writes the run's files and prints its progress."""
     return jax.process_index() == 0
 
 
 @contextlib.contextmanager
 def signals(handlers: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
-    """Handles signals so meanwhile; yields what handled them before."""
+    """Handles signals with `handlers` inside the block; yields the handlers from before."""
     previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     try:
         yield previous
@@ -82,7 +82,7 @@ def signals(handlers: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
 
 @contextlib.contextmanager
 def first_goes_ahead(name: str) -> Iterator[None]:
-    """The first process goes through the block alone, then the others: they find in the caches what it has made."""
+    """Runs the block in the first process alone, then in the others, which find its results in the caches."""
     if is_first():
         yield
     if jax.process_count() > 1:
@@ -93,9 +93,9 @@ def first_goes_ahead(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claim(path: pathlib.Path) -> Iterator[IO[str] | None]:
-    """A file opened for appending and locked, or None where another process holds it.
+    """A file opened for appending and locked, or None if another process holds the lock.
 
-    The lock belongs to the open file: a child process that has inherited it keeps it, should this one be killed.
+    The lock belongs to the open file: a child process that has inherited the file keeps it if this process is killed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:

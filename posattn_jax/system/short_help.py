@@ -1,4 +1,4 @@
-"""What --help of a command with modes prints: the modes, the main flags with a line each, and examples."""
+"""The text of --help for a command with modes: the modes, the main flags with a line each, and examples."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ FULL = ("-helpfull", "--helpfull")
 
 
 def asked_for(argv: Sequence[str]) -> str | None:
-    """ "short" of --help, "full" of --helpfull; None of neither."""
+    """ "short" for --help, "full" for --helpfull, None for neither."""
     if any(argument in FULL for argument in argv):
         return "full"
     return "short" if any(argument in SHORT for argument in argv) else None
@@ -26,7 +26,7 @@ def mode_of(argv: Sequence[str], modes: Mapping[str, str]) -> str | None:
 def write(
     about: str, modes: Mapping[str, str], main_flags: Mapping[str, str], examples: Sequence[str], more: str
 ) -> str:
-    """The page: what it is about, each mode and each flag in a line, examples, and where there is more."""
+    """The text: what the command is about, a line for each mode and flag, examples, and where to find more."""
     width = max(map(len, [*modes, *main_flags])) + 2
     rows = lambda lines: [f"  {name:{width}}{text}" for name, text in lines.items()]
     page = [about, ""]
@@ -46,5 +46,5 @@ def write(
 
 
 def described(values: flags.FlagValues, names: Sequence[str]) -> dict[str, str]:
-    """Flags as one writes them, and what their definitions say of them."""
+    """The flags as they are written on the command line, with the help texts of their definitions."""
     return {f"--{name}": " ".join(str(values[name].help).split()) for name in names}

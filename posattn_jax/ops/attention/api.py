@@ -1,4 +1,4 @@
-"""The entry to attention with relative positions."""
+"""`relative_attention`, the entry point of attention with relative positions."""
 
 import math
 from typing import Any, Literal
@@ -49,13 +49,16 @@ LAYOUTS = {
     "fused": fused_attention,
     "factorised": factorised_attention,
 }
-# Arguments that a problem has in another form.
+# Arguments of `relative_attention` that a `Problem` does not take as they are.
 APART = ("implementation", "bias", "query_seq_lengths", "key_value_seq_lengths")
-GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # for any encoding, not for sinusoids alone
+GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # any encoding, not only sinusoids
 
 
 def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
-    """Outputs, None without values, and weights, in the layout asked for; pair by pair where nothing else can do it."""
+    """Outputs and weights of the given layout, or of "reference" where the problem needs all pairs at once.
+
+    Outputs are None for a problem without values. Weights are None where the layout does not return them.
+    """
     if implementation not in LAYOUTS:
         raise ValueError(f'implementation="{implementation}": expected one of {", ".join(sorted(LAYOUTS))}')
     problem.check_grids(implementation)
@@ -63,7 +66,7 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
         problem, join = coarse(problem)
         return join(attend(problem, implementation)[0]), None
     layout = LAYOUTS[implementation]
-    if problem.is_pairwise and layout is not factorised_attention:  # which says that it cannot
+    if problem.is_pairwise and layout is not factorised_attention:  # which raises an error of its own
         layout = reference_attention
     return layout(problem.within_bound())
 
@@ -98,57 +101,62 @@ def relative_attention(
     implementation: Implementation = "auto",
     return_weights: bool = False,
 ) -> Query | tuple[Query, Weights]:
-    """Attention on an n-D grid whose scores know the offset s - t between key and query, within a learned span.
+    """Attention on an n-D grid, within a learned span; its scores depend on the offset s - t between key and query.
 
       logits_ts = G_{s-t} * (scale * [(q_t + u) . k_s + (q_t + v) . E_{s-t}] + beta_{s-t} + bias_ts)
       outputs_t = sum_s softmax_s(logits_ts) value_s
 
-    Conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same values and the same
-    gradients for every array. A query that may attend to nothing has outputs 0.
+    The conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same outputs, and the same
+    gradients of every array. A query that may attend to no key has outputs 0.
 
     Args:
       query: [b t h d], the positions of its grid in row-major order.
-      key: [b s k d], each of its k heads for h / k heads of queries, in order; None leaves out the content term.
+      key: [b s k d]. Each of the k heads serves h / k heads of queries, in order. None leaves out the content term.
       value: [b s k d].
       grid_shape: S, one to three sizes whose product is t = s.
-      query_grid_shape: T, the grid of the queries, where it is another that covers the same extent; its product is t.
-        Query t then stands at (t + 1/2) S / T - 1/2 among the keys, in each dimension, and E and beta have the real
-        offsets of `ops.grid.relative_offsets`. Every pair is laid out, by "reference" or "auto".
+      query_grid_shape: T, the grid of the queries, if it differs from S. Both grids cover the same extent; t = prod(T).
+        Query t is then at position (t + 1/2) S / T - 1/2 of S, in each dimension, and E and beta are given at the
+        real-valued offsets of `ops.grid.relative_offsets`. Only "reference" and "auto" support it, and compute every
+        pair.
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
-      relative_bias: beta [*R, h], not scaled. Where there is an E, too, beta is rounded to its dtype.
-      sigma: [p] or one a head [h p], in units of S - 1; None means no span. Only `|sigma|` matters. Concrete values
-        must be finite and not 0; under a trace 0 means "the query alone" and NaN propagates. Or the factor L of a full
-        covariance L L^T, [1 p p] or one a head [h p p]: its diagonal is as sigma, entries above it are ignored.
-      threshold: keys outside the box where G falls below it are not attended; 0 or less modulates without a mask.
+      relative_bias: beta [*R, h], not scaled. If E is given too, beta is rounded to the dtype of E.
+      sigma: [p], or [h p] with one per head, in units of S - 1. None means no span. Only `|sigma|` matters. Concrete
+        values must be finite and not 0. For a traced sigma, 0 means "the query alone" and NaN propagates. Instead of
+        sigma, the factor L of a full covariance L L^T: [1 p p], or [h p p] with one per head. The rules for sigma apply
+        to its diagonal; entries above the diagonal are ignored.
+      threshold: keys outside the bounding box of G >= threshold are masked. 0 or less: G modulates, and masks no key.
       span_mode: "multiply" as above, or "log_add": logits = scale * [...] + beta + ln G.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
-      span_bound: half-spans, one a dimension, that no span of `sigma` exceeds: what layouts of a static size are made
-        for while sigma is traced. A span over it raises ValueError where sigma is concrete and makes the outputs NaN
-        under a trace.
+      span_bound: half-spans, one per dimension, that the span of `sigma` must not exceed. Layouts of a static size are
+        compiled for this size if sigma is traced. A larger span raises ValueError if sigma is concrete, and gives NaN
+        outputs if it is traced.
       key_mask: [b s], True = keep.
-      mask: [b|1 h|1 t s], True = keep. With it, or `bias`, every pair is computed: layouts of windows refuse it.
+      mask: [b|1 h|1 t s], True = keep. With `mask` or `bias` every pair is computed, so layouts that compute only a
+        part of the pairs refuse them.
       bias: [b|1 h|1 t s], not scaled.
-      segment_ids: [b t]: tokens attend to those of their own segment. "native" leaves out what lies in others, where
-        segments are packed one after the other; the other layouts compute it in vain.
-      query_seq_lengths: [b]; outputs from there on are 0.
-      key_value_seq_lengths: [b]; keys from there on are not attended.
-      is_causal: query t attends to keys s <= t in row-major order; or one bool a dimension: to keys that are not
-        further in any dimension that is causal.
-      dilation: steps D, one a dimension: only keys at offsets that are multiples of D are attended, ceil(half-span / D)
-        steps far. None: every key.
+      segment_ids: [b t]: tokens attend only to tokens of their own segment. If segments are packed one after the other,
+        "native" skips pairs of different segments. "fused" and "factorised" do not support segments. The other layouts
+        compute such pairs and mask them.
+      query_seq_lengths: [b]; outputs from this position on are 0.
+      key_value_seq_lengths: [b]; keys from this position on are not attended to.
+      is_causal: True: query t attends to keys s <= t in row-major order. Or one bool per dimension: a query attends
+        only to keys that do not lie after it in any causal dimension.
+      dilation: steps D, one per dimension: a query attends only to keys at offsets that are multiples of D, at most
+        ceil(half-span / D) steps away. None: every key.
       scale: default 1 / sqrt(d).
-      dropout_rate: of the attention weights, with `dropout_rng`; the same pairs are dropped in every layout.
-      implementation: "reference" (V1, Appendix A.1: N x N x d positions), "dense" (looped over rows of queries),
-        "patch" (V2, A.2) and "window" (V3, A.3: keys gathered for every query, of a static size, so that a traced
-        sigma needs `span_bound`), "tiled" (looped over windows of keys within the span, at run time), "native" (that
-        loop in C++, for a CPU, where there is a compiler), "fused" (kernels with that loop inside, for GPUs and TPUs),
-        or "auto": the one that is expected to be the fastest, "fused" not yet among them; "factorised" is a layer's
-        alone, which knows what E is made of. Weights and dropout are for "reference", "dense" and "auto". The outputs
-        of "dense", "tiled", "native" and "auto" have no derivatives in forward mode (`jax.jvp`); their gradients have
-        derivatives in both modes, tested to the second order. "fused", and what "auto" takes from cuDNN or from JAX's
-        kernels for TPUs, have first-order gradients, the others any.
+      dropout_rate: of the attention weights; needs `dropout_rng`. Every layout drops the same pairs.
+      implementation: the layout. "reference" (V1, Appendix A.1) computes all pairs at once, with N x N x d encodings.
+        "dense" loops over rows of queries. "patch" (V2, A.2) and "window" (V3, A.3) gather the keys of every query;
+        their size is static, so that a traced sigma needs `span_bound`. "tiled" loops over windows of keys within the
+        span, known at run time. "native" is that loop in C++, for CPUs, and needs a compiler. "fused" has that loop
+        inside of kernels for GPUs and TPUs. "factorised" works only through a layer, which knows the factors of E.
+        "auto" takes the layout that is expected to be the fastest; see `ops/attention/auto.py`. Only "reference",
+        "dense" and "auto" support weights and dropout. The outputs of "dense", "tiled", "native" and "auto" have no
+        forward-mode derivatives (`jax.jvp`); their gradients have derivatives in both modes, tested to the second
+        order. "fused", and the kernels of cuDNN or of JAX for TPUs that "auto" may take, have only first-order
+        gradients. The other layouts have derivatives of any order.
       return_weights: whether to return the weights too.
 
     Returns:
@@ -186,7 +194,7 @@ def relative_attention(
 
 
 def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key | None:
-    """[b s k d] -> [b s h d], each head h / k times; ValueError where k does not divide h."""
+    """Repeats each head h / k times: [b s k d] -> [b s h d]; ValueError if k does not divide h."""
     if features is None or features.ndim != 4 or features.shape[2] == num_heads:
         return features
     if num_heads % features.shape[2]:
@@ -195,7 +203,7 @@ def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key |
 
 
 def scores_of(bias: PairBias, query: Query, num_keys: int, scale: float | None) -> Weights:
-    """The A [b h t s] of which `bias` is scale A."""
+    """A = bias / scale, broadcast to [b h t s]: a bias, which is not scaled, as scores that will be scaled."""
     b, t, h, d = query.shape
     sizes = (b, h, t, num_keys)
     check_pairs("bias", bias, sizes)

@@ -1,4 +1,4 @@
-"""What attention is given beside its arrays, and the shape of arrays of pairs."""
+"""Types of arguments of attention, and the shape check of arrays over pairs."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ from posattn_jax.ops.encodings import Combine
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Queries that are only some rows, along the first dimension, of a grid that is cut over devices.
+    """The queries of one device: some rows, along the first dimension, of a grid that is cut over devices.
 
     Attributes:
-      rows: how many.
-      whole: the grid before it was cut: a span ends with it, and no key stands beyond it.
-      start: the row of the keys' grid that the first of them stands on, a number or an array [].
-      first: the row of the whole grid that the first row of keys is, likewise; it may lie before the grid.
+      rows: the number of rows.
+      whole: the grid before it was cut. It limits the spans, and no key lies beyond it.
+      start: the index, in the keys' grid, of the first row of queries; a number or an array [].
+      first: the index, in the whole grid, of the first row of keys; likewise. It is negative before the grid.
     """
 
     rows: int
@@ -25,11 +25,11 @@ class Block:
 
 
 class Factors(NamedTuple):
-    """What a relative encoding is made of: E = `relative_sinusoids(..., combine)` times `kernel`, plus any bias.
+    """The factors of a relative encoding: E = `relative_sinusoids(..., combine)` times `kernel`, plus any bias.
 
     Attributes:
       kernel: W [c h d].
-      combine: how the sinusoids of several dimensions meet.
+      combine: whether the sinusoids of several dimensions are summed or concatenated.
     """
 
     kernel: Float[Array, "c h d"]

@@ -1,7 +1,7 @@
-"""Which layout is used where none is asked for.
+"""The choice of the layout for implementation="auto".
 
-"native" is where it can be: see `benchmarks/results/cpu/rivals/`. "fused" is where it has been tried on this device and
-was right and the fastest: see `fused/trial.py`.
+"native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used if a
+trial on this device found it correct and the fastest: see `fused/trial.py`.
 """
 
 import math
@@ -20,15 +20,18 @@ from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
 from posattn_jax.ops.attention.tiles import tilings
 
-# On grids of fewer positions "dense" has nothing to lose.
+# On grids with fewer positions, "dense" is the only portable loop that is considered.
 LEAST_POSITIONS = 200
-# The time of a pair that "native" computes, in those of a pair of "dense": measured on grids whose last size is 4 or 5.
+# The time per pair of "native", relative to that of "dense"; measured on grids whose last size is 4 or 5.
 NATIVE_PAIR_COST = 0.4
 
 
 def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """The layout that is expected to be the fastest: what the platform has for contents alone, "native" on a CPU,
-    "fused" where a trial has found it so, or as `portable_loops`."""
+    """Attention by the layout that is expected to be the fastest.
+
+    That is, in this order: the platform's own kernel for content scores alone, "factorised", "native" on a CPU, "fused"
+    if a trial found it the fastest, and else one of `portable_loops`.
+    """
     if plain.obstacle(problem) is None:
         return plain.plain_attention(problem)
     if factorised.obstacle(problem) is None and factorised.factorised_pays(problem.query):
@@ -41,14 +44,15 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
 
 
 def is_native() -> bool:
-    """Whether "native" is there, and to be preferred: on a CPU that is one device. Over several, it gathers arrays."""
+    """Whether "native" is available and preferred: on a CPU with one device. With several it would gather arrays."""
     return jax.default_backend() == "cpu" and jax.device_count() == 1 and native.missing() is None
 
 
 def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
-    """Whether "native" is expected to be faster than "dense": not where short rows leave most of its tiles empty.
+    """Whether "native" is expected to be faster than "dense". It is not if short rows leave most of its tiles empty.
 
-    A half-span of None is known only at run time. On a large grid it is taken to be small, on a small one to be all.
+    None stands for a half-span that is known only at run time. On a large grid it is assumed to be small, on a small
+    grid to be the whole grid.
     """
     n = grid.num_positions(grid_shape)
     if half is None and n >= LEAST_POSITIONS:
@@ -57,14 +61,14 @@ def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
 
 
 def chooses_at_run_time(grid_shape: Shape) -> bool:
-    """Whether the layout that "auto" has follows a span that is known only as a program runs."""
+    """Whether "auto" chooses its layout at run time if the span is known only then."""
     return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native()
 
 
 def portable_loops(problem: Problem) -> list[Loop]:
-    """The loops to choose from that every platform has; that of "dense" alone for what no other can do.
+    """The loops to choose from that run on every platform; only "dense" for problems that the others do not support.
 
-    Where the span is known only at run time, so is the choice: one program holds "dense" and every tiling.
+    If the span is known only at run time, the loop is chosen at run time: one program holds "dense" and every tiling.
     """
     n = grid.num_positions(problem.grid_shape)
     all_pairs = problem.sigma is None or problem.return_weights or problem.dropout_rate > 0 or problem.is_by_pair
@@ -82,16 +86,17 @@ def score_share(
     num_heads: int = 1,
     implementation: str = "auto",
 ) -> float:
-    """The scores that a layout computes, as a share of all N x N: more than 1 where it computes some in vain.
+    """The number of scores that a layout computes, as a share of N x N; more than 1 if it computes padding too.
 
     Args:
       grid_shape: S.
       half: the half-span in positions; None without a span.
-      span_bound: the static bound that the layout was given.
-      batch_size: b; like the heads it decides how many tiles are computed at once, and so where they are padded.
+      span_bound: the static bound that the layout received.
+      batch_size: b; with the number of heads it decides how many tiles are computed at once, and so how they are
+        padded.
       num_heads: h.
-      implementation: the layout; what "auto" chooses follows from the rest and from the device at hand; "fused" is told
-        as "tiled", whose blocks differ little from its own.
+      implementation: the layout. The choice of "auto" follows from the other arguments and from this device. "fused" is
+        counted as "tiled", whose blocks differ little.
     """
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:

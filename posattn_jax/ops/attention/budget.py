@@ -1,4 +1,4 @@
-"""How much is computed at once."""
+"""Limits of how much a layout computes at once."""
 
 from jax.extend.backend import get_default_device
 
@@ -8,10 +8,10 @@ ACCELERATOR_SCORE_BYTES = 2**28
 
 
 def score_bytes() -> int:
-    """For the device at hand."""
+    """The bytes of scores to compute at once on this device."""
     return SCORE_BYTES.get(get_default_device().platform, ACCELERATOR_SCORE_BYTES)
 
 
 def heads_at_once(num_heads: int, room: int) -> int:
-    """The most heads, at most `room`, that `num_heads` is a multiple of."""
+    """The largest divisor of `num_heads` that is at most `room`; at least 1."""
     return max(count for count in range(1, num_heads + 1) if num_heads % count == 0 and count <= max(1, room))

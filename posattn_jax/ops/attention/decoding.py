@@ -1,4 +1,4 @@
-"""A step of causal decoding: one query, and the keys and values that its span reaches, kept as a ring."""
+"""One step of causal decoding: one query, and a ring buffer of the keys and values that its span reaches."""
 
 from typing import NamedTuple
 
@@ -25,11 +25,11 @@ from posattn_jax.ops.span import SpanMode
 
 
 class Cache(NamedTuple):
-    """The keys and values of the last s places, of place t in slot t % s.
+    """The keys and values of the last s places; place t is in slot t % s.
 
     Attributes:
       key, value: [b s k d], k heads of keys and values.
-      step: how many places came before, [].
+      step: the number of places so far, [].
 
     Example:
       >>> from posattn_jax import Cache
@@ -46,21 +46,24 @@ class Cache(NamedTuple):
     def empty(
         cls, batch_size: int, length: int, num_heads: int, head_dim: int, dtype: DTypeLike = jnp.float32
     ) -> "Cache":
-        """Before the first place; for `length` see `cache_length`. `num_heads`: of keys and values."""
+        """A cache before the first place. `length`: see `cache_length`; `num_heads`: the heads of keys and values."""
         key, value = (jnp.zeros((batch_size, length, num_heads, head_dim), dtype) for _ in range(2))
         return cls(key, value, jnp.zeros((), jnp.int32))
 
     @property
     def length(self) -> int:
-        """s."""
+        """s, the number of slots."""
         return self.value.shape[1]
 
     def of_heads(self, kept: SharedKey, num_heads: int) -> Key:
-        """For each head of queries that of its group."""
+        """Repeats the heads of cached keys or values, one for each head of queries."""
         return jnp.repeat(kept, num_heads // kept.shape[2], axis=2)
 
     def put(self, key: Key | None, value: Value) -> "Cache":
-        """With the next place [b 1 h d], instead of that of s places ago; of heads that share a key, the first."""
+        """The cache after the next place [b 1 h d], which replaces the one of s places ago.
+
+        Of each group of heads that share a key, the first is stored.
+        """
         each = self.value.shape[2]
 
         def put(kept: Array, new: Array | None) -> Array:
@@ -74,9 +77,9 @@ class Cache(NamedTuple):
 
 
 def cache_length(grid_shape: Shape, half: Shape | None) -> int:
-    """The places that a cache needs, in row-major order: the query, and those before it within the half-spans.
+    """The number of places in a cache: in row-major order, from the furthest within the half-spans to the query.
 
-    Without a span (None) it is every place of the grid.
+    Without a span (None) it is the number of places of the grid.
 
     Example:
       >>> from posattn_jax import cache_length
@@ -88,7 +91,7 @@ def cache_length(grid_shape: Shape, half: Shape | None) -> int:
 
 
 def table_shape(grid_shape: Shape, length: int) -> tuple[int, ...]:
-    """The grid whose offsets E and beta have: those that a cache of this length can meet."""
+    """The grid whose offsets E and beta hold: those that can occur with a cache of this length."""
     shape = grid.check_grid(grid_shape)
     return (min(length, shape[0]),) if len(shape) == 1 else shape
 
@@ -110,23 +113,23 @@ def decode(
     reference_shape: Shape | None = None,
     scale: float | None = None,
 ) -> tuple[Query, Cache]:
-    """The outputs of the next place: as `relative_attention` with is_causal=True, the last row of places 0 to t.
+    """The outputs of the next place t: the last row of `relative_attention` with is_causal=True on places 0 to t.
 
-    The cost and the memory follow the cache, and so the span: they do not grow with t. In one dimension t may go beyond
-    the grid, whose S is then but the unit of sigma.
+    Cost and memory depend on the length of the cache, and so on the span; they do not grow with t. In one dimension t
+    may lie beyond the grid: S is then only the unit of sigma.
 
     Args:
-      query, key, value: of place t = cache.step, [b 1 h d]; key None leaves out the content term.
-      cache: of the places before; at least `cache_length(grid_shape, half_span)` long.
-      relative_encoding, relative_bias: of the offsets of `table_shape(grid_shape, cache.length)`.
+      query, key, value: those of place t = cache.step, [b 1 h d]; key None leaves out the content term.
+      cache: the places before, with a length of at least `cache_length(grid_shape, half_span)`.
+      relative_encoding, relative_bias: at the offsets of the grid `table_shape(grid_shape, cache.length)`.
       grid_shape, content_bias, position_bias, sigma, threshold, span_mode, reference_shape, scale: see
         `relative_attention`.
 
     Returns:
-      The outputs [b 1 h d], NaN where the span reaches beyond the cache; and the cache with this place in it.
+      The outputs [b 1 h d], NaN if the span reaches beyond the cache; and the cache with this place added.
 
     Raises:
-      ValueError: a cache that is longer than the grid, or without a span shorter.
+      ValueError: the cache is longer than the grid, or without a span shorter than the grid.
     """
     place, length, needed = cache.step, cache.length, grid.num_positions(grid_shape)
     if length > needed or (sigma is None and length < needed):
@@ -160,7 +163,7 @@ def decode(
         logits = scores.modulate(logits, log_g.astype(logits.dtype), span_mode)
         attended.append(span.inside_span(offsets, half))
         reach = jnp.max(half @ jnp.asarray(grid.strides(grid_shape), half.dtype))
-        logits += jnp.where(reach < length, 0, jnp.nan)  # not of what is forgotten
+        logits += jnp.where(reach < length, 0, jnp.nan)  # the cache no longer has those keys
     weights = scores.masked_softmax(logits, attended)
     kept = cache.of_heads(cache.value, query.shape[1]).astype(weights.dtype)
     outputs = scores.product_sum("bhs,bshd->bhd", weights, kept)

@@ -1,11 +1,11 @@
-"""Layout "dense": the sums of the reference, looped over rows of queries. No N x N x d tensor, and little memory.
+"""Layout "dense": the sums of "reference", in a loop over rows of queries. No N x N x d tensor, and little memory.
 
-A row is a run of queries along the first dimension. Its positional scores are (q + v) E^T over the offsets the row
-meets, one matrix product, then shifted so that column s holds offset s - t. Of a row only its outputs and two
-statistics of its softmax are kept: the backward pass computes the weights again.
+A row is a run of queries along the first dimension. Its positional scores are one matrix product, (q + v) E^T over the
+offsets that the row meets; then they are shifted so that column s holds offset s - t. Only the outputs and two
+statistics of the softmax are kept for a row: the backward pass computes the weights again.
 
-Axes stand as the products read them, heads first and features before positions: queries [h b i t d] of i rows that are
-computed at once, keys [h b d s], scores [h b i t s], by offset [h b i t r].
+Axes are in the order in which the products read them, heads first and features before positions: queries [h b i t d] of
+i rows that are computed at once, keys [h b d s], scores [h b i t s], scores by offset [h b i t r].
 """
 
 import jax
@@ -21,12 +21,12 @@ from posattn_jax.ops.attention.rows import choose_rows
 
 
 def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
-    """Outputs [b t h d], and the weights [b h t s] where asked for."""
+    """Outputs [b t h d], and the weights [b h t s] if the problem asks for them."""
     return attend(problem, [RowLoop(problem)])
 
 
 class RowLoop(Loop):
-    """The loop for the rows and heads that are best computed at once, forward and backward."""
+    """The loop over rows of queries, forward and backward; `choose_rows` decides how much it computes at once."""
 
     def __init__(self, problem: Problem):
         self.rows, heads = choose_rows(problem)
@@ -36,7 +36,7 @@ class RowLoop(Loop):
         return float(grid.num_positions(self.rows.query_shape)) * self.rows.num_positions
 
     def prepared(self, arrays):
-        """The arrays as the steps read them: rows of queries, features before keys, padded tables of offsets."""
+        """The arrays in the form that the steps read: rows of queries, features before keys, padded tables."""
         rows = self.rows
         ready = {name: rows.queries(x) for name, x in self.of_queries(arrays).items()}
         for name in ("key", "value"):
@@ -48,7 +48,7 @@ class RowLoop(Loop):
         return ready
 
     def tables(self, arrays):
-        """What makes logits of terms, by offset: factor and addend [h|1 *R]."""
+        """The factor and addend that turn terms into logits, by offset: [h|1 *R]."""
         problem, offsets = self.problem, grid.relative_offsets(self.problem.grid_shape)
         tables = {}
         if "sigma" in arrays:
@@ -66,12 +66,12 @@ class RowLoop(Loop):
         return {name: self.rows.pad(table) for name, table in tables.items()}
 
     def hiding(self, arrays):
-        """What hides keys from single queries, as these are looped over."""
+        """The arrays that mask keys for single queries, cut into rows like the queries."""
         names = ("segments", "pair_addend")
         return {name: self.rows.queries(arrays[name]) for name in names if name in arrays}
 
     def modulation(self, arrays, tables, starts, hiding):
-        """Factor and addend of the rows at `starts`: numbers, or broadcast against [h b i t s]."""
+        """The factor and addend of the rows at `starts`: numbers, or arrays that broadcast against [h b i t s]."""
         factor = self.by_key(tables["factor"], starts) if "factor" in tables else self.problem.scaling
         addend = self.by_key(tables["addend"], starts) if "addend" in tables else 0.0
         if "key_addend" in arrays:
@@ -88,12 +88,15 @@ class RowLoop(Loop):
         return factor, addend
 
     def by_key(self, table, starts):
-        """A table by offset, at the offsets between the queries of the rows and every key: [h|m 1 i t s]."""
+        """The entries of a table by offset, between the queries of the rows and every key: [h|m 1 i t s]."""
         return self.rows.toeplitz(self.rows.bands(table, starts)[:, None])
 
     def logits(self, queries, ready, encoding, factor, addend):
-        """Each term is modulated before they are added: the compiler of the CPU would otherwise add them up anew in
-        whatever reads the logits."""
+        """The logits [h b i t s].
+
+        Each term is modulated before the terms are added. Otherwise the CPU compiler would repeat their sum in every
+        operation that reads the logits.
+        """
         logits = addend
         if encoding is not None:
             by_offset = self.problem.product("hbitd,hdir->hbitr", queries["position_query"], encoding)
@@ -105,7 +108,7 @@ class RowLoop(Loop):
         return logits
 
     def dropped(self, weights, starts, arrays):
-        """Dropout of [h b i t s]; linear, and its own transpose."""
+        """Dropout of weights [h b i t s]; it is linear, and its own transpose."""
         if "dropout_rng" not in arrays:
             return weights
         h, b, i, t, s = weights.shape
@@ -116,7 +119,7 @@ class RowLoop(Loop):
         return flat.reshape(b, h, i, t, s).swapaxes(0, 1)
 
     def met_encoding(self, ready, starts):
-        """The encodings of the offsets that the rows meet: [h d i r]."""
+        """The encodings at the offsets that the rows meet: [h d i r]."""
         return self.rows.bands(ready["encoding"], starts) if "encoding" in ready else None
 
     def some_forward(self, arrays):
@@ -143,7 +146,7 @@ class RowLoop(Loop):
         return self.rows.grid(outputs), weights, self.rows.grid(statistics)
 
     def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
-        """With A the weights, which are computed again, and L the logits:
+        """The cotangents of `arrays`, with A the weights, which are computed again, and L the logits:
 
         dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dA_ts - sum_s A_ts dA_ts)        dA_ts = dO_t . V_s
         """
@@ -210,7 +213,7 @@ def _over_queries(features, x):
 
 
 def _over_batch(features, x):
-    """sum_bt features[h b i t d] x[h b i t r]: [h d i r]. Written out: the compiler would transpose x for an einsum."""
+    """sum_bt features[h b i t d] x[h b i t r]: [h d i r]. Not an einsum, for which the compiler would transpose x."""
     h, b, i, t, d = features.shape
     features = features.transpose(0, 2, 4, 1, 3).reshape(h, i, d, b * t)
     x = x.swapaxes(1, 2).reshape(h, i, b * t, -1)
@@ -218,9 +221,9 @@ def _over_batch(features, x):
 
 
 def _over_examples(x, each_head):
-    """sum_b x[h b ...], or sum_hb as [1 ...]; as a product with ones: on a CPU several times as fast as the sum.
+    """sum_b x[h b ...], or sum_hb as [1 ...], by a product with ones: on a CPU it is several times as fast as a sum.
 
-    Heads and examples stay apart: merged, a batch that is cut over devices would be gathered.
+    Heads and examples stay separate axes. If they were merged, a batch that is cut over devices would be gathered.
     """
     h, b, *rest = x.shape
     ones = jnp.ones((h, b), x.dtype)

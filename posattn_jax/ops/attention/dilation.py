@@ -1,7 +1,7 @@
-"""Dilated attention: a query meets the keys that are whole steps away, as attention on several coarse grids.
+"""Dilated attention, computed as attention on several coarse grids: a query attends to keys that are whole steps away.
 
-Positions that are equal modulo the dilation D meet each other and no others. They are a grid of their own, of
-C = ceil(S / D) places; the prod(D) grids are examples of one batch, and every layout attends to them as to any other.
+Positions that are equal modulo the dilation D attend to each other and to no others. They form a grid of their own,
+with C = ceil(S / D) places. The prod(D) coarse grids become examples of one batch, which every layout can compute.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from posattn_jax.ops.attention.problem import Problem
 
 
 def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
-    """The problem on the coarse grids; and what makes outputs [b t h d] of its outputs.
+    """The problem on the coarse grids, and the function that turns its outputs into outputs [b t h d].
 
-    On a coarse grid distances are D times as long: with R the `reference_shape`,
+    On a coarse grid a step is D positions long: with R the `reference_shape`,
 
       sigma'_i = sigma_i (R_i - 1) / (D_i (C_i - 1)),     half'_i = ceil(half_i / D_i)
 
-    ValueError for what is laid out by pair.
+    ValueError for weights, scores or masks of pairs, class tokens, and a grid that is cut over devices.
     """
     for name, found in (
         ("mask, bias or other scores of pairs", problem.is_by_pair),
@@ -51,7 +51,7 @@ def coarse(problem: Problem) -> tuple[Problem, Callable[[Query], Query]]:
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A grid S that is cut into coarse ones.
+    """A grid S that is cut into coarse grids.
 
     Attributes:
       grid_shape: S.
@@ -63,12 +63,12 @@ class Cut:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """C, that of each coarse grid; those that begin late have places without a token at their ends."""
+        """C, the shape of each coarse grid. Those that begin late may have places without a token at their ends."""
         return tuple(-(-size // step) for size, step in zip(self.grid_shape, self.dilation, strict=True))
 
     @property
     def is_padded(self) -> bool:
-        """Whether there are such places."""
+        """Whether a coarse grid has places without a token."""
         return any(size % step for size, step in zip(self.grid_shape, self.dilation, strict=True))
 
     @property
@@ -78,7 +78,7 @@ class Cut:
 
     @property
     def share(self) -> float:
-        """The pairs of all coarse grids as a share of those of S."""
+        """The number of pairs on all coarse grids, as a share of the pairs on S."""
         return self.num_grids * (math.prod(self.shape) / math.prod(self.grid_shape)) ** 2
 
     def half(self, half: Iterable[int]) -> tuple[int, ...]:
@@ -107,12 +107,12 @@ class Cut:
         return x.reshape(len(x), math.prod(self.grid_shape), *rest)
 
     def offsets(self, table: Array) -> Array:
-        """Of all offsets those of whole steps: [*R ...] -> [*(2 C - 1) ...]."""
+        """Selects the offsets of whole steps: [*R ...] -> [*(2 C - 1) ...]."""
         steps = zip(self.grid_shape, self.shape, self.dilation, strict=True)
         return table[tuple(slice(size - 1 - step * (c - 1), None, step) for size, c, step in steps)]
 
     def sigma(self, sigma: Sigma, reference_shape: Shape) -> Sigma:
-        """sigma'; of a factor L its rows, so that all of L L^T is in the new unit."""
+        """sigma' of `coarse`. Of a factor L the rows are scaled, so that all of L L^T is in the new unit."""
         reference, c = (np.maximum(np.subtract(shape, 1), 1) for shape in (reference_shape, self.shape))
         unit = jnp.asarray(reference / (c * np.array(self.dilation)), sigma.dtype)
         return sigma * (unit[:, None] if sigma.ndim == 3 else unit)

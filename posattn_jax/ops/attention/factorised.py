@@ -1,11 +1,11 @@
-"""Layout "factorised": sinusoidal relative encodings and no span, as dot-product attention with more features a head.
+"""Layout "factorised": sinusoidal relative encodings without a span, as dot products with more features per head.
 
-Sinusoids of s - t are those of s, rotated by t. So what query t scores with the encoding of an offset is what its
-features, rotated by t, score with the sinusoids of the key's position:
+Sinusoids of s - t are those of s, rotated by t. So the score of query t with the encoding of an offset equals the score
+of its features, rotated by t, with the sinusoids of the key's position:
 
   q_t . E_{s-t} = (W q_t) . S(s - t) + q_t . b = (rotate_t W q_t) . S(s) + q_t . b
 
-The last term is the same for every key: a softmax does not see it. It needs to know what E is made of, its `Factors`.
+The last term is the same for every key, so the softmax cancels it. The layout needs the `Factors` of E.
 Source: ours; the rotation is that of rotary encodings (Su 2021).
 """
 
@@ -21,10 +21,10 @@ from posattn_jax.ops.encodings import features_per_dimension, frequencies
 
 
 def factorised_pays(query: Query) -> bool:
-    """Whether "factorised" is to be preferred to "dense" on the device at hand.
+    """Whether to prefer "factorised" to "dense" on this device.
 
-    Not on a CPU, where "dense" is faster and needs a fraction of the memory (h = d = 8 at 1024 positions). On an
-    accelerator, not measured yet, where all scores may be held at once, as "dense" would.
+    On a CPU: no, "dense" is faster there and needs a fraction of the memory (h = d = 8 at 1024 positions). On an
+    accelerator: yes, if all scores are few enough for "dense" to compute them at once. That is not measured yet.
     """
     b, n, h, _ = query.shape
     score_bytes = b * h * n * n * jnp.promote_types(jnp.float32, query.dtype).itemsize
@@ -32,7 +32,7 @@ def factorised_pays(query: Query) -> bool:
 
 
 def obstacle(problem: Problem) -> str | None:
-    """What keeps a problem from being factorised; None: nothing."""
+    """The reason why a problem cannot be factorised; None if it can."""
     obstacles = {
         "a span": problem.sigma is not None,
         "terms without one sinusoidal encoding": problem.factors is None,
@@ -48,13 +48,13 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def factorised_attention(problem: Problem) -> tuple[Query, None]:
-    """Outputs [b t h d] of a problem with `factors`, of E without its bias.
+    """Outputs [b t h d] of a problem with `factors`, without the bias of E, which does not change them.
 
       query' = [q_t + u; rotate_t W (q_t + v)],  key' = [k_s; S(s)]
       outputs_t = sum_s softmax_s(scale query'_t . key'_s) value_s
 
-    It makes neither E nor any tensor of [N, N, d]; what is made of [b h N N] is up to `jax.nn.dot_product_attention`.
-    ValueError where there is an `obstacle`.
+    It computes neither E nor any tensor [N, N, d]. Whether scores [b h N N] are in memory is up to
+    `jax.nn.dot_product_attention`. ValueError if there is an `obstacle`.
     """
     if (found := obstacle(problem)) is not None:
         raise ValueError(f'implementation="factorised" does not support {found}: "auto" does')
@@ -62,8 +62,8 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
     query, key, value, key_mask = problem.query, problem.key, problem.value, problem.key_mask
     (b, n, h, d), shape, (kernel, combine) = query.shape, problem.grid_shape, problem.factors
     each = features_per_dimension(len(kernel), len(shape), combine)
-    kernel = kernel.reshape(-1, each, h, d)  # one for every dimension, or one for them all
-    kernel = jnp.pad(kernel, ((0, 0), (0, each % 2), (0, 0), (0, 0)))  # an odd number ends with a sine alone
+    kernel = kernel.reshape(-1, each, h, d)  # one per dimension, or one for all
+    kernel = jnp.pad(kernel, ((0, 0), (0, each % 2), (0, 0), (0, 0)))  # the last sine of an odd number lacks a cosine
     position_queries = query if problem.position_bias is None else query + problem.position_bias
     features = jnp.einsum("bthd,pfhd->bthpf", position_queries, kernel)
     sines, cosines = features[..., ::2], features[..., 1::2]
@@ -81,14 +81,14 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
     if key is not None:
         queries.append(problem.content_queries(query))
         keys.append(key)
-    size = max(d, sum(x.shape[-1] for x in keys))  # one for queries, keys and values
+    size = max(d, sum(x.shape[-1] for x in keys))  # the same for queries, keys and values
 
     def joined(parts):
         parts = jnp.concatenate([part.astype(value.dtype) for part in parts], axis=-1)
         return jnp.pad(parts, ((0, 0), (0, 0), (0, 0), (0, size - parts.shape[-1])))
 
     arrays = (joined(queries), joined(keys), joined([value]))
-    if value.dtype == jnp.float64:  # JAX's own softmax is float32's
+    if value.dtype == jnp.float64:  # JAX computes its softmax in float32
         options = {"key_mask": key_mask, "is_causal": problem.is_causal, "scale": problem.scaling}
         return dense_attention(Problem(*arrays, shape, **options))[0][..., :d], None
     mask = None if key_mask is None else key_mask[:, None, None]
@@ -96,6 +96,6 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
     outputs = jax.nn.dot_product_attention(*arrays, **options)[..., :d]
     if key_mask is None:
         return outputs, None
-    # JAX's averages over all keys where none may be attended to.
+    # JAX averages over all keys if a query may attend to none; here its outputs are 0.
     attended = jnp.cumsum(key_mask, axis=1) > 0 if problem.is_causal else key_mask.any(axis=1, keepdims=True)
     return jnp.where(attended[..., None, None], outputs, 0), None

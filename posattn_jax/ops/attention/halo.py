@@ -1,11 +1,11 @@
-"""Attention on a grid that is cut over devices: each is sent the keys and values that its queries' spans reach.
+"""Attention on a grid that is cut over devices: each device receives the keys and values that its queries' spans reach.
 
-The first dimension of the grid is cut into runs of rows, one a device, the last ones filled up. A device holds the
-queries, keys and values of its rows, receives those keys and values of its neighbours that lie within the half-span,
-its halo, and attends with the layouts of one device: its queries then stand inside a larger grid of keys. No statistics
-of the softmax are sent, for a device has all keys of its queries. Nor are encodings: E is the same for all devices, and
-has the offsets within the bound of the span alone. Backward the gradients of the halo are sent the same way back, and
-those of what all devices share are summed.
+The first dimension of the grid is cut into runs of rows, one per device; the last ones are padded. A device holds the
+queries, keys and values of its rows. It receives its halo: the keys and values of its neighbours that lie within the
+half-span. Then it attends with the layouts of one device, with its queries inside a larger grid of keys. A device has
+all keys of its queries, so no statistics of the softmax are sent. Encodings are not sent either: E is the same on all
+devices, and holds only the offsets within the bound of the span. In the backward pass the gradients of the halo are
+sent back the same way, and the gradients of arrays that all devices share are summed.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import tiled_attention
 
-# The layouts whose queries may be some rows of the keys' grid.
+# The layouts that accept queries on only some rows of the keys' grid.
 CUT_LAYOUTS = {"auto": auto_attention, "dense": dense_attention, "tiled": tiled_attention}
 
-# What of a problem has a row for every position, and what all devices share.
+# The arrays of a problem that have one row per position, and those that all devices share.
 CUT = ("query", "key", "value", "key_mask")
 SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
 
@@ -39,12 +39,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """What the devices of a cut grid send each other, in rows of the grid.
+    """The rows of a cut grid that the devices send each other.
 
     Attributes:
-      num_devices: that the grid is cut over.
-      rows: of a device.
-      halo: the rows of others that a device needs on each side.
+      num_devices: the number of devices that the grid is cut over.
+      rows: the number of rows per device.
+      halo: the number of rows of other devices that a device needs on each side.
     """
 
     num_devices: int
@@ -53,32 +53,32 @@ class Exchange:
 
     @property
     def takes(self) -> list[int]:
-        """The rows that come from the neighbour 1, 2, ... devices away: all of its own, of the last what is left."""
+        """The number of rows from the neighbour 1, 2, ... devices away: all of its rows; from the last one the rest."""
         hops = -(-self.halo // self.rows)
         return [min(self.rows, self.halo - hop * self.rows) for hop in range(hops)]
 
     @property
     def halo_rows(self) -> int:
-        """The rows that the busiest device sends as halos of others."""
+        """The number of rows that the busiest device sends to others as halos."""
         sides = ((i, self.num_devices - 1 - i) for i in range(self.num_devices))
         return max(sum(self.takes[:before]) + sum(self.takes[:after]) for before, after in sides)
 
     @property
     def gathered_rows(self) -> int:
-        """The rows that every device sends where all are given everything."""
+        """The number of rows that every device sends in an all-gather."""
         return (self.num_devices - 1) * self.rows
 
     @property
     def gathers(self) -> bool:
-        """Whether an all-gather is cheaper: no more is sent, in one piece.
+        """Whether an all-gather is cheaper: it sends no more rows, and sends them in one piece.
 
-        So it is from half of the grid on: a device in the middle then sends to all others anyway.
+        That is so if the halo is half of the grid or more: a device in the middle then sends to all others anyway.
         """
         return self.num_devices > 1 and self.halo_rows >= self.gathered_rows
 
 
 def plan_exchange(grid_shape: Shape, span_bound: Shape | None, num_devices: int) -> Exchange:
-    """How the keys of a grid that is cut over `num_devices` get to the queries that see `span_bound` far; None: all."""
+    """The exchange for a grid cut over `num_devices`, if half-spans are at most `span_bound`; None: any half-span."""
     size = grid.check_grid(grid_shape)[0]
     if num_devices < 1:
         raise ValueError(f"num_devices={num_devices}: expected at least 1")
@@ -97,10 +97,11 @@ def exchange_bytes(
     head_dim: int = 1,
     itemsize: int = 4,
 ) -> dict[str, int]:
-    """The bytes of keys and values that the busiest device sends forward, and backward of their gradients once more.
+    """The bytes of keys and values that the busiest device sends forward; their gradients take as many backward.
 
     Returns:
-      {"hops", "halo" and "all_gather" in bytes}: hops is how many neighbours on each side send something.
+      {"hops", "halo", "all_gather"}: the number of neighbours on each side that send rows, the bytes with halos, and
+      the bytes with an all-gather.
 
     Example:
       >>> from posattn_jax import exchange_bytes
@@ -129,28 +130,29 @@ def halo_attention(
 ) -> Query:
     """`relative_attention` with the grid's first dimension cut over an axis of the mesh in scope (`jax.set_mesh`).
 
-    Arguments are those of `relative_attention`, whole, as a jitted function sees them; other axes of the mesh stay
-    the compiler's. Where the arrays are cut by rows beforehand nothing but the halo is sent: of keys, values and a
-    `key_mask`, forward, and of the gradients of the first two backward; and a sum over the devices of the gradients of
-    E, sigma and the biases, whose size follows the bound. Where the rows are no multiple of the devices, the arrays are
-    padded, and the compiler moves what it must.
+    The arguments are those of `relative_attention`: whole arrays, as a jitted function sees them. The compiler decides
+    about the other axes of the mesh. If the arrays are already cut by rows, the devices send only halos: those of keys,
+    values and a `key_mask` forward, and the gradients of those keys and values backward. The gradients of E, sigma and
+    the biases are summed over the devices; their size depends on the bound. If the number of rows is not a multiple of
+    the number of devices, the arrays are padded, and the compiler moves rows as needed.
 
-    Where an all-gather sends no more than the halos would, from half of the grid on, keys and values are gathered
-    instead: every device then holds all of them. That is logged as a warning, once for every grid and bound.
+    If an all-gather sends no more than the halos would, which is so from half of the grid on, keys and values are
+    gathered instead: every device then holds all of them. A warning is logged, once for every grid and bound.
 
     Args:
-      sigma: as there, and needed: without a span every query meets every key.
+      sigma: as in `relative_attention`, but required: without a span every query attends to every key.
       implementation: "auto", "tiled" or "dense".
-      axis_name: of the axis.
-      **arguments: others as there, weights and dropout excepted. Without a `span_bound` it is that of the whole grid;
-        relative_encoding and relative_bias are at the offsets within it, [*(2 bound + 1), ...], bounds of more than
-        S - 1 being S - 1; or over more offsets, as [*R, ...], of which the others are left out.
+      axis_name: the name of the mesh axis.
+      **arguments: the others of `relative_attention`, except return_weights, dropout, mask, bias, segment_ids, sequence
+        lengths, query_grid_shape and dilation. `span_bound` is S - 1 by default; a larger bound is cut to S - 1.
+        relative_encoding and relative_bias hold the offsets within the bound, [*(2 bound + 1), ...]. They may hold
+        more, such as all offsets [*R, ...]; those beyond the bound are not used.
 
     Returns:
       The outputs [b t h d], cut by rows.
 
     Raises:
-      ValueError: no such axis of a mesh in scope, a layout that cannot be cut, or as `relative_attention`.
+      ValueError: the mesh in scope has no such axis, the layout cannot be cut, or as `relative_attention`.
 
     Source: ours.
 
@@ -226,19 +228,21 @@ def halo_attention(
 
 
 def _uncut(x: Array) -> Array:
-    """Positions [b t ...] that devices cannot share evenly: XLA would cut them by a part of a mesh axis, for which jax
-    before 0.10 has no name."""
+    """Keeps the axis t of [b t ...] uncut, where its size is not a multiple of the number of devices.
+
+    XLA would cut it over a part of a mesh axis, which jax before 0.10 cannot express.
+    """
     free = PartitionSpec.UNCONSTRAINED
     return lax.with_sharding_constraint(x, PartitionSpec(free, None, *[free] * (x.ndim - 2)))
 
 
 def with_halo(x: Array, exchange: Exchange, line: int, axis_name: str) -> Array:
-    """A device's rows with those of its neighbours: [b rows ...] -> [b (halo + rows + halo) ...].
+    """Joins a device's rows with its neighbours' rows: [b rows ...] -> [b (halo + rows + halo) ...].
 
-    What lies beyond the first and the last device is 0.
+    Rows before the first device and after the last one are 0.
 
     Args:
-      x: rows of `line` positions each, joined.
+      x: rows of `line` positions each, in one axis.
     """
     before, after = [], []
     for hop, rows in enumerate(exchange.takes, 1):

@@ -1,4 +1,4 @@
-"""What the loops over rows and over windows have in common: their arrays, groups of heads, hand-written gradients."""
+"""The base of the loops over rows and over windows: their arrays, groups of heads, and hand-written gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,14 +18,14 @@ HEAD_AXES = {**dict.fromkeys(BY_HEAD, 1), "encoding": -2, "sigma": 0}
 
 
 class Loop:
-    """A way to compute attention piece by piece, for what `problem` asks.
+    """A way to compute the attention of `problem` piece by piece.
 
-    Its arrays are features [b h *S d], encoding [*R h d], sigma [h|1 p] or [h|1 p p], key_addend and segments
-    [b 1 *S 1], pair_scores [b h *S s] and pair_addend [b|1 h|1 *S s], dropout_rng and block [2], the start and first
-    row of a `Block`, by name, as far as the problem has them; they are arguments, and never read from `problem`, to be
-    differentiated.
+    Its arrays have names, as far as the problem has them: features [b h *S d], encoding [*R h d], sigma [h|1 p] or
+    [h|1 p p], key_addend and segments [b 1 *S 1], pair_scores [b h *S s], pair_addend [b|1 h|1 *S s], dropout_rng, and
+    block [2], the start and first row of a `Block`. They are passed as arguments and never read from `problem`, so that
+    they can be differentiated.
 
-    A subclass computes `some_forward` and `some_backward` for a group of `heads` heads.
+    A subclass implements `some_forward` and `some_backward` for a group of `heads` heads.
     """
 
     def __init__(self, problem: Problem, heads: int):
@@ -35,17 +35,18 @@ class Loop:
         self.multiply = problem.span_mode == "multiply"
 
     def cost(self, sigma: Array | None) -> Any:
-        """The time expected, in pairs of a query and a key: an array where sigma decides at run time.
+        """The expected time, in query-key pairs; an array if it depends on sigma at run time.
 
-        0 of a loop that is never one of several.
+        0 for a loop that is never one of several.
         """
         return 0.0
 
     def some_forward(self, arrays: dict[str, Array]) -> tuple[Array, Array | None, Array]:
-        """Outputs [b h *S d], weights [b h t s] where asked for, and statistics [b h *S 2].
+        """Outputs [b h *S d], weights [b h t s] if the problem asks for them, and statistics [b h *S 2].
 
-        The statistics are the largest logit of a query and 1 / sum of exp(logit - largest): weights are exp(logit -
-        largest) times that. The logarithm of the softmax's denominator, one number, would be rounded off too much.
+        The statistics of a query are its largest logit and 1 / sum of exp(logit - largest). A weight is
+        exp(logit - largest) times the latter. The logarithm of the softmax's denominator would be a single number, but
+        its rounding error is too large.
         """
         raise NotImplementedError
 
@@ -61,7 +62,7 @@ class Loop:
         return along_first * (arrays["block"][0] if "block" in arrays else 0)
 
     def key_range(self, arrays: dict[str, Array]) -> tuple[Any, Any]:
-        """The keys' grid holds keys from the first of these positions up to the second, each [p]."""
+        """The first position of the keys' grid that holds a key, and the end of those that do, each [p]."""
         size = np.array(self.problem.grid_shape)
         if "block" not in arrays:
             return np.zeros_like(size), size
@@ -74,12 +75,12 @@ class Loop:
         return {name: arrays[name] for name in ("content_query", "position_query", "pair_scores") if name in arrays}
 
     def forward(self, arrays: dict[str, Array]):
-        """`some_forward` of all heads."""
+        """`some_forward` for all heads."""
         results = self._map_heads(self.some_forward, arrays)
         return jax.tree.map(lambda x: _join(x, 1), results) if self._in_groups(arrays) else results
 
     def backward(self, arrays: dict[str, Array], *features: Array | None):
-        """`some_backward` of all heads, and None for what has no gradient."""
+        """`some_backward` for all heads, and None for arrays without a gradient."""
         cotangents = self._map_heads(self.some_backward, arrays, *features)
         if self._in_groups(arrays):
             axes = self._head_axes(arrays)
@@ -90,7 +91,7 @@ class Loop:
         return self.heads < arrays["value"].shape[1]
 
     def _head_axes(self, arrays):
-        """Of the arrays to be split: not of one sigma for all heads."""
+        """The axis of heads of each array to be split; a sigma for all heads is not split."""
         h = arrays["value"].shape[1]
         return {name: axis for name, axis in HEAD_AXES.items() if name in arrays and arrays[name].shape[axis] == h}
 
@@ -104,7 +105,7 @@ class Loop:
 
 
 def scan(body: Callable, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """As lax.scan; a single step needs no loop."""
+    """As `lax.scan`, but without a loop if there is a single step."""
     if len(jax.tree.leaves(xs)[0]) > 1:
         return lax.scan(body, carry, xs)
     carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
@@ -125,9 +126,10 @@ def _join(x: Array, axis: int) -> Array:
 
 
 def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -> tuple[Query, Weights | None]:
-    """Outputs [b t h d], and weights where asked for, by the loop that costs least: one program that holds them all.
+    """Outputs [b t h d], and weights if the problem asks for them, by the loop that costs least.
 
-    Their gradient is the loop's own; or JAX's, which needs far more memory and has derivatives in forward mode too.
+    If the costs are known only at run time, one program holds all loops. The gradient is the loop's own; without
+    `own_gradient` it is JAX's, which needs far more memory but has forward-mode derivatives too.
     """
     arrays = _arrays(problem)
     check_vma(arrays)
@@ -157,9 +159,9 @@ def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -
 
 
 def check_vma(arrays: Any) -> None:
-    """ValueError for arrays that vary over the devices of a `jax.shard_map` which checks that they do.
+    """ValueError for arrays inside a `jax.shard_map` that checks whether they vary over devices (check_vma=True).
 
-    Loops begin with zeros, and gradients by hand have no types of that kind.
+    The zeros that loops begin with, and the hand-written gradients, do not have the types that this check needs.
     """
     if any(_axes_varied_over(array) for array in jax.tree.leaves(arrays)):
         raise ValueError('attention in jax.shard_map: expected check_vma=False, or implementation="reference"')

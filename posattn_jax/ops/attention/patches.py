@@ -1,16 +1,16 @@
 """Layouts V2 and V3 (Alfons 2022, Appendix A.2 and A.3): each query attends to a block of N_p keys of its own.
 
-V2, "patch": moved at the borders so that it stays on the grid, PatchSize_i = min(SpanSize_i, S_i).
+V2, "patch": at the borders the block is moved so that it stays on the grid. PatchSize_i = min(SpanSize_i, S_i).
 
   K*, V* [b N N_p h d]    the keys and values of every query's patch (Algorithm 11)
-  P [N N_p h d]           E at the offsets of that patch (Algorithm 12), and G* [N N_p] alike
+  P [N N_p h d]           E at the offsets of that patch (Algorithm 12); G* [N N_p] likewise
   SpanMask [N N_p]        |offset_i| <= half_i (Algorithm 13): at a border the patch reaches beyond the span
 
-V3, "window": centred on the query and padded beyond the borders, SpanSize_i = 2 half_i + 1, at most 2 S_i - 1.
+V3, "window": the block is centred on the query, and the grid is padded. SpanSize_i = 2 half_i + 1, at most 2 S_i - 1.
 
-  K*, V* [b N N_p h d]    the keys and values of every query's window, of the padded grid (Algorithm 14)
+  K*, V* [b N N_p h d]    the keys and values of every query's window on the padded grid (Algorithm 14)
   E^ [N_p h d], G^ [N_p]  E and G at the offsets of a window, the same for every query
-  SpanMask [N N_p]        the places that hold a key (Algorithm 15), where also |offset_i| <= half_i
+  SpanMask [N N_p]        whether the place holds a key (Algorithm 15), and |offset_i| <= half_i
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from posattn_jax.ops.attention.problem import Problem
 def patch_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d] (formula 4).
 
-    A patch's start gives its offsets in any dimension, of size 1 or 2 and where the patch is the whole grid too, where
-    the paper's steps of repeating the first, middle and last patch do not.
+    The offsets of a patch are computed from where it starts. That also works for dimensions of size 1 or 2, and for a
+    patch as large as the grid; the paper's steps, which repeat the first, middle and last patch, do not.
     """
     shape, half = problem.grid_shape, problem.local_half("patch")
     size = tuple(min(2 * reach + 1, s) for reach, s in zip(half, shape, strict=True))
@@ -36,7 +36,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
     starts = np.clip(positions - half, 0, np.subtract(shape, size))  # [t p]
 
     def at_offsets(values: Array) -> Array:
-        """From all relative offsets [*R, ...] to those of every query's patch [t s ...]."""
+        """Selects values at the offsets of every query's patch [t s ...] from those at all offsets [*R, ...]."""
         return grid.take_patches(values, starts - positions + np.subtract(shape, 1), size)
 
     position_scores = 0.0
@@ -88,17 +88,17 @@ def _attend(
     log_gaussian: Float[Array, "..."] | None,
     on_grid: Bool[Array, "t s"] | None = None,
 ) -> Query:
-    """Outputs [b t h d] of queries that each attend to the s = N_p keys of a patch.
+    """Outputs [b t h d], where each query attends to the s = N_p keys of its patch.
 
       terms_ts = (q_t + u) . K*_ts + position_scores_ts         formulas 4 and 5
       outputs_t = sum_s softmax_s(terms_ts under G and the masks) V*_ts
 
     Args:
-      gather: from what lies on the grid [*S, ...] to every query's patch of it [t s ...].
-      offsets: key - query; a single query's where they are the same for all.
+      gather: takes every query's patch [t s ...] from an array on the grid [*S, ...].
+      offsets: key - query; t may be 1 if they are the same for all queries.
       position_scores: (q + v) . E.
-      log_gaussian: [t s], or [h|1 t s] as sigma has heads; t may be 1.
-      on_grid: whether a patch's place holds a key; None where all do.
+      log_gaussian: [t s], or [h|1 t s] if sigma has heads; t may be 1.
+      on_grid: whether a place of a patch holds a key; None if all do.
     """
 
     def near(rows: Array) -> Array:
@@ -108,7 +108,7 @@ def _attend(
     if problem.key is not None:
         terms += problem.product("bthd,btshd->bhts", problem.content_queries(problem.query), near(problem.key))
     masks = [] if on_grid is None else [on_grid]
-    if problem.sigma is not None:  # the static size bounds the span; of what it holds, the box is known only now
+    if problem.sigma is not None:  # the patch has a static size; the span in it may be known only at run time
         masks.append(span.inside_span(offsets, problem.half_of(problem.sigma)))
     if problem.is_causal:
         masks.append(grid.not_after(offsets, problem.is_causal))

@@ -1,4 +1,4 @@
-"""What every layout is given, checked, and the steps that every layout shares."""
+"""The arguments that every layout receives, their checks, and the steps that all layouts share."""
 
 import dataclasses
 import functools
@@ -34,18 +34,18 @@ from posattn_jax.ops.attention.arguments import Block, Factors, check_pairs
 class Problem:
     """The arguments of attention, as `relative_attention` explains them; ValueError where they do not fit together.
 
-    Every layout is given one of these, and only here are they checked. Where it has more than `relative_attention`:
+    Every layout receives a `Problem`, and only this class checks arguments. It differs from `relative_attention` in:
 
     Attributes:
-      value: None where only weights are asked for.
-      query_grid_shape: None: that of the keys.
-      factors: what E is made of, or instead of E, for a layout that needs no more.
-      num_class_tokens: how many tokens stand before the grid. A pair with one of them has no offset: no term of
-        position, no G, and no span leaves it out.
-      pair_scores: A [b h t s] of all tokens, added to the scores of content and scaled as they are; `bias` is scale A.
-      limit: half-spans: keys further away in any dimension are not attended.
-      block: of a grid that is cut; `grid_shape` is then that of the keys, and E and beta have the offsets within
-        `span_bound` alone.
+      value: None if only the weights are needed.
+      query_grid_shape: None if the queries are on the grid of the keys.
+      factors: the parts that E is computed from; with E, or in place of E for a layout that needs only them.
+      num_class_tokens: the number of tokens before the grid. A pair with a class token has no offset: it gets no
+        positional term and no G, and no span masks it.
+      pair_scores: A [b h t s] of all tokens, added to the content scores and scaled with them; scale A is a `bias`.
+      limit: half-spans. Keys further away in any dimension are masked.
+      block: the rows of one device, if the grid is cut over devices. `grid_shape` is then the grid of the keys, and E
+        and beta hold only the offsets within `span_bound`.
     """
 
     query: Query
@@ -136,7 +136,7 @@ class Problem:
             raise ValueError(f"limit={tuple(self.limit)}: expected {len(shape)} half-spans of at least 0")
 
     def check_local(self, implementation: str):
-        """ValueError where a local layout, which holds no weight for every pair, does not have what is asked for."""
+        """ValueError for arguments that a local layout, which computes only part of the pairs, does not support."""
         for name, asked in (
             ("return_weights", self.return_weights),
             ("dropout", self.dropout_rate > 0),
@@ -149,7 +149,7 @@ class Problem:
                 raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')
 
     def check_grids(self, implementation: str):
-        """ValueError for queries on a grid of their own where the layout, or what is asked for, is of one grid."""
+        """ValueError for a `query_grid_shape` with a layout, or with arguments, that support only a single grid."""
         if self.query_grid_shape is None:
             return
         for name, asked in (
@@ -184,13 +184,13 @@ class Problem:
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether every pair is laid out at once: for its weight, or for tokens that lie on no grid, or on another."""
+        """Whether only "reference", which computes all pairs at once, supports the problem."""
         apart = self.num_class_tokens > 0 or self.query_grid_shape is not None
         return self.value is None or self.limit is not None or apart
 
     @property
     def is_by_pair(self) -> bool:
-        """Whether every pair has a score or a mask of its own, so that none can be left out unseen."""
+        """Whether every pair has a score or a mask of its own, so that no pair can be skipped."""
         return self.mask is not None or self.pair_scores is not None
 
     @property
@@ -201,12 +201,12 @@ class Problem:
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """The grid that spans end with."""
+        """The grid that limits the spans: the keys' grid, or the one before it was cut over devices."""
         return tuple(self.grid_shape) if self.block is None else self.block.whole
 
     @property
     def encoded_half(self) -> tuple[int, ...]:
-        """How far the offsets reach that E and beta have."""
+        """The largest offset, in each dimension, that E and beta hold."""
         if self.block is None:
             return tuple(size - 1 for size in self.grid_shape)
         assert self.span_bound is not None, "a grid is cut within a bound"
@@ -214,7 +214,7 @@ class Problem:
 
     @property
     def relative_shape(self) -> tuple[int, ...]:
-        """R, the offsets that E and beta have."""
+        """R, the number of offsets in each dimension that E and beta hold."""
         if self.query_grid_shape is not None:
             return grid.relative_shape(self.grid_shape, self.query_grid_shape)
         return tuple(2 * half + 1 for half in self.encoded_half)
@@ -225,7 +225,7 @@ class Problem:
 
     @functools.cached_property
     def concrete_half(self) -> tuple[int, ...] | None:
-        """The half-span, the largest of all heads, where it is known while tracing."""
+        """The half-span, the largest over all heads; None if it is not known while tracing."""
         if self.sigma is None or self.threshold <= 0:
             return tuple(size - 1 for size in self.whole_shape)
         if isinstance(self.sigma, jax.core.Tracer):
@@ -236,21 +236,21 @@ class Problem:
 
     @property
     def static_half(self) -> tuple[int, ...] | None:
-        """What no half-span exceeds, where that is known while tracing: the span itself, or else `span_bound`."""
+        """A limit of the half-span that is known while tracing: the half-span itself, else `span_bound`, else None."""
         half = self.span_bound if self.concrete_half is None else self.concrete_half
         if half is None:
             return None
         return tuple(min(reach, size - 1) for reach, size in zip(half, self.grid_shape, strict=True))
 
     def local_half(self, implementation: str) -> tuple[int, ...]:
-        """`static_half` for a local layout, or ValueError where it is not known."""
+        """`static_half` for a local layout; ValueError if it is not known."""
         self.check_local(implementation)
         if self.static_half is None:
             raise ValueError(f'implementation="{implementation}" needs span_bound where sigma is traced')
         return self.static_half
 
     def within_bound(self) -> "Problem":
-        """The same problem, with sigma NaN where it is traced and its span turns out to exceed `span_bound`."""
+        """The same problem; a traced sigma becomes NaN if its span exceeds `span_bound` at run time."""
         if self.span_bound is None or self.concrete_half is not None:
             return self
         half = self.half_of(self.sigma)
@@ -259,7 +259,7 @@ class Problem:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The dtype of scores and softmax statistics: float32, or float64 where an input is."""
+        """The dtype of scores and softmax statistics: float32, or float64 if an input is."""
         scored = (self.query, self.key, self.value, self.pair_scores)
         arrays = (*scored, self.relative_encoding, self.relative_bias, self.sigma)
         return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
@@ -274,12 +274,12 @@ class Problem:
         return queries if self.content_bias is None else queries + self.content_bias
 
     def product(self, subscripts: str, *arrays: Array) -> Array:
-        """Their einsum in `dtype`."""
+        """The einsum of the arrays, summed in `dtype`."""
         return jnp.einsum(subscripts, *arrays, preferred_element_type=self.dtype)
 
     @functools.cached_property
     def encoding(self) -> Float[Array, "*r h _"] | None:
-        """What `position_queries` meet at every offset: E, and beta / scale as one feature more; None: nothing."""
+        """E, with beta / scale as one more feature: the partner of `position_queries`; None without E and beta."""
         parts = [] if self.relative_encoding is None else [self.relative_encoding]
         if self.relative_bias is not None:
             bias = self.relative_bias[..., None] / self.scaling
@@ -287,7 +287,7 @@ class Problem:
         return jnp.concatenate(parts, -1) if parts else None
 
     def position_queries(self, queries: Query) -> Float[Array, "b t h _"]:
-        """q + v where there is an E, and 1 as one feature more where there is a beta."""
+        """q + v if there is an E, and a 1 as one more feature if there is a beta."""
         parts = []
         if self.relative_encoding is not None:
             parts.append(queries if self.position_bias is None else queries + self.position_bias)
@@ -296,6 +296,6 @@ class Problem:
         return jnp.concatenate(parts, -1)
 
     def coefficients(self, sigma: Sigma) -> Float[Array, "_ m"]:
-        """c of ln G = sum_m c_m offset_i offset_j, for offsets in positions and (i, j) of `span.pairs`: [h|1 m]."""
+        """c in ln G = sum_m c_m offset_i offset_j, [h|1 m]: offsets in positions, (i, j) the m-th of `span.pairs`."""
         units = grid.normalise(np.ones(len(self.grid_shape)), self.grid_shape, self.reference_shape)
         return -0.5 * span.precision(sigma) * jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])

@@ -1,6 +1,7 @@
-"""Layout V1 (Alfons 2022, Appendix A.1): every tensor laid out [N, N]. Plain, large, and the oracle of the others.
+"""Layout V1 (Alfons 2022, Appendix A.1): every tensor has axes [N, N]. Simple and large; the others are tested by it.
 
-It alone has scores and values of single pairs, and tokens that lie on no grid.
+Only this layout supports problems without values, class tokens (which lie on no grid), a `limit`, and queries on a grid
+of their own.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ from posattn_jax.ops.attention.problem import Problem
 
 
 def reference_attention(problem: Problem) -> tuple[Any, Weights]:
-    """Outputs [b t h d], None without values, and weights [b h t s]."""
+    """Outputs [b t h d], or None without values, and weights [b h t s]."""
     weights = attention_weights(problem)
     return None if problem.value is None else average(weights, problem.value), weights
 
@@ -26,16 +27,16 @@ def average(weights: Weights, value: Value) -> Query:
 
 
 def attention_weights(problem: Problem) -> Weights:
-    """alpha_ts = softmax_s(logits_ts), [b h t s] in float32 or better; rows that may attend to nothing are 0.
+    """alpha_ts = softmax_s(logits_ts), [b h t s] in float32 or better; 0 for a query that may attend to no key.
 
-    The logits are those of `relative_attention`, and scale * A_ts, `pair_scores`, added to them.
+    The logits are those of `relative_attention`, with scale * A_ts in place of the bias, where A is `pair_scores`.
     """
     shape, cls, query, dtype = problem.grid_shape, problem.num_class_tokens, problem.query, problem.dtype
     (b, n, h, _), num_keys = query.shape, cls + grid.num_positions(shape)
     grids = shape, problem.query_grid_shape
 
     def of_all(pairs, fill):
-        """[... t s] of the grid with `fill` for pairs with class tokens."""
+        """Adds the pairs with class tokens to [... t s] of the grid, with the value `fill`."""
         return jnp.pad(pairs, [(0, 0)] * (pairs.ndim - 2) + [(cls, 0)] * 2, constant_values=fill)
 
     terms = jnp.zeros((b, h, n, num_keys), dtype) if problem.pair_scores is None else problem.pair_scores.astype(dtype)

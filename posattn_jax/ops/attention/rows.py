@@ -1,7 +1,8 @@
-"""Cutting a grid into rows of queries along its first dimension, and the offsets that each row meets.
+"""Cuts a grid into rows of queries along its first dimension, and finds the offsets that each row meets.
 
-The keys of a row are all N positions. Of the offsets that a row meets, in their order, each query meets N consecutive
-ones; those of the next query start one line, prod(S[1:]) offsets, before.
+A query meets the offsets between it and its keys, which are all N positions; a row meets those of its queries. In the
+ordered list of the offsets that a row meets, each query meets N consecutive ones. Those of the next query start one
+line, prod(S[1:]) offsets, earlier.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.kernels import relative_shift
 
-# Queries of a row: more make larger products, but also more offsets that only some of them meet.
+# Queries per row. More queries make larger products, but also more offsets that only some of them meet.
 ROW_QUERIES = 16
 
 
@@ -27,10 +28,10 @@ class Rows:
     """A grid S cut into rows of queries.
 
     Attributes:
-      grid_shape: S, of the keys.
+      grid_shape: S, the grid of the keys.
       query_shape: the grid of the queries, which may be some rows of S.
-      run: queries of a row, all along the first dimension.
-      at_once: rows that are computed at once.
+      run: the number of queries per row, all along the first dimension.
+      at_once: the number of rows that are computed at once.
     """
 
     grid_shape: Sizes
@@ -45,31 +46,31 @@ class Rows:
 
     @property
     def line(self) -> int:
-        """How far apart two neighbours along the first dimension are in the order of positions."""
+        """The distance, in the order of positions, of two neighbours along the first dimension."""
         return math.prod(self.grid_shape[1:])
 
     @property
     def runs(self) -> int:
-        """The rows that cover the queries' first dimension."""
+        """The number of rows that cover the queries' first dimension."""
         return -(-self.query_shape[0] // self.run)
 
     @property
     def steps(self) -> int:
-        """The groups of `at_once` rows that cover the grid."""
+        """The number of groups of `at_once` rows that cover the grid."""
         return -(-self.runs * self.line // self.at_once)
 
     @property
     def starts(self) -> np.ndarray:
         """The position of the first query of each row, among the queries: [steps, i, p].
 
-        Rows that only fill the last step repeat.
+        The last step is filled up with rows that were there before.
         """
         first = grid.positions((self.runs, *self.grid_shape[1:])) * [self.run, *(1 for _ in self.grid_shape[1:])]
         rows = np.arange(self.steps * self.at_once) % len(first)
         return first[rows].reshape(self.steps, self.at_once, -1)
 
     def queries(self, x: Array) -> Array:
-        """[b h *S d] -> [steps, h, b, i, t, d], the padding 0."""
+        """[b h *S d] -> [steps, h, b, i, t, d], padded with 0."""
         b, h, *_, d = x.shape
         rows = self.runs * self.line
         x = x.reshape(b, h, self.query_shape[0], self.line, d)
@@ -87,19 +88,19 @@ class Rows:
         return x.reshape(b, h, *self.query_shape, d)
 
     def pad(self, table: Array) -> Array:
-        """[... *R] with room for what the padded queries of a row would meet; 0 at offsets that R has not."""
+        """Pads [... *R] to all offsets that the padded queries of a row would meet; 0 at offsets that R lacks."""
         p = len(self.grid_shape)
         beyond = [(2 * s - 1 - r) // 2 for s, r in zip(self.grid_shape, table.shape[-p:], strict=True)]
         ends = [(beyond[0] + self.runs * self.run - self.query_shape[0], beyond[0]), *((n, n) for n in beyond[1:])]
         return jnp.pad(table, [(0, 0)] * (table.ndim - p) + ends)
 
     def first_offsets(self, starts: Array) -> Array:
-        """Where in a padded table the band of each row starts."""
+        """The index in a padded table where the band of each row starts."""
         last = self.grid_shape[0] - self.query_shape[0] + (self.runs - 1) * self.run
         return jnp.array([last, *(size - 1 for size in self.grid_shape[1:])]) - starts
 
     def bands(self, table: Array, starts: Array) -> Array:
-        """The band of entries that each row meets, lines along the first dimension joined: [... *R] -> [... i r]."""
+        """The band of entries that each row meets, with its lines joined into one axis: [... *R] -> [... i r]."""
         p = len(self.grid_shape)
         lead = table.shape[:-p]
         sizes = (*lead, self.grid_shape[0] + self.run - 1, *self.grid_shape[1:])
@@ -124,7 +125,7 @@ class Rows:
         return lax.scatter_add(table, first, bands, dimensions, mode="promise_in_bounds")
 
     def shift(self, x: Array) -> Array:
-        """From offsets to keys, for what each query of a row has of its own: [... t r] -> [... t s]."""
+        """From offsets to keys, for values that differ between the queries of a row: [... t r] -> [... t s]."""
         return relative_shift(x, self.line)
 
     def unshift(self, x: Array) -> Array:
@@ -137,14 +138,14 @@ class Rows:
         return jnp.stack(rows, -2)
 
     def toeplitz(self, x: Array) -> Array:
-        """`shift` of what all queries share: [... r] -> [... t s]."""
+        """`shift` for values that all queries share: [... r] -> [... t s]."""
         keys = x.shape[-1] - (self.run - 1) * self.line
         firsts = [(self.run - 1 - t) * self.line for t in range(self.run)]
         return jnp.stack([lax.slice_in_dim(x, first, first + keys, axis=-1) for first in firsts], -2)
 
 
 def choose_rows(problem: Problem) -> tuple[Rows, int]:
-    """The rows, and the heads to compute at once: few enough for a cache, unless they have to be all."""
+    """The rows, and the number of heads to compute at once: few enough for a cache, or all for weights and dropout."""
     shape, num_queries = problem.grid_shape, problem.query_shape[0]
     b, _, h, _ = problem.query.shape
     run = -(-num_queries // -(-num_queries // ROW_QUERIES))  # rows of equal length

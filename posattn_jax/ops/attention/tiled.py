@@ -1,10 +1,10 @@
-"""Layout "tiled": cost and memory follow the span.
+"""Layout "tiled": cost and memory depend on the span.
 
-Queries are cut into tiles. In a step of the loop every tile meets the window of keys at one offset, `base`, from its
-first query, so the encodings P and the Gaussian G between them are the same for all tiles and the batch, and everything
-is dense products. A step runs over groups of tiles whose scores fit a cache. The number of steps comes from sigma at
-run time: one program serves every span. Softmax is accumulated over the steps; the backward pass runs the same loop
-and computes the weights again.
+Queries are cut into tiles. In a step of the loop every tile meets the window of keys that starts at one offset, `base`,
+from its first query. So the encodings P and the Gaussian G between tile and window are the same for all tiles and all
+examples, and a step consists of dense products. It runs over groups of tiles whose scores fit into a cache. The number
+of steps comes from sigma at run time, so that one program serves every span. The softmax is accumulated over the steps.
+The backward pass runs the same loop and computes the weights again.
 """
 
 import functools
@@ -29,7 +29,7 @@ def tiled_attention(problem: Problem) -> tuple[Query, None]:
 
 
 def window_loops(problem: Problem) -> list["WindowLoop"]:
-    """A loop for each tiling that may be the best; which is the best, the span decides."""
+    """One loop for each tiling that may be the best; the span decides which one is."""
     b, _, h, _ = problem.query.shape
     itemsize = problem.dtype.itemsize
     choices = tilings(problem.grid_shape, b, h, itemsize, problem.static_half, problem.query_shape)
@@ -47,14 +47,14 @@ class WindowLoop(Loop):
         return self.tiling.cost(self.reach(sigma))
 
     def reach(self, sigma):
-        """The half-span in each dimension, the largest of all heads: known, or from sigma at run time."""
+        """The half-span in each dimension, the largest over all heads: static, or from sigma at run time."""
         if self.problem.static_half is not None:
             return self.problem.static_half
         half = self.problem.half_of(sigma)
         return jnp.where(jnp.isnan(half), 0, half).max(0).astype(jnp.int32)
 
     def run(self, sigma, step, carry):
-        """carry = step(base, carry) for the offset `base` of every window from its tile."""
+        """Runs carry = step(base, carry) for every offset `base` of a window from its tile."""
         reach = self.reach(sigma)
         counts = self.tiling.steps(reach)
         total = math.prod(counts)
@@ -68,7 +68,7 @@ class WindowLoop(Loop):
         return lax.fori_loop(0, total, body, carry)
 
     def positional(self, learned, base):
-        """What positions alone make of a step: P [h, queries, keys, d] and ln G [h|1, queries, keys]."""
+        """The parts of a step that depend only on positions: P [h, queries, keys, d], ln G [h|1, queries, keys]."""
         positional = {}
         if "encoding" in learned:
             positional["p"] = self.tiling.toeplitz(learned["encoding"])
@@ -79,7 +79,7 @@ class WindowLoop(Loop):
         return positional
 
     def modulation(self, log_gaussian, sigma, base):
-        """The factor and the addend that make logits of terms, with the masks that all tiles share."""
+        """The factor and the addend that turn terms into logits, including the masks that all tiles share."""
         offsets = base + jnp.asarray(self.tiling.relative)
         factor, addend = self.problem.scaling, 0.0
         if sigma is not None:
@@ -93,11 +93,14 @@ class WindowLoop(Loop):
         return factor, addend
 
     def logits(self, queries, keys, p, modulation, off_grid):
-        """[b h tiles queries keys]. Each term is modulated before they are added: the compiler of the CPU would
-        otherwise add them up anew in whatever reads the logits."""
+        """The logits [b h tiles queries keys].
+
+        Each term is modulated before the terms are added. Otherwise the CPU compiler would repeat their sum in every
+        operation that reads the logits.
+        """
         factor, addend = modulation
         logits = addend + off_grid
-        if p is not None:  # for every query of a tile one product over all tiles: [h t b i s]
+        if p is not None:  # one product over all tiles for each query of a tile: [h t b i s]
             by_query = lax.dot_general(
                 queries["position_query"], p, (((4,), (3,)), ((1, 3), (0, 1))), preferred_element_type=self.dtype
             )
@@ -107,9 +110,9 @@ class WindowLoop(Loop):
         return logits
 
     def off_grid(self, arrays, ready, first):
-        """An addend far below any score where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
+        """A very negative addend where a tile's window holds no key: [groups, b|1, 1, tiles, 1, keys].
 
-        Computed before the loop over groups, which would otherwise compute it again for every score.
+        It is computed before the loop over groups, which would otherwise compute it again for every score.
         """
         tiling, (low, high) = self.tiling, self.key_range(arrays)
         on_grid = jnp.ones((len(first), len(tiling.starts), *(1 for _ in tiling.window)), bool)
@@ -124,17 +127,17 @@ class WindowLoop(Loop):
         return addend
 
     def apart(self, ready, segments, first):
-        """An addend far below any score between tokens of two segments: [b 1 tiles queries keys]."""
+        """A very negative addend for pairs of different segments: [b 1 tiles queries keys]."""
         if segments is None:
             return 0.0
         return scores.masked_out(segments == self.tiling.windows(ready["segments"], first), self.dtype)
 
     def segments(self, arrays):
-        """Those of the queries of every tile."""
+        """The segments of the queries of every tile."""
         return self.tiling.queries(arrays["segments"]) if "segments" in arrays else None
 
     def prepared(self, arrays):
-        """The arrays as the steps read them: tiles of queries, wrapped keys, padded encodings."""
+        """The arrays in the form that the steps read: tiles of queries, wrapped keys, padded encodings."""
         tiling = self.tiling
         ready = {name: tiling.queries(x) for name, x in self.of_queries(arrays).items()}
         wrapped = ("key", "value", "key_addend", "segments")
@@ -147,7 +150,7 @@ class WindowLoop(Loop):
         return ready
 
     def band(self, base):
-        """Where the band of offsets of a step starts in the padded encoding, and how many there are."""
+        """The start of a step's band of offsets in the padded encoding, and the number of offsets in each dimension."""
         size = [t + w - 1 for t, w in zip(self.tiling.tile, self.tiling.window, strict=True)]
         return (*(base + np.array(self.problem.encoded_half)), 0, 0), size
 
@@ -229,7 +232,7 @@ class WindowLoop(Loop):
                 d_weights = self.problem.product("bhitd,bhids->bhits", cotangent, windows["value"])
                 d_logits = weights * (d_weights - removed[..., None])
                 d_terms = d_logits * modulation[0]
-                # Products with the queries first: the large factor is then read as it lies.
+                # The queries come first in these products: the large factor then needs no transpose.
                 d_windows = {"value": jnp.einsum("bhitd,bhits->bhids", cotangent, weights)}
                 added, added_positional = {}, {}
                 if "key" in windows:
@@ -243,7 +246,7 @@ class WindowLoop(Loop):
                     added_positional["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
                 if "log_gaussian" in positional:
                     d_log = d_logits * logits if self.multiply else d_logits
-                    d_log = d_log.sum((0, 2))  # where masked, 0 times a large number
+                    d_log = d_log.sum((0, 2))  # masked entries are 0 times a large number
                     each_head = len(positional["log_gaussian"]) > 1
                     added_positional["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
                 d_sides = {name: tiling.add_windows(total, d_windows[name], first) for name, total in d_sides.items()}

@@ -1,4 +1,4 @@
-"""Cutting a grid into tiles of queries, and the keys and offsets that each tile meets."""
+"""Cuts a grid into tiles of queries, and finds the keys, and their offsets, that each tile meets (is scored with)."""
 
 import dataclasses
 import math
@@ -13,14 +13,14 @@ from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
 
-# Queries of a tile: few keep the keys that a window adds around a span few, many make large products.
+# Queries per tile. With fewer, a window has fewer keys outside of the span; with more, products are larger.
 TILE_QUERIES = 16
-# Half-spans whose keys a tile can meet in one step, by the number of dimensions, when the span is known at run time.
+# If the span is known only at run time: the half-spans that windows are made for, by the number of dimensions.
 WINDOW_HALVES = {1: (8, 24, 56, 120), 2: (2, 4, 8), 3: (1, 2, 4)}
-# What a step costs beside its scores, in pairs a query.
+# The cost of a step apart from its scores, in pairs per query.
 STEP_COST = 32
-# The time of a pair that "tiled" computes, in those of a pair of "dense", by the number of dimensions; forward, and
-# forward and backward, are alike. Source: `benchmarks/results/cpu/attention/`, measured on 2 CPU cores by
+# The time per pair of "tiled", relative to that of "dense", by the number of dimensions; with and without the backward
+# pass it is about the same. Source: `benchmarks/results/cpu/attention/`, measured on 2 CPU cores by
 # `python -m posattn_jax.benchmarks.attention --backward`.
 PAIR_COST = {1: 0.65, 2: 1.0, 3: 0.8}
 
@@ -30,11 +30,11 @@ class Tiling:
     """A grid of queries cut into groups of tiles.
 
     Attributes:
-      grid_shape: S, of the keys.
+      grid_shape: S, the grid of the keys.
       query_shape: the grid of the queries, which may be some rows of S.
-      tile: queries of a tile, in each dimension.
-      window: keys that a tile meets at once.
-      group: tiles that are computed at once.
+      tile: the number of queries per tile, in each dimension.
+      window: the number of keys that a tile meets at once, likewise.
+      group: the number of tiles that are computed at once, likewise.
     """
 
     grid_shape: Sizes
@@ -44,21 +44,21 @@ class Tiling:
     group: Sizes
 
     def steps(self, reach: Any) -> list:
-        """The windows, in each dimension, that cover what a tile meets within `reach` positions."""
+        """The number of windows, in each dimension, that cover the keys within `reach` positions of a tile."""
         return [-(-(t + 2 * r) // w) for t, r, w in zip(self.tile, reach, self.window, strict=True)]
 
     def pairs(self, reach: Any):
-        """The pairs of query and key that are computed for a half-span of `reach`, off the grid too."""
+        """The number of query-key pairs that are computed for a half-span of `reach`, including those off the grid."""
         queries = math.prod(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True))
         return float(queries * math.prod(self.window)) * math.prod(self.steps(reach))
 
     def cost(self, reach: Any):
-        """The time that a half-span of `reach` takes, in pairs: those computed, and what a step costs beside them."""
+        """The expected time for a half-span of `reach`, in pairs of "dense": computed pairs, and overhead per step."""
         return PAIR_COST[len(self.tile)] * self.pairs(reach) * (1 + STEP_COST / math.prod(self.window))
 
     @property
     def groups(self) -> Sizes:
-        """The groups that cover the queries."""
+        """The number of groups, in each dimension, that cover the queries."""
         return tuple(-(-s // (t * g)) for s, t, g in zip(self.query_shape, self.tile, self.group, strict=True))
 
     @property
@@ -68,16 +68,16 @@ class Tiling:
 
     @property
     def starts(self) -> np.ndarray:
-        """The position of the first query of each tile of a group, from that of the group: [tiles, p]."""
+        """The position of the first query of each tile, relative to the first query of its group: [tiles, p]."""
         return grid.positions(self.group) * np.array(self.tile)
 
     @property
     def relative(self) -> np.ndarray:
-        """Key minus query, both counted from the start of the window and of the tile: [tile, window, p]."""
+        """Key minus query, counted from the start of the window and of the tile: [tile, window, p]."""
         return grid.positions(self.window) - grid.positions(self.tile)[:, None]
 
     def queries(self, x: Array) -> Array:
-        """[b h *S d] -> [groups, b, h, tiles, queries, d], the padding 0."""
+        """[b h *S d] -> [groups, b, h, tiles, queries, d], padded with 0."""
         b, h, *_, d = x.shape
         sizes = list(zip(self.groups, self.group, self.tile, self.query_shape, strict=True))
         x = jnp.pad(x, [(0, 0)] * 2 + [(0, m * g * t - s) for m, g, t, s in sizes] + [(0, 0)])
@@ -93,12 +93,12 @@ class Tiling:
         return jax.linear_transpose(self.queries, like)(x)[0]
 
     def wrap(self, x: Array) -> Array:
-        """[b h *S d] -> [b h d *S], its beginning repeated behind its end: a window may start anywhere modulo S."""
+        """[b h *S d] -> [b h d *S], with its start repeated after its end: a window may start anywhere modulo S."""
         x = jnp.moveaxis(x, -1, 2)
         return jnp.pad(x, [(0, 0)] * 3 + [(0, size - 1) for size in self.window], mode="wrap")
 
     def windows(self, wrapped: Array, first: Array) -> Array:
-        """The window of each tile of a group, the first tile's starting at `first`: [b, h, tiles, d, keys]."""
+        """The window of each tile of a group, where the first tile's starts at `first`: [b, h, tiles, d, keys]."""
         b, h, d, *_ = wrapped.shape
         starts = (first + self.starts) % np.array(self.grid_shape)
         take = jax.vmap(
@@ -132,8 +132,8 @@ class Tiling:
 def toeplitz(x: Array, axis: int, rows: int, columns: int) -> Array:
     """out[..., i, j, ...] = x[..., j - i + rows - 1, ...], for an axis of rows + columns - 1 entries.
 
-    Of `rows` copies laid end to end, entry i (length - 1) + j + rows - 1 is the one: drop the first rows - 1, and
-    fold into rows one shorter.
+    In `rows` copies of the axis, one after the other, this is entry i (length - 1) + j + rows - 1. So the code drops
+    the first rows - 1 entries, and folds the others into rows that are shorter by one.
     """
     length = rows + columns - 1
     before, after = x.shape[:axis], x.shape[axis + 1 :]
@@ -166,10 +166,11 @@ def tilings(
     static_half: Sizes | None,
     query_shape: Sizes | None = None,
 ) -> list[tuple[Tiling, int]]:
-    """The tilings to choose from, each with the heads to compute at once: one where the half-span is known.
+    """The tilings to choose from, each with the number of heads to compute at once; a single one if `static_half`.
 
-    A window holds the keys that one tile meets within a half-span: the known one, cut into pieces where its scores
-    are too many, or each of `WINDOW_HALVES` that the grid has.
+    A window holds the keys that one tile meets within a half-span. With `static_half` that is the half-span, and the
+    window is cut into pieces if it has too many scores. Otherwise there is a window for each of `WINDOW_HALVES` that
+    the grid is large enough for.
     """
     budget = score_bytes()
     query_shape = query_shape or grid_shape

@@ -1,15 +1,16 @@
-"""Cutting a grid into blocks of 64 positions, for the kernels of layout "fused" on a GPU.
+"""Cuts a grid into blocks of 64 positions, for the kernels of layout "fused" on a GPU.
 
-A block is `tile` positions of the grid: a run along the last axis, or several pieces of rows. Position m of a block
-lies at the coordinates m_k in it; key j of a block that is `step` blocks away from that of query i is at
+A block is `tile` positions of the grid: a run along the last axis, or pieces of several rows. Position m of a block has
+the coordinates m_k in it. If the block of key j is `step` blocks away from the block of query i, their offset is
 
   offset_k = step_k tile_k + j_k - i_k
 
-Every pair of blocks so many steps apart needs the same encodings: the band of the offsets of these, 2 tile_k - 1 along
-a dimension, and one more along the last; j_k - i_k + tile_k - 1 is the coordinate in a band of what i and j meet.
+All pairs of blocks that are the same number of steps apart need the same encodings: a band. It has 2 tile_k - 1 offsets
+along each dimension, and one more along the last. The offset between i and j has the coordinates
+j_k - i_k + tile_k - 1 in the band.
 
-Of a band a query meets tile_k offsets alone along each dimension. What it makes of the encodings is kept in a row that
-has places for these, and along the last dimension for all.
+A query meets only tile_k offsets of a band along each dimension. Its products with the encodings are kept in a row that
+has places for these offsets, and along the last dimension for all offsets of the band.
 """
 
 import dataclasses
@@ -23,11 +24,11 @@ import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Sizes
 
-# Positions of a block: the rows of the smallest matrix product of a warpgroup.
+# Positions per block: the rows of the smallest matrix product of a warpgroup.
 BLOCK = 64
-# Positions of a tile along the last dimension, at least: 8 encodings in a row differ in their last coordinate alone.
+# The least positions of a tile along the last dimension: 8 encodings in a row then differ only in the last coordinate.
 LEAST_ROW = 4
-# About the instructions of the forward kernel for a pair of blocks, and beside that for each page of a band.
+# The approximate number of instructions of the forward kernel, per pair of blocks and per page of a band.
 PAIR_COST, CHUNK_COST = 500, 55
 
 
@@ -37,7 +38,7 @@ class Blocks:
 
     Attributes:
       grid_shape: S.
-      tile: positions of a block in each dimension, powers of two with the product 64.
+      tile: the number of positions of a block in each dimension, powers of two with the product 64.
     """
 
     grid_shape: Sizes
@@ -45,7 +46,7 @@ class Blocks:
 
     @functools.cached_property
     def counts(self) -> Sizes:
-        """Blocks in each dimension."""
+        """The number of blocks in each dimension."""
         return tuple(-(-size // t) for size, t in zip(self.grid_shape, self.tile, strict=True))
 
     @property
@@ -54,21 +55,21 @@ class Blocks:
 
     @functools.cached_property
     def band(self) -> Sizes:
-        """The encodings of two blocks, in each dimension: of the last one in vain, which makes it a power of two."""
+        """The number of offsets of a band in each dimension; in the last an unused one makes it a power of two."""
         return (*(2 * t - 1 for t in self.tile[:-1]), 2 * self.tile[-1])
 
     @functools.cached_property
     def row(self) -> Sizes:
-        """The places in a query's row, in each dimension."""
+        """The number of places in a query's row, in each dimension."""
         return (*self.tile[:-1], self.band[-1])
 
     @property
     def chunks(self) -> int:
-        """The pages of 64 encodings that hold a band."""
+        """The number of pages of 64 encodings that hold a band."""
         return -(-math.prod(self.band) // BLOCK)
 
     def coordinates(self, position: Any) -> list[Any]:
-        """Where a position of a block, or several, lies in it: one a dimension."""
+        """The coordinates, one per dimension, of one or several positions in their block."""
         where = []
         for t in reversed(self.tile):
             where.append(position & (t - 1))
@@ -76,22 +77,22 @@ class Blocks:
         return where[::-1]
 
     def place(self, query: Any, key: Any) -> Any:
-        """Where in a query's row is what it makes of the encoding that it and a key meet."""
+        """The place, in a query's row, of its product with the encoding of its offset to a key."""
         i, j = self.coordinates(query), self.coordinates(key)
         where = [*j[:-1], j[-1] - i[-1] + (self.tile[-1] - 1)]
         return sum(x * stride for x, stride in zip(where, _strides(self.row), strict=True))
 
     def place_of(self, query: Any, number: Any) -> tuple[Any, list[tuple[Any, int]]]:
-        """Where in a query's row is what it makes of encoding `number` of a band, if 0 <= s < t for all pairs (s, t).
+        """The place, in a query's row, of its product with encoding `number` of a band; and pairs (s, t).
 
-        Otherwise no key is there.
+        A key has this offset only if 0 <= s < t for all pairs.
         """
         place = number & (self.band[-1] - 1)
         number = number >> (self.band[-1].bit_length() - 1)
         met = []
         dims = list(zip(self.coordinates(query), self.tile, self.band, _strides(self.row), strict=True))
         for k, (i, t, size, stride) in reversed(list(enumerate(dims[:-1]))):
-            step = (number % size if k else number) + i - (t - 1)  # of the first, the last page may have more
+            step = (number % size if k else number) + i - (t - 1)  # k = 0: the last page may go further
             number = number // size
             met.append((step, t))
             place = place + step * stride
@@ -113,7 +114,7 @@ class Blocks:
         return jax.linear_transpose(self.pages, like)(pages)[0]
 
     def reach(self, half: Sizes) -> Sizes:
-        """The most steps between two blocks that meet within half-spans, in each dimension."""
+        """The most steps, in each dimension, between two blocks that meet within the half-spans."""
         return tuple(min(n - 1, (h + t - 1) // t) for n, h, t in zip(self.counts, half, self.tile, strict=True))
 
     def bands(self, encoding: Array, reach: Sizes) -> Array:
@@ -142,12 +143,12 @@ class Blocks:
 
 
 def _strides(sizes: Sizes) -> Sizes:
-    """Row-major."""
+    """The row-major strides."""
     return tuple(math.prod(sizes[k + 1 :]) for k in range(len(sizes)))
 
 
 def tiles(grid_shape: Sizes, half: Sizes) -> list[Sizes]:
-    """The tiles to choose from, the one that is expected to take least time for these half-spans first."""
+    """The tiles to choose from, sorted by the time that is expected for these half-spans."""
     shapes = [
         tile
         for tile in itertools.product(*[[1 << bit for bit in range(BLOCK.bit_length())]] * len(grid_shape))
@@ -157,12 +158,12 @@ def tiles(grid_shape: Sizes, half: Sizes) -> list[Sizes]:
 
 
 def cost(blocks: Blocks, half: Sizes) -> int:
-    """Expected time, in instructions of the forward kernel."""
+    """The expected time, in instructions of the forward kernel."""
     return pairs(blocks, half) * (PAIR_COST + CHUNK_COST * blocks.chunks)
 
 
 def pairs(blocks: Blocks, half: Sizes) -> int:
-    """Pairs of blocks that meet within half-spans."""
+    """The number of pairs of blocks that meet within the half-spans."""
     return math.prod(
         sum(min(y * t + t - 1 + reach, size - 1) // t - max(y * t - reach, 0) // t + 1 for y in range(n))
         for n, t, reach, size in zip(blocks.counts, blocks.tile, half, blocks.grid_shape, strict=True)

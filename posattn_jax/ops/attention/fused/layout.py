@@ -1,7 +1,6 @@
-"""Layout "fused": one kernel a pass, with the loop over the span inside, for the platform that programs run on.
+"""Layout "fused": kernels for the platform that programs run on, with the loop over the span inside.
 
-`gpu` for NVIDIA's Ampere and newer, `tpu` for TPUs. There is none for other platforms, CPUs among them: they are
-refused.
+`gpu` has kernels for NVIDIA GPUs from Ampere on, `tpu` for TPUs. Other platforms, such as CPUs, are refused.
 """
 
 from collections.abc import Callable
@@ -14,17 +13,17 @@ from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.problem import Problem
 
 
-# Pallas is imported where it is needed: it takes a while, and is the part of jax that changes most.
+# Pallas is imported only where it is needed: the import takes a while, and Pallas is the part of jax that changes most.
 def for_gpu(problem: Problem, capability: str | None = None) -> Loop:
-    """The kernels for a GPU of this compute capability, by default that of the device at hand.
+    """The kernels for a GPU of this compute capability, by default that of this device.
 
     Raises:
-      ValueError: there are none, or jax is too old for them, or what the kernels do not support.
+      ValueError: there are no such kernels, jax is too old for them, or they do not support the problem.
     """
     if capability is None:
         capability = getattr(get_default_device(), "compute_capability", HOPPER)
     major = capability.partition(".")[0]
-    if not major.isdigit() or int(major) < 8:  # AMD's are called such as gfx942
+    if not major.isdigit() or int(major) < 8:  # AMD's have names such as gfx942
         raise ValueError(
             f'implementation="fused" has no kernel for compute capability {capability}: expected 8.0 or newer'
         )
@@ -46,9 +45,9 @@ def _for_tpu(problem: Problem) -> Loop:
 
 
 KERNELS: dict[str, Callable[[Problem], Loop]] = {"gpu": for_gpu, "tpu": _for_tpu}
-# The compute capability whose `wgmma` no later GPU has; all from Ampere on have `mma`.
+# The only compute capability that has `wgmma`; all from Ampere on have `mma`.
 HOPPER = "9.0"
-# The jax whose Mosaic GPU knows these two; kernels for TPUs take any.
+# The first versions of jax whose Mosaic GPU has `wgmma` and `mma`; the kernels for TPUs run with any version.
 GPU_NEEDS, MMA_NEEDS = (0, 10, 2), (0, 12)
 
 
@@ -56,7 +55,7 @@ def fused_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d].
 
     Raises:
-      ValueError: a device that there is no kernel for, or what its kernel does not support; a jax that is too old.
+      ValueError: the device has no kernel, its kernel does not support the problem, or jax is too old.
     """
     problem.check_local("fused")
     device = get_default_device()

@@ -1,9 +1,9 @@
-"""Attention by contents, with or without a number for every offset: the platform's own kernel, where it takes the case.
+"""Attention with content scores alone, or with a relative bias, by the platform's own kernel if it supports the case.
 
   GPU  cuDNN's flash attention, by `jax.nn.dot_product_attention`
   TPU  the flash attention that comes with JAX
 
-Neither was run here on a device: tests see that they are what is lowered.
+Neither was run on a device here: tests only check that programs are lowered to them.
 """
 
 import jax
@@ -15,15 +15,15 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.problem import Problem
 
-# Queries, and keys, that the kernel for TPUs meets at once.
+# The block of queries, and of keys, of the kernel for TPUs.
 TPU_BLOCK = 128
 
 
 def obstacle(problem: Problem) -> str | None:
-    """What keeps a problem from the platform's kernel; None: nothing."""
+    """The reason why the platform's kernel cannot compute a problem; None if it can."""
     backend, bias = jax.default_backend(), problem.relative_bias
     b, n, h, _ = problem.query.shape
-    by_pair = (0 if bias is None else h) + (0 if problem.key_mask is None else b)  # as cuDNN reads both
+    by_pair = (0 if bias is None else h) + (0 if problem.key_mask is None else b)  # cuDNN reads bias and mask by pair
     obstacles = {
         "no contents": problem.key is None,
         "relative vectors": problem.relative_encoding is not None or problem.factors is not None,
@@ -50,9 +50,9 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def is_shared_out() -> bool:
-    """Whether the compiler shares out what is traced here over several devices, which it cannot do with a kernel.
+    """Whether the compiler would partition the traced program over several devices; it cannot partition a kernel.
 
-    Not where `jax.shard_map` does it, over all axes of the mesh.
+    That is not so inside a `jax.shard_map` over all axes of the mesh.
     """
     kinds = jax.sharding.get_abstract_mesh().axis_types
     return jax.device_count() > 1 and not (kinds and all(kind == AxisType.Manual for kind in kinds))
@@ -65,7 +65,7 @@ def plain_attention(problem: Problem) -> tuple[Query, None]:
     query = problem.content_queries(problem.query).astype(problem.key.dtype)
     attend = _on_tpu if jax.default_backend() == "tpu" else _on_gpu
     outputs = attend(problem, query)
-    if mask is not None:  # a query that may attend to nothing has 0
+    if mask is not None:  # a query that may attend to no key has outputs 0
         attended = jnp.cumsum(mask, axis=1) > 0 if problem.is_causal else mask.any(axis=1, keepdims=True)
         outputs = jnp.where(attended[:, :, None, None], outputs, 0)
     return outputs.astype(problem.value.dtype), None

@@ -1,9 +1,9 @@
-"""Whether "auto" may use the fused kernel: it is tried on a device in a process of its own, and the verdict is kept.
+"""Decides whether "auto" may use the fused kernel: tries it on a device in a separate process, and keeps the verdict.
 
   python -m posattn_jax.ops.attention.fused.trial CASE    # that process; prints the verdict on a `Case` as JSON
 
 A kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once.
-Nothing that it does can harm the program that asks: a process that hangs or crashes is another's.
+A kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
 """
 
 import functools
@@ -38,13 +38,13 @@ from posattn_jax.ops.attention.tiled import window_loops
 from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.files import read_json, write_json
 
-# Set to 0, this variable says that "auto" shall do without.
+# The environment variable that keeps "auto" from using the kernel if it is 0.
 VARIABLE = "POSATTN_FUSED"
 KERNEL = "posattn_jax.ops.attention.fused.layout:fused_attention"
-SECONDS = 180.0  # for the process; then it hangs
+SECONDS = 180.0  # for the process; after that it counts as hung
 RUNS = 7
 THRESHOLD = 0.1
-# What values and gradients are compared on, by the number of dimensions: no size is a whole tile.
+# The grids on which outputs and gradients are compared, by the number of dimensions: no size is a multiple of a tile.
 SMALL = {1: (37,), 2: (5, 19), 3: (2, 3, 17)}
 ARRAYS = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask", "sigma")
 
@@ -52,14 +52,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Case(NamedTuple):
-    """What a verdict is on.
+    """The kind of problem that a verdict is on.
 
     Attributes:
-      grid_shape: S, each size rounded up to a power of 2: what both are timed on.
+      grid_shape: S, each size rounded up to a power of 2: the grid for timing.
       half: the half-spans, likewise.
-      num_heads, head_dim, dtype: of the features.
-      arrays: those of `ARRAYS` that attention is given.
-      is_full: whether the span leans.
+      num_heads, head_dim, dtype: those of the features.
+      arrays: the names in `ARRAYS` that the problem has.
+      is_full: whether sigma is the factor of a full covariance.
       span_mode, is_causal: as in `relative_attention`.
       kernel: MODULE:FUNCTION, which is called with a `Problem`.
     """
@@ -77,12 +77,12 @@ class Case(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
       outcome: "trusted"; or "wrong", "slower", "refused" or "hung".
-      reason: in words.
-      fused_ms, other_ms: of a forward and backward pass, medians, as far as they were timed.
+      reason: the reason in words.
+      fused_ms, other_ms: the median times of a forward and backward pass, if they were measured.
     """
 
     outcome: str
@@ -92,11 +92,11 @@ class Verdict(NamedTuple):
 
 
 def obstacle(problem: Problem) -> str | None:
-    """What keeps a problem from the fused kernel, before it is tried; None: nothing that is known."""
+    """The reason why a problem cannot use the fused kernel, if it is known before a trial; else None."""
     device = jax.devices()[0]
     if device.platform not in KERNELS:
         return f"the platform {device.platform}"
-    if is_shared_out() or jax.process_count() > 1:  # processes whose trials end differently would run two programs
+    if is_shared_out() or jax.process_count() > 1:  # trials that differ would give processes different programs
         return "several devices"
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE}=0"
@@ -111,7 +111,7 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def is_trusted(problem: Problem) -> bool:
-    """Whether the kernel is right and the fastest for problems like this one, without `obstacle`, on this device."""
+    """Whether the kernel is correct and the fastest, on this device, for problems like this one without `obstacle`."""
     return _outcome(case_of(problem)) == "trusted"
 
 
@@ -137,11 +137,11 @@ def _power_of_2(size: int) -> int:
 
 @functools.cache
 def _outcome(case: Case) -> str | None:
-    """Of the kept verdict, or of a trial; None where there can be none now. Told once."""
+    """The outcome of the kept verdict, or of a new trial; None if no trial is possible now. Logged once."""
     here = machine()
     verdict = kept(case, here)
     if verdict is None:
-        if jax.default_backend() == "tpu":  # no second process can have it now
+        if jax.default_backend() == "tpu":  # a second process cannot use it now
             _logger.info("the fused kernel is not tried yet: python -m posattn_jax.benchmarks.selfcheck does")
             return None
         _logger.info("trying the fused kernel, once for this device: up to %g s", SECONDS)
@@ -157,14 +157,14 @@ def _outcome(case: Case) -> str | None:
 
 
 def place(case: Case, machine: dict[str, str]) -> pathlib.Path:
-    """The file of the verdict: of a device's kind, the versions of jax, and the kernels' source."""
+    """The file of a verdict; its name depends on the case, the device, the versions of jax and the kernels' source."""
     asked = json.dumps([case, machine, _sources()])
     device = re.sub(r"[^\w.-]+", "_", machine["device"])
     return cache_folder() / "fused" / f"{device}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
 
 
 def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
-    """The verdict on disk, if there is one."""
+    """The verdict on disk, or None."""
     try:
         return Verdict(**read_json(place(case, machine))["verdict"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -172,7 +172,7 @@ def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
 
 
 def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
-    """Writes the verdict, with all that it depends on; a disk that cannot be written to is none of the caller's."""
+    """Writes the verdict, with all that it depends on, and returns it. A failure to write is only logged."""
     try:
         write_json(place(case, machine), {"verdict": verdict._asdict(), "case": case._asdict(), **machine})
     except OSError as error:
@@ -181,14 +181,14 @@ def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
 
 
 def machine() -> dict[str, str]:
-    """The device and the versions that a verdict is of. Takes the device."""
+    """The device and the versions that a verdict depends on. This process then holds the device."""
     device = jax.devices()[0]
     versions = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
     return {"platform": device.platform, "device": device.device_kind, **versions}
 
 
 def machine_apart() -> dict[str, str]:
-    """The same, asked of a process that then gives the device back."""
+    """The same, from another process, which gives the device back when it ends."""
     program = f"import json; from {__name__} import machine; print(json.dumps(machine()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -202,9 +202,9 @@ def _sources() -> str:
 
 
 def tried(case: Case, seconds: float = SECONDS) -> Verdict:
-    """The verdict of a process of its own, which has so many seconds."""
+    """The verdict from a separate process, which may take at most `seconds`."""
     command = [sys.executable, "-m", __name__, json.dumps(case)]
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # beside the program that asks
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # the calling program needs memory too
     options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
         done = subprocess.run(command, **options, timeout=seconds, check=False)
@@ -218,7 +218,7 @@ def tried(case: Case, seconds: float = SECONDS) -> Verdict:
 
 
 def judge(case: Case) -> Verdict:
-    """The verdict, in this process."""
+    """The verdict, computed in this process."""
     try:
         module, _, name = case.kernel.partition(":")
         kernel = getattr(importlib.import_module(module), name)
@@ -233,25 +233,25 @@ def judge(case: Case) -> Verdict:
 
 
 def _other_layouts(problem: Problem) -> tuple[Any, Any]:
-    """What "auto" has otherwise."""
+    """The layouts that "auto" uses without the fused kernel."""
     return attend(problem, [RowLoop(problem), *window_loops(problem)])
 
 
 def _difference(case: Case, kernel: Callable) -> str | None:
-    """Where values or gradients are not those of the other layouts; None: nowhere."""
+    """A message on where outputs or gradients differ from the other layouts'; None if they agree."""
     shape = SMALL[len(case.grid_shape)]
     arrays = make_arrays(case, shape, tuple(size // 3 for size in shape), batch=2)
     found, expected = (_results(case, layout, shape)(arrays) for layout in (kernel, _other_layouts))
     for name, exact in expected.items():
         bound = math.sqrt(float(jnp.finfo(case.dtype).eps)) * float(jnp.abs(exact.astype(float)).max())
         off = float(jnp.abs(found[name].astype(float) - exact.astype(float)).max())
-        if not off <= bound:  # NaN too
+        if not off <= bound:  # true for NaN too
             return f"{name} is off by {off:.2g}, allowed are {bound:.2g}, on {' x '.join(map(str, shape))}"
     return None
 
 
 def _results(case: Case, layout: Callable, shape: Shape) -> Callable:
-    """(arrays) -> the outputs, and the gradient of every array that has one."""
+    """A function of the arrays that returns the outputs, and the gradient of every array that has one."""
     fields = {"threshold": THRESHOLD, "span_mode": case.span_mode, "is_causal": case.is_causal, "grid_shape": shape}
 
     def results(arrays):
@@ -267,7 +267,7 @@ def _results(case: Case, layout: Callable, shape: Shape) -> Callable:
 
 
 def make_arrays(case: Case, shape: Shape, half: Shape, batch: int) -> dict[str, Any]:
-    """Random arrays of a case on a grid; sigma has these half-spans."""
+    """Random arrays for a case on a grid; sigma has the half-spans `half`."""
     rng = np.random.default_rng(0)
     features = (batch, math.prod(shape), case.num_heads, case.head_dim)
     relative = grid.relative_shape(shape)
@@ -294,7 +294,7 @@ def make_arrays(case: Case, shape: Shape, half: Shape, batch: int) -> dict[str, 
 
 
 def _milliseconds(case: Case, layout: Callable) -> float:
-    """Of a forward and backward pass of one example, the median."""
+    """The median time of a forward and backward pass of one example."""
     arrays = make_arrays(case, case.grid_shape, case.half, batch=1)
     run = _results(case, layout, case.grid_shape)
     jax.block_until_ready(run(arrays))

@@ -1,7 +1,7 @@
-"""Layout "native": one compiled kernel for CPUs, whose cost and memory follow the span.
+"""Layout "native": one compiled kernel for CPUs, whose cost and memory depend on the span.
 
-JAX sees an operation that is the kernel where it is compiled for the CPU it is traced on, and another layout
-everywhere else: in an exported program, on another platform, and for derivatives of its gradients.
+For JAX it is one operation. The operation runs the kernel if it is compiled for the CPU that it is traced on. It runs
+another layout in an exported program, on another platform, and for derivatives of its gradients.
 """
 
 import functools
@@ -25,16 +25,16 @@ from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import window_loops
 
 ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", *program.GIVEN)
-# Queries that meet a key together, at most, and keys that a query meets at once: see vectors.h.
+# The most queries that meet a key together, and the keys that a query meets at once: see vectors.h.
 TILE_QUERIES = LANES = 8
 
 
 def native_attention(
     problem: Problem, otherwise: Callable[[Problem], Sequence[Loop]] = window_loops
 ) -> tuple[Query, None]:
-    """Outputs [b t h d]; `otherwise` makes the loops to choose from where the kernel cannot be.
+    """Outputs [b t h d]; `otherwise` returns the loops to choose from where the kernel cannot run.
 
-    ValueError where there is an `obstacle`.
+    ValueError if there is an `obstacle`.
     """
     if (found := obstacle(problem)) is not None:
         raise ValueError(f'implementation="native" does not support {found}: "auto" does')
@@ -66,7 +66,7 @@ def native_attention(
 
 
 def obstacle(problem: Problem) -> str | None:
-    """What keeps a problem from the kernel; None: nothing."""
+    """The reason why the kernel cannot compute a problem; None if it can."""
     obstacles = {
         "return_weights": problem.return_weights,
         "dropout": problem.dropout_rate > 0,
@@ -78,7 +78,7 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def missing(dtype: Any = jnp.float32) -> str | None:
-    """Why there is no kernel here; None: there is one."""
+    """The reason why there is no kernel here; None if there is one."""
     if jax.default_backend() != "cpu":
         return f"the platform {jax.default_backend()}"
     name = np.dtype(dtype).name
@@ -87,7 +87,7 @@ def missing(dtype: Any = jnp.float32) -> str | None:
 
 
 def pairs(grid_shape: Shape, half: Shape) -> int:
-    """The pairs of query and key that are computed for a half-span: tiles of queries, and keys in whole vectors."""
+    """The number of query-key pairs computed for a half-span: in tiles of queries, and whole vectors of keys."""
     met = 1
     for axis, (size, reach) in enumerate(zip(grid_shape, half, strict=True)):
         is_last = axis == len(grid_shape) - 1
@@ -103,7 +103,7 @@ def _learned(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _forward_otherwise(*arrays, settings, names, otherwise, own_gradient=True):
-    """As the kernel's forward pass; its statistics, which nothing reads, are 0."""
+    """The kernel's forward pass by another layout; the statistics are 0, because nothing reads them."""
 
     def outputs(*arrays):
         problem = settings.problem(dict(zip(names, arrays, strict=True)))
@@ -150,7 +150,7 @@ def _shapes_backward(*given, settings, names, otherwise):
 
 
 def _operation(name: str, kernel: Callable, otherwise: Callable, shapes: Callable, **differentiable) -> Primitive:
-    """An operation that is `kernel` on a CPU and `otherwise` elsewhere, both of arrays with one leading axis.
+    """An operation that runs `kernel` on a CPU and `otherwise` elsewhere; both take arrays with one leading axis.
 
     Its derivative is that of `otherwise` with the options `differentiable`.
     """
@@ -168,7 +168,7 @@ def _operation(name: str, kernel: Callable, otherwise: Callable, shapes: Callabl
     mlir.register_lowering(operation, on_cpu, platform="cpu")
 
     def mapped(arrays, axes, **parameters):
-        """One more axis joins the leading one."""
+        """Merges a mapped axis into the leading one."""
         size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
         arrays = [
             jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
@@ -196,7 +196,7 @@ backward_operation = _operation("backward", _backward, _backward_otherwise, _sha
 
 
 def _check(dtype: str) -> None:
-    """RuntimeError unless the kernel's values and gradients are the reference's, on a small problem with all parts."""
+    """RuntimeError unless the kernel agrees with "reference", gradients included, on a small problem with all parts."""
     shape, b, h, d = (3, 13), 2, 2, 5
     rng = np.random.default_rng(0)
     n, offsets = grid.num_positions(shape), grid.relative_shape(shape)

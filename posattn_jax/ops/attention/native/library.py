@@ -1,4 +1,4 @@
-"""The kernel's source, compiled where it runs: once for a version and a CPU, and tried before it is trusted."""
+"""Compiles the kernel's source where it runs, once per version and CPU, and checks the kernel before it is used."""
 
 import contextlib
 import ctypes
@@ -24,29 +24,29 @@ COMPILERS = ("c++", "g++", "clang++")
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-w")
 SCALARS = {"float32": "float", "float64": "double"}
 FUNCTIONS = ("forward", "backward")
-# Set to 0, this variable says that "auto" shall do without.
+# The environment variable that turns the kernel off if it is 0.
 VARIABLE = "POSATTN_NATIVE"
 
 _logger = logging.getLogger(__name__)
 _lock = threading.RLock()
-# By dtype: why there is none, or None where there is one.
+# By dtype: the reason why there is no kernel, or None if there is one.
 _obstacles: dict[str, str | None] = {}
 
 
 def target(function: str, dtype: str) -> str:
-    """What XLA calls a function of the kernel, "forward" or "backward", for "float32" or "float64"."""
+    """XLA's name for a function of the kernel, "forward" or "backward", for "float32" or "float64"."""
     return f"posattn_jax_{function}_{dtype}"
 
 
 def obstacle(dtype: str, check: Callable[[], None]) -> str | None:
-    """Why there is no kernel for a dtype; None: it is there, compiled and registered.
+    """The reason why there is no kernel for a dtype; None if it is compiled and registered.
 
-    A new one is tried by `check`, which raises where it is wrong, before it is kept. Asked for again, the answer
-    stays. Where it is no, a line says so once.
+    A newly compiled kernel is kept only if `check` does not raise. The answer is remembered for later calls. If there
+    is no kernel, a warning says so once.
     """
     with _lock:
         if dtype not in _obstacles:
-            _obstacles[dtype] = None  # for `check`
+            _obstacles[dtype] = None  # so that `check` can call the kernel
             try:
                 _load(dtype, check)
             except Exception as error:
@@ -68,7 +68,7 @@ def _load(dtype: str, check: Callable[[], None]) -> None:
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         place = kept.parent
-    except OSError:  # a home that cannot be written to
+    except OSError:  # the home folder is not writable
         place = None
     with tempfile.TemporaryDirectory(dir=place) as folder:
         new = pathlib.Path(folder) / kept.name
@@ -101,7 +101,7 @@ def _compiler() -> str:
 
 
 def _digest(compiler: str, options: list[str]) -> str:
-    """Of all that the compiled kernel depends on."""
+    """A hash of everything that the compiled kernel depends on."""
     parts = [*options, _version(compiler), jaxlib.__version__, _cpu()]
     parts += [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -113,7 +113,7 @@ def _version(compiler: str) -> str:
 
 @functools.cache
 def _cpu() -> str:
-    """Its name and what instructions it has."""
+    """The name of the CPU and its instruction sets."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The two functions of the compiled kernel, as JAX calls them."""
+"""Calls the two functions of the compiled kernel from JAX."""
 
 import os
 from typing import Any, NamedTuple
@@ -12,19 +12,19 @@ from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.native import library
 from posattn_jax.ops.attention.problem import Problem
 
-# As in attention.h: what is read at either end of a row, and ignored.
+# As in attention.h: the entries at either end of a row that are read and ignored.
 MARGIN = 8
-# Bytes of a vector.
+# The bytes of a vector.
 VECTOR = 32
-# What has features, in the order of the kernel's arguments: of every position, and of all examples.
+# The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
 FEATURES = ("query", "key", "value")
 LEARNED = ("relative_encoding", "content_bias", "position_bias")
-# What has no gradient.
+# The arrays without a gradient.
 GIVEN = ("key_mask", "segment_ids")
 
 
 class Settings(NamedTuple):
-    """What of a `Problem` is known while compiling."""
+    """The fields of a `Problem` that are known while compiling."""
 
     grid_shape: tuple[int, ...]
     reference_shape: tuple[int, ...]
@@ -35,12 +35,12 @@ class Settings(NamedTuple):
     span_bound: tuple[int, ...] | None
 
     def problem(self, arrays: dict[str, Array]) -> Problem:
-        """The problem again."""
+        """Builds the problem again from its arrays."""
         return Problem(**{"key": None} | arrays, **self._asdict())
 
 
 def forward(settings: Settings, arrays: dict[str, Array]) -> tuple[Array, Array]:
-    """Outputs [o b t h d] and statistics [o b t h 2], of arrays that each have one more leading axis, o."""
+    """Outputs [o b t h d] and statistics [o b t h 2] of arrays that each have one more leading axis, o."""
     given, _ = _given(settings, arrays)
     query = given[0]
     results = (query, jax.ShapeDtypeStruct((*query.shape[:-1], 2), query.dtype))
@@ -51,7 +51,7 @@ def forward(settings: Settings, arrays: dict[str, Array]) -> tuple[Array, Array]
 def backward(
     settings: Settings, arrays: dict[str, Array], outputs: Array, statistics: Array, cotangent: Array
 ) -> dict[str, Array]:
-    """The cotangents of all arrays but those of `GIVEN`."""
+    """The cotangents of all arrays except those in `GIVEN`."""
     given, (tables, to_learned) = _given(settings, arrays)
     query, key, value, encoding, content_bias, position_bias, factor, addend = given[:8]
     o, b, _, h, _ = query.shape
@@ -62,11 +62,11 @@ def backward(
     groups = _groups(o * h, b, key.size, encoding.size)
 
     def summed(x):
-        """Of a group of examples each."""
+        """The shape of a cotangent that is summed for each group of examples."""
         return jax.ShapeDtypeStruct((groups, *x.shape) if x.size else x.shape, x.dtype)
 
     def of_table(name, x):
-        """The same of all heads."""
+        """The same for a table, which the kernel sums for every head."""
         shape = (groups, o, h, *x.shape[2:]) if learned[name] else (0,)
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
@@ -89,7 +89,7 @@ def backward(
 
 
 def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
-    """The arguments of the kernel; and the tables with what turns their cotangents into those of sigma and beta."""
+    """The arguments of the kernel; the tables; and the function from their cotangents to those of sigma and beta."""
     query = arrays["query"]
     o, b = query.shape[:2]
     shape = (1,) * (grid.MAX_DIMS - len(settings.grid_shape)) + tuple(settings.grid_shape)
@@ -127,7 +127,7 @@ def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, .
 
 
 def _tables(problem: Problem, learned: dict[str, Array]) -> dict[str, Array]:
-    """What makes logits of sums of products, by offset [h|1 *R]: `factor`, by default the scale, and `addend`."""
+    """The tables by offset, [h|1 *R], that turn terms into logits: `factor`, by default the scale, and `addend`."""
     offsets, dtype, tables = grid.relative_offsets(problem.grid_shape), problem.dtype, {}
     if problem.is_causal:
         tables["addend"] = scores.masked_out(grid.not_after(offsets, problem.is_causal), dtype)[None]
@@ -153,14 +153,16 @@ def _tables(problem: Problem, learned: dict[str, Array]) -> dict[str, Array]:
 
 
 def _padded(x: Array) -> Array:
-    """Features in whole vectors."""
+    """Pads features to whole vectors."""
     lanes = VECTOR // x.dtype.itemsize
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % lanes)])
 
 
 def _groups(heads: int, batch: int, features: int, encoding: int) -> int:
-    """Groups of examples whose gradients of encodings are summed apart: so many that all threads have work, where that
-    does not take more memory than the keys do."""
+    """The number of groups of examples whose gradients of encodings are summed separately.
+
+    There are enough to keep all threads busy, but not so many that they take more memory than the keys.
+    """
     wanted = -(-2 * (os.cpu_count() or 1) // heads)
     return max(1, min(batch, wanted, features // max(encoding, 1)))
 

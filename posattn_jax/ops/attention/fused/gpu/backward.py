@@ -2,9 +2,11 @@
 
 dV_s = sum_t A_ts dO_t        dL_ts = A_ts (dO_t . V_s - dO_t . O_t)        dterms = factor dL
 
-A kernel a block of queries makes the cotangents of queries, and of the coefficients of ln G: sums over its own pairs. A
-kernel a block of keys makes those of keys and values. A kernel a step between blocks makes that of its band of
-encodings; its pairs are shared out where that makes few programs, and a band where it would not fit shared memory.
+There are three kernels. The first has a program for each block of queries, which computes the cotangents of the queries
+and of the coefficients of ln G, as sums over the block's pairs. The second has a program for each block of keys, which
+computes the cotangents of keys and values. The third has a program for each step between blocks, which computes the
+cotangent of its band of encodings. If there are few such programs, the pairs of a step are split over several. If a
+band does not fit into shared memory, it is split too.
 """
 
 import math
@@ -31,18 +33,18 @@ from posattn_jax.ops.attention.fused.gpu.pair import (
 )
 from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
-# Programs that keep a GPU busy, and the pairs of blocks that are worth one more.
+# The number of programs that keeps a GPU busy, and the pairs of blocks that justify one more program.
 ENOUGH_PROGRAMS, ENOUGH_PAIRS = 512, 16
 
 
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The cotangents: of features as pages [pages 64 d], of coefficients [pages m] in parts to be summed."""
+    """The cotangents: those of features as pages [pages 64 d], those of coefficients [pages m] yet to be summed."""
     cotangents = query_cotangents(plan, inputs) | side_cotangents(plan, inputs)
     return cotangents | encoding_cotangents(plan, inputs) if plan.encodings else cotangents
 
 
 def backward_operands(plan: Plan) -> list[Operands]:
-    """What each kernel holds in shared memory."""
+    """The contents of shared memory for each kernel."""
     names = tuple(plan.present("content_query", "position_query", "cotangent", "key", "value"))
     kernels = [
         Operands(names, turns={"value": "key"}, stages=False),
@@ -52,7 +54,7 @@ def backward_operands(plan: Plan) -> list[Operands]:
 
 
 def encoding_operands(plan: Plan, totals: int) -> Operands:
-    """The same, of a kernel that makes the cotangents of so many chunks of a band."""
+    """The same for a kernel that computes the cotangents of `totals` chunks of a band."""
     names = tuple(plan.present("content_query", "position_query", "cotangent", "key", "value"))
     return Operands(names, turns={"value": "key", "cotangent": "content_query"}, stages=True, totals=totals)
 
@@ -72,7 +74,7 @@ def weights_of(plan: Plan, memory: SharedMemory, pair: Logits, statistics: list[
 
 
 def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
-    """Of the queries, content and position, and of the coefficients of ln G."""
+    """The cotangents of content queries, position queries, and the coefficients of ln G."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = backward_operands(plan)[0]
     queries = [name for name in ("content_query", "position_query") if name in plan.widths]
@@ -124,7 +126,7 @@ def query_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
-    """Of the values, and the keys where there are any."""
+    """The cotangents of the values, and of the keys if there are any."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = backward_operands(plan)[1]
     own = [name for name in ("value", "key") if name in plan.widths]
@@ -159,7 +161,7 @@ def side_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
 
 
 def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
-    """Of the bands of encodings."""
+    """The cotangents of the bands of encodings."""
     width, chunks = plan.widths["encoding"], plan.blocks.chunks
     at_once = max(n for n in range(1, chunks + 1) if plan.bytes(encoding_operands(plan, n)) <= plan.shared_bytes)
     parts = [range(first, min(first + at_once, chunks)) for first in range(0, chunks, at_once)]
@@ -170,7 +172,8 @@ def encoding_cotangents(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array
 def _some_encodings(plan: Plan, inputs: dict[str, Array], chunks: range) -> Array:
     """The cotangents of some chunks of every band: [bands, chunks, 64, d].
 
-    Few bands are shared out by pairs of blocks. Registers have no room for their sums.
+    If there are few bands, the pairs of blocks of each are split over programs. The sums are in shared memory, because
+    registers have no room for them.
     """
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = encoding_operands(plan, len(chunks))

@@ -1,8 +1,8 @@
-"""The entries [64 64] of a pair of blocks that a thread of a warpgroup holds, in the compiler's terms.
+"""The entries that each thread of a warpgroup holds of an array [64 64], a pair of blocks, in the compiler's terms.
 
-Thread n holds rows 16 (n // 32) + (n % 32) // 4 + 8 r for r < 2, and of these two columns each from 2 (n % 4) + 8 k on
-for k < 8. What all threads have in common, 8 r and 8 k, is kept apart from the rest: so the compiler sees which numbers
-are the same, and which addresses differ by a constant.
+Thread n holds rows 16 (n // 32) + (n % 32) // 4 + 8 r for r < 2. Of each row it holds two columns from 2 (n % 4) + 8 k
+on, for k < 8. The numbers 8 r and 8 k, which all threads have in common, are stored separately from the rest. So the
+compiler sees which numbers are equal, and which addresses differ by a constant.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from posattn_jax.ops.attention.fused.blocks import BLOCK
 
 PAIR = (BLOCK, BLOCK)
 LAYOUT = mgpu.WGMMA_LAYOUT
-# Rows, and columns, from one entry of a thread to its next.
+# The distance, in rows and in columns, from one entry of a thread to its next.
 STEP = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A number of a thread, own + common.
+    """A number of a thread: own + common.
 
-    Bits are taken from these apart. No bit of a row or a column is 1 in both, so that this is the same; of a difference
-    none are taken.
+    Operations on bits act on the two parts separately. That is correct because no bit of a row or a column is 1 in both
+    parts. Such operations are not used on differences.
     """
 
     own: ir.Value
@@ -68,7 +68,7 @@ def constant(number: int) -> ir.Value:
 
 
 def registers(columns: int = BLOCK) -> Iterator[tuple[tuple[int, ...], Number, Number]]:
-    """For each register of a thread, which holds two entries of [64, columns]: its index, the row, the first column."""
+    """For each register of a thread, which holds two entries of [64, columns]: its index, its row, its first column."""
     shape = LAYOUT.registers_shape((BLOCK, columns))
     assert math.prod(shape) == 2 * columns // STEP, shape
     first = next(iter(LAYOUT.thread_idxs((BLOCK, columns))))
@@ -78,7 +78,7 @@ def registers(columns: int = BLOCK) -> Iterator[tuple[tuple[int, ...], Number, N
 
 
 def build(entry: Callable[[Number, Number], ir.Value], dtype: ir.Type) -> mgpu.FragmentedArray:
-    """[64 64] of entry(row, column), which is called for every one that a thread has."""
+    """The array [64 64] of entry(row, column), which is called for every entry that a thread holds."""
     held = np.empty(LAYOUT.registers_shape(PAIR), object)
     for at, row, column in registers():
         two = llvm.mlir_undef(ir.VectorType.get((2,), dtype))
@@ -89,7 +89,7 @@ def build(entry: Callable[[Number, Number], ir.Value], dtype: ir.Type) -> mgpu.F
 
 
 def pointer(buffer: ir.Value, row: Number, column: Number) -> ir.Value:
-    """To an entry of a buffer in shared memory."""
+    """A pointer to an entry of a buffer in shared memory."""
     (stride, _), _ = ir.MemRefType(buffer.type).get_strides_and_offset()
     dtype, place = ir.MemRefType(buffer.type).element_type, row * stride + column
     own = mgpu.utils.getelementptr(mgpu.utils.memref_ptr(buffer), [place.own], dtype)

@@ -1,4 +1,4 @@
-"""The fused forward kernel: a block of queries meets the blocks of keys within its span, in one loop."""
+"""The fused forward kernel: a block of queries attends, in one loop, to the blocks of keys within its span."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ from posattn_jax.ops.attention.fused.gpu.program import begin, run
 
 
 def forward_operands(plan: Plan) -> Operands:
-    """What the kernel holds in shared memory."""
+    """The contents of the kernel's shared memory."""
     names = plan.present("content_query", "position_query", "key", "value")
     return Operands(tuple(names), turns={"value": "key"}, stages=False)
 
 
 def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
-    """Outputs [pages 64 d], the largest logit and 1 / total [pages 64] of every query."""
+    """Outputs [pages 64 d], and the largest logit and 1 / total of every query, [pages 64] each."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
     operands = forward_operands(plan)
     queries = [name for name in operands.names if name.endswith("query")]

@@ -1,16 +1,17 @@
-"""The fused kernels for NVIDIA's GPUs, in Pallas' Mosaic GPU: by `wgmma` on Hopper, by `mma` on others from Ampere on.
+"""The fused kernels for NVIDIA GPUs, in Pallas Mosaic GPU: with `wgmma` on Hopper, with `mma` on others from Ampere on.
 
-They have been interpreted on a CPU and compiled for GPUs, and have not yet run on one.
+They have been interpreted on a CPU and compiled for GPUs, but have not yet run on a GPU.
 
-A warpgroup takes a block of 64 queries (`fused.blocks`) and loops over the blocks of keys within its half-spans, which
-it reads at run time: one program serves every span. Content logits are (q + u) K^T, logits of positions (q + v) E^T for
-the band of offsets between two blocks, read askew, so that nothing is gathered; G and the masks are made from sigma
-in registers, softmax is accumulated. The backward pass computes the weights again, in one kernel for the queries and
-sigma, one for keys and values, one for the encodings. beta is one feature more of E.
+A warpgroup takes a block of 64 queries (`fused.blocks`) and loops over the blocks of keys within its half-spans. It
+reads the half-spans at run time, so that one program serves every span. Content logits are (q + u) K^T. Positional
+logits are (q + v) E^T for the band of offsets between two blocks; each query then reads its row of them with a shift
+(`skew`), so that nothing is gathered. G and the masks are computed from sigma in registers, and the softmax is
+accumulated. The backward pass computes the weights again, in one kernel for the queries and sigma, one for keys and
+values, and one for the encodings. beta is one more feature of E.
 
-Products are of bfloat16 and sums of float32; float32 is split in two bfloat16 (`warpgroup`), which is nearer to
-float32 than the GPU's default for it. Head dimensions are padded to multiples of 16, grids to whole blocks, whose shape
-is chosen for the span. Logits are in units of ln 2, whose exponential is an instruction.
+Products are of bfloat16, and sums of float32. A float32 number is split into two of bfloat16 (`warpgroup`), which is
+closer to float32 than the GPU's default. Head dimensions are padded to multiples of 16, and grids to whole blocks,
+whose shape is chosen for the span. Logits are in units of ln 2, because 2^x is an instruction.
 """
 
 import functools
@@ -32,8 +33,8 @@ from posattn_jax.ops.attention.fused.layout import HOPPER
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 
-# Of shared memory in KiB that a block of threads may have, by compute capability, and on others; source: the CUDA C++
-# Programming Guide, "Compute Capabilities". Mosaic keeps some for itself.
+# The KiB of shared memory that a block of threads may use, by compute capability; then for all others, and what Mosaic
+# keeps for itself. Source: the CUDA C++ Programming Guide, "Compute Capabilities".
 SHARED_KIB = {"8.0": 163, "8.7": 163, "9.0": 227, "10.0": 227, "10.3": 227}
 LEAST_SHARED_KIB, MOSAICS_KIB = 99, 4
 LN2 = math.log(2)
@@ -41,11 +42,11 @@ OPERANDS = ("content_query", "position_query", "key", "value", "encoding")
 
 
 class FusedGpu(Loop):
-    """The kernels for what `problem` asks.
+    """The kernels for a `problem`.
 
     Args:
-      capability: of the GPU that they are for.
-      interpret: on a CPU, step by step, to test them.
+      capability: the compute capability of the GPU.
+      interpret: whether to interpret the kernels on a CPU, for tests.
 
     Raises:
       ValueError: a `Block`, float64 that is not interpreted, or head dimensions that do not fit shared memory.
@@ -74,9 +75,9 @@ class FusedGpu(Loop):
         inputs = self.inputs(plan, arrays | {"cotangent": cotangent.astype(self.features(arrays))})
         removed = (cotangent.astype(outputs.dtype) * outputs).sum(-1, keepdims=True)
         vectors = {"largest": statistics[..., :1], "inverse": statistics[..., 1:], "removed": removed}
-        # Off the grid the inverse is 0, and so are weights.
+        # Off the grid the inverse is 0, and so are the weights.
         inputs |= {name: plan.blocks.pages(x)[..., 0] for name, x in vectors.items()}
-        # The kernels differentiate by logits, and multiply them by what makes them units of ln 2.
+        # The kernels multiply gradients of natural logits by factors for logits in units of ln 2.
         unit = dict.fromkeys((*OPERANDS, "coefficients"), LN2) | {"value": 1.0}
         if not self.multiply:
             unit["coefficients"] = 1.0
@@ -98,18 +99,18 @@ class FusedGpu(Loop):
         return cotangents
 
     def features(self, arrays: dict[str, Array]) -> Any:
-        """The dtype that all operands of products are brought to."""
+        """The dtype that all operands of products are converted to."""
         dtype = jnp.result_type(*(arrays[name] for name in OPERANDS if name in arrays))
         return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
 
     @property
     def most_half(self) -> Sizes:
-        """What no half-span exceeds."""
+        """A limit that no half-span exceeds."""
         return self.problem.static_half or tuple(size - 1 for size in self.problem.grid_shape)
 
     @property
     def expected_half(self) -> Sizes:
-        """The half-spans to choose tiles for: an eighth of the grid where they are known only at run time."""
+        """The half-spans to choose tiles for: an eighth of the grid if they are known only at run time."""
         return self.problem.static_half or tuple(max(1, size // 8) for size in self.problem.grid_shape)
 
     def plan(self, arrays: dict[str, Array]) -> Plan:
@@ -125,11 +126,11 @@ class FusedGpu(Loop):
 
     @property
     def shared_bytes(self) -> int:
-        """Of shared memory that a kernel may have."""
+        """The bytes of shared memory that a kernel may use."""
         return (SHARED_KIB.get(self.capability, LEAST_SHARED_KIB) - MOSAICS_KIB) * 1024
 
     def warpgroup(self, blocks: Blocks, features: Any) -> Warpgroup:
-        """The steps that the kernels are made of."""
+        """The operations that the kernels consist of."""
         if self.capability == HOPPER:
             return Warpgroup(blocks, features, self.interpret)
         has_tma = self.interpret or int(self.capability.partition(".")[0]) >= 9
@@ -159,7 +160,7 @@ class FusedGpu(Loop):
         )
 
     def inputs(self, plan: Plan, arrays: dict[str, Array]) -> dict[str, Array]:
-        """What the kernels read: numbers of the span, and pages of features."""
+        """The inputs of the kernels: numbers of the span, and pages of features."""
         sigma, dtype = arrays.get("sigma"), plan.warpgroup.dtype
         if sigma is None:
             half = jnp.asarray(self.problem.grid_shape) - 1

@@ -1,6 +1,6 @@
-"""The steps of the fused kernels by `mma`, which every GPU from Ampere on has; `warpgroup` has those by `wgmma`.
+"""The operations of the fused kernels with `mma`, which every GPU from Ampere on has; `warpgroup` uses `wgmma`.
 
-Operands are read from shared memory to registers, and a product is there when the next instruction begins.
+Operands are read from shared memory into registers, and a product is complete before the next instruction begins.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, store
 
 @dataclasses.dataclass(frozen=True)
 class MmaWarpgroup(Warpgroup):
-    """The steps of a kernel.
+    """The operations of a kernel.
 
     Attributes:
-      has_tma: whether the GPU copies to shared memory by itself, as of Hopper; on others each thread copies a part.
+      has_tma: whether a unit of the GPU copies to shared memory, as from Hopper on; else each thread copies a part.
     """
 
     has_tma: bool = True
 
     def barriers(self, copies: int) -> dict[str, Any]:
-        """As in `Warpgroup`; none where every thread waits for its own copies."""
+        """As in `Warpgroup`; none if every thread waits for its own copies."""
         return super().barriers(copies) if self.has_tma else {}
 
     def copy(self, source: Any, page: Any, barriers: Any, which: int) -> None:
@@ -46,7 +46,7 @@ class MmaWarpgroup(Warpgroup):
             barrier()  # every thread has waited for its part
 
     def store_part(self, page: Any, x: Array) -> None:
-        """As in `Warpgroup`; no other unit reads it."""
+        """As in `Warpgroup`; only threads read the page, so barriers are enough."""
         barrier()
         store(page, x)
         barrier()
@@ -77,7 +77,7 @@ class MmaWarpgroup(Warpgroup):
         return [plgpu.load(part, layout=layout, optimized=False) for part in parts]
 
     def _left(self, x):
-        """Entries of an accumulator as an operand: a thread has the same ones of both, in the same order."""
+        """An accumulator as an operand: a thread holds the same entries of both, in the same order."""
         if self.interpret:
             return x
         layout = plgpu.Layout.MMA_LHS(self.operand_dtype)

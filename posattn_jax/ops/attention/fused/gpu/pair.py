@@ -1,4 +1,4 @@
-"""What the fused kernels for a GPU share: their memory, which blocks meet, and the logits of a block with another."""
+"""The common parts of the fused GPU kernels: shared memory, which blocks meet, and the logits of a pair of blocks."""
 
 import dataclasses
 import math
@@ -20,13 +20,13 @@ from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, swizzle_of
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """What a kernel holds in shared memory.
+    """The contents of a kernel's shared memory.
 
     Attributes:
-      names: of the operands.
-      turns: an operand that may share the page of another where memory is short.
-      stages: whether there is an operand that the kernel computes.
-      totals: pages of sums over all iterations.
+      names: the names of the operands.
+      turns: operands that may use the page of another operand if memory is short.
+      stages: whether there is an operand that the kernel computes itself.
+      totals: the number of pages of sums over all iterations.
     """
 
     names: tuple[str, ...]
@@ -37,22 +37,22 @@ class Operands:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is known of a problem when its kernels are compiled.
+    """The properties of a problem that are known when its kernels are compiled.
 
     Attributes:
-      warpgroup: the steps that kernels are made of, and how the grid is cut.
+      warpgroup: the operations that kernels consist of, and how the grid is cut.
       batch, heads: b and h.
-      widths: features of a page, padded, of each operand that the problem has.
-      scaling: `scale`, in units of ln 2, as all logits are: exp2 is an instruction.
-      multiply: whether G is multiplied with the terms, or ln G added.
+      widths: the padded number of features per page, for each operand that the problem has.
+      scaling: `scale`, in units of ln 2 like all logits, because exp2 is an instruction.
+      multiply: whether the terms are multiplied by G; otherwise ln G is added.
       is_causal: as in `relative_attention`.
-      masks_span: whether keys outside the box are not attended.
+      masks_span: whether keys outside the box are masked.
       exponents: the dimensions (i, j) of ln G = sum_m coefficient_m offset_i offset_j; none without a span.
-      sigma_heads: 1 if all heads have one span, else h.
-      addend_batch: the batch size of what is added to the logits of a key; 0 if nothing is.
+      sigma_heads: 1 if all heads share one span, else h.
+      addend_batch: the batch size of `key_addend`, which is added to the logits; 0 if there is none.
       reach: the most steps between two blocks that meet, in each dimension.
       shared: whether operands that are not needed at once take turns in shared memory.
-      shared_bytes: of shared memory that a kernel may have.
+      shared_bytes: the bytes of shared memory that a kernel may use.
     """
 
     warpgroup: Warpgroup
@@ -85,29 +85,29 @@ class Plan:
 
     @property
     def steps(self) -> Sizes:
-        """How many steps there are between two blocks that meet, in each dimension."""
+        """The number of different steps between two blocks that meet, in each dimension."""
         return tuple(2 * reach + 1 for reach in self.reach)
 
     @property
     def encodings(self) -> list[str]:
-        """The pages of a band."""
+        """The names of the pages of a band."""
         return [f"encoding{c}" for c in range(self.blocks.chunks)] if "encoding" in self.widths else []
 
     def present(self, *names: str) -> list[str]:
-        """Those of some operands that there are, and the pages of a band."""
+        """The operands in `names` that the problem has, and the pages of a band."""
         return [name for name in names if name in self.widths] + self.encodings
 
     def width(self, name: str) -> int:
         return self.widths["encoding" if name.startswith("encoding") else name]
 
     def slot(self, name: str, turns: dict[str, str]) -> str:
-        """The page of shared memory where an operand is; `turns` says which may share one."""
+        """The name of an operand's page of shared memory; `turns` says which operands may share one."""
         if not self.shared:
             return name
         return "encoding" if name.startswith("encoding") else turns.get(name, name)
 
     def scratch(self, operands: Operands) -> dict[str, Any]:
-        """Shared memory for operands, for what is skewed, and for an operand that the kernel computes."""
+        """Shared memory for operands, for the skew, for an operand that the kernel computes, and for sums."""
         pages = {self.slot(name, operands.turns): self.width(name) for name in operands.names}
         buffers = {name: self.warpgroup.page(width, self.swizzle) for name, width in pages.items()}
         if operands.stages:
@@ -119,16 +119,16 @@ class Plan:
         return buffers
 
     def bytes(self, operands: Operands) -> int:
-        """Of shared memory."""
+        """The bytes of shared memory that a kernel needs."""
         return sum(math.prod(page.shape) * jnp.dtype(page.dtype).itemsize for page in self.scratch(operands).values())
 
 
 class SharedMemory:
-    """The operands of a kernel, brought from global to shared memory as they are needed.
+    """The operands of a kernel, copied from global to shared memory when they are needed.
 
-    `fetch` starts the copies of operands that have a page to themselves; `need` waits for one, and copies it first
-    where operands take turns in a page and another has had it. `index` says which page of its operand in global
-    memory each is.
+    `fetch` starts the copies of operands that have a page of their own. `need` waits for an operand; if operands take
+    turns in a page and another was there last, it copies the operand first. `index` says, for each operand, which of
+    its pages in global memory to copy.
     """
 
     def __init__(self, plan: Plan, operands: Operands, refs: dict[str, Any], scratch: dict[str, Any]):
@@ -170,7 +170,7 @@ class SharedMemory:
         self.pending.append(name)
 
     def loop(self, start: Any, stop: Any, iteration: Callable, carry: Any) -> Any:
-        """carry = iteration(k, carry) for start <= k < stop; the next one must not wait for the copies of one."""
+        """Runs carry = iteration(k, carry) for start <= k < stop; an iteration must wait for all copies it starts."""
 
         def body(index, carry):
             carry = iteration(index, carry)
@@ -181,7 +181,7 @@ class SharedMemory:
         return lax.fori_loop(start, stop, body, carry)
 
     def check_waited(self) -> None:
-        """An AssertionError, while a kernel is traced, for a copy that nothing has waited for."""
+        """AssertionError, while a kernel is traced, if there is a copy that nothing has waited for."""
         assert not self.pending, f"copied, and nothing has waited for: {', '.join(self.pending)}"
 
 
@@ -194,7 +194,7 @@ class Span:
 
 
 def span_of(plan: Plan, refs: dict[str, Any], head: Array) -> Span:
-    """Read from global memory."""
+    """The span of a head, read from global memory."""
     which = head if plan.sigma_heads > 1 else jnp.int32(0)
     p, m = len(plan.blocks.tile), len(plan.exponents)
     half = [refs["half"][which * p + k] for k in range(p)]
@@ -202,7 +202,7 @@ def span_of(plan: Plan, refs: dict[str, Any], head: Array) -> Span:
 
 
 def unravel(index: Array, counts: Sequence[Any]) -> list[Array]:
-    """Coordinates, row-major."""
+    """The coordinates of a row-major index."""
     where = []
     for n in reversed(counts):
         n = jnp.int32(n)
@@ -220,7 +220,7 @@ def ravel(where: Sequence[Array], counts: Sequence[int]) -> Array:
 
 
 def over_neighbours(memory: SharedMemory, span: Span, block: Sequence[Array], iteration: Callable, carry: Any) -> Any:
-    """carry = iteration(neighbour, carry) for each block that holds a position within the half-spans of a block."""
+    """Runs carry = iteration(neighbour, carry) for each block with a position within the half-spans of a block."""
     blocks = memory.plan.blocks
     first, counts = [], []  # in each dimension
     for coordinate, t, half, size in zip(block, blocks.tile, span.half, blocks.grid_shape, strict=True):
@@ -241,9 +241,8 @@ class Logits:
     """The logits of a pair of blocks and their parts, each [64 64].
 
     Attributes:
-      logits: G * scale * terms, or as `span_mode` has it, in units of ln 2, far below any other where a key is not
-        attended.
-      factor: of the terms, in the logits.
+      logits: G * scale * terms, or scale * terms + ln G, in units of ln 2; very negative for masked keys.
+      factor: the factor of the terms in the logits.
       products: offset_i offset_j of each coefficient of ln G.
     """
 
@@ -253,7 +252,7 @@ class Logits:
 
 
 def logits_of(plan: Plan, memory: SharedMemory, span: Span, query: Sequence[Array], key: Sequence[Array], addend: Any):
-    """The logits of a block of queries with a block of keys, given by their coordinates, whose operands are fetched."""
+    """The logits of a block of queries and a block of keys, given by their coordinates; operands must be fetched."""
     warpgroup, blocks = plan.warpgroup, plan.blocks
     terms = None
     if plan.encodings:
@@ -273,7 +272,7 @@ def logits_of(plan: Plan, memory: SharedMemory, span: Span, query: Sequence[Arra
     products = [floats[i] * floats[j] for i, j in plan.exponents]
     logarithms = list(map(operator.mul, products, span.coefficients))
     factor = plan.scaling
-    if plan.multiply and plan.is_separable:  # a thread has few offsets along each dimension
+    if plan.multiply and plan.is_separable:  # a thread has few different offsets per dimension
         factor = reduce(operator.mul, map(jnp.exp2, logarithms), plan.scaling)
     elif plan.multiply:
         factor = plan.scaling * jnp.exp2(reduce(operator.add, logarithms))
@@ -295,7 +294,7 @@ def logits_of(plan: Plan, memory: SharedMemory, span: Span, query: Sequence[Arra
 
 
 def addend_of(plan: Plan, refs: dict[str, Any], example: Array, key: Sequence[Array]) -> jax.Array | None:
-    """What is added to the logits of the keys of a block."""
+    """The numbers that are added to the logits of the keys of a block, or None."""
     if not plan.addend_batch:
         return None
     example = example if plan.addend_batch > 1 else jnp.int32(0)
@@ -303,7 +302,7 @@ def addend_of(plan: Plan, refs: dict[str, Any], example: Array, key: Sequence[Ar
 
 
 def encoding_pages(plan: Plan, head: Array, query: Sequence[Array], key: Sequence[Array]) -> dict[str, Array]:
-    """Where the band of two blocks is: its pages by their names."""
+    """The indices of the pages of two blocks' band, by name."""
     step = [z - y + reach for y, z, reach in zip(query, key, plan.reach, strict=True)]
     first = (head * math.prod(plan.steps) + ravel(step, plan.steps)) * plan.blocks.chunks
     return {name: first + chunk for chunk, name in enumerate(plan.encodings)}

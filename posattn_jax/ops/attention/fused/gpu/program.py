@@ -1,4 +1,4 @@
-"""The programs of a fused kernel for a GPU: what each starts with, one a block or one a step between blocks."""
+"""The programs of a fused GPU kernel, one per block or per step between blocks, and how they begin."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def run(
     shapes: Sequence[tuple[int, ...]],
     body: Callable[[Array, SharedMemory, list[Any]], None],
 ) -> list[Array]:
-    """Outputs of these shapes, filled by `body(program, memory, outputs)` in each of so many programs."""
+    """Outputs of the given shapes, which `body(program, memory, outputs)` fills in each of `programs` programs."""
 
     def kernel(*all_refs: Any, **scratch: Any) -> None:
         refs = dict(zip(inputs, all_refs, strict=False))
@@ -35,13 +35,13 @@ def run(
 
 @dataclasses.dataclass
 class Home:
-    """The block that a program is for.
+    """The block that a program computes.
 
     Attributes:
-      example, head: of the batch, and of the heads.
-      block: its coordinates among the blocks of the grid.
-      first_page: of the same example and head, of operands that have a page a block.
-      span: of the head.
+      example, head: the indices of the example and the head.
+      block: the coordinates of the block among the blocks of the grid.
+      first_page: the first page of the same example and head, in operands that have one page per block.
+      span: the span of the head.
     """
 
     example: Array
@@ -52,7 +52,7 @@ class Home:
 
 
 def begin(plan: Plan, memory: SharedMemory, program: Array, own: Sequence[str]) -> Home:
-    """The block of a program, whose `own` operands are brought to shared memory for all of it."""
+    """The block of a program. Copies its `own` operands to shared memory, where they stay for the whole program."""
     example, head, block = unravel(program, (plan.batch, plan.heads, plan.blocks.count))
     memory.fetch(dict.fromkeys(own, program))
     for name in own:

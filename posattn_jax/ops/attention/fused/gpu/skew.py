@@ -1,7 +1,7 @@
-"""What the queries of a block make of a band of encodings, in shared memory: written by encoding, read by key.
+"""The products of a block's queries with a band of encodings, in shared memory: written by encoding, read by key.
 
-The transposed too. Query i keeps a row of places, of `Blocks.place`. Another thread has written what a thread reads:
-between the two there is a barrier of the whole warpgroup, and one before a buffer is written again.
+The transpose is here too. Query i has a row of places, see `Blocks.place`. A thread reads what other threads wrote. So
+there is a barrier of the whole warpgroup between writing and reading, and one before the buffer is written again.
 """
 
 import dataclasses
@@ -23,18 +23,20 @@ from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
 from posattn_jax.ops.attention.fused.gpu import entries
 from posattn_jax.ops.attention.fused.gpu.entries import PAIR, Number
 
-# Beyond the places of a row: rows that are a multiple of 32 words apart would meet in the same banks.
+# Unused places at the end of a row: rows that are a multiple of 32 words apart would use the same memory banks.
 PADDING = 8
-# Bytes of two neighbouring places, which are written and read at once.
+# The bytes of two neighbouring places, which are written and read at once.
 TWO_PLACES = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Skew:
-    """Attributes:
-    blocks: how the grid is cut.
-    dtype: of what is kept.
-    interpret: whether the kernel is interpreted.
+    """Turns products with encodings into products by key, and back.
+
+    Attributes:
+      blocks: how the grid is cut.
+      dtype: the dtype of the products.
+      interpret: whether the kernel is interpreted.
     """
 
     blocks: Blocks
@@ -43,7 +45,7 @@ class Skew:
 
     @property
     def buffer(self) -> Any:
-        """The shared memory that it takes."""
+        """The shared memory that the skew needs."""
         return plgpu.SMEM((BLOCK, math.prod(self.blocks.row) + PADDING), self.dtype)
 
     @property
@@ -51,7 +53,7 @@ class Skew:
         return plgpu.ShapeDtypeStruct(PAIR, self.dtype, layout=plgpu.Layout.WGMMA)
 
     def skewed(self, buffer: Any, chunks: Iterable[Array]) -> Array:
-        """From what queries make of a band, 64 encodings at a time, to what they make of keys: [64 64]."""
+        """Turns products of queries with a band, 64 encodings at a time, into products by key: [64 64]."""
         if self.interpret:
             return self._interpreted_skewed(buffer, chunks)
 
@@ -69,7 +71,7 @@ class Skew:
         return read(buffer)
 
     def unskewed(self, buffer: Any, x: Array, chunks: Iterable[int]) -> Iterator[Array]:
-        """The transposed of `skewed`, for some chunks of 64 encodings each; 0 where no key is."""
+        """The transpose of `skewed`, for some chunks of 64 encodings each; 0 where there is no key."""
         if self.interpret:
             yield from self._interpreted_unskewed(buffer, x, chunks)
             return
@@ -122,7 +124,7 @@ class Skew:
         write(buffer)
 
     def _places(self, buffer, chunk):
-        """For each register of a thread: where its entries of a chunk are, and whether they have a place."""
+        """For each register of a thread: its index, the pointer to its entries of a chunk, and whether they exist."""
         for at, row, column in entries.registers():
             place, met = self.blocks.place_of(row, chunk * BLOCK + column.common)
             inside = [arith.cmpi(arith.CmpIPredicate.ult, s.value, entries.constant(t)) for s, t in met]
@@ -130,7 +132,7 @@ class Skew:
             yield at, entries.pointer(buffer, row, place + Number(column.own, 0)), has_place
 
     def offsets(self) -> tuple[list[Array], list[Array]]:
-        """In each dimension how far key j is from query i in their blocks, and where the key is: [64 64]."""
+        """For each dimension, j_k - i_k of key j and query i, and the coordinate of the key: [64 64] each."""
         dims = range(len(self.blocks.tile))
         if self.interpret:
             queries, keys = (self.blocks.coordinates(lax.broadcasted_iota(jnp.int32, PAIR, axis)) for axis in (0, 1))
@@ -169,7 +171,7 @@ class Skew:
 
 
 def barrier() -> None:
-    """All threads of the warpgroup have come here, and see what each has written to shared memory."""
+    """Waits for all threads of the warpgroup. Each then sees what the others have written to shared memory."""
     plgpu.inline_mgpu()(lambda _: mgpu.warpgroup_barrier())()
 
 

@@ -1,11 +1,12 @@
-"""What the fused kernels let a warpgroup of a GPU do, and the same on a CPU where they are interpreted.
+"""The operations of the fused kernels on a warpgroup of a GPU, and the same on a CPU where kernels are interpreted.
 
-The interpreter of Pallas knows copies, barriers, loops and loads, but neither operands of products in registers,
-transposed ones, nor code of Mosaic: these few steps are written twice, here and in `skew`, and everything else once.
+The interpreter of Pallas supports copies, barriers, loops and loads. It supports neither operands of products in
+registers, nor transposed operands, nor Mosaic code. So a few operations are written twice, here and in `skew`;
+everything else is written once.
 
-A page is 64 rows of features. What float32 holds is split into bfloat16 parts, x = high + low, in the pages of an array
-[pages, parts * 64, d]: a product of two such operands is that of high high, high low and low high, and errs by about
-2^-16. In float64, for which there is the interpreter alone, and in bfloat16 there is one part.
+A page is 64 rows of features. A float32 number is split into bfloat16 parts, x = high + low, in the pages of an array
+[pages, parts * 64, d]. The product of two such operands is the sum of high high, high low and low high; its error is
+about 2^-16. bfloat16, and float64, which only the interpreter supports, have a single part.
 """
 
 import dataclasses
@@ -28,23 +29,23 @@ from posattn_jax.ops.attention.fused.gpu.skew import PADDING, Skew
 
 
 def num_parts(dtype: Any) -> int:
-    """The parts of the features of a dtype."""
+    """The number of parts that features of a dtype are split into."""
     return 2 if dtype == jnp.float32 else 1
 
 
 def split(pages: Array, width: int) -> Array:
-    """[pages 64 d] -> [pages, parts * 64, width], with zeros for features."""
+    """[pages 64 d] -> [pages, parts * 64, width]; the additional features are 0."""
     pages = jnp.pad(pages, [(0, 0), (0, 0), (0, width - pages.shape[-1])])
     if num_parts(pages.dtype) == 1:
         return pages
-    # Not a cast there and back, which compilers may leave out.
+    # Not a cast to bfloat16 and back, which compilers may remove.
     high = lax.reduce_precision(pages, exponent_bits=8, mantissa_bits=7)
     return jnp.concatenate([high, pages - high], 1).astype(jnp.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
 class Warpgroup:
-    """The steps of a kernel.
+    """The operations of a kernel.
 
     Attributes:
       blocks: how the grid is cut.
@@ -58,12 +59,12 @@ class Warpgroup:
 
     @property
     def dtype(self) -> Any:
-        """Of logits and accumulators."""
+        """The dtype of logits and accumulators."""
         return jnp.promote_types(self.features, jnp.float32)
 
     @property
     def operand_dtype(self) -> Any:
-        """Of the operands of products."""
+        """The dtype of the operands of products."""
         return jnp.dtype(jnp.bfloat16 if self.features == jnp.float32 else self.features)
 
     @property
@@ -83,21 +84,21 @@ class Warpgroup:
         return Skew(self.blocks, self.dtype, self.interpret)
 
     def full(self, shape: tuple[int, ...], value: float) -> Array:
-        """A constant, of queries [64] or of rows [64 d]."""
+        """An array of constants, [64] with one per query, or rows [64 d]."""
         x = jnp.full(shape, value, self.dtype)
         if self.interpret:
             return x
         return plgpu.layout_cast(x, plgpu.Layout.WGMMA if len(shape) > 1 else plgpu.Layout.WGMMA.reduce(1))
 
     def load(self, ref: Any, index: Any, axis: int) -> Array:
-        """Numbers [64] of the queries (axis 0) or keys (axis 1) of a block, to be broadcast along the other."""
+        """The numbers [64] of a block's queries (axis 0) or keys (axis 1), to be broadcast along the other axis."""
         if self.interpret:
             return ref[index]
         return _load(ref.at[index], plgpu.Layout.WGMMA.reduce(1 - axis))
 
     @staticmethod
     def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
-        """[64] -> `shape`, where it is along `axis`."""
+        """Broadcasts [64], which lies along `axis`, to `shape`."""
         return lax.broadcast_in_dim(x, shape, [axis])
 
     def split(self, x: Array) -> list[Array]:
@@ -108,7 +109,7 @@ class Warpgroup:
         return [high, (x - high.astype(x.dtype)).astype(jnp.bfloat16)]
 
     def store(self, ref: Any, x: Array) -> None:
-        """An operand [64 n] into shared memory."""
+        """Stores an operand [64 n] in shared memory."""
         for part, value in enumerate(self.split(x)):
             if self.interpret:
                 ref[pl.ds(part * BLOCK, BLOCK)] = value
@@ -116,28 +117,28 @@ class Warpgroup:
                 self.store_part(ref.at[pl.ds(part * BLOCK, BLOCK)], value)
 
     def store_part(self, page: Any, x: Array) -> None:
-        """Stores what can be an operand from then on."""
+        """Stores a part of an operand, which products can use afterwards."""
         store(page, x)
         plgpu.commit_smem()
 
     def barriers(self, copies: int) -> dict[str, Any]:
-        """What tells that copies have arrived, by the name of their scratch memory."""
+        """The barriers that signal the arrival of copies, by the name of their scratch memory."""
         return {"barriers": plgpu.Barrier(num_barriers=copies)}
 
     def copy(self, source: Any, page: Any, barriers: Any, which: int) -> None:
-        """Starts a copy to shared memory, when all threads have read what was there."""
+        """Starts a copy to shared memory, once all threads have read the old contents."""
         plgpu.copy_gmem_to_smem(source, page, barriers.at[which])
 
     def wait(self, barriers: Any, which: int, later: int) -> None:
-        """Waits for a copy; `later`: how many that were started after it need not have arrived."""
+        """Waits for a copy; `later` is the number of copies started after it, which need not have arrived."""
         plgpu.barrier_wait(barriers.at[which])
 
     def sums(self, rows: int, width: int) -> Any:
-        """Shared memory for sums [rows, 64, width], of rows that begin in different banks."""
+        """Shared memory for sums [rows, 64, width], padded so that rows begin in different memory banks."""
         return plgpu.SMEM((rows, BLOCK, width + PADDING), self.dtype)
 
     def put(self, sums: Any, row: Any, x: Array) -> None:
-        """x [64 d] into `sums`."""
+        """Stores x [64 d] in `sums`."""
         sums[row, :, pl.ds(0, x.shape[-1])] = x
 
     def take(self, sums: Any, row: Any, width: int) -> Array:
@@ -148,7 +149,7 @@ class Warpgroup:
     def product(
         self, a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, add_to: Array | None = None
     ) -> Array:
-        """a b, or `add_to` + a b, with a an array [64 k] or a page and b a page."""
+        """a b, or `add_to` + a b, where a is an array [64 k] or a page, and b is a page."""
         a = self.split(a) if isinstance(a, jax.Array) else self._parts(a)
         pairs = [(x, y) for i, x in enumerate(a) for j, y in enumerate(self._parts(b)) if i + j < self.parts]
         if self.interpret:
@@ -185,13 +186,13 @@ class Warpgroup:
 
 
 def _load(ref: Any, layout: Any) -> Array:
-    """jax 0.10 requires an index beside the reference, which has one already; 0.12 refuses it."""
+    """Loads an array. jax 0.10 also requires an index, which `ref` has already; 0.12 refuses it."""
     required = [x for x in inspect.signature(plgpu.load).parameters.values() if x.default is x.empty]
     return plgpu.load(ref, *[None] * (len(required) - 1), layout=layout, optimized=False)
 
 
 def store(ref: Any, x: Array) -> None:
-    """As an assignment, which as of jax 0.12 also loads what was there."""
+    """Stores an array. An assignment would also load the old contents, from jax 0.12 on."""
     if hasattr(plgpu, "store"):
         plgpu.store(ref, x, optimized=False)
     else:
@@ -204,12 +205,12 @@ def swizzle_of(*widths: int) -> int:
 
 
 def padded_width(features: int) -> int:
-    """The least width of a page that products take."""
+    """The least width of a page that has room for the features and that products accept."""
     return -(-features // 16) * 16
 
 
 def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any], copies: int, warpgroup: Warpgroup):
-    """The kernel of `body(*inputs, *outputs, **scratch)`, one warpgroup for each of `programs`."""
+    """The kernel of `body(*inputs, *outputs, **scratch)`, with one warpgroup for each of `programs` programs."""
     interpret = None
     if warpgroup.interpret:
         from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
@@ -223,7 +224,7 @@ def launch(body: Callable, outputs: Any, programs: int, scratch: dict[str, Any],
         scratch_types=scratch | warpgroup.barriers(copies),
         compiler_params=plgpu.CompilerParams(
             approx_math=warpgroup.features == jnp.bfloat16,
-            lowering_semantics=plgpu.LoweringSemantics.Lane,  # not the default of every jax
+            lowering_semantics=plgpu.LoweringSemantics.Lane,  # not the default in every version of jax
         ),
         interpret=interpret,
     )

@@ -1,8 +1,8 @@
 """The bodies of the fused kernels for TPUs: what is computed between a chunk of queries and a chunk of keys.
 
-Of every array a kernel sees the chunk that its place in the launch names. It walks over tiles of that chunk, and for
-each over the tiles on the other side that the span of its head reaches: bounds that are known at run time. What it
-reaches begins at any row of a strip, and so do those tiles.
+A kernel sees one chunk of every array, given by its place in the launch. It walks over tiles of its own chunk. For each
+of them it walks over the tiles on the other side that the span of its head reaches; these bounds are known at run time.
+The reached positions may begin at any row of a strip, and so may those tiles.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ class Kernels(Pair):
 
     Attributes:
       own_queries: the tile of the kernels that walk over keys for a tile of queries.
-      own_keys: that of the kernel that walks over queries for a tile of keys.
+      own_keys: the tile of the kernel that walks over queries for a tile of keys.
     """
 
     own_queries: Tile
     own_keys: Tile
 
     def forward(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """Softmax and outputs, accumulated over the keys' chunks; statistics [chunk 2], as in `Loop`.
+        """Softmax and outputs, accumulated over the chunks of keys; statistics [chunk 2], as in `Loop`.
 
-        Until the last of them, the largest logit and the sum of exponentials of a query stand in every lane.
+        Until the last chunk, the largest logit and the sum of exponentials of a query are stored in every lane.
         """
         queries, keys = self.own_queries
         features = outs["outputs"].shape[-1]
@@ -77,7 +77,7 @@ class Kernels(Pair):
             outs["outputs"][...] = outs["outputs"][...] * _across(inverse, features)
 
     def to_queries(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """The cotangents of queries, and of the coefficients of ln G: [pairs, S], by the column of a tile."""
+        """The cotangents of queries, and of the coefficients of ln G: [pairs, S], one sum per column of a tile."""
         _begin_with_zeros(first, outs)
 
         def tile(start, others):
@@ -108,7 +108,7 @@ class Kernels(Pair):
         self.each_tile(place, bounds, place.query, place.key, self.own_queries, tile)
 
     def to_keys(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """The cotangents of keys and values, accumulated over the queries' chunks."""
+        """The cotangents of keys and values, accumulated over the chunks of queries."""
         _begin_with_zeros(first, outs)
 
         def tile(start, others):
@@ -132,7 +132,7 @@ class Kernels(Pair):
         self.each_tile(place, bounds, place.key, place.query, self.own_keys, tile, from_keys=True)
 
     def to_encoding(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """The cotangent of the encodings of a step, accumulated over the batch and the queries' chunks."""
+        """The cotangent of the encodings of a step, accumulated over the batch and the chunks of queries."""
         _begin_with_zeros(first, outs)
 
         def tile(start, others):
@@ -151,7 +151,7 @@ class Kernels(Pair):
         self.each_tile(place, bounds, place.query, place.key, self.own_queries, tile)
 
     def each_tile(self, place, bounds, own, other, tile, body, from_keys=False):
-        """body(start, Walk) for each tile of chunk `own` and the tiles of chunk `other` within the span from it."""
+        """Calls body(start, Walk) for each tile of chunk `own`, with the tiles of chunk `other` within its span."""
         strips = self.strips
         width, chunk = strips.width, strips.chunk
         size, other_size = tile[::-1] if from_keys else tile
@@ -190,5 +190,5 @@ def _begin_with_zeros(first: Array, outs) -> None:
 
 
 def _across(x, columns):
-    """So many columns of an x whose columns are all the same."""
+    """Repeats or cuts x, whose columns are all equal, to `columns` columns."""
     return jnp.concatenate([x] * -(-columns // x.shape[1]), 1)[:, :columns]

@@ -16,30 +16,31 @@ from posattn_jax.ops.attention.fused.tpu.walk import Bounds, Place
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 
-# Of the 16 MiB of VMEM that a kernel is given, what chunks may fill; the rest is for scores.
+# The part of a kernel's 16 MiB of VMEM that chunks may fill; the rest is for scores.
 CHUNK_BYTES = 12 * 2**20
-# Positions that a register holds one below the other, of the smallest dtype: where a tile may begin.
+# The rows of a register for the smallest dtype: a tile may begin at multiples of this.
 SUBLANES = 16
-# The arrays by position, which are cut into chunks: of features, and statistics.
+# The arrays by position, which are cut into chunks: features and statistics.
 FEATURES = ("value", "key", "content_query", "position_query", "cotangent", "outputs", "statistics")
 
 
 class FusedTpu(Loop):
     """Attention of all heads in one launch forward and three backward, for `attend`.
 
-    The grid is laid out in `Strips`, cut into chunks of at most `limit` positions. A launch has a step for each chunk
-    of queries and each chunk of keys that the largest span of all heads reaches; the chunks of the next step are
-    fetched meanwhile. Within a step a loop runs over the tiles of keys that the span of its head reaches. How far that
-    is may be known at run time alone. Gaussian and masks are computed there from sigma. Positional scores are products
-    of a tile of queries with the encodings of all its offsets, whose rows are then moved against each other, so that
-    what is by offset is by key.
+    The grid is arranged in `Strips`, which are cut into chunks of at most `limit` positions. A launch has a step for
+    each chunk of queries and each chunk of keys that the largest span of all heads reaches. The chunks of the next step
+    are fetched during a step. Within a step a loop runs over the tiles of keys that the span of its head reaches, which
+    may be known only at run time. G and the masks are computed there from sigma. Positional scores are products of a
+    tile of queries with the encodings of all its offsets. The rows of the result are then shifted against each other,
+    so that scores by offset become scores by key.
 
-    The backward pass computes the weights again in each of its kernels: cotangents of queries and sigma are summed over
-    keys, those of keys and values over queries, those of encodings over strips and the batch, so that none is
-    scattered.
+    The backward pass computes the weights again in each of its kernels. The cotangents of queries and sigma are summed
+    over keys, those of keys and values over queries, and those of encodings over strips and the batch. So there is no
+    scatter.
 
-    Two chunks of each array are in VMEM at a time, one in use and one on its way, whatever the size of the grid; the
-    default `limit` lets them fill CHUNK_BYTES. Products of float32 are as exact as `jax_default_matmul_precision` says.
+    Two chunks of each array are in VMEM at a time, one in use and one on its way, whatever the size of the grid. With
+    the default `limit` they fill at most about CHUNK_BYTES. Products of float32 are as exact as
+    `jax_default_matmul_precision` says.
 
     `interpret` runs the kernels on any device, slowly, for tests. ValueError for weights, dropout and a `Block`.
     """
@@ -89,7 +90,7 @@ class FusedTpu(Loop):
         d_outputs = d_outputs.astype(self.dtype)
         removed = (d_outputs * outputs).sum(-1, keepdims=True)
         largest, inverse = jnp.split(statistics, 2, -1)
-        # Queries that only fill up a strip: far below their largest logit every weight is 0.
+        # Queries that only fill up a strip get a very large "largest logit", so that all their weights are 0.
         columns = [self.strips.lay(largest, -scores.MASKED), self.strips.lay(inverse), self.strips.lay(removed)]
         exact = {name: x.astype(self.dtype) for name, x in arrays.items() if name != "key_addend"}
         _, unprepare = jax.vjp(self.laid_out, exact)
@@ -114,7 +115,7 @@ class FusedTpu(Loop):
         return unprepare(cotangents)[0]
 
     def laid_out(self, arrays):
-        """What the kernels read of the arrays that have gradients."""
+        """The inputs of the kernels from the arrays that have gradients."""
         ins = {name: self.strips.lay(arrays[name]) for name in ("key", "value") if name in arrays}
         ins |= {name: self.strips.lay(x) for name, x in self.of_queries(arrays).items()}
         if "encoding" in arrays:
@@ -125,9 +126,10 @@ class FusedTpu(Loop):
         return ins
 
     def prepared(self, arrays):
-        """As `laid_out`, and what hides the keys that are masked or off the grid: [b|1 z strips chunks 1 _].
+        """`laid_out`, and an addend that hides keys that are masked or off the grid: [b|1 z strips chunks 1 _].
 
-        Of a chunk and a row of lanes, so that keys which begin anywhere can be read. Coefficients stand in every lane.
+        The addend is a row of lanes longer than a chunk, so that keys can be read from any start. Coefficients are
+        repeated in every lane.
         """
         ins, kernels = self.laid_out(arrays), self.kernels
         addend = jnp.zeros((1, 1, *self.problem.grid_shape, 1), self.dtype)
@@ -141,7 +143,7 @@ class FusedTpu(Loop):
         return ins
 
     def bounds(self, arrays):
-        """The numbers of `Bounds`: integers where all heads have one span, and it is known while tracing."""
+        """The numbers of `Bounds`: integers if all heads share one span, and it is known while tracing."""
         problem, strips = self.problem, self.strips
         if problem.concrete_half is not None and len(arrays.get("sigma", [0])) == 1:
             half = [int(reach) for reach in strips.in_frame(np.array(problem.concrete_half))]
@@ -151,7 +153,7 @@ class FusedTpu(Loop):
         return jnp.concatenate([jnp.stack(reach), half.reshape(-1)])
 
     def visited(self, arrays):
-        """Which encodings the launch had a step for; in the others there is nothing yet."""
+        """Whether the launch had a step for each encoding; for the others nothing was written."""
         visited = jnp.ones((1,) * 7, bool)
         for axis, (most, reach) in enumerate(zip(self.strips.reach, self.bounds(arrays), strict=False)):
             seen = jnp.abs(jnp.arange(-most, most + 1)) <= reach
@@ -159,7 +161,7 @@ class FusedTpu(Loop):
         return visited
 
     def launch(self, body, by, arrays, ins, outs, scratch=None):
-        """Runs a kernel for every chunk `by` which it sums, and the chunks that the span reaches from there."""
+        """Runs a kernel for every chunk of `by`, by which it sums, and every chunk that the span reaches from it."""
         known = self.bounds(arrays)
         own = self.strips.counts
         steps = tuple(2 * r + 1 for r in Bounds(known).reach)
@@ -220,7 +222,7 @@ class FusedTpu(Loop):
         return example, Place(head, tuple(query), tuple(offset))
 
     def spec(self, name, array):
-        """The shape of a chunk of an array, and the index of the one at a place: (example, Place) -> integers."""
+        """The shape of a chunk of an array, and the function from (example, Place) to the index of its chunk."""
         counts = self.strips.counts
 
         def clipped(where):
@@ -245,7 +247,7 @@ class FusedTpu(Loop):
 
 
 def _longest_chunk(problem: Problem, unit: int) -> int:
-    """In positions, whole units of them, and at most 1024: what there is room for in the largest kernel backward."""
+    """The most positions of a chunk that the largest backward kernel has room for: a multiple of `unit`, up to 1024."""
 
     def lanes(size):
         return -(-size // LANES) * LANES

@@ -1,4 +1,4 @@
-"""What the fused kernels for TPUs compute of a tile of queries and one of keys: logits, weights, their cotangents."""
+"""The logits and weights of a tile of queries and a tile of keys, and their cotangents, in the fused TPU kernels."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from posattn_jax.ops.attention.fused.tpu import skew
 from posattn_jax.ops.attention.fused.tpu.strips import Strips
 from posattn_jax.ops.attention.fused.tpu.walk import over
 
-# Which axes two tiles [rows, columns] are multiplied along.
+# The axes along which two tiles [rows, columns] are multiplied.
 ROWS_WITH_ROWS = ((0,), (0,))
 COLUMNS_WITH_ROWS = ((1,), (0,))
 COLUMNS_WITH_COLUMNS = ((1,), (1,))
@@ -22,14 +22,15 @@ COLUMNS_WITH_COLUMNS = ((1,), (1,))
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two tiles that meet, for one set of options.
+    """The computation on two tiles that meet, for one set of options.
 
     Attributes:
-      strips: how the grid is laid out.
-      step: where tiles may begin: at multiples of it.
-      dtype: of scores and accumulators.
-      scaling, multiply, is_causal: as in `Problem`; multiply is the span's mode.
-      pairs: ln G is a sum over these (i, j) of a coefficient times offset_i offset_j, in the frame; empty: no span.
+      strips: how the grid is arranged.
+      step: tiles begin at multiples of this.
+      dtype: the dtype of scores and accumulators.
+      scaling, is_causal: as in `Problem`.
+      multiply: whether `span_mode` is "multiply".
+      pairs: the (i, j) of ln G = sum_ij coefficient_ij offset_i offset_j, in the frame; empty without a span.
     """
 
     strips: Strips
@@ -41,16 +42,16 @@ class Pair:
     pairs: tuple[tuple[int, int], ...]
 
     def rows(self, start, where, size):
-        """Where in its chunk a tile is."""
+        """The rows of a tile in its chunk."""
         return pl.ds(pl.multiple_of(start - where[2] * self.strips.chunk, self.step), size)
 
     def offsets(self, place, tile, met):
-        """Where in their bands the offsets from a tile of queries to one of keys are."""
+        """The rows, in the bands, of the offsets from a tile of queries to a tile of keys."""
         start = met.key - met.query - tile.queries - (place.offset[2] - 1) * self.strips.chunk
         return pl.ds(pl.multiple_of(start, self.step), tile.queries + tile.keys)
 
     def logits(self, place, bounds, ins, tile, met):
-        """Logits of two tiles; and before the masks, their factor, offsets' products."""
+        """The logits of two tiles; the logits before masking, the factor of the terms, and the products of offsets."""
         terms = jnp.zeros(tile, self.dtype)
         of_queries = self.rows(met.query, place.query, tile.queries)
         of_keys = self.rows(met.key, place.key, tile.keys)
@@ -76,7 +77,7 @@ class Pair:
                 ins["coefficients"][m : m + 1, : tile.keys] * product for m, product in enumerate(products)
             )
             if any(i != j for i, j in self.pairs):
-                log_gaussian = jnp.minimum(log_gaussian, 0)  # what is rounded off may be more
+                log_gaussian = jnp.minimum(log_gaussian, 0)  # rounding may make it positive
             if self.multiply:
                 factor = self.scaling * jnp.exp(log_gaussian)
                 logits = factor * terms
@@ -94,7 +95,7 @@ class Pair:
         return masked, logits, factor, products
 
     def apart(self, place, tile, met):
-        """How many rows and columns the keys of a tile are from the queries of another: [T, S]."""
+        """The offsets, in rows and in columns, from a tile's queries to the keys of another: [T, S] each."""
         width = self.strips.width
 
         def index(axis):
@@ -110,7 +111,7 @@ class Pair:
         return [key.astype(self.dtype) - query.astype(self.dtype) for key, query in ends]
 
     def addend(self, place, ins, tile, met):
-        """What hides keys: those that are masked, off the grid, or were met before. [1, S]."""
+        """The addend [1, S] that hides keys: those that are masked, off the grid, or part of an earlier tile too."""
         lanes = skew.lanes_of(*tile)
         start = met.key - place.key[2] * self.strips.chunk
         aligned = over(start, lanes) * lanes
@@ -120,7 +121,7 @@ class Pair:
         return jnp.where(position >= met.first_key, addend, scores.MASKED)
 
     def backward(self, place, bounds, ins, tile, met):
-        """Weights, and the cotangents of logits and terms, as in layout "tiled"; and what else `logits` returns."""
+        """Weights; the cotangents of logits and terms, as in "tiled"; the unmasked logits and products of `logits`."""
         logits, unmasked, factor, products = self.logits(place, bounds, ins, tile, met)
         rows = self.rows(met.query, place.query, tile.queries)
         statistics = ins["statistics"][rows, :]
@@ -133,7 +134,7 @@ class Pair:
         return weights, d_logits, factor * d_logits, (unmasked, products)
 
     def by_offset(self, x):
-        """What is by key, by offset: one for each band."""
+        """Turns values by key into values by offset, one array for each band."""
         x = skew.by_offset(x)
         if self.strips.bands == 1:
             return [x]
@@ -141,7 +142,7 @@ class Pair:
         return [x - second, second]
 
     def borrows(self, shape):
-        """Whether an offset is in the second band, by query and column."""
+        """Whether an offset is in the second band, for each query and column."""
         within = self.strips.width - 1
         query, offset = (lax.broadcasted_iota(jnp.int32, shape, axis) & within for axis in (0, 1))
         return query + offset > within
@@ -151,10 +152,10 @@ class Pair:
         return lax.dot_general(a.astype(dtype), b.astype(dtype), (axes, ((), ())), preferred_element_type=self.dtype)
 
     def mix(self, weights, features, axes=COLUMNS_WITH_ROWS):
-        """A product of weights or their cotangents with features, in the dtype of these."""
+        """The product of weights, or their cotangents, with features, in the dtype of the features."""
         return self.dot(weights.astype(features.dtype), features, axes)
 
 
 def _turn(shift, size):
-    """A shift to the left as one to the right."""
+    """A shift to the right that equals `shift`, which may be negative, to the left."""
     return jnp.where(shift < 0, shift + size, shift)

@@ -1,4 +1,4 @@
-"""How a grid is cut for the fused kernels for TPUs: the width of strips, and the tiles that meet."""
+"""Chooses how a grid is cut for the fused TPU kernels: the width of strips, and the size of tiles."""
 
 import itertools
 from typing import NamedTuple
@@ -8,28 +8,28 @@ import numpy as np
 from posattn_jax.axes import Shape
 from posattn_jax.ops.attention.fused.tpu.strips import Strips
 
-# The sizes of tiles to choose from, whole registers of 128 lanes.
+# The sizes of tiles to choose from, in whole registers of 128 lanes.
 QUERIES = (128, 256)
 KEYS = (128, 256)
 WIDTHS = (128, 64, 32, 16, 8, 4, 2)
-# What a tile costs however few pairs it has, in pairs: what each product and each maximum waits for. By the cycles that
-# libtpu's simulator tells of tiles of 128 x 128 to 256 x 256.
+# The fixed cost of a tile, in pairs: the latency of its products and maxima. It comes from the cycles that libtpu's
+# simulator reports for tiles of 128 x 128 to 256 x 256.
 TILE_PAIRS = 25_000
-# Of a span that is known at run time alone, the half that tiles are made for: this part of the grid.
+# If the span is known only at run time, tiles are chosen for a half-span of this share of the grid.
 GUESSED_HALF = 1 / 8
 
 
 class Tile(NamedTuple):
-    """How many queries meet how many keys at once."""
+    """The number of queries and the number of keys that meet at once."""
 
     queries: int
     keys: int
 
 
 class Plan(NamedTuple):
-    """The width of strips; and the tile of the kernels that walk over keys for each tile of queries.
+    """The width of strips, and the tile of the kernels that walk over keys for each tile of queries.
 
-    The kernel that walks over queries for each tile of keys has the same, turned.
+    The kernel that walks over queries for each tile of keys has the transposed tile.
     """
 
     width: int
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
 
 def plan_for(grid_shape: Shape, half: Shape | None) -> Plan:
-    """The plan of least cost: pairs that are computed, and TILE_PAIRS a tile. Of equals, the widest strips."""
+    """The plan of least cost, which is the computed pairs plus TILE_PAIRS per tile; of equals, the widest strips."""
     if half is None:
         half = [int(np.ceil(GUESSED_HALF * size)) for size in grid_shape]
     widths = WIDTHS if len(grid_shape) > 1 else (1,)
@@ -46,7 +46,7 @@ def plan_for(grid_shape: Shape, half: Shape | None) -> Plan:
 
 
 def cost(plan: Plan, grid_shape: Shape, half: Shape) -> int:
-    """Of all positions of a plane, each with the keys of a plane that are met."""
+    """The cost for all positions of a plane, each with the keys of one plane within reach."""
     (queries, keys), width = plan.tile, plan.width
     strips = Strips(tuple(grid_shape), width, max(queries, keys), max(queries, keys), tuple(half))
     reach = int(strips.in_frame(np.array(half))[1])

@@ -1,8 +1,8 @@
-"""From the scores of a tile by offset to those by key, and back: row m of it is moved by m lanes.
+"""Turns the scores of a tile by offset into scores by key, and back: row m is shifted by m lanes.
 
-A tile has T queries and S keys, and T + S offsets: column c of x [T, T + S] is of the offset c - T, and of query m and
-key n it is column n - m + T. Registers have SUBLANES rows and LANES columns; each is rolled by
-itself, and two neighbours make one of keys.
+A tile has T queries, S keys and T + S offsets. Column c of x [T, T + S] belongs to offset c - T, so query m and key n
+need column n - m + T. Registers have SUBLANES rows and LANES columns. Blocks of LANES columns are rolled separately,
+and two neighbouring ones make one block of keys.
 """
 
 import functools
@@ -43,7 +43,7 @@ def by_offset(x: Array) -> Array:
     lanes = lanes_of(queries, keys)
     groups, blocks = queries // lanes, keys // lanes
     row, lane = _indices(lanes)
-    # Factors, because libtpu 0.0.52 fails on products of what is selected from zeros.
+    # Factors and not a selection, because libtpu 0.0.52 fails on products of values that were selected from zeros.
     second = (lane + row >= lanes).astype(x.dtype)
     first = 1 - second
 
@@ -61,12 +61,15 @@ def by_offset(x: Array) -> Array:
 
 
 def lanes_of(queries: int, keys: int) -> int:
-    """Columns that are rolled at once: those of a register, or of a smaller tile."""
+    """The number of columns that are rolled at once: those of a register, or of a smaller tile."""
     return min(queries, keys, LANES)
 
 
 def _rolled_to_the_left(x):
-    """Row m by m lanes. A stride cannot be negative: by the bits of m in a register, then each register at once."""
+    """Rolls row m to the left by m lanes.
+
+    A stride cannot be negative. So rows are rolled by the bits of m within a register, and then each register at once.
+    """
     lanes = x.shape[1]
     sublanes = min(lanes, SUBLANES)
     row = lax.broadcasted_iota(jnp.int32, x.shape, 0)

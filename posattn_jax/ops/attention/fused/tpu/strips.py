@@ -1,4 +1,4 @@
-"""A grid as strips of positions, which the fused kernels for TPUs read in tiles."""
+"""Arranges a grid in strips of positions, which the fused TPU kernels read in tiles."""
 
 import dataclasses
 import functools
@@ -17,23 +17,23 @@ FRAME = 3
 
 @dataclasses.dataclass(frozen=True)
 class Strips:
-    """Where the positions of a grid stand in strips, and what stands at every offset along one.
+    """The order of a grid's positions in strips, and of the encodings at every offset along a strip.
 
     A grid has planes of rows and columns; a grid of one dimension is one column. Each plane is cut into strips of
-    `width` columns, and column x of row y of a strip stands at position y width + x. Strips are cut into `chunks` of
-    equal size, and those into tiles.
+    `width` columns. Column x of row y of a strip is its position y width + x. Strips are cut into `chunks` of equal
+    size, and chunks into tiles.
 
-    Of a query m and a key n of two strips, x = n mod width - m mod width columns apart within them, the offset along a
-    strip f = n - m does not yet say how far they are apart: where x < 0, f has borrowed a row. So there are two
-    `bands` of encodings by f, of the pairs with x >= 0 and of those with x < 0. Strips of one column need the first
-    alone.
+    A query at position m of its strip and a key at position n of its strip have the offset f = n - m along a strip, and
+    are x = n mod width - m mod width columns apart. f alone does not say how many rows and columns they are apart: if
+    x < 0, f has borrowed a row. So there are two `bands` of encodings by f, one for pairs with x >= 0 and one for pairs
+    with x < 0. Strips of one column need only the first.
 
     Attributes:
       grid_shape: the grid.
-      width: columns of a strip, a power of two; 1 where there is one column.
-      unit: chunks are multiples of this.
-      limit: the most positions a chunk, a multiple of `unit`.
-      half: the largest half-span that there may be.
+      width: the number of columns of a strip, a power of two; 1 if the grid has one column.
+      unit: the size of a chunk is a multiple of this.
+      limit: the most positions per chunk, a multiple of `unit`.
+      half: the largest possible half-span.
     """
 
     grid_shape: tuple[int, ...]
@@ -44,52 +44,52 @@ class Strips:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The dimensions of the frame that those of the grid are."""
+        """The dimension of the frame for each dimension of the grid."""
         return {1: (1,), 2: (1, 2), 3: (0, 1, 2)}[len(self.grid_shape)]
 
     @functools.cached_property
     def frame(self) -> tuple[int, ...]:
-        """The grid within the frame: 1 in every other dimension."""
+        """The shape of the grid within the frame: 1 in every other dimension."""
         sizes = dict(zip(self.axes, self.grid_shape, strict=True))
         return tuple(sizes.get(axis, 1) for axis in range(FRAME))
 
     @property
     def strips(self) -> int:
-        """A plane."""
+        """The number of strips per plane."""
         return -(-self.frame[2] // self.width)
 
     @property
     def held(self) -> int:
-        """The positions of a strip before it is padded."""
+        """The number of positions per strip before it is padded."""
         return self.frame[1] * self.width
 
     @property
     def chunks(self) -> int:
-        """A strip."""
+        """The number of chunks per strip."""
         return -(-self.held // self.limit)
 
     @property
     def chunk(self) -> int:
-        """Positions a chunk."""
+        """The number of positions per chunk."""
         return -(-self.held // (self.chunks * self.unit)) * self.unit
 
     @property
     def length(self) -> int:
-        """Positions a strip."""
+        """The number of positions per strip, with padding."""
         return self.chunks * self.chunk
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Planes, strips and chunks."""
+        """The numbers of planes, strips per plane and chunks per strip."""
         return self.frame[0], self.strips, self.chunks
 
     @property
     def bands(self) -> int:
-        """Of encodings, for each step between strips."""
+        """The number of bands of encodings for each step between strips."""
         return 1 if self.width == 1 else 2
 
     def lay(self, x: Array, fill: float = 0.0) -> Array:
-        """[b h *S d] -> [b h z strips length d], with `fill` where no position of the grid stands."""
+        """[b h *S d] -> [b h z strips length d], with `fill` where there is no position of the grid."""
         z, y, columns = self.frame
         x = x.reshape(*x.shape[:2], z, y, columns, x.shape[-1])
         x = _pad(x, -2, 0, self.strips * self.width - columns, fill)
@@ -103,10 +103,10 @@ class Strips:
         return x[..., : self.frame[2], :].reshape(*x.shape[:2], *self.grid_shape, x.shape[-1])
 
     def encodings(self, encoding: Array) -> Array:
-        """[*R h d] -> [h, steps between planes, strips and chunks, bands, 2 chunk, d]: what stands at their offsets.
+        """[*R h d] -> [h, steps between planes, strips and chunks, bands, 2 chunk, d]: the encodings of each step.
 
-        Of each the steps from -reach to reach. Those between the queries of a chunk and the keys of the one w chunks
-        later begin with f = (w - 1) chunk. Twice as many as a chunk, so that each stands in two.
+        Steps go from -reach to reach. The encodings between the queries of a chunk and the keys of the chunk w chunks
+        later begin with f = (w - 1) chunk. There are 2 chunk of them, so each encoding is stored twice.
         """
         planes, strips, chunks = self.reach
         columns = (strips + 1) * self.width
@@ -115,7 +115,7 @@ class Strips:
         x = x.reshape(len(x), *(2 * size - 1 for size in self.frame), x.shape[-1])
         x = _around_centre(x, [(planes, planes), (rows, rows), (columns, columns - 1)])
         x = x.reshape(*x.shape[:3], 2 * strips + 2, self.width, x.shape[-1]).swapaxes(2, 3)
-        bands = [x[:, :, 1:, :-1], x[:, :, :-1, 1:]][: self.bands]  # of x < 0, a row later
+        bands = [x[:, :, 1:, :-1], x[:, :, :-1, 1:]][: self.bands]  # the second, x < 0: a row later
         bands = [band.reshape(*band.shape[:3], 2 * chunks + 2, self.chunk, x.shape[-1]) for band in bands]
         x = jnp.stack(bands, 4)
         return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], -2)
@@ -125,13 +125,13 @@ class Strips:
         return half @ np.eye(FRAME, dtype=np.int32)[list(self.axes)]
 
     def steps(self, half: Any) -> list[Any]:
-        """How many planes, strips and chunks a half-span [3] reaches."""
+        """The numbers of planes, strips and chunks that a half-span [3] reaches."""
         along = half[1] * self.width + self.width - 1
         return [half[0], -(-half[2] // self.width), -(-along // self.chunk)]
 
     @functools.cached_property
     def reach(self) -> tuple[int, ...]:
-        """`steps` of the largest half-span, as far as there are so many."""
+        """`steps` of the largest half-span, but at most as many as the grid has."""
         steps = self.steps(self.in_frame(np.array(self.half)))
         return tuple(min(int(step), count - 1) for step, count in zip(steps, self.counts, strict=True))
 
@@ -145,7 +145,7 @@ def _pad(x: Array, axis: int, before: int, after: int, fill: float = 0.0) -> Arr
 
 
 def _around_centre(x: Array, sides: Sequence[tuple[int, int]]) -> Array:
-    """So many entries before and after the middle of the axes from the second on, cut off or filled up with 0."""
+    """Cuts the inner axes, or pads them with 0, to `sides` entries before and after their middle."""
     middles = [size // 2 for size in x.shape[1:-1]]
     padding = [(before - m, after - m, 0) for (before, after), m in zip(sides, middles, strict=True)]
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])

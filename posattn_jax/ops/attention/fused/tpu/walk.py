@@ -1,4 +1,4 @@
-"""Where in a launch of the fused kernels for TPUs one of them runs, and which tiles it walks over."""
+"""The place of a fused TPU kernel in its launch, and the tiles that it walks over."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from posattn_jax.ops.attention.fused.tpu.strips import FRAME
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where in the launch a kernel runs: head; the plane, strip and chunk of its queries; how far on its keys are."""
+    """The place of a kernel in its launch: head; plane, strip and chunk of its queries; and the offset of its keys."""
 
     head: Any
     query: tuple[Any, Any, Any]
@@ -19,12 +19,12 @@ class Place:
 
     @property
     def key(self) -> tuple[Any, Any, Any]:
-        """The keys' chunk, which may lie outside the grid."""
+        """The plane, strip and chunk of the keys, which may lie outside the grid."""
         return tuple(q + o for q, o in zip(self.query, self.offset, strict=True))
 
 
 class Bounds:
-    """How far spans reach, by `numbers`: over planes, strips and chunks, of any head; then in the frame, of each."""
+    """The reach of spans, from `numbers`: the largest in planes, strips and chunks; then each head's half-span."""
 
     def __init__(self, numbers):
         self.numbers = numbers
@@ -32,13 +32,13 @@ class Bounds:
         self.reach = [numbers[axis] for axis in range(FRAME)]
 
     def half(self, head):
-        """The half-span of a head. One that all share stands there once."""
+        """The half-span of a head, in the frame. If all heads share one, `numbers` holds it once."""
         first = FRAME if self.size == 2 * FRAME else FRAME + FRAME * head
         return [self.numbers[first + axis] for axis in range(FRAME)]
 
 
 class Met(NamedTuple):
-    """Tiles that meet: where in their strips they begin, and from where on there the queries and keys are new."""
+    """Two tiles that meet: where they begin in their strips, and from where on their queries and keys are new."""
 
     query: Any
     key: Any
@@ -47,7 +47,7 @@ class Met(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Tiles of `size` positions one after another, from `first` on; none begins after `latest`."""
+    """Tiles of `size` positions, one after another, from `first` to `end`; none begins after `latest`."""
 
     first: Any
     latest: Any
@@ -60,7 +60,7 @@ class Walk(NamedTuple):
         return over(jnp.maximum(self.end - self.first, 0) + self.size - 1, self.size)
 
     def at(self, k):
-        """Where tile k begins, and from where on it is new."""
+        """The position where tile k begins, and the position from which on it is new."""
         first = self.first + k * self.size
         return pl.multiple_of(jnp.minimum(first, self.latest), self.step), first
 
