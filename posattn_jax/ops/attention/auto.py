@@ -101,7 +101,7 @@ def score_share(
     n = grid.num_positions(grid_shape)
     if implementation in ("dense", "reference") or half is None:
         return 1.0
-    if implementation == "native" or (implementation == "auto" and is_native() and native_pays(grid_shape, None)):
+    if implementation == "native" or (implementation == "auto" and is_native() and native_pays(grid_shape, span_bound)):
         return native.pairs(grid_shape, half) / n**2
     reach = half if span_bound is None else span_bound
     if implementation == "patch":

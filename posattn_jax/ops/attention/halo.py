@@ -32,6 +32,17 @@ CUT_LAYOUTS = {"auto": auto_attention, "dense": dense_attention, "tiled": tiled_
 
 # The arrays of a problem that have one row per position, and those that all devices share.
 CUT = ("query", "key", "value", "key_mask")
+
+# Arguments of `relative_attention` that cannot be split.
+UNSUPPORTED = (
+    "mask",
+    "bias",
+    "segment_ids",
+    "query_seq_lengths",
+    "key_value_seq_lengths",
+    "query_grid_shape",
+    "dilation",
+)
 SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
 
 _LOG = logging.getLogger(__name__)
@@ -176,6 +187,8 @@ def halo_attention(
         raise ValueError(f'implementation="{implementation}": expected one of {known} where the grid is cut')
     if sigma is None:
         raise ValueError("sigma is None: expected a span, which says what devices need of each other")
+    if refused := [name for name in UNSUPPORTED if arguments.get(name) is not None]:
+        raise ValueError(f"halo_attention does not take {refused[0]}: relative_attention does")
     shape = grid.check_grid(grid_shape)
     far = tuple(size - 1 for size in shape)
     bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])

@@ -257,3 +257,24 @@ def test_weights_of_a_cut_grid_are_refused(unchecked):
     inputs = {name: jnp.asarray(x) for name, x in inputs.items()} | {"sigma": jnp.array([0.1])}
     with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention has no weights, no dropout"):
         halo_attention(**inputs, grid_shape=(8,), return_weights=True)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"dilation": (2,)},
+        {"mask": np.ones((1, 1, 8, 8), bool)},
+        {"bias": np.zeros((1, 1, 8, 8), np.float32)},
+        {"segment_ids": np.zeros((1, 8), np.int32)},
+        {"query_seq_lengths": np.array([8])},
+        {"key_value_seq_lengths": np.array([8])},
+        {"query_grid_shape": (8,)},
+    ],
+    ids=lambda argument: next(iter(argument)),
+)
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_what_a_cut_grid_does_not_take_is_refused(unchecked, argument, num_devices):
+    inputs = {name: jnp.asarray(x) for name, x in make_inputs((8,), dtype=np.float32).items()}
+    message = f"halo_attention does not take {next(iter(argument))}: relative_attention does"
+    with jax.set_mesh(mesh_of(num_devices)), pytest.raises(ValueError, match=message):
+        halo_attention(**inputs | {"sigma": jnp.array([0.1])} | argument, grid_shape=(8,))
