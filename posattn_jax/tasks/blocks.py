@@ -96,7 +96,7 @@ class BlockTask(Task):
     def spans(self, intermediates: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
         """For each block with a span, as lists: "sigma", "size", "pair_share" and "score_share".
 
-        "size" is the number of positions that the span covers in each dimension. "pair_share" is the share of all pairs
+        "size" is the number of offsets inside the span along each dimension. "pair_share" is the share of all pairs
         that are inside the span, and "score_share" the share of all scores that the block computes, which is at least
         as large. If each head has its own span, the lists have one entry per head.
         """

@@ -57,7 +57,7 @@ class MaskedLanguageModelling(SequenceTask):
     def most(self, length: int) -> int:
         """The largest number of hidden tokens in a sequence, which static shapes need.
 
-        More would be hidden with a probability of at most 1e-9, by Binomial(length, mask_share). The rest stays visible.
+        More would be hidden with a probability of at most 1e-9, by Binomial(length, mask_share). These stay visible.
         """
         return int(scipy.stats.binom.isf(1e-9, length, self.mask_share))
 

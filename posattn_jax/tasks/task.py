@@ -65,7 +65,7 @@ class Task:
         return []
 
     def spans(self, intermediates: Mapping[str, Mapping[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """For each block with a span: "sigma", "size", "pair_share" and "score_share", from the result of `describe`."""
+        """For each block with a span: "sigma", "size", "pair_share" and "score_share", from what `describe` returns."""
         return {}
 
     def at(self, step: Array) -> "Task":
