@@ -44,7 +44,7 @@ class ByteSequences:
         return dataclasses.replace(self, text=self.text[first * self.length : last * self.length + 1])
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"tokens", "targets" [b t]}, int32: the bytes of the sequences with these numbers, and the byte after each."""
+        """{"tokens", "targets" [b t]}, int32: the bytes of these sequences, and the byte after each."""
         rows = np.asarray(ids)[:, None] * self.length + np.arange(self.length + 1)
         found = self.text[rows].astype(np.int32)
         return {"tokens": found[:, :-1], "targets": found[:, 1:]}

@@ -133,7 +133,7 @@ class Glue(DataSet):
         texts: list[tuple[str, ...]] = []
         targets: list[float] = []
         groups: list[int] = []
-        num_skipped, refuses = 0, self.malformed == "refuse" or part == "test"  # every line of a test set needs an answer
+        num_skipped, refuses = 0, self.malformed == "refuse" or part == "test"  # every test line needs an answer
         for group, rows in enumerate(self._rows(part)):
             for row in rows:
                 if isinstance(row, InputError):
@@ -245,8 +245,8 @@ def _target(task: GlueTask, text: str) -> float:
 def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
     """Writes the answers to a task's test sets in the format of GLUE's site: CoLA.tsv, MNLI-m.tsv, ...
 
-    `outputs` [n] are indices of labels, or scores, which are clipped to 0 to 5. `groups` [n] are the numbers of the test
-    sets to which they belong.
+    `outputs` [n] are indices of labels, or scores, which are clipped to 0 to 5. `groups` [n] are the numbers of the
+    test sets to which they belong.
     """
     task, paths = TASKS[name], []
     for group, stem in enumerate(task.answers):

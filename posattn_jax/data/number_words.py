@@ -44,7 +44,7 @@ def _joined(unit: str) -> str:
 
 
 def write(folder: pathlib.Path, sizes: dict[str, int], seed: int = 0) -> None:
-    """Writes PART.en and PART.de for each part. `sizes` has the numbers of lines; a line is one to four random numbers."""
+    """Writes PART.en and PART.de with `sizes[PART]` lines each. A line is one to four random numbers."""
     rng = np.random.default_rng(seed)
     for part, size in sizes.items():
         lines = [rng.integers(0, 1000, rng.integers(1, 5)).tolist() for _ in range(size)]
