@@ -140,7 +140,7 @@ class Images(LabelledImages):
     pool: int = 1
 
     def lay_out(self, images: ImageSet) -> GridImages:
-        """The source of images."""
+        """The source of the given images on a grid."""
         return GridImages(images, self.layout, self.pool)
 
 
@@ -156,5 +156,5 @@ class PointClouds(LabelledImages):
     num_points: int = 128
 
     def lay_out(self, images: ImageSet) -> Points:
-        """The source of images."""
+        """The source of the given images as points."""
         return Points(images, self.num_points)

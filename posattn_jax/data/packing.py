@@ -10,7 +10,7 @@ import numpy as np
 
 from posattn_jax.data.batches import Batch, Kept, Source
 
-Sizes = Mapping[str, np.ndarray]  # the lengths [n] of the examples in tokens, for each side, by the name of its segment ids
+Sizes = Mapping[str, np.ndarray]  # name of a side's segment ids -> [n] lengths of the examples in tokens
 
 
 class Packable(Source, Kept, Protocol):

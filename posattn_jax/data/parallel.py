@@ -1,4 +1,4 @@
-"""Parallel text: two files whose lines are translations of each other. Token ids are written to disk once, as a stream."""
+"""Parallel text: two files whose lines are translations of each other. Their token ids are written to disk once."""
 
 import dataclasses
 import functools
@@ -197,7 +197,7 @@ def of_file(folder: pathlib.Path, part: str, language: str) -> Side:
     names = (f"{part}.{language}", f"{part}.{language}.gz")
     for path in (folder / name for name in names):
         if path.is_file():
-            lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # without the empty line that stands for the file's end
+            lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is not a line
             return Side(str(path), lines, [path])
     raise InputError(f"data.dir={folder}: no {' or '.join(names)} there")
 

@@ -55,7 +55,7 @@ class PreparedImages(ImageRecord):
 
 
 def images(name: str, folder: pathlib.Path) -> PreparedImages:
-    """The description of a set of images, without reading these. Raises InputError if it is not a prepared image set."""
+    """The description of a set of images, without reading these. Raises InputError if there is no such set."""
     features = _image_builder(name, folder).info.features
     *sides, channels = features["image"].shape
     return PreparedImages(name, tuple(sides), channels, tuple(features["label"].names))

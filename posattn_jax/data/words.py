@@ -63,8 +63,8 @@ class WordSequences:
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """{"tokens", "segments", "words" [b t], "ids" [b]}, all int32, for the examples with these numbers.
 
-        Words are numbered from 1, and all pieces of a word have its number. [CLS] has 0. Tokens after the last word have
-        the number of that word.
+        Words are numbered from 1, and all pieces of a word have its number. [CLS] has 0. Tokens after the last word
+        have the number of that word.
         """
         rows = [[[self._sentence(each)]] for each in self.numbers[ids].tolist()]
         laid_out = sequences.lay_out(rows, self.length, self.tokenizer.specials)

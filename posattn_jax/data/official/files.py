@@ -1,4 +1,4 @@
-"""Official files of data sets: finds them in a folder, or downloads them, and checks that they are the published ones."""
+"""Official files of data sets: finds or downloads them, and checks that they are the published ones."""
 
 import dataclasses
 import hashlib

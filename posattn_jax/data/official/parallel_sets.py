@@ -1,8 +1,8 @@
 """The translations that our configs read, IWSLT14, WMT14 and WMT18, and the official files from which they are made.
 
-The files of IWSLT14 and WMT14, and their order, are those of the scripts of Schmidt 2023, which are fairseq's. For WMT18
-the paper names only the year and the test set, so these are the files that WMT18 provides for the pair. SHA-256 sums are
-those of tensorflow-datasets, MD5 sums those of sacreBLEU.
+The files of IWSLT14 and WMT14, and their order, are those of the scripts of Schmidt 2023, which are fairseq's. For
+WMT18, the paper names only the year and the test set, so these are the files that WMT18 provides for the pair. SHA-256
+sums are those of tensorflow-datasets, MD5 sums those of sacreBLEU.
 """
 
 import functools
