@@ -19,7 +19,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.update(test_part="test_2016_flickr", normalization="nfkc")
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/multi30k", vocabulary_size=6000, buckets=(12, 16, 20, 24, 32, 64))
-        # As the runs of docs/results/multi30k were made: no weight is dropped, and padding is counted.
+        # As in the runs of docs/results/multi30k: no dropout of weights, and batch sizes include padding.
         mixers = next((word for word in variant.split(",") if word in common_nmt.MIXERS), "transformer")
         common_nmt.set_model(config, mixers, 128, 512, 4, 0.1, weight_dropout_rate=0.0, num_blocks=3)
         common_nmt.set_schedule(config, steps=0, warmup=1000)
@@ -30,7 +30,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    """The paper's mixers by BLEU of the test set: three seeds of the two that it finds equal, one of the others."""
+    """Compares the paper's mixers by test BLEU: three seeds for the two that it finds equal, one for the others."""
     several = ("transformer", "rposnet")
     names = ("transformer", "rposnet", "shaw", "aposnet", "lightconv", "glinear", "linear", "gaussian", "fourier")
     names += ("rposnet_ungated", "rposnet_c")

@@ -26,7 +26,7 @@ def lines_of(runs: Runs) -> dict[str, list[str]]:
 
 
 def by_field(runs: Runs) -> str | None:
-    """A table with a row per treatment, and a column per value of the plan's axis; None unless these are names.
+    """A table with a row per group of `lines_of`, and a column per value of the plan's axis; None if not names.
 
     Such values are, for example, the names of tasks. Cells are means with their standard errors. The last column is the
     mean of a row's cells, with the standard error over the means of each seed. A task with two validation sets, such as
