@@ -2,10 +2,10 @@
 
 python -m posattn_jax.main --config=configs/arrays.py --workdir=runs/NAME --config.data.dir=FILE_OR_FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME FILE.npz
-Hardware and time: depend on your data. scikit-learn's digits in one file, 1,437 to train on: 3 CPU minutes (12 minutes
-on 2 cores, most of which other work used). Expected best-epoch validation accuracy there: .989 (one run).
-"" (each position of the grid is a token), :patches (of 4 x 4 x 4 positions; model.patch_shape has a size for each side
-of yours), :tiny (tests).
+Hardware and time: depend on your data. With scikit-learn's digits in one file (1,437 for training): 3 CPU minutes (12
+minutes on 2 cores that other work mostly used). Expected best-epoch validation accuracy with these: .989 (one run).
+"" (each position of the grid is a token), :patches (of 4 x 4 x 4 positions; set model.patch_shape to one size for each
+side of your arrays), :tiny (tests).
 """
 
 from ml_collections import ConfigDict

@@ -3,9 +3,10 @@
 python launch/english_text.py FROM data/english   (what FROM holds: see there)
 python -m posattn_jax.main --config=configs/bert_tiny.py:composite --workdir=runs/NAME \
     --config.data.dir=data/english/train --config.data.validation_dir=data/english/validation
-Hardware and time: one CPU core, 8 to 10 minutes; the sweep on two, 75 minutes. Expected validation loss: 4.10 (of
-absolute positions 4.61, of none 5.34; three seeds each). These runs hid exactly round(.15 n) tokens of a sequence's n,
-instead of each with probability .15, which takes 1.2 times as long. Variants as configs/bert_small.py.
+Hardware and time: one CPU core, 8 to 10 minutes; the sweep on two, 75 minutes. Expected validation loss: 4.10 (with
+absolute positions 4.61, without positions 5.34; three seeds each). These runs hid exactly round(.15 n) of the n tokens
+of a sequence. Now each token is hidden with probability .15, which takes 1.2 times as long. Variants as
+configs/bert_small.py.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""Characters of English, one after the other: does a span that is learned pay where length is the cost? (Ours.)
+"""A language model of English characters: does a learned span pay if the length of sequences is the cost? (Ours.)
 
 python -m posattn_jax.main --config=configs/char_lm.py --workdir=runs/char_lm --config.data.dir=FOLDER_OF_TEXT
 ... --mode=generate --workdir=runs/char_lm --prompt="The "
@@ -32,7 +32,7 @@ from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Cosine
 
 LENGTHS = {"256": 256, "1024": 1024, "4096": 4096}
-MEAN_REACH = 43  # of the heads, in a run of 600 updates with the learned span
+MEAN_REACH = 43  # mean half-span of the heads in a run of 600 updates with the learned span
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -40,7 +40,7 @@ def get_config(variant: str = "") -> ConfigDict:
     lengths = [LENGTHS[word] for word in words if word in LENGTHS] or [1024]
     if set(words) - {*LENGTHS, "wide", "tiny"} or len(lengths) > 1:
         raise ValueError(f'config variant "{variant}": expected one of {", ".join(LENGTHS)}, and wide or not; or tiny')
-    unit = 1024 / lengths[0]  # of a span: 20 places, whatever the length
+    unit = 1024 / lengths[0]  # so that the initial sigma is 20 positions at every length
     width, num_heads = (128, 2) if "wide" in words else (64, 8)
     config = common.get_config()
     config.data = part(Characters, length=lengths[0], validation_limit=2**16 // lengths[0])
@@ -49,7 +49,7 @@ def get_config(variant: str = "") -> ConfigDict:
         PositionalSelfAttention,
         num_heads=num_heads,
         terms=common.relative_terms(part(SirenEncoding)),
-        # Starts small, so that what it costs is low and grows only where it helps; far keys fade out.
+        # The span starts small, so that its cost is low and grows only where it helps. Distant keys fade out.
         span=part(GaussianSpan, initial_sigma=0.02 * unit, mode="log_add", per_head=True),
         projections=part(LinearProjections),
     )
@@ -57,7 +57,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model = part(LanguageModel, width=width, num_blocks=4, block=block, dtype="float32", param_dtype="float32")
     config.train.update(total_epochs=0.0, total_steps=3000, batch_size=4, accumulation_steps=1)
     config.train.update(eval_batch_size=4, eval_steps=250, log_steps=50)
-    # A sigma is a few hundredths: at the rate of other parameters it would shrink before much is learned.
+    # A sigma is a few hundredths. With the learning rate of other parameters, it would shrink before much is learned.
     config.optimizer = part(
         Adam, learning_rate=2e-3, span_learning_rate=2e-4 * unit, schedule=part(Cosine, warmup_steps=100), clip_norm=1.0
     )
@@ -71,7 +71,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    """The learned span against none, against the field's positions, a window of its mean reach, and the paper's."""
+    """The learned span against no span, common positions, a window of its mean half-span, and the paper's span."""
     content, none = part(Content), common.NO_SPAN
     paper = {common.SPAN: part(GaussianSpan, initial_sigma=0.3), "optimizer.span_learning_rate": 0.0}
     return Plan(

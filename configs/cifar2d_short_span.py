@@ -1,9 +1,9 @@
-"""CIFAR-10 in two dimensions with spans that start short, one a head: does a learned span pay on images? (Ours.)
+"""CIFAR-10 in two dimensions with spans that start short, one per head: does a learned span pay on images? (Ours.)
 
 python -m posattn_jax.main --config=configs/cifar2d_short_span.py:half --workdir=runs/NAME --config.data.dir=FOLDER
 ... --mode=sweep --config=configs/cifar2d_short_span.py:half --workdir=runs/NAME    (against no span)
 Hardware and time: :half an estimated half hour of a CPU core, and 55 minutes without a span. Expected: not known. In
-300 updates of 20 images the spans stayed as short as before; an update was 1.6 times as fast as without a span.
+300 updates of 20 images, the spans stayed short, and an update was 1.6 times as fast as without a span.
 "" (32x32), :half (16x16, 3 blocks), :quick (8x8, 3 blocks), :tiny (tests); all but the last train for 5 epochs.
 """
 
@@ -19,9 +19,9 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common.apply_variant(common.get_config(), variant)
     span = part(GaussianSpan, initial_sigma=0.05, mode="log_add", per_head=True)
     change(config, {common.SPAN: span, "task.span_penalty": 0.1, "optimizer.span_learning_rate": 1e-4})
-    config.model.pooling = "mean"  # short spans would have to carry everything to the last position
+    config.model.pooling = "mean"  # with "last", short spans would have to carry everything to the last position
     if variant == "half":
-        config.model.num_blocks = 3  # so that three pairs of runs take hours of a CPU and not a day
+        config.model.num_blocks = 3  # so that three pairs of runs take hours, and not a day, on a CPU
     if variant != "tiny":
         config.train.total_epochs = 5.0
     return config

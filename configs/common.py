@@ -1,4 +1,4 @@
-"""What the configs share: Table 4 of Alfons 2022 as the default, and the variants that make it small."""
+"""Shared by the configs: Table 4 of Alfons 2022 as the default, and variants that make it smaller."""
 
 import pathlib
 from typing import Any
@@ -38,9 +38,9 @@ NO_SPAN: dict[str, Any] = {SPAN: None}
 def get_config() -> ConfigDict:
     """CIFAR-10 in two dimensions with SIREN encoding and a learned span: the paper's model and training."""
     config = ConfigDict()
-    config.seed = 9188  # of the split, the initialisation, dropout and the order; the paper's: 9188 2755 361 1321 833
-    config.cache_dir = "data/cache"  # of compiled programs, of tokenizers, and of texts as token ids
-    # Parts: every field is one of its class, whose docstring explains it.
+    config.seed = 9188  # for the split, initialisation, dropout and order; the paper's: 9188 2755 361 1321 833
+    config.cache_dir = "data/cache"  # for compiled programs, tokenizers and token ids
+    # Parts: their fields are those of their classes, whose docstrings explain them.
     config.data = part(Images, name="cifar10")
     config.task = part(Classification)
     config.model = classifier()
@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
 
 
 def of_run(folder: str) -> ConfigDict:
-    """The config of a run that another starts from; InputError where there is none."""
+    """The config of a run that another starts from. Raises InputError if there is no such run."""
     saved = read_json(pathlib.Path(folder, "config.json"))
     if saved is None:
         raise InputError(f"from={folder}: no run there (it has no config.json)")
@@ -59,14 +59,14 @@ def of_run(folder: str) -> ConfigDict:
 
 
 def _with_tuples(saved: Any) -> Any:
-    """Lists, which JSON makes of tuples, as tuples again: a command line can set them."""
+    """Turns lists back into tuples, which a command line can set. JSON had turned them into lists."""
     if isinstance(saved, dict):
         return {name: _with_tuples(value) for name, value in saved.items()}
     return tuple(saved) if isinstance(saved, list) else saved
 
 
 def classifier() -> ConfigDict:
-    """The paper's model, of SIREN and span."""
+    """The paper's model, with SIREN and span."""
     dropout_rate = FieldReference(0.1)
     attention = part(
         PositionalSelfAttention,
@@ -87,7 +87,7 @@ def classifier() -> ConfigDict:
 
 
 def relative_terms(encoding: ConfigDict) -> ConfigDict:
-    """The terms of the paper, with an encoding."""
+    """The terms of the paper, with the given encoding."""
     return ConfigDict(
         {
             "content": part(Content),
@@ -99,7 +99,7 @@ def relative_terms(encoding: ConfigDict) -> ConfigDict:
 
 
 def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
-    """`config` made smaller: "" (as it is), "quick" (8x8, 3 blocks), "half" (16x16), "digits" (8x8), "tiny" (tests)."""
+    """Makes `config` smaller: "" (as is), "quick" (8x8, 3 blocks), "half" (16x16), "digits" (8x8), "tiny" (tests)."""
     match variant:
         case "":
             pass
@@ -127,15 +127,15 @@ def apply_variant(config: ConfigDict, variant: str) -> ConfigDict:
 
 
 def same_omegas(name: str, omega: float, siren: str = ENCODING) -> Treatment:
-    """A SIREN, at the path `siren`, with one omega in all its layers."""
+    """A treatment: a SIREN, at the path `siren`, with the same omega in all its layers."""
     return Treatment(name, f"both omegas {omega:g}", {f"{siren}.omega": omega, f"{siren}.omega_initial": omega})
 
 
 def span_paper_sweep() -> Plan:
     """Alfons 2022: the seven treatments of section 4.2, as changes of `get_config`.
 
-    The hypotheses are the five that it tests, and one that its Tables 5 and 6 show without a test: two dimensions are
-    above one.
+    The hypotheses are the five that the paper tests, and one that its Tables 5 and 6 show without a test: accuracy is
+    higher in two dimensions than in one.
     """
     sequence = {"data.layout": "1d"}
     no_span, no_mask = NO_SPAN, {f"{SPAN}.threshold": 0.0}

@@ -1,4 +1,4 @@
-"""What the configs of BERT (Chang 2021) share: its pre-training by masked language modelling, and its convolutions."""
+"""Shared by the configs of BERT (Chang 2021): pre-training by masked language modelling, and convolutions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Linear
 
-# What the rows of the paper's tables change in a BERT that knows no positions: terms, parts that are convolved, or ...
+# The changes of a BERT without positions in the rows of the paper's tables: terms, parts that are convolved, or ...
 COMPOSITE = ("fixed_convolution", "dynamic_convolution")
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -46,9 +46,9 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "composite_qk": {"terms": COMPOSITE, "convolved": ("query", "key")},
     "composite_value": {"terms": COMPOSITE, "convolved": ("value",)},
     "composite_qkv": {"terms": COMPOSITE, "convolved": ("query", "key", "value")},
-    "convbert": {"absolute_positions": True},  # half of the heads attend, the others are convolutions
+    "convbert": {"absolute_positions": True},  # half of the heads attend, the others convolve
 }
-# As the paper's Table 6 names them.
+# The names in the paper's Table 6.
 LABELS = {
     "none": "No convolution",
     "absolute": "No convolution + abs position",
@@ -76,7 +76,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def get_config(size: str, variant: str = "") -> ConfigDict:
-    """A BERT of a size, with one of `CONVOLUTIONS`; "": absolute; "tiny": composite, two steps, for tests."""
+    """A BERT of a size with one of `CONVOLUTIONS`; "": absolute positions; "tiny": composite, two steps, for tests."""
     config = common.get_config()
     config.data = part(Text, dir="data/text")
     config.task = part(MaskedLanguageModelling)
@@ -93,7 +93,7 @@ def get_config(size: str, variant: str = "") -> ConfigDict:
 
 
 def bert(embedding_dim: int, width: int, num_heads: int, mlp_dim: int, num_blocks: int) -> ConfigDict:
-    """A BERT that knows no positions."""
+    """A BERT without positions."""
     normal: dict[str, Any] = {"kernel_init": "normal"}
     attention = part(
         PositionalSelfAttention,
@@ -119,10 +119,10 @@ def bert(embedding_dim: int, width: int, num_heads: int, mlp_dim: int, num_block
 
 
 def of_paper(size: str, variant: str, learning_rate: float, **train: int) -> ConfigDict:
-    """As `get_config`, pre-trained as in Table 4, and evaluated every 5,000 updates; "tiny" as it is.
+    """As `get_config`, but pre-trained as in Table 4, and evaluated every 5,000 updates; "tiny" is not changed.
 
-    An epoch of the paper's 31 million pairs is longer than all of the small model's training. Of the 1.5 million pairs
-    that are held out 10,000 are evaluated: all would take most of the time of 5,000 updates, of 640,000 pairs.
+    An epoch of the paper's 31 million pairs is longer than all of the small model's training. 10,000 of the 1.5 million
+    held-out pairs are evaluated. All of them would take most of the time of 5,000 updates, which are 640,000 pairs.
     """
     config = get_config(size, variant)
     if variant != "tiny":
@@ -133,14 +133,14 @@ def of_paper(size: str, variant: str, learning_rate: float, **train: int) -> Con
 
 
 def with_convolution(config: ConfigDict, name: str, size: str) -> ConfigDict:
-    """The config with one of `CONVOLUTIONS`; ValueError where there is none of the name."""
+    """The config with one of `CONVOLUTIONS`. Raises ValueError if the name is unknown."""
     if name not in CONVOLUTIONS:
         raise ValueError(f'config variant "{name}": expected nothing, {", ".join(CONVOLUTIONS)} or tiny')
     return change(config, fields(name, size=size))
 
 
 def fields(name: str, kernel_shape: tuple[int, ...] = (17,), size: str = "") -> dict[str, Any]:
-    """What one of `CONVOLUTIONS` changes in a BERT that knows no positions."""
+    """The fields that one of `CONVOLUTIONS` changes in a BERT without positions."""
     row, kernel, found = CONVOLUTIONS[name], {"kernel_shape": kernel_shape}, {}
     terms = {
         "content": part(Content),
@@ -168,14 +168,14 @@ def fields(name: str, kernel_shape: tuple[int, ...] = (17,), size: str = "") -> 
 
 
 def treatments(names: Sequence[str], size: str) -> tuple[Treatment, ...]:
-    """Some of `CONVOLUTIONS`, each with all the fields that any of them changes: whichever config they start from."""
+    """Treatments of some `CONVOLUTIONS`. Each sets all fields that any of them changes, for any base config."""
     plain = get_config(size, "none")
     changed = {path: value_at(plain.to_dict(), path) for name in names for path in fields(name, size=size)}
     return tuple(Treatment(name, LABELS[name], changed | fields(name, size=size)) for name in names)
 
 
 def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...]) -> Plan:
-    """Pre-training with some of `CONVOLUTIONS`, judged by the loss after the last update."""
+    """Compares pre-training with some of `CONVOLUTIONS` by the loss after the last update."""
     claims = (
         ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
         ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),

@@ -1,4 +1,4 @@
-"""What is added to a trained BERT that leaves its function the same at first, and a sweep of it (docs/weights.md)."""
+"""Parts that are added to a trained BERT without changing its function at first, and their sweep (docs/weights.md)."""
 
 from typing import Any
 
@@ -24,12 +24,12 @@ CLAIMS = (
     ("taking absolute positions away is below the unchanged model", "bare", "unchanged", "less"),
     ("without absolute positions, composite terms are above none", "bare_composite", "bare", "greater"),
 )
-# Of parameters that begin at 0: at a fine-tuning's rate they would hardly move.
+# The learning rate of parameters that begin at 0: with that of fine-tuning, they would hardly move.
 RATE = {"optimizer.terms_learning_rate": 1e-3}
 
 
 def fields(name: str) -> dict[str, Any]:
-    """What one of `LABELS` changes in an imported BERT; kernels are the paper's, of 17 tokens."""
+    """The fields that one of `LABELS` changes in an imported BERT. Kernels have 17 tokens, as in the paper."""
     without = {"model.absolute_positions": False} if name.startswith("bare") else {}
     match name.removeprefix("bare_"):
         case "composite" | "dynamic" as kind:
@@ -41,14 +41,14 @@ def fields(name: str) -> dict[str, Any]:
             found[f"{common.ATTENTION}.values"].convolution.kernel_init = "zeros"
             return found | RATE
         case "span":
-            # Of 64 tokens, 1 / sigma^2 of 8 makes a half-span of 48; every update moves it by at most the rate.
+            # With 64 tokens, 1 / sigma^2 = 8 gives a half-span of 48. An update moves it by at most the rate.
             wide = part(GaussianSpan, covariance="precision", initial_sigma=1000.0)
             return {common.SPAN: wide, "optimizer.span_learning_rate": 0.05}
     return without
 
 
 def sweep(start: str, tasks: dict[str, str], recipes: dict[str, dict[str, Any]]) -> Plan:
-    """Each of `LABELS` on each task, by its name and its label, with its recipe."""
+    """A sweep of each of `LABELS` on each of the tasks, which have a name, a label and a recipe."""
     treatments, hypotheses = [], []
     for task, title in tasks.items():
         for name, label in LABELS.items():

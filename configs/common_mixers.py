@@ -1,8 +1,8 @@
-"""The mixers of Schmidt 2023, as parts of a block; no config of its own.
+"""The mixers of Schmidt 2023, as parts of a block. This file is not a config.
 
 attention, shaw, relative, aposnet, rposnet, lightconv (with GLU), lightconv_plain, lightconv_gelu (gated),
-lightconv_global (gated; weights of farther offsets are those of the nearest), linear, glinear (gated), gaussian,
-fourier (in an encoder alone).
+lightconv_global (gated; offsets beyond the context have the weight of the nearest offset within it), linear, glinear
+(gated), gaussian, fourier (only in an encoder).
 """
 
 from typing import Any
@@ -45,14 +45,14 @@ def mixing(
 
     Args:
       name: see above.
-      num_heads, head_dim: h and d; None: the width divided by h.
-      dropout_rate: of the weights; FourierNet's, as the authors' code has it, of the sums.
+      num_heads, head_dim: h and d; head_dim=None: the width divided by h.
+      dropout_rate: the dropout rate of the weights; for fourier, as in the authors' code, that of the sums.
       place: "encoder", "decoder" or "cross".
-      context: the offsets on each side that have vectors, or weights, of their own.
-      is_gated: whether there is a gate; None: as the mixer has it in the paper.
-      own_positions: whether rPosNet has learned positions of its own; else its stack gives them.
-      layer_norm_epsilon: of the gate's layer norm.
-      grid_shape: that tables of pairs are made for; None: the data's.
+      context: the number of offsets on each side that have their own vectors or weights.
+      is_gated: whether there is a gate; None: as in the paper.
+      own_positions: whether rPosNet has its own learned positions; otherwise its stack has them.
+      layer_norm_epsilon: the epsilon of the layer norm of gated values.
+      grid_shape: the grid of tables of pairs; None: that of the data.
     """
     table = {"query_shape": grid_shape, "key_shape": grid_shape}
     learned = part(LearnedPositions) if own_positions else None

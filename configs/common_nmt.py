@@ -1,4 +1,4 @@
-"""What the configs of translation (Schmidt 2023) share: sizes, mixers, and the paper's training."""
+"""Shared by the configs of translation (Schmidt 2023): sizes, mixers, and the paper's training."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import InverseSqrt
 
-# The rows of the paper's tables: what mixes tokens in both stacks; across, attention does.
+# The rows of the paper's tables: the mixer of both stacks. Cross-attention is always attention.
 MIXERS: dict[str, dict[str, Any]] = {
     "transformer": {},
     "shaw": {"encoder": "shaw", "decoder": "shaw"},
@@ -32,12 +32,12 @@ MIXERS: dict[str, dict[str, Any]] = {
     "aposnet": {"encoder": "aposnet", "decoder": "aposnet"},
     "rposnet": {"encoder": "rposnet", "decoder": "rposnet"},
 }
-# Of Table 6: with the gate that they do not have, or without the one that they have.
+# Table 6: with a gate if the mixer has none, or without the gate that it has.
 for _name in ("transformer", "shaw", "relative"):
     MIXERS[f"{_name}_gated"] = MIXERS[_name] | {"is_gated": True}
 for _name in ("aposnet", "rposnet"):
     MIXERS[f"{_name}_ungated"] = MIXERS[_name] | {"is_gated": False}
-# Of Table 4: where rPosNet is, in the encoder, the decoder, and across.
+# Table 4: the places of rPosNet: encoder, decoder and cross-attention.
 for _row in ("e", "d", "c", "ec", "dc", "edc"):
     MIXERS[f"rposnet_{_row}"] = {place: "rposnet" for place in ("encoder", "decoder", "cross") if place[0] in _row}
 # What the paper's tables compare, by the word of a variant: Tables 2 and 3 without a word, 4, 5 and 6.
@@ -104,11 +104,11 @@ WARMUP_STEPS = 4000
 
 
 def get_config(variant: str = "", size: str = "base") -> ConfigDict:
-    """Translation in the paper's form.
+    """Translation as in the paper.
 
     Args:
-      variant: a mixer and a size in any order, "rposnet,big"; by default the Transformer of `size`; or "tiny", of two
-        updates with rPosNet, for tests. A word of `COMPARED` chooses the sweep and changes nothing else.
+      variant: a mixer and a size in any order, such as "rposnet,big"; by default a Transformer of `size`. Or "tiny":
+        two updates with rPosNet, for tests. A word of `COMPARED` chooses the sweep and changes nothing else.
       size: one of `SIZES`.
     """
     words = [word for word in variant.split(",") if word]
@@ -214,17 +214,17 @@ def set_model(
     context: int = 16,
     max_length: int = 128,
 ) -> None:
-    """The model with one of `MIXERS`.
+    """Sets the model with one of `MIXERS`.
 
     Args:
-      config: of the run.
-      mixers: which.
-      width, mlp_dim, num_heads: its sizes.
-      dropout_rate: of branches, of words and of their positions.
-      weight_dropout_rate: of the weights; None: the same.
-      num_blocks: of each stack.
+      config: the config of the run.
+      mixers: the name of the mixers.
+      width, mlp_dim, num_heads: the sizes of the model.
+      dropout_rate: the dropout rate of branches, and of words with their positions.
+      weight_dropout_rate: the dropout rate of the weights; None: the same.
+      num_blocks: the number of blocks of each stack.
       context: see `common_mixers.mixing`.
-      max_length: the places that tables of positions have.
+      max_length: the number of places in tables of positions.
     """
     mixed = part(TokenMixing, num_heads=num_heads)
     block = {"mixing": mixed, "mlp_dim": mlp_dim, "dropout_rate": dropout_rate, "mlp_dropout_rate": 0.0}
@@ -248,9 +248,9 @@ def set_model(
 
 
 def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, max_length: int) -> dict[str, Any]:
-    """The fields that one of `MIXERS` sets: the mixers of every place, and what a stack knows of positions.
+    """The fields that one of `MIXERS` sets: the mixers of every place, and the absolute positions of the stacks.
 
-    As in the paper, a stack of relative attention alone knows no absolute positions, and one of rPosNet learned ones.
+    As in the paper, a stack with relative attention has no absolute positions, and a stack with rPosNet learned ones.
     """
     mixers = dict.fromkeys(("encoder", "decoder", "cross"), "attention") | MIXERS[name]
     is_gated = mixers.pop("is_gated", None)
@@ -277,7 +277,7 @@ def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, m
 
 
 def set_schedule(config: ConfigDict, steps: int, warmup: int, scale: float = 1.0) -> None:
-    """So many updates, and a rate that follows the width (Vaswani 2017): its peak is scale / sqrt(c warmup)."""
+    """Sets the number of updates, and a learning rate with the peak scale / sqrt(c warmup) (Vaswani 2017)."""
     config.train.update(total_steps=steps)
     config.optimizer.learning_rate = scale / math.sqrt(config.model.width * warmup)
     config.optimizer.schedule.warmup_steps = warmup

@@ -1,4 +1,4 @@
-"""What the configs of Translution (Fan 2025) share: the paper's vision transformer, and our recipe for it."""
+"""Shared by the configs of Translution (Fan 2025): the paper's vision transformer, and our recipe for it."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from posattn_jax.data.moving_mnist import Stills
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.schedule import Cosine
 
-# Height and width of a patch, of each of the paper's data sets.
+# The height and width of a patch for each of the paper's data sets.
 PATCH = {"mnist": 7, "cifar10": 8, "cifar100": 8}
 MOVING = {"data.name": "mnist", "data.scene": part(Stills), "model.patch_shape": (8, 8)}  # Moving MNIST
 VALUES = f"{common.ATTENTION}.values"
@@ -29,10 +29,10 @@ TRANSFORMER = {VALUES: None, "model.absolute_positions": True}
 
 
 def get_config(name: str, variant: str = "") -> ConfigDict:
-    """Translution of depth 1 on a data set: 30 epochs; "quick": 10 epochs, "tiny": two steps, for tests.
+    """Translution of depth 1 on a data set: 30 epochs; "quick": 10 epochs; "tiny": two steps, for tests.
 
-    The paper states no recipe. It classifies the class token, which hides from one layer what lies where: pooling is
-    the mean here. Judged by the test set after the last epoch, as the paper does.
+    The paper states no recipe. It classifies the class token, from which a single layer cannot see where things are, so
+    pooling is the mean here. The result is that of the test set after the last epoch, as in the paper.
     """
     config = common.get_config()
     config.data = part(Images, name=name, validation="test")

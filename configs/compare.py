@@ -6,12 +6,12 @@ python -m posattn_jax.main --mode=report --workdir=runs/compare
 python -m posattn_jax.main --config=configs/compare.py --workdir=runs/none   # the backbone, which knows no positions
 Hardware and time: "" 30 treatments x 3 seeds of 12 epochs, 3 hours of one CPU core: 35 to 110 s each, Translution and
 its forms 5 to 13 minutes. Expected best-epoch validation accuracy, means of three seeds (docs/choosing.md): Translution
-.981, SIREN with a span .977, RoPE .969, sinusoids .946; added to the inputs .44 to .86; no positions .266. :cifar 4
+.981, SIREN with a span .977, RoPE .969, sinusoids .946; positions added to the inputs .44 to .86; none .266. :cifar 4
 hours, 45 to 140 s a run, Translution and its forms 7 to 17 minutes; Translution .482, RoPE .427, SIREN with a span
 .423, no positions .320. :text 29 x 3 runs of 30 to 60 s; validation loss SIREN with a span 3.75, RoPE 4.05, no
 positions 4.81.
 "" (digits), :cifar (CIFAR-10 at 8x8, 1 of the 10 epochs of configs/cifar2d_span.py:quick), :text (masked language
-modelling of pieces of a few letters: 1,000 updates of 2 blocks of width 64; judged by the loss), :tiny (digits, tests).
+modelling of pieces of a few letters: 1,000 updates of 2 blocks of width 64; by the loss), :tiny (digits, tests).
 """
 
 import dataclasses
@@ -49,9 +49,9 @@ from posattn_jax import (
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Treatment
 from posattn_jax.build.parts import change, part
 
-# How many dimensions the grid has, the offsets of a kernel of scores along each (all, but of text), how far a local
-# window reaches, the kernel of convolutions, which take long on a CPU, and the rank of low-rank values: less than the
-# features of a head, 8 of images and 16 of text.
+# The dimensions of the grid; the size of a kernel of scores along each (all offsets, except for text); the half-span of
+# a local window; the size of convolutions, which are slow on a CPU; and the rank of low-rank values, which is less than
+# the features per head, 8 for images and 16 for text.
 GRIDS = {"": (2, 15, 3, 3, 2), "cifar": (2, 15, 3, 3, 2), "text": (1, 17, 8, 17, 8), "tiny": (2, 7, 1, 3, 2)}
 
 FAMILIES = {
@@ -73,12 +73,12 @@ FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in name
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """The backbone: attention by content alone."""
+    """The backbone: attention by content only."""
     if variant not in GRIDS:
         raise ValueError(f'compare variant "{variant}": expected none, "cifar", "text" or "tiny"')
     if variant == "text":
         config = common_bert.get_config("bert_tiny", "none")
-        # Pieces of a few letters, whose order tells most: few updates show it.
+        # Pieces of a few letters, because their order matters most: its effect shows after few updates.
         config.data.update(vocabulary_size=512, length=40)
         config.model.update(embedding_dim=64, width=64, num_blocks=2)
         config.model.block.mlp_dim = 256
@@ -102,7 +102,7 @@ def sweep(variant: str = "") -> Plan:
     convolution: dict[str, Any] = {"kernel_shape": (taps,) * num_dims}
     span = {common.SPAN: part(GaussianSpan)}
     window = {common.SPAN: part(WindowSpan, half_span=(reach,) * num_dims)}
-    # Words are drawn with a standard deviation of .02: as large as positions only when they are multiplied.
+    # Word embeddings start with a standard deviation of .02. Only when multiplied are they as large as positions.
     heard: dict[str, Any] = {"model.embedding_scale": 50.0} if variant == "text" else {}
     backbone = get_config(variant).model.block.attention
     own: dict[str, Any] = {"kernel_init": "normal"} if variant == "text" else {}
@@ -163,7 +163,7 @@ def sweep(variant: str = "") -> Plan:
         Treatment("baseline", "sinusoids with bias, u and v (baseline of Alfons 2022)", biased(sinusoids)),
         Treatment("siren", "SIREN, u and v (Alfons 2022)", biased(part(SirenEncoding))),
         Treatment("siren_span", "SIREN, u and v, learned span (Alfons 2022)", biased(part(SirenEncoding)) | span),
-        # What is used today.
+        # Methods in common use today.
         Treatment("rope", "RoPE, axial", only(rotary_content=part(RotaryContent, base=100.0))),
         Treatment("rope_1d", "RoPE, of the row-major order", rotary | {"data.layout": "1d"}),
         Treatment("alibi", "ALiBi", terms(linear_bias=part(LinearBias))),
@@ -181,7 +181,7 @@ def sweep(variant: str = "") -> Plan:
         Treatment("low_rank", "low-rank Translution", value(part(LowRankTranslution, rank=rank))),
         Treatment("general", "general Translution", value(common_vit.general())),
         Treatment("relative_content", "relative queries and keys", only(relative_content=part(RelativeContent))),
-        # Schmidt 2023; positions are added to the inputs too, as there.
+        # Schmidt 2023. As there, positions are also added to the inputs.
         Treatment("aposnet", "aPosNet", mixer("aposnet")),
         Treatment("rposnet", "rPosNet", mixer("rposnet", LearnedPositions)),
         Treatment("lightconv", "LightConv", mixer("lightconv")),

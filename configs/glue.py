@@ -2,7 +2,7 @@
 
 python -m posattn_jax.main --config=configs/glue.py:cola,bert_tiny,composite --workdir=runs/NAME \
     --config.data.dir=GLUE --config.task.pretrained=runs/PRETRAINED
-... --mode=evaluate: answers/CoLA.tsv in the form of GLUE's site
+... --mode=evaluate: answers/CoLA.tsv in the format of GLUE's site
 python -m posattn_jax.main --config=configs/glue.py:bert_tiny --mode=sweep --workdir=runs/glue \
     --config.data.dir=GLUE
 python -m posattn_jax.sweeps.glue_bundle runs/glue composite: the best runs' answers, one zip for the site
@@ -10,9 +10,9 @@ Hardware and time: bert_tiny, one CPU core: CoLA, MRPC and RTE 1 to 2 minutes, S
 bert_tiny, composite, in hundredths: CoLA 6, SST-2 79, MRPC 72, STS-B 18, RTE 48; of bert_small and bert_base the
 paper's Table 6, not run here.
 python -m posattn_jax.main --config=configs/glue.py:rte,from=runs/imported --workdir=runs/NAME --config.data.dir=GLUE
-starts from the run in that folder and has its model: one that was imported, for example (docs/weights.md).
+starts from the run in that folder, for example an imported one, and has its model (docs/weights.md).
 python -m posattn_jax.main --config=configs/glue.py:from=runs/imported --mode=sweep --workdir=runs/grafts \
-    --config.data.dir=GLUE: five tasks with parts added to it, whose function begins unchanged, and without positions
+    --config.data.dir=GLUE: five tasks, with parts added that do not change its function at first, and without positions
 A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
 bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
 any order; or a task and from=RUN; or tiny (tests).
@@ -71,9 +71,9 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def recipe(task: str, size: str) -> dict[str, Any]:
-    """What is a task's own: Table 5 of the paper; for bert_tiny with shorter sequences, and one epoch of SST-2.
+    """The settings of a task: Table 5 of the paper; for bert_tiny with shorter sequences, and one epoch of SST-2.
 
-    A model that was imported learns at the highest of the rates that Devlin 2019 tries, for three epochs.
+    An imported model is trained for three epochs, with the highest of the learning rates that Devlin 2019 tries.
     """
     rates = {"bert_base": 1e-4, "imported": 5e-5}
     epochs = 10.0 if task in LONG else 4.0 if task in LARGE else 3.0
@@ -90,7 +90,7 @@ def recipe(task: str, size: str) -> dict[str, Any]:
 
 
 def _take(words: set[str], known: tuple[str, ...], default: str) -> str:
-    """Takes the one word that is known out of the words."""
+    """Removes the one known word from the words, and returns it."""
     found = sorted(words & set(known))
     if len(found) > 1:
         raise ValueError(f'config variant "{",".join(found)}": expected one of these')
@@ -99,11 +99,11 @@ def _take(words: set[str], known: tuple[str, ...], default: str) -> str:
 
 
 def sweep(variant: str = "") -> Plan:
-    """Tasks and convolutions: the paper's Table 6 with ten seeds; of bert_tiny the tasks that are small.
+    """Tasks and convolutions: the paper's Table 6 with ten seeds; for bert_tiny only the small tasks.
 
     The runs start from those of configs/bert_SIZE.py --mode=sweep --workdir=runs/bert_SIZE. With bert_small and
-    bert_base, MRPC, RTE and STS-B start from the runs of MNLI, --workdir=runs/glue: those that come before them fail,
-    and the same command tries them again. With from=RUN: what is added to that run's model.
+    bert_base, MRPC, RTE and STS-B start from the runs of MNLI in --workdir=runs/glue. They fail if they come before
+    these, and the same command tries them again. With from=RUN, the treatments are parts added to that run's model.
     """
     words = set(variant.split(",")) - {"", "tiny"}
     if start := next((word for word in words if word.startswith("from=")), ""):
@@ -142,7 +142,7 @@ def sweep(variant: str = "") -> Plan:
 
 
 def _of_grafts(start: str) -> Plan:
-    """Of SST-2 .3 of an epoch, which costs what three epochs of a tenth do; CoLA's sentences are short."""
+    """Parts added to an imported model. SST-2 has .3 epochs, as long as three epochs of a tenth; CoLA is short."""
     tasks = {task: TASKS[task] for task in ("cola", "mrpc", "rte", "stsb", "sst2")}
     recipes = {task: recipe(task, "imported") | {"data.length": 32 if task == "cola" else 64} for task in tasks}
     recipes["sst2"] |= {"train.total_epochs": 0.3, "optimizer.schedule.warmup_epochs": 0.03}

@@ -2,10 +2,11 @@
 
 python -m posattn_jax.main --config=configs/image_folder.py --workdir=runs/NAME --config.data.dir=FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME IMAGE ...
-Hardware and time: depend on your data. scikit-learn's digits as PNG files, 1,437 to train on: on 2 CPU cores, most of
-which other work used, an epoch of the 30 took 14 to 41 s. Expected there after 8 epochs: .96 to .98 (one run).
-"" (64 x 64 pixels in colour, in patches of 8 x 8; data.height, data.width, data.channels and model.patch_shape are
-yours to set), :from=RUN (starts from that run, such as an imported vision transformer, with its model and its pixels:
+Hardware and time: depend on your data. With scikit-learn's digits as PNG files (1,437 for training), one of the 30
+epochs took 14 to 41 s on 2 CPU cores that other work mostly used. Expected with these after 8 epochs: .96 to .98 (one
+run).
+"" (64 x 64 pixels in colour, in patches of 8 x 8; set data.height, data.width, data.channels and model.patch_shape to
+change that), :from=RUN (starts from that run, such as an imported vision transformer, with its model and its pixels:
 docs/weights.md), :tiny (tests).
 """
 
@@ -39,7 +40,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def patches(classifier: ConfigDict, patch_shape: tuple[int, ...]) -> ConfigDict:
-    """A vision transformer of patches, with SIREN encoding and a learned span as the classifier has them."""
+    """A vision transformer of patches with the classifier's SIREN encoding and learned span."""
     return part(
         VisionTransformer,
         width=classifier.width,
@@ -54,13 +55,13 @@ def patches(classifier: ConfigDict, patch_shape: tuple[int, ...]) -> ConfigDict:
 
 
 def set_training(config: ConfigDict) -> None:
-    """A recipe for some hundreds to some ten thousands of examples."""
+    """Sets a recipe for a few hundred to a few ten thousand examples."""
     config.train.update(total_epochs=30.0, batch_size=32, accumulation_steps=1)
     config.optimizer = part(Adam, learning_rate=1e-3, schedule=part(Cosine, warmup_epochs=1.0), clip_norm=1.0)
 
 
 def make_tiny(config: ConfigDict) -> None:
-    """For tests."""
+    """Makes the config tiny, for tests."""
     config.model.update(width=8, num_blocks=1)
     config.model.block.attention.num_heads = 2
     config.model.block.mlp_dim = 16

@@ -41,7 +41,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    """A span that starts small, of SIREN encodings, against none; both read the mean of all positions."""
+    """SIREN encodings with a span that starts small, against no span. Both pool by the mean of all positions."""
     mean = {"model.pooling": "mean"}
     span = part(GaussianSpan, initial_sigma=0.13, mode="log_add", per_head=True)
     return Plan(

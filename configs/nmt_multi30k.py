@@ -21,7 +21,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.update(test_part="test_2016_flickr", normalization="nfkc")
     if "tiny" not in variant.split(","):
         config.data.update(dir="data/multi30k", vocabulary_size=6000, buckets=(12, 16, 20, 24, 32, 64))
-        # As the runs of docs/results/multi30k were made: no weight is dropped, and padding is counted.
+        # As in the runs of docs/results/multi30k: no dropout of weights, and batch sizes include padding.
         mixers = next((word for word in variant.split(",") if word in common_nmt.MIXERS), "transformer")
         common_nmt.set_model(config, mixers, 128, 512, 4, 0.1, weight_dropout_rate=0.0, num_blocks=3)
         common_nmt.set_schedule(config, steps=0, warmup=1000)
@@ -31,7 +31,7 @@ def get_config(variant: str = "") -> ConfigDict:
     return config
 
 
-# Of the tables of Schmidt 2023: what has three seeds; the others have one.
+# The treatments of each table that have three seeds; the others have one.
 SEVERAL = {
     "placements": ("transformer", "rposnet", "rposnet_c", "rposnet_edc"),
     "features": ("lightconv", "rposnet"),
@@ -40,9 +40,9 @@ SEVERAL = {
 
 
 def sweep(variant: str = "") -> Plan:
-    """The paper's mixers by BLEU of the test set: three seeds of the two that it finds equal, one of the others.
+    """Compares the paper's mixers by test BLEU: three seeds for the two that it finds equal, one for the others.
 
-    "placements", "features" and "gates" are its Tables 4, 5 and 6.
+    The variants "placements", "features" and "gates" are its Tables 4, 5 and 6.
     """
     sizes = (2, 0.1, 16, 72) if "tiny" in variant.split(",") else (4, 0.0, 16, 128)
     if table := common_nmt.asked(variant):

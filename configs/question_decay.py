@@ -1,10 +1,10 @@
-"""Does a decay with distance whose rate is learned do better than ALiBi's, whose rates are given? (Ours; LearnedDecay.)
+"""Is a decay with distance better if its rates are learned than with the given rates of ALiBi? (Ours; LearnedDecay.)
 
 python -m posattn_jax.main --config=configs/question_decay.py --mode=sweep --workdir=runs/question_decay --workers=2
-Hardware and time: 6 minutes of one CPU core. Expected, as mean accuracy of three seeds: a learned decay .29,
+Hardware and time: 6 minutes of one CPU core. Expected mean accuracy of three seeds: a learned decay .29,
 ALiBi .49, no positions .23 (`docs/results/question_decay/report.md`).
 The weights of head h are multiplied by exp(-a_h |s - t|), a_h trained from .1: `posattn_jax/nn/decay.py`.
-"" (digits, the backbone of configs/compare.py, which knows no other positions), :tiny (tests).
+"" (digits, the backbone of configs/compare.py, which has no other positions), :tiny (tests).
 """
 
 from ml_collections import ConfigDict

@@ -1,9 +1,9 @@
-"""Which form of a learned span: diagonal or full covariance, where it starts, how it acts? (Alfons 2022, section 8.)
+"""Which form of a learned span: diagonal or full covariance, which start, which effect? (Alfons 2022, section 8.)
 
 python -m posattn_jax.main --config=configs/question_span.py:digits --mode=sweep --workdir=runs/question_span
 Hardware and time: :digits 5 treatments x 5 seeds, 1.4 hours of a CPU core that other work shared. Expected, :digits:
-.979 to .984, no treatment shown to differ. The paper starts from sigma .3 and says that it covers everything, which
-.466 does.
+.979 to .984, no treatment shown to differ. The paper starts from sigma .3 and says that this covers everything, but
+that needs .466.
 "" (CIFAR-10 at 32x32), :half (16x16), :quick (8x8, 3 blocks), :digits, :tiny (tests).
 """
 

@@ -1,8 +1,8 @@
-"""What a class token, more layers, and a span change about Translution (Fan 2025), on MNIST.
+"""How do a class token, more layers, and a span change Translution (Fan 2025), on MNIST?
 
 python -m posattn_jax.main --config=configs/question_translution.py:quick --mode=sweep --workdir=runs/NAME
-Hardware and time: :quick 2 CPU cores, 40 minutes. Expected test accuracy after the last epoch: .956; within a span
-.952, low rank .944, general .932; from a class token .679 (Transformer .871); at depth 3 .980 (.969).
+Hardware and time: :quick 2 CPU cores, 40 minutes. Expected test accuracy after the last epoch: .956; with a span
+.952, low rank .944, general .932; with a class token .679 (Transformer .871); at depth 3 .980 (.969).
 "" (30 epochs), :quick (10 epochs), :tiny (tests).
 """
 

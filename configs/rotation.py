@@ -1,4 +1,4 @@
-"""By how much is a digit turned? Self-supervised (Gidaris 2018): the labels of the data are not used.
+"""By how much is a digit rotated? Self-supervised (Gidaris 2018): the labels of the data are not used.
 
 python -m posattn_jax.main --config=configs/rotation.py --workdir=runs/rotation
 Hardware and time: 2 CPU cores, minutes (run beside other work, not timed). Expected best-epoch validation accuracy:

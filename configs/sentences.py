@@ -3,8 +3,8 @@
 python -m posattn_jax.main --config=configs/sentences.py --workdir=runs/NAME --config.data.dir=FILE_OR_FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME < LINES
 Hardware and time: depend on your data, as those of configs/glue.py:bert_tiny. Expected: not known.
-"" (the columns sentence and label), :pairs (sentence1, sentence2 and label), :tiny (tests). It starts from nothing;
-from a run of configs/bert_tiny.py:composite with --config.task.pretrained=RUN.
+"" (the columns sentence and label), :pairs (sentence1, sentence2 and label), :tiny (tests). It starts from scratch, or
+with --config.task.pretrained=RUN from a run of configs/bert_tiny.py:composite.
 """
 
 from ml_collections import ConfigDict

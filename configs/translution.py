@@ -1,4 +1,4 @@
-"""Is Translution above the Transformer at a depth of 1, and more so where digits move? (Fan 2025, Figures 4 and 5.)
+"""Is Translution better than the Transformer at depth 1, and more so if digits move? (Fan 2025, Figures 4 and 5.)
 
 python -m posattn_jax.main --config=configs/translution.py:quick --mode=sweep --workdir=runs/NAME
 Hardware and time: :quick 2 CPU cores, 90 minutes (2.8 hours of runs). Expected test accuracy after the last epoch,

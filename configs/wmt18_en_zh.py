@@ -1,4 +1,4 @@
-"""English to Chinese on WMT18, with a vocabulary a language and three matrices (Schmidt 2023, Tables 2 and 5).
+"""English to Chinese on WMT18, with a vocabulary per language and three matrices (Schmidt 2023, Tables 2 and 5).
 
 python -m posattn_jax.main --config=configs/wmt18_en_zh.py:rposnet --workdir=runs/NAME --config.data.dir=WMT18
 WMT18 has train and newstest2017 in .en and .zh, plain or .gz, as `python launch/prepare.py wmt18_en_zh FILES` makes
@@ -17,8 +17,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config = common_nmt.get_config(variant)
     config.data.update(target="zh", test_part="newstest2017")
     if "tiny" not in variant.split(","):
-        # The paper prints 32k and 45k; with these the totals of its Table 5 are met. The authors' code does not split
-        # this text: Table 1 has 13k pairs of 17M for validation, one in 1,333 as of the French text.
+        # The paper prints 32k and 45k; these sizes give the totals of its Table 5. The authors' code does not split
+        # this text: Table 1 has 13k pairs of 17M for validation, one in 1,333 as for the French text.
         config.data.update(dir="data/wmt18_en_zh", validation_part="train/1333", max_ratio=1.5, malformed="skip")
         config.data.update(source_vocabulary_size=32_000, vocabulary_size=45_300)
     return config

@@ -5,7 +5,7 @@ python -m posattn_jax.main --config=configs/word_order.py:composite --workdir=ru
     --config.data.dir=data/english/train --config.data.validation_dir=data/english/validation
 python -m posattn_jax.main --config=configs/word_order.py --mode=sweep --workdir=runs/word_order ...
 Hardware and time: one CPU core; 100 updates of composite take about 40 CPU seconds (on a crowded machine): a run an
-estimated 15 minutes with its evaluations, the sweep of 30 runs 7 hours. Expected validation accuracy: of none 1 / 3, by
+estimated 15 minutes with its evaluations, the sweep of 30 runs 7 hours. Expected validation accuracy: none 1 / 3, by
 construction; the others have not been run.
 composite (also ""), none, absolute, fixed, dynamic, rposnet; tiny (tests).
 """
@@ -42,7 +42,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def fields(name: str) -> dict[str, Any]:
-    """What one of `LABELS` is, whichever it starts from; rPosNet looks as far as the kernels, eight tokens."""
+    """The fields of one of `LABELS`, for any base config. rPosNet's context is that of the kernels, eight tokens."""
     is_mixer = name == "rposnet"
     model: Any = common_bert.get_config("bert_tiny", "absolute" if is_mixer else name).model
     attention = model.block.attention
@@ -53,10 +53,10 @@ def fields(name: str) -> dict[str, Any]:
 
 
 def sweep(variant: str = "") -> Plan:
-    """Chang 2021, section 2.3: attention by content alone gives a token the same output whatever the order.
+    """Chang 2021, section 2.3: attention by content only gives a token the same output in any order.
 
-    Without positions a third is right, by construction; the other hypotheses are section 3.3's on GLUE, and whether
-    weights of positions alone do as well.
+    Without positions, a third is right, by construction. The other hypotheses are those of section 3.3 on GLUE, and
+    whether weights computed from positions only do as well.
     """
     claims = (
         ("Absolute positions give a higher accuracy than none", "absolute", "none"),

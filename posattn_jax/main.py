@@ -1,4 +1,4 @@
-"""Trains, evaluates and uses what was learned, one run or a sweep of them; reports what a sweep has found.
+"""Trains a run or a sweep of runs, evaluates and uses trained models, and reports the results of a sweep.
 
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--seeds=9188,2755] [--treatment=siren_2d] [--wandb=PROJECT]
@@ -20,9 +20,9 @@
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:quick --workdir=runs/benchmark
                              [--implementations=auto,dense --dtypes=float32,bfloat16 --trace=runs/benchmark/trace ...]
 
-Where the package is installed, `posattn` is the same as `python -m posattn_jax.main`. One run by several processes:
-launch/local.sh, launch/slurm.sh; or --distributed where jax finds them itself.
---help tells the modes and the main options, --helpfull all.
+If the package is installed, `posattn` is the same as `python -m posattn_jax.main`. To train one run with several
+processes, use launch/local.sh or launch/slurm.sh, or --distributed if jax finds the processes itself.
+--help lists the modes and the main options, --helpfull all options.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
@@ -116,21 +116,21 @@ FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("bench
 FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
 NO_CONFIG = dict.fromkeys(("generate", "predict", "explain", "export"), "the run folder has the run's own")
 NO_CONFIG |= {"report": "a report is made of finished runs alone", "import": "the file says what the model is"}
-MAIN_FLAGS = ("config", "workdir", "mode", "treatment", "seeds", "debug")  # what --help tells of all modes
+MAIN_FLAGS = ("config", "workdir", "mode", "treatment", "seeds", "debug")  # options that --help lists for all modes
 EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
-WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take options alone
+WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take only options
 
 
 def main(argv: list[str]) -> int:
-    """Runs the mode asked for; returns the exit code."""
+    """Runs the chosen mode; returns the exit code."""
     if _MODE.value not in WITH_ARGUMENTS:
         command_line.check_no_more(argv[1:])
     workdir = pathlib.Path(_WORKDIR.value)
 
-    # Imported here, so that wrong flags are told before the libraries of a run are loaded.
+    # Imported here, so that wrong flags are reported before the libraries of a run are loaded.
     match _MODE.value:
         case "train":
             from posattn_jax.run.train import train
@@ -192,7 +192,7 @@ def main(argv: list[str]) -> int:
 
 
 def _config() -> ConfigDict:
-    """What the command line says."""
+    """The config with the changes of the command line."""
     from posattn_jax.build.parts import without_none
     from posattn_jax.sweeps import prepare
 
@@ -204,7 +204,7 @@ def _config() -> ConfigDict:
 
 
 def help_text(argv: list[str]) -> str | None:
-    """What --help prints, with the options of the mode if one is named; or --helpfull. None of neither."""
+    """The text of --help, with the options of the mode if one is given, or of --helpfull; None without either flag."""
     match short_help.asked_for(argv):
         case "short":
             mode = short_help.mode_of(argv, MODES)
@@ -222,7 +222,7 @@ def help_text(argv: list[str]) -> str | None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line; InputError for anything wrong with it, the config's fields included."""
+    """Parses the command line. Raises InputError for anything wrong with it, including the config's fields."""
     flags.FLAGS.set_gnu_getopt()  # options may follow files
     rest = command_line.parse_with_config(flags.FLAGS, argv)
     if _MODE.value in NO_CONFIG and _CONFIG.value is not None:
@@ -248,12 +248,12 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _quieten_libraries() -> None:
-    """What goes wrong in a library's thread is raised again in ours, and told once: not in pages of tracebacks."""
+    """Silences tracebacks of library threads: their errors are raised again in the main thread, and reported once."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     absl_logging.set_verbosity(absl_logging.FATAL)
     sys.excepthook = threading.excepthook = lambda *_: None
-    sys.unraisablehook = lambda _: None  # nor in what a library does at the end, as flushing to a full disk
+    sys.unraisablehook = lambda _: None  # nor errors at exit, such as flushing to a full disk
 
 
 def _one_line(error: BaseException) -> str:
@@ -261,7 +261,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def run(argv: list[str]) -> int:
-    """`main` with its flags, errors told in one line each; returns the exit code."""
+    """Parses the flags and runs `main`. Prints each error in one line; returns the exit code."""
     text = help_text(argv[1:])
     if text is not None:
         print(text)
@@ -292,7 +292,7 @@ def run(argv: list[str]) -> int:
 
 
 def command() -> int:
-    """The command `posattn`: all that `python -m posattn_jax.main` does; returns the exit code."""
+    """The command `posattn`, which does the same as `python -m posattn_jax.main`; returns the exit code."""
     sys.path.insert(0, os.getcwd())
     return run(sys.argv)
 

@@ -1,4 +1,4 @@
-"""A page of one file on what attention attends to: weights of layers and heads on an image, or on tokens, by query."""
+"""An HTML page, in one file, of attention weights: for each query, layer and head, on an image or on tokens."""
 
 import base64
 import html
@@ -17,14 +17,14 @@ STEPS = 255
 
 
 def compose(title: str, data: dict[str, Any]) -> str:
-    """The page as HTML, which asks for nothing from anywhere.
+    """The page as HTML, which loads nothing else.
 
     Args:
-      title: of the page.
-      data: what the script reads: "kind" ["image" or "text"], "about" [words], "grid" [S, of the tokens],
-        "shown" [the rows and columns that a picture's tokens are shown in; of a text (1, t)], "classTokens" [how many
-        tokens stand before the grid], "heads" [their numbers, from 1], "examples" [see `example`] and "layers", each
-        with its "number", "halfSpans" [[h p] how far its heads see on each side; None: everywhere] and "kernels" [see
+      title: the title of the page.
+      data: what the script reads: "kind" ["image" or "text"], "about" [a description], "grid" [S, of the tokens],
+        "shown" [the rows and columns in which the tokens of a picture are shown; for a text (1, t)], "classTokens" [the
+        number of tokens before the grid], "heads" [their numbers, from 1], "examples" [see `example`] and "layers",
+        each with its "number", "halfSpans" [[h p] the half-spans of its heads; None: no limit] and "kernels" [see
         `kernel`].
     """
     folder = pathlib.Path(__file__).parent
@@ -33,19 +33,19 @@ def compose(title: str, data: dict[str, Any]) -> str:
     precision = f"Weights are in {STEPS}ths of each query's largest, kernels in {STEPS}ths of each head's range."
     text = json.dumps(data | {"precision": precision}, allow_nan=False)
     before, after = template.split("DATA")
-    text = text.replace("<", "\\u003c")  # no tag, whatever an input is called
+    text = text.replace("<", "\\u003c")  # so that the name of an input cannot be a tag
     return before.replace("TITLE", html.escape(title)) + text + after.replace("SCRIPT", "".join(scripts))
 
 
 def num_bytes(num_tokens: int, num_heads: int, num_layers: int) -> int:
-    """What the weights of an input take on the page."""
+    """The bytes that the weights of an input take on the page."""
     return num_layers * num_heads * num_tokens * (num_tokens + 4) * 4 // 3
 
 
 def quantise(weights: Float[np.ndarray, "h t s"]) -> dict[str, str]:
-    """Base64 of the largest weight of each query, float32, and of all weights in 255ths of it, bytes.
+    """Base64 of the largest weight of each query (float32), and of all weights in 255ths of it (bytes).
 
-    What is read is off by half a 255th of the query's largest weight at most.
+    The error is at most half a 255th of the query's largest weight.
     """
     largest = weights.max(-1).astype(np.float32)
     shares = np.rint(STEPS * weights / np.where(largest > 0, largest, 1)[..., None])
@@ -53,7 +53,7 @@ def quantise(weights: Float[np.ndarray, "h t s"]) -> dict[str, str]:
 
 
 def mean_by_offset(weights: Sequence[Float[np.ndarray, "h _ _"]], grid: tuple[int, ...]) -> Float[np.ndarray, "h *r"]:
-    """The mean weight of all pairs of a grid that are as far apart, over the inputs: [h, *R]; 0 where there is none."""
+    """The mean weight of all pairs with the same offset, over all inputs: [h, *R]; 0 without such pairs."""
     sizes = tuple(2 * size - 1 for size in grid)
     num_heads = len(weights[0])
     sums, counts = np.zeros((num_heads, int(np.prod(sizes)))), np.zeros(int(np.prod(sizes)))
@@ -73,14 +73,14 @@ def example(
     picture: np.ndarray | None = None,
     tokens: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """An input.
+    """The page's data of an input.
 
     Args:
       title: its name.
-      told: what the model tells of it.
-      weights: of each layer [h t s]; class tokens first.
-      picture: [height width c] uint8 of 1 or 3 channels; None: the input is a text.
-      tokens: t of them, of a text.
+      told: the prediction of the model, in words.
+      weights: the weights of each layer [h t s]; class tokens come first.
+      picture: [height width c] uint8 with 1 or 3 channels; None: the input is a text.
+      tokens: the t tokens of a text.
     """
     made: dict[str, Any] = {"title": title, "told": told, "size": weights[0].shape[-1]}
     made["layers"] = [quantise(each) for each in weights]
@@ -92,7 +92,7 @@ def example(
 
 
 def kernel(name: str, what: str, values: Float[np.ndarray, "h *r"]) -> dict[str, Any]:
-    """What depends on the distance of key and query alone: its name, what it is in a few words, and [h, *R]."""
+    """The page's data of a function of the offset: its name, a short explanation, and its values [h, *R]."""
     heads = values.reshape(len(values), -1)
     low, high = heads.min(1), heads.max(1)
     shares = np.rint(STEPS * (heads - low[:, None]) / np.where(high > low, high - low, 1)[:, None])

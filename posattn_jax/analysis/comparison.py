@@ -1,4 +1,4 @@
-"""A picture of what methods are worth and what they cost."""
+"""A picture of the response and the cost of each method."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from posattn_jax.system.pictures import panels, style
 
 
 def by_cost(runs: Runs) -> Figure | None:
-    """The response against the CPU time of an update, of the treatments with costs: a colour and a marker a family."""
+    """The response against the CPU time of an update, for treatments with costs, in a colour and marker per family."""
     found = [outcome for outcome in outcomes(runs) if outcome.treatment.name in runs.costs]
     if not found:
         return None
@@ -39,7 +39,7 @@ def by_cost(runs: Runs) -> Figure | None:
         set_formatter(LogFormatter(minor_thresholds=(2, 0.5)))  # 40, not 4 x 10^1
     axis.tick_params(axis="x", which="both", length=3)
     axis.grid()
-    handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))  # one of each family
+    handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))  # one per family
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     names = [outcome.treatment.name for outcome in found]
     label_points(axis, points, names, [*intervals, *itertools.pairwise(steps)], fontsize=8)
@@ -47,7 +47,7 @@ def by_cost(runs: Runs) -> Figure | None:
 
 
 def pareto_front(points: list[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:
-    """Of (cost, response), those that no other is as good as for less, the cheapest first."""
+    """The points (cost, response) for which no cheaper point is as good, the cheapest first."""
     sign, front = (1 if lower_is_better else -1), []
     for cost, response in sorted(points, key=lambda point: (point[0], sign * point[1])):
         if not front or sign * response < sign * front[-1][1]:

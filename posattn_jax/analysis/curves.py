@@ -1,4 +1,4 @@
-"""What the runs of a treatment logged, as pictures show it: means over runs, and how far the runs are apart."""
+"""The logs of a treatment's runs, prepared for pictures: means over runs, and intervals or ranges."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ Log = Mapping[tuple[str, str], Mapping[int, tuple[float, float]]]
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A metric while training, at the steps that all runs have.
+    """A metric during training, at the steps that all runs have.
 
     Attributes:
-      num_runs: how many have it.
+      num_runs: the number of runs that have the metric.
       at: [n] epochs, or seconds.
-      mean: [n] over runs.
-      low, high: [n] the 95% interval of the mean (t) of a response, the range of a span's size; None: not known.
+      mean: [n] the mean over runs.
+      low, high: [n] for a response the 95% interval of the mean (t), for the size of a span its range; None: not known.
     """
 
     num_runs: int
@@ -35,9 +35,9 @@ class Spans:
     """Learned spans after the best epoch.
 
     Attributes:
-      num_runs: how many have them.
-      factors: layer -> [p, p] the Cholesky factor of its Gaussian, the mean of heads and runs.
-      image: [height width c] to draw them on.
+      num_runs: the number of runs that have them.
+      factors: layer -> [p, p] the Cholesky factor of its Gaussian, the mean over heads and runs.
+      image: [height width c] the image to draw them on.
     """
 
     num_runs: int
@@ -54,7 +54,7 @@ def log_of(rows: Iterable[Mapping[str, Any]]) -> Log:
 
 
 def response_curves(logs: Sequence[Log], response: str) -> dict[str, Curve]:
-    """The validation response against "epochs", and against "seconds"."""
+    """The curves of the validation response over "epochs" and over "seconds"."""
     curves = {}
     metric = ("validation", response)
     epochs, (values,) = _common(logs, [[metric]])
@@ -67,7 +67,7 @@ def response_curves(logs: Sequence[Log], response: str) -> dict[str, Curve]:
 
 
 def size_curves(logs: Sequence[Log], num_dims: int) -> dict[str, Curve]:
-    """The size of every layer's span in each dimension: "block_0/1", the mean of heads where each has its own."""
+    """The size of every layer's span in each dimension, as "block_0/1". It is a mean over heads with own spans."""
     sizes = {name for log in logs for split, name in log if split == "span" and "/size_" in name}
     layers = sorted({name.split("/")[0] for name in sizes}, key=lambda layer: int(layer.split("_")[1]))
     curves = {}
@@ -81,7 +81,7 @@ def size_curves(logs: Sequence[Log], num_dims: int) -> dict[str, Curve]:
 
 
 def _common(logs: Sequence[Log], groups: Sequence[Sequence[tuple[str, str]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Means of groups of metrics, of the runs that have all: epochs [n] and values [groups, runs, n]."""
+    """Means of groups of metrics, for the runs that have all metrics: epochs [n] and values [groups, runs, n]."""
     having = [log for log in logs if all(metric in log for group in groups for metric in group)]
     if not having:
         return np.zeros(0), np.zeros((len(groups), 0, 0))
@@ -95,7 +95,7 @@ def _common(logs: Sequence[Log], groups: Sequence[Sequence[tuple[str, str]]]) ->
 
 
 def _interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-    """The ends of the 95% interval of the mean over runs; of one run there is none."""
+    """The ends of the 95% interval of the mean over runs; None for a single run."""
     if len(values) < 2:
         return None, None
     intervals = [mean_interval(sample(column.tolist())) for column in values.T]

@@ -1,4 +1,4 @@
-"""Pictures of one run, from its folder alone."""
+"""Draws the pictures of one run from its folder."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Positions = Mapping[str, np.ndarray]
 
 
 def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Draws learning curves, spans over epochs and on the grid, encodings and kernels, as far as the run has them."""
+    """Draws the run's learning curves and, if it has them, spans over epochs and on the grid, encodings and kernels."""
     log = log_of(read_metrics(workdir / "metrics.jsonl"))
     summary, config = read_json(workdir / "summary.json"), read_json(workdir / "config.json")
     with np.load(workdir / "positions.npz", allow_pickle=False) as file:
@@ -44,19 +44,19 @@ def draw_run(workdir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _kernel_shape(config: dict[str, Any]) -> Sequence[int]:
-    """Of the fixed convolution of a model, whose config this is; () where there is none."""
+    """The shape of the kernel of a fixed convolution in a model's config; () if there is none."""
     if config.get("kind") == "RelativeBias":
         return config["kernel_shape"]
     return next(filter(None, (_kernel_shape(each) for each in config.values() if isinstance(each, dict))), ())
 
 
 def _learning_curves(log: Log, best: Mapping[str, Any]) -> Figure:
-    """Every metric of training and validation over epochs, the best epoch marked."""
+    """Every metric of training and validation over epochs. The best epoch is marked."""
     names = [name for split, name in log if split == "validation"]
     figure, axes = panels(len(names), len(names), 5.0, 3.2)
     for axis, name in zip(axes, names, strict=True):
         for i, (split, label) in enumerate((("validation", "validation"), ("train", "training"))):
-            points = np.array([*log.get((split, name), {}).values()]).reshape(-1, 2)  # none where it was not logged
+            points = np.array([*log.get((split, name), {}).values()]).reshape(-1, 2)  # empty if it was not logged
             axis.plot(*points.T, label=f"{label} {name}", **style(i) | {"marker": ""})
         axis.plot(best["epoch"], best[name], "o", color=style(0)["color"], label=f"best epoch: {name} {best[name]:.4f}")
         axis.set_ylabel(name)
@@ -66,7 +66,7 @@ def _learning_curves(log: Log, best: Mapping[str, Any]) -> Figure:
 
 
 def _span_over_epochs(log: Log, grid: Sequence[int]) -> Figure | None:
-    """The size of every layer's span, over epochs; the mean over heads where each has its own."""
+    """The size of every layer's span over epochs. It is a mean over heads with own spans."""
     sizes = size_curves([log], len(grid))
     if not sizes:
         return None
@@ -78,7 +78,7 @@ def _span_over_epochs(log: Log, grid: Sequence[int]) -> Figure | None:
 
 
 def positional_encodings(positions: Positions, num_dims: int) -> Figure | None:
-    """The features of every layer's relative encoding over all offsets; of grids some of them."""
+    """The features of every layer's relative encoding over all offsets; on grids, only some features."""
     encodings = [array.reshape(*array.shape[:num_dims], -1) for array in _of_layers(positions, "relative_encoding")]
     return _draw(encodings, "feature", "encoding", quantile=0.995, most=6)
 
@@ -89,8 +89,10 @@ def fixed_kernels(positions: Positions, kernel_shape: Sequence[int]) -> Figure |
 
 
 def depthwise_kernels(positions: Positions) -> Figure | None:
-    """Chang 2021, Figure 3: the kernels of every layer's channels, sorted by what they give the next token more than
-    the previous one. Of sequences alone."""
+    """Chang 2021, Figure 3: the kernels of every layer's channels, for sequences only.
+
+    Channels are sorted by the weight of the next token minus that of the previous token.
+    """
     kernels = _of_layers(positions, "depthwise_kernel")
     if not kernels or kernels[0].ndim != 2 or len(kernels[0]) < 3:
         return None
@@ -104,7 +106,7 @@ def _of_layers(positions: Positions, name: str) -> list[np.ndarray]:
 
 
 def _within(array: np.ndarray, kernel_shape: Sequence[int]) -> np.ndarray:
-    """Of an array [*R, h] over all offsets, those of the kernel."""
+    """The part of an array [*R, h] over all offsets that is within the kernel."""
     reaches = [min(k // 2, size // 2) for size, k in zip(array.shape[:-1], kernel_shape, strict=True)]
     return array[tuple(slice(size // 2 - r, size // 2 + r + 1) for size, r in zip(array.shape, reaches, strict=False))]
 
@@ -112,10 +114,10 @@ def _within(array: np.ndarray, kernel_shape: Sequence[int]) -> np.ndarray:
 def _draw(
     kernels: Sequence[np.ndarray], what: str, label: str, quantile: float = 1.0, most: int | None = None
 ) -> Figure | None:
-    """Arrays [*K, n] of layers over their offsets, in one scale of colours, which has this quantile of what they have.
+    """Draws arrays [*K, n] of layers over their offsets, in one colour scale, which ends at `quantile` of their values.
 
-    Of sequences a panel a layer, with n rows; of grids a picture for each of n, or for `most` of them, and of volumes
-    their central plane.
+    Sequences have a panel per layer, with n rows. Grids have a picture for each of n, or for `most` of them. Volumes
+    are shown by their central plane.
     """
     if not kernels:
         return None

@@ -1,4 +1,4 @@
-"""What a sweep found: figures of every treatment, and of every hypothesis a verdict that its numbers bear out."""
+"""The results of a sweep: figures of every treatment, and for every hypothesis a verdict that the numbers support."""
 
 import dataclasses
 import math
@@ -13,13 +13,13 @@ from posattn_jax.analysis.statistics import LEVEL, Comparison, Interval, Sample
 
 VERDICTS = SUPPORTED, CONTRADICTED, NOT_SHOWN, UNTESTED = "Supported", "Contradicted", "Not shown", "Cannot be tested"
 
-# The standard deviation of two normal values has this 95% interval, in terms of what they show: sqrt(1 / chi2(1)).
+# The 95% interval of the standard deviation from two normal values, relative to their own: sqrt(1 / chi2(1)).
 TWO_RUNS = "two runs hardly tell their deviation, whose 95% interval is .45 to 32 times what they show"
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The runs of one treatment: `max`, `sample` and 95% `interval` of the mean of their responses."""
+    """The results of one treatment: `max`, `sample` and the 95% `interval` of the mean of its runs' responses."""
 
     treatment: Treatment
     responses: list[float]
@@ -36,12 +36,12 @@ class Finding:
     """A hypothesis and its tests.
 
     Attributes:
-      holm_p: `comparison.p_stated`, corrected for all hypotheses of the plan, those that cannot be tested included.
-      holm_p_two_sided: `comparison.p_two_sided`, likewise.
-      pairs: seeds that all of its treatments have.
-      paired_p, paired_p_stated: of the paired test over these.
-      verdict: one of `VERDICTS`, and after a comma how sure it is.
-      told: what the verdict is of, to be read after the claim and a colon.
+      holm_p: `comparison.p_stated`, corrected for all hypotheses of the plan, including those that cannot be tested.
+      holm_p_two_sided: `comparison.p_two_sided`, corrected in the same way.
+      pairs: the number of seeds that all of its treatments have.
+      paired_p, paired_p_stated: the p-values of the paired test over these seeds.
+      verdict: one of `VERDICTS`; a reservation may follow after a comma.
+      told: the figures behind the verdict, as a sentence that follows the claim and a colon.
     """
 
     hypothesis: Hypothesis
@@ -56,7 +56,7 @@ class Finding:
 
 
 def outcomes(runs: Runs) -> list[Outcome]:
-    """Of every treatment with a finished run, in the plan's order."""
+    """The outcome of every treatment with a finished run, in the plan's order."""
     made = []
     for treatment in runs.treatments:
         responses = runs.responses(treatment.name)
@@ -78,7 +78,7 @@ def outcomes(runs: Runs) -> list[Outcome]:
 
 
 def findings(runs: Runs) -> list[Finding]:
-    """Of every hypothesis of the plan, in its order; one that cannot be tested has NaN."""
+    """The finding for every hypothesis of the plan, in its order. If it cannot be tested, its figures are NaN."""
     hypotheses = runs.plan.hypotheses
     samples = {each.name: statistics.sample(runs.responses(each.name)) for each in runs.plan.treatments}
     comparisons = [statistics.compare([samples[name] for name in h.names], h.alternative, h.border) for h in hypotheses]
@@ -100,9 +100,9 @@ def findings(runs: Runs) -> list[Finding]:
 def verdict(
     hypothesis: Hypothesis, c: Comparison, holm_p: float, holm_p_two_sided: float, samples: dict[str, Sample]
 ) -> tuple[str, str]:
-    """What the numbers allow to be said, in a word or two and in a sentence: `Finding.verdict` and `Finding.told`.
+    """The conclusion that the numbers allow, in a few words and in a sentence: `Finding.verdict` and `Finding.told`.
 
-    Corrected p-values decide. The interval is that of the test that the verdict is of, one-sided or two-sided.
+    Corrected p-values decide. The interval belongs to the test that decides, one-sided or two-sided.
     """
     *firsts, last = (str(samples[name].n) for name in hypothesis.names)
     runs = f"n = {', '.join(firsts)} and {last}"

@@ -1,4 +1,4 @@
-"""One sweep of the runs of several folders, such as those of other machines or days."""
+"""Joins the runs of several folders into one sweep, for example runs of other machines or days."""
 
 import dataclasses
 import math
@@ -11,15 +11,15 @@ from posattn_jax.analysis.runs import Runs
 from posattn_jax.analysis.statistics import Sample, mean_interval
 from posattn_jax.system.errors import InputError
 
-# Of machines or days that differ, seconds do not compare: those of the first folder stay.
+# Seconds of different machines or days cannot be compared: only those of the first folder stay.
 APART = "seconds"
 
 
 def join(runs: Runs, others: Runs) -> Runs:
-    """The runs of both, as one sweep had found them; curves and spans are means over all.
+    """The runs of both as those of a single sweep. Curves and spans are means over all runs.
 
     Raises:
-      InputError: a run that both have, or a treatment that is not the same in both.
+      InputError: both have the same run, or a treatment differs between them.
     """
     plan = _joined_plan(runs.plan, others.plan)
     by_name = {}
@@ -46,7 +46,7 @@ def join(runs: Runs, others: Runs) -> Runs:
 
 
 def _joined_plan(plan: Plan, other: Plan) -> Plan:
-    """The first, with the treatments, hypotheses and seeds that the other has more."""
+    """The first plan, with the further treatments, hypotheses and seeds of the other."""
     fields = {treatment.name: treatment.fields for treatment in plan.treatments}
     for treatment in other.treatments:
         if fields.get(treatment.name, treatment.fields) != treatment.fields:
@@ -69,9 +69,9 @@ def _joined_curves(curves: dict[str, Curve], others: dict[str, Curve]) -> dict[s
 
 
 def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
-    """Over the runs of both, at the points that both have in the same order.
+    """The curve over the runs of both, up to the length of the shorter one.
 
-    Around the mean of a response is its interval, around that of a span's size the range.
+    The mean of a response has its interval, the mean of a span's size its range.
     """
     count = min(len(a.at), len(b.at))
     n, m = a.num_runs, b.num_runs
@@ -87,7 +87,7 @@ def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
 
 
 def _squares(curve: Curve) -> np.ndarray:
-    """sum_i (x_i - mean)^2 over the runs, which the interval of the mean tells."""
+    """sum_i (x_i - mean)^2 over the runs, computed from the interval of the mean."""
     if curve.low is None or curve.high is None:
         return np.zeros(len(curve.mean))
     unit = mean_interval(Sample(curve.num_runs, 0.0, 1.0)).high * math.sqrt(curve.num_runs)

@@ -1,4 +1,4 @@
-"""Names beside the points of a plot, none of which covers another."""
+"""Writes names next to the points of a plot so that they do not overlap."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 
 from posattn_jax.axes import Float
 
-# Where a name may be: at these distances from its point, at 16 angles. From beyond the second a line leads to it.
+# Candidate places of a name: these distances from its point, at 16 angles. A line leads to names beyond the second.
 DISTANCES = np.array([5, 9, 14, 20, 28, 38, 50, 65, 80])
 ANGLES = np.arange(16) * np.pi / 8
 AWAY = np.stack([np.cos(ANGLES), np.sin(ANGLES)], -1)
-CROWD, POINT, LINE = 60, 7, 1.5  # how far others crowd a point; how large a point is, and how thick a line
+CROWD, POINT, LINE = 60, 7, 1.5  # radius in which points count as crowding; size of a point; width of a line
 
 Place = tuple[float, float]  # x and y, in data
 
@@ -19,20 +19,21 @@ Place = tuple[float, float]  # x and y, in data
 def label_points(
     axis: Axes, points: Sequence[Place], names: Sequence[str], lines: Sequence[tuple[Place, Place]], **font
 ) -> None:
-    """Writes each name near its point, where it covers no other name, no point and no line, as far as there is room.
+    """Writes each name near its point, where it covers no other name, point or line if there is room.
 
-    The most crowded points come first, each with the best of a few places around it: always the same ones.
+    Names of the most crowded points are placed first, each at the best of a few places around its point. The result is
+    deterministic.
 
     Args:
-      axis: with all else drawn, for the scales.
-      points: what is named.
-      names: one each.
-      lines: the ends of those that are drawn, along the axes.
-      **font: of the names.
+      axis: the axes, on which everything else is drawn already, since the scales must be known.
+      points: the points to name.
+      names: a name for each point.
+      lines: the ends of lines to avoid, which are parallel to the axes.
+      **font: the font of the names.
     """
     figure = axis.get_figure()
-    figure.draw_without_rendering()  # now it is known where everything is
-    unit = figure.dpi / 72  # pixels a point, in which all is measured
+    figure.draw_without_rendering()  # so that all positions are known
+    unit = figure.dpi / 72  # pixels per typographic point, the unit of all lengths here
     at = axis.transData.transform(points) / unit
     ends = [np.sort(axis.transData.transform(each), axis=0) / unit for each in lines]
     taken = [np.stack([point - POINT / 2, point + POINT / 2]) for point in at]
@@ -56,7 +57,7 @@ def label_points(
 
 
 def _overlaps(boxes: Float[np.ndarray, "n 2 2"], others: Float[np.ndarray, "m 2 2"]) -> Float[np.ndarray, "n"]:
-    """The area of each box that all the others together cover, where they do not overlap."""
+    """The sum of the areas in which each box overlaps the others."""
     low = np.maximum(boxes[:, None, 0], others[:, 0])
     high = np.minimum(boxes[:, None, 1], others[:, 1])
     return np.prod(np.maximum(high - low, 0), -1).sum(-1)

@@ -11,18 +11,18 @@ from posattn_jax.analysis.statistics import Interval
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Header and rows."""
+    """A table with a header and rows."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def plain(text: str) -> str:
-    """Text in which nothing is Markdown or HTML."""
+    """The text with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_])", r"\\\1", html.escape(text, quote=False))
 
 
 def number(p: float, digits: int = 4) -> str:
-    """A p-value: "-" for NaN, and no more digits than tell something of one that is near 0 or 1."""
+    """A p-value as text: "-" for NaN, and a bound if it is near 0 or 1."""
     if math.isnan(p):
         return "-"
     if p < 0.001:
@@ -36,17 +36,17 @@ def p_is(p: float) -> str:
 
 
 def figure(value: float, form: str = "{:.4f}") -> str:
-    """A number in this form; "-" for NaN."""
+    """A number in the given format; "-" for NaN."""
     return "-" if math.isnan(value) else form.format(value).replace("inf", "∞")
 
 
 def interval_text(interval: Interval, form: str) -> str:
-    """Its ends in this form; "-" where it is undefined."""
+    """The ends of an interval in the given format; "-" if it is undefined."""
     return "-" if math.isnan(interval.low) else f"{figure(interval.low, form)} to {figure(interval.high, form)}"
 
 
 def mean_and_error(values: Sequence[float], form: str) -> str:
-    """The mean in this form, of several with its standard error; "-" of none."""
+    """The mean in the given format, with its standard error if there are several values; "-" if there are none."""
     if not values:
         return "-"
     mean = form.format(np.mean(values))

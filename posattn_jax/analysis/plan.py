@@ -1,4 +1,4 @@
-"""What a sweep asks: treatments, the seeds of each, and hypotheses about them, with what a paper printed."""
+"""The plan of a sweep: treatments, their seeds, hypotheses about them, and the figures that a paper printed."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ PAPER_SEEDS = (9188, 2755, 361, 1321, 833)
 
 @dataclasses.dataclass(frozen=True)
 class Printed:
-    """Figures of a treatment as a paper prints them: the largest, the mean and the standard deviation of n runs."""
+    """A paper's figures of a treatment: the maximum, the mean and the standard deviation of n runs."""
 
     max: float
     mean: float
@@ -30,12 +30,12 @@ class Treatment:
     """One way to train.
 
     Attributes:
-      name: of its folder: letters, digits, "_", "-" and ".".
-      label: what tables and figures call it.
-      fields: the config's fields that set it apart, such as {"model.block.attention.span": None}; a part as a dict.
-      paper: what the paper printed of it.
-      num_seeds: how many of the sweep's seeds it is trained with, the first of them; None: all.
-      family: what it is one of, in a few words: a figure of many treatments has a colour for each.
+      name: the name of its folder: letters, digits, "_", "-" and ".".
+      label: its name in tables and figures.
+      fields: the config's fields that it changes, such as {"model.block.attention.span": None}; a part as a dict.
+      paper: the paper's figures of it.
+      num_seeds: it is trained with the first `num_seeds` seeds of the sweep; None: with all.
+      family: the group that it belongs to, in a few words. A figure of many treatments has a colour per family.
     """
 
     name: str
@@ -59,16 +59,16 @@ def _plain(value: Any) -> Any:
 class Hypothesis:
     """H1: the mean of `treatment` is greater than, less than, or different from the mean of `control`.
 
-    With `than`, two other treatments: H1 is about how far the first two means are apart, and the other two.
+    With `than`, H1 compares two differences of means: treatment - control, and the same for two other treatments.
 
     Attributes:
       claim: H1 in words.
       treatment, control: names of treatments.
       alternative: the direction that the claim states.
-      paper_p: the p-value that the paper printed, two-sided.
-      than: (treatment, control): the difference of these means, which the first difference is compared with.
-      margin: by how much the treatment may be worse: H1 is that it is less than control + margin ("less"), or greater
-        than control - margin ("greater").
+      paper_p: the two-sided p-value that the paper printed.
+      than: (treatment, control) of the difference with which the first difference is compared.
+      margin: by how much the treatment may be worse. H1 is then that it is less than control + margin ("less"), or
+        greater than control - margin ("greater").
     """
 
     claim: str
@@ -81,12 +81,12 @@ class Hypothesis:
 
     @property
     def border(self) -> float:
-        """The difference of the means that H1 is on one side of."""
+        """The difference of means at the border of H1."""
         return self.margin if self.alternative == "less" else -self.margin
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all treatments that it is about."""
+        """The names of all treatments that the hypothesis is about."""
         return (self.treatment, self.control, *(self.than or ()))
 
 
@@ -95,24 +95,24 @@ class Plan:
     """A sweep: every treatment with every seed.
 
     Attributes:
-      question: what it is to answer.
-      treatments: in the order of tables and figures.
-      hypotheses: those stated before the runs; their p-values are corrected together (Holm).
-      seeds: of the split, the initialisation, dropout and the order of the data.
-      evaluate: fields under which every run is evaluated once more after training, such as {"data.pool": 1} for a
-        larger grid; then that evaluation is the response. Empty: the response is that of the best epoch.
-      part: of the data, that such an evaluation is read from: "validation" or "test".
+      question: the question that the sweep should answer.
+      treatments: the treatments, in the order of tables and figures.
+      hypotheses: the hypotheses stated before the runs. Their p-values are corrected together (Holm).
+      seeds: the seeds of the split, the initialisation, dropout and the order of the data.
+      evaluate: fields with which every run is evaluated again after training, such as {"data.pool": 1} for a larger
+        grid. The response is then that of this evaluation. Empty: it is that of `epoch`.
+      part: the part of the data for that evaluation, "validation" or "test".
       baselines: the treatments that the translations of all others are tested against; empty: the first one.
-      response: the validation metric that the sweep judges by.
-      epoch: after which epoch: the "best", by validation, or the "last".
-      axis: a field that treatments differ in, such as "model.num_blocks": a figure has the response against it, with a
-        line for treatments that differ in nothing else, named by their label up to its last comma; or, where its values
-        are names, a table has a row for them.
-      source: the paper that the printed figures are from, and its data.
-      paper_note: what a reader of its statistics should know.
+      response: the metric that is compared.
+      epoch: the epoch of the response, the "best" by validation, or the "last".
+      axis: a field in which treatments differ, such as "model.num_blocks". A figure shows the response against it.
+        Treatments that differ in nothing else form a line, named by their label up to its last comma. If the values of
+        the field are names, there is a table instead, with a row for each line.
+      source: the paper of the printed figures, and its data.
+      paper_note: what a reader of the paper's statistics should know.
 
     Raises:
-      InputError: names that are not unique, not known or no folder's, or no treatment or seed at all.
+      InputError: a name is not unique, not known or not valid for a folder, or there is no treatment or no seed.
     """
 
     question: str
@@ -155,7 +155,7 @@ class Plan:
                 )
 
     def seeds_of(self, treatment: Treatment) -> tuple[int, ...]:
-        """The seeds that a treatment is trained with."""
+        """The seeds with which a treatment is trained."""
         return self.seeds[: treatment.num_seeds]
 
     def treatment(self, name: str) -> Treatment:
@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def summarised(self) -> str:
-        """The part of a run's summary that the sweep judges by, where it does not evaluate once more."""
+        """The entry of a run's summary with the response, if runs are not evaluated again."""
         return "best" if self.epoch == "best" else "final"
 
     @property
@@ -174,19 +174,19 @@ class Plan:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the least response is the best, as of a loss."""
+        """Whether the lowest response is the best, as for a loss."""
         return self.response in ("loss", "bits")
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What no response is beyond, though the interval of a mean may be."""
+        """The limits of a response. The interval of a mean may exceed them."""
         return (0.0, 1.0) if self.response == "accuracy" else (-math.inf, math.inf)
 
     def select(self, treatments: list[str] | None, seeds: list[int] | None) -> "Plan":
-        """The part with these treatments and seeds, and the hypotheses between them; None: all.
+        """The plan with only these treatments and seeds, and the hypotheses between them; None: all.
 
         Raises:
-          InputError: an unknown treatment, or nothing left.
+          InputError: a treatment is unknown, or nothing is left.
         """
         known = [treatment.name for treatment in self.treatments]
         chosen = known if treatments is None else treatments
@@ -203,15 +203,15 @@ class Plan:
 
 
 def write_plan(path: pathlib.Path, plan: Plan, commands: dict[str, Any]) -> None:
-    """Writes the plan and how it was run."""
+    """Writes the plan and the commands that ran it."""
     write_json(path, {"plan": dataclasses.asdict(plan), **commands})
 
 
 def read_plan(path: pathlib.Path) -> tuple[Plan, dict[str, Any]]:
-    """What `write_plan` wrote: the plan, and how it was run.
+    """Reads what `write_plan` wrote: the plan, and the commands that ran it.
 
     Raises:
-      InputError: the file is not one of its.
+      InputError: the file was not written by `write_plan`.
     """
     try:
         commands = read_json(path)
@@ -221,7 +221,7 @@ def read_plan(path: pathlib.Path) -> tuple[Plan, dict[str, Any]]:
 
 
 def plan_of(fields: dict[str, Any]) -> Plan:
-    """The plan of these fields, as `dataclasses.asdict` gives them."""
+    """The plan with these fields, as `dataclasses.asdict` returns them."""
     treatments = [
         Treatment(**(treatment | {"paper": treatment["paper"] and Printed(**treatment["paper"])}))
         for treatment in fields["treatments"]

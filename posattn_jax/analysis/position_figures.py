@@ -1,4 +1,4 @@
-"""Pictures of attention between positions: energies and weights of every head, and what a gate is worth."""
+"""Pictures of attention between positions: energies and weights of every head, and the effect of a gate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +13,14 @@ COLUMNS = 4
 
 
 def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figure:
-    """Energies, or weights, of positions: a heat map a head, all in one scale of colours.
+    """Energies, or weights, of positions: a heat map per head, all in one colour scale.
 
-    Where some are below 0 the scale is symmetric around it; what is not finite, as masked keys are, is left grey.
+    If some values are negative, the scale is symmetric around 0. Values that are not finite, such as those of masked
+    keys, are grey.
 
     Args:
       energies: [h t s].
-      title: above it.
+      title: the title above the figure.
     """
     figure, _ = _heads(energies, 2.5, "query position", "key position")
     figure.suptitle(title, parse_math=False)
@@ -29,15 +30,15 @@ def energies_of_heads(energies: Float[np.ndarray, "h t s"], title: str) -> Figur
 def attention_of_a_sentence(
     weights: Float[np.ndarray, "h t s"], query_tokens: Sequence[str], key_tokens: Sequence[str]
 ) -> Figure:
-    """The attention weights of one sentence: a heat map a head, with the tokens beside it.
+    """The attention weights of one sentence: a heat map per head, with the tokens at its axes.
 
     Args:
       weights: [h t s].
-      query_tokens: t of them, downwards.
-      key_tokens: s of them, across.
+      query_tokens: the t tokens of the vertical axis.
+      key_tokens: the s tokens of the horizontal axis.
 
     Raises:
-      ValueError: other numbers of tokens.
+      ValueError: the numbers of tokens are not t and s.
     """
     if weights.shape[1:] != (len(query_tokens), len(key_tokens)):
         raise ValueError(
@@ -46,18 +47,18 @@ def attention_of_a_sentence(
         )
     figure, axes = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key")
     for axis in axes:
-        # "$" is a token like others, not the beginning of a formula.
+        # "$" is an ordinary token, and not the beginning of a formula.
         axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, parse_math=False)
         axis.set_yticks(range(len(query_tokens)), query_tokens, parse_math=False)
     return figure
 
 
 def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: str) -> Figure:
-    """What a gate is worth, by what queries and keys know, from left to right as the table has it.
+    """The score with and without a gate, by the inputs of queries and keys, in the order of the table.
 
     Args:
-      table: "token-position" -> (score with the gate, score without); None where it was not measured.
-      score_name: at the axis.
+      table: "token-position" -> (score with the gate, score without); None if it was not measured.
+      score_name: the label of the axis.
     """
     figure, (axis,) = panels(1, 1, 1.4 * len(table) + 0.8, 3.2)
     series = np.array([[np.nan if score is None else score for score in pair] for pair in table.values()])
@@ -65,7 +66,7 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
         axis.plot(series[:, i], label=label, **style(i))
         for x, y in enumerate(series[:, i]):
             if np.isfinite(y):
-                above = not y < series[x, 1 - i]  # of two points the higher has its number above
+                above = not y < series[x, 1 - i]  # the number of the higher of two points is above it
                 place: dict[str, Any] = {"xytext": (0, 7 if above else -7), "va": "bottom" if above else "top"}
                 place |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}  # lines pass behind it
                 axis.annotate(f"{y:.2f}", (x, y), textcoords="offset points", ha="center", fontsize="small", **place)
@@ -77,7 +78,7 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
 
 
 def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[Figure, list[Any]]:
-    """A panel a head, about so many inches wide, and a colour bar: the figure and its panels."""
+    """A panel per head, about `width` inches wide, and a colour bar; returns the figure and its panels."""
     heads, queries, keys = energies.shape
     height = width * min(max(queries / keys, 0.4), 2.5)
     figure, drawn = panels(heads, COLUMNS, width, height + 0.4, layout="compressed")

@@ -1,12 +1,12 @@
-"""`--mode=report`: what a sweep found, as one HTML page that needs no other file, and the same as Markdown.
+"""`--mode=report`: writes the results of a sweep as one HTML page, which needs no other file, and as Markdown.
 
 WORKDIR/report/
-  runs.jsonl                       all that the rest is made of, instead of the run folders: see `runs_file.py`
-  report.md                        words and tables
-  index.html  figures/*.png *.svg  with pictures
-  results.json                     every number in full
+  runs.jsonl                       everything that the report needs of the run folders: see `runs_file.py`
+  report.md                        text and tables
+  index.html  figures/*.png *.svg  text, tables and pictures
+  results.json                     all numbers with all digits
 
-The first two are what to commit: of a folder with `runs.jsonl` the rest is made again, beside it.
+Commit the first two: from a folder with `runs.jsonl`, the other files can be made again.
 """
 
 import dataclasses
@@ -38,15 +38,15 @@ WHERE_PICTURES_ARE = (
 
 
 def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = (), complete: Complete = dict) -> None:
-    """Reads the runs, writes the report, and says where it is.
+    """Reads the runs, writes the report, and prints where it is.
 
     Args:
-      workdir: of the sweep, or the folder that its `runs.jsonl` is kept in.
-      more: folders of further runs of the sweep, which join.
+      workdir: the folder of the sweep, or of its `runs.jsonl`.
+      more: folders with further runs of the sweep, which are joined.
       complete: see `read_runs`.
 
     Raises:
-      InputError: runs that cannot be reported on: see `read_runs` and `join`.
+      InputError: the runs cannot be read or joined: see `read_runs` and `join`.
     """
     runs = read_runs(workdir, complete)
     for folder in more:
@@ -71,7 +71,7 @@ def write(workdir: pathlib.Path, more: Sequence[pathlib.Path] = (), complete: Co
 def compose(
     runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding], pictures: Sequence[str] = (WHERE_PICTURES_ARE,)
 ) -> str:
-    """The report as Markdown, by itself without pictures."""
+    """The report as Markdown; by default with a note instead of pictures."""
     plan = runs.plan
     parts = [f"# {plain(plan.question)}"]
     if tested:
@@ -150,7 +150,7 @@ def _finding_table(tested: Sequence[Finding]) -> str:
 
 
 def paper_power(plan: Plan) -> str:
-    """A paper's printed tables tested again, from their means and standard deviations; and the plan's note on it."""
+    """Tests the paper's printed means and standard deviations again. Returns a table, and the plan's note on it."""
     rows = []
     for hypothesis in plan.hypotheses:
         treatment, control = plan.treatment(hypothesis.treatment), plan.treatment(hypothesis.control)
@@ -209,7 +209,7 @@ def _data(config: dict[str, Any]) -> str:
 
 
 def _class_of(part: dict[str, Any]) -> str:
-    """The name of the class alone."""
+    """The name of the class of a part, without its module."""
     return part["kind"].rpartition(":")[2]
 
 
@@ -219,7 +219,7 @@ def _duration(train: dict[str, Any]) -> str:
 
 
 def _results(runs: Runs, found: Sequence[Outcome], tested: Sequence[Finding]) -> dict[str, Any]:
-    """Every figure of the report, and every run's; what is undefined or infinite is null."""
+    """All numbers of the report and of every run. Undefined and infinite ones are null."""
     return _finite(
         {
             "question": runs.plan.question,

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs no other file: light or dark, and as wide as a phone."""
+"""A report as one HTML page that needs no other file. It has a light and a dark style, and fits on a phone."""
 
 import base64
 import html
@@ -28,7 +28,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def to_html(text: str, folder: pathlib.Path, title: str) -> str:
-    """The Markdown of a report as a page, with its pictures inside it and its verdicts as badges."""
+    """The Markdown of a report as an HTML page, with embedded pictures, and with verdicts as badges."""
 
     def embed(match: re.Match) -> str:
         data = base64.b64encode((folder / match[1]).read_bytes()).decode()

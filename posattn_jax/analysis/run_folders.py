@@ -1,4 +1,4 @@
-"""A sweep as `read_runs` finds it: run folders, or the one file that stands for them."""
+"""Reads the runs of a sweep from run folders, or from the file that replaces them."""
 
 import itertools
 import pathlib
@@ -18,17 +18,18 @@ from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_m
 
 
 def read_runs(workdir: pathlib.Path, complete: Complete = dict) -> Runs:
-    """Reads `WORKDIR/runs.jsonl`, or else `WORKDIR/TREATMENT/SEED`.
+    """Reads `WORKDIR/runs.jsonl` or, if there is none, `WORKDIR/TREATMENT/SEED`.
 
-    Without `sweep.json` every folder with runs is a treatment, and each is compared with every other.
+    Without `sweep.json`, every folder with runs is a treatment, and each treatment is compared with every other.
 
     Args:
       workdir: the folder.
-      complete: of configs that earlier versions saved, such as `build.saved.completed`; by default they stay.
+      complete: a function that updates configs of earlier versions, such as `build.saved.completed`; by default they
+        stay as they are.
 
     Raises:
-      InputError: no finished run at all, or runs that cannot be compared: another seed than their folder says, or
-        configs that differ in more than the treatments do.
+      InputError: there is no finished run, or runs cannot be compared: the seed of a run is not that of its folder, or
+        configs differ in more than the fields of the treatments.
     """
     path = workdir / runs_file.NAME
     runs = runs_file.read(path) if path.exists() else _read_folders(workdir)
@@ -81,7 +82,7 @@ def _read_folders(workdir: pathlib.Path) -> Runs:
 
 
 def _read_curves(folders: Sequence[pathlib.Path], summary: dict[str, Any], response: str) -> dict[str, Curve]:
-    """What runs have logged of their response, and of the sizes of spans that are smaller than the grid."""
+    """The logged curves of the response and, if spans have a mask, of their sizes."""
     paths = [folder / "metrics.jsonl" for folder in folders]
     logs = [log_of(read_metrics(path)) for path in paths if path.exists()]
     sizes = size_curves(logs, len(summary["grid_shape"])) if (summary["threshold"] or 0) > 0 else {}
@@ -89,7 +90,7 @@ def _read_curves(folders: Sequence[pathlib.Path], summary: dict[str, Any], respo
 
 
 def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
-    """Of the runs that know their spans and an image."""
+    """The spans of the runs that have saved their spans and an image; None if no run has."""
     factors, images = [], []
     for path in (folder / "positions.npz" for folder in folders):
         arrays = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
@@ -106,7 +107,7 @@ def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
 
 
 def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
-    """Of an update of every treatment; of none where they were not measured."""
+    """The costs of an update of every treatment; empty if they were not measured."""
     path = workdir / "costs.json"
     costs = (read_json(path) or {"treatments": {}}).get("treatments")
     if not isinstance(costs, dict):
@@ -115,7 +116,7 @@ def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
 
 
 def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Tests of every treatment's translations against those of each baseline with the same seed, the first they share.
+    """The p-values of each treatment's translations against each baseline's, for the first seed that both have.
 
     Two baselines are tested once.
     """
@@ -149,7 +150,7 @@ def _plan_of(folders: list[pathlib.Path]) -> Plan:
 
 
 def _read_run(workdir: pathlib.Path, treatment: str, seed: int, plan: Plan) -> Run | str:
-    """The run, or why there is none."""
+    """The run, or the reason why there is none."""
     config, summary, evaluation = (read_json(workdir / f"{name}.json") for name in ("config", "summary", "evaluation"))
     if config is None:
         return "was not started"

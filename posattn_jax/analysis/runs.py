@@ -1,4 +1,4 @@
-"""A sweep's finished runs, and what their treatments logged, wherever they were read from."""
+"""The finished runs of a sweep, and the curves of their treatments, from folders or from a file."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from posattn_jax.analysis.plan import Plan, Treatment
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import OF_THE_PLACE
 
-MAY_DIFFER = {"seed", *OF_THE_PLACE}  # fields, in runs of one treatment
-Complete = Callable[[dict[str, Any]], dict[str, Any]]  # a config as it was saved, as it would be saved now
+MAY_DIFFER = {"seed", *OF_THE_PLACE}  # the fields in which runs of one treatment may differ
+Complete = Callable[[dict[str, Any]], dict[str, Any]]  # updates a saved config to the present version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Run:
     """A finished run.
 
     Attributes:
-      treatment, seed: which.
-      config, summary: its files.
-      figures: of the epoch, or the evaluation, that the sweep judges by.
-      response: the one that it judges by.
+      treatment, seed: the treatment and the seed.
+      config, summary: the contents of its config.json and summary.json.
+      figures: the metrics of the epoch, or of the evaluation, that the sweep compares.
+      response: the one of these that it compares.
     """
 
     treatment: str
@@ -39,13 +39,13 @@ class Runs:
     """A sweep's finished runs.
 
     Attributes:
-      plan: what was asked.
-      runs: by treatment, those with a finished run, in the plan's order, each ordered by seed as in the plan.
+      plan: the plan of the sweep.
+      runs: treatment -> its finished runs. Treatments and seeds are in the plan's order.
       left_out: a line for everything that is missing or was not used.
-      commands: that ran the sweep, as far as they are known.
-      curves, spans: by treatment, for pictures: see `curves.py`.
-      costs: of an update by treatment, as `sweeps.costs` has measured them.
-      p: by treatment and baseline, of a paired bootstrap test of their translations: {"bleu", "chrf"}.
+      commands: the commands that ran the sweep, as far as they are known.
+      curves, spans: treatment -> data of pictures: see `curves.py`.
+      costs: treatment -> the costs of an update, as `sweeps.costs` has measured them.
+      p: treatment -> baseline -> {"bleu", "chrf"}, p-values of a paired bootstrap test of their translations.
     """
 
     plan: Plan
@@ -58,22 +58,22 @@ class Runs:
     p: dict[str, dict[str, dict[str, float]]]
 
     def responses(self, treatment: str) -> list[float]:
-        """Of all finished runs of a treatment."""
+        """The responses of all finished runs of a treatment."""
         return [run.response for run in self.runs.get(treatment, [])]
 
     @property
     def treatments(self) -> list[Treatment]:
-        """Those with a finished run."""
+        """The treatments with a finished run."""
         return [treatment for treatment in self.plan.treatments if treatment.name in self.runs]
 
     @property
     def judged_by(self) -> str:
-        """The examples that the runs are judged by: "validation" or "test"."""
+        """The examples of the response: "validation" or "test"."""
         return "test" if self.all[0].config["data"].get("validation") == "test" else "validation"
 
     @property
     def response_label(self) -> str:
-        """What `responses` are."""
+        """A description of `responses`."""
         if not self.plan.evaluate:
             return f"{self.plan.epoch}-epoch {self.judged_by} {self.plan.response}"
         changes = ", ".join(f"{name} = {value}" for name, value in self.plan.evaluate.items())
@@ -83,11 +83,11 @@ class Runs:
 
     @property
     def response_title(self) -> str:
-        """The same, to begin a sentence with."""
+        """`response_label` as the beginning of a sentence."""
         return self.response_label[0].upper() + self.response_label[1:]
 
     def figure_label(self, treatment: str, num_runs: int) -> str:
-        """A treatment's name, and how many of its runs a figure shows."""
+        """The label of a treatment in a figure, with the number of its runs."""
         label = self.plan.treatment(treatment).label.replace("$", r"\$")  # no formula
         return f"{label} (n = {num_runs})"
 
@@ -97,7 +97,7 @@ class Runs:
         return [run for runs in self.runs.values() for run in runs]
 
     def completed(self, complete: Complete) -> "Runs":
-        """The same, with every config, and every treatment's fields, as they would be saved now."""
+        """The same runs, with all configs and all treatments' fields updated to the present version."""
         treatments = (dataclasses.replace(each, fields=complete(each.fields)) for each in self.plan.treatments)
         return dataclasses.replace(
             self,
@@ -109,7 +109,7 @@ class Runs:
         )
 
     def check(self) -> None:
-        """InputError where runs differ in more than their seed, or treatments in more than their fields."""
+        """Raises InputError if runs differ in more than their seed, or treatments in more than their fields."""
         fields = {name for treatment in self.plan.treatments for name in treatment.fields}
         first = self.all[0]
         for of_one in self.runs.values():
@@ -130,6 +130,6 @@ def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
 
 
 def _value(config: dict[str, Any], name: str) -> Any:
-    """Of a field; False is None, as a config is read that was written before there was the field."""
+    """The value of a field. False becomes None, because an older config may lack a field that is False now."""
     value = config.get(name)
     return None if value is False else value

@@ -1,11 +1,11 @@
-"""A sweep as one small file: all that a report reads of its run folders, so that the folders need not be kept.
+"""A sweep as one small file: everything that a report reads of the run folders, so that these need not be kept.
 
-RUNS.jsonl, a JSON object a line, fields of configs and summaries by their dotted names:
-  the first         "plan", "commands", "left_out", and the fields that all runs share: "config", "summary"
-  of a treatment    "treatment", the fields that its runs share, "config", and "curves", "spans", "costs", "p", as far
-                    as they are known
-  of a run          "treatment", "seed", the fields that are its own: "config", "summary"; of an evaluation its
-                    "figures"
+runs.jsonl has a JSON object per line. Fields of configs and summaries have dotted names. The lines are:
+  the first           "plan", "commands", "left_out", and the fields that all runs share: "config", "summary"
+  for each treatment  "treatment", the fields that its runs share: "config", and "curves", "spans", "costs", "p", as far
+                      as they are known
+  for each run        "treatment", "seed", its own fields: "config", "summary"; and its "figures" if runs are evaluated
+                      again after training
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
 
 NAME = "runs.jsonl"
-DIGITS, POINTS = 5, 200  # of what is only drawn
+DIGITS, POINTS = 5, 200  # precision and length of arrays that are only drawn
 
 
 def write(path: pathlib.Path, runs: Runs) -> None:
-    """Writes the runs, and what they share once."""
+    """Writes the runs. Fields that they share are written once."""
     config, configs = _split([run.config for run in runs.all])
     of_treatments = {}
     for name in runs.runs:
@@ -53,10 +53,10 @@ def write(path: pathlib.Path, runs: Runs) -> None:
 
 
 def read(path: pathlib.Path) -> Runs:
-    """What `write` wrote.
+    """Reads what `write` wrote.
 
     Raises:
-      InputError: the file is not one of its.
+      InputError: the file was not written by `write`.
     """
     try:
         first, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -96,21 +96,21 @@ def _read_treatment(line: dict[str, Any], runs: Runs) -> None:
 
 
 def _split(trees: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The fields that all have, of the same value and type, and the others of each."""
+    """The fields that all trees have with the same value and type, and the other fields of each."""
     flat = [flatten_dict(tree, sep=".") for tree in trees]
     shared = {n: v for n, v in flat[0].items() if all(n in each and repr(each[n]) == repr(v) for each in flat)}
     return shared, [{name: value for name, value in each.items() if name not in shared} for each in flat]
 
 
 def _thinned(curve: Curve) -> Curve:
-    """At so many points as a picture shows, with the last."""
+    """The curve with at most `POINTS` points, including the last."""
     every = -(-len(curve.at) // POINTS)
     arrays = {name: array for name, array in vars(curve).items() if isinstance(array, np.ndarray)}
     return dataclasses.replace(curve, **{name: array[::-every][::-1] for name, array in arrays.items()})
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: dataclasses and arrays as dicts and lists, arrays rounded; what is None is left out."""
+    """A value as JSON: dataclasses as dicts without None fields, and arrays as lists of rounded numbers."""
     if dataclasses.is_dataclass(value):
         return {name: _plain(each) for name, each in vars(value).items() if each is not None}
     if isinstance(value, dict):

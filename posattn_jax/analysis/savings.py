@@ -1,4 +1,4 @@
-"""What a run's learned spans saved, in words: as its last lines and its picture say it."""
+"""What a run's learned spans saved, in words, for its last lines of output and its picture."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def what_spans_saved(summary: Mapping[str, Any]) -> list[str]:
-    """Lines of a run's summary: which share of all pairs its spans leave, and how fast an update is, where measured.
+    """Describes the share of all pairs inside a run's spans and, if it was measured, the speed of its updates.
 
     Example:
       >>> shares = {"initial_pair_share": {"block_0": 0.66}, "pair_share": {"block_0": 0.4}}

@@ -1,4 +1,4 @@
-"""Pictures of learned spans: of one run on its grid, and of a sweep on an image (Alfons 2022, Figures 3 and 7)."""
+"""Pictures of learned spans: those of a run on its grid, and of a sweep on an image (Alfons 2022, Figures 3 and 7)."""
 
 import math
 import textwrap
@@ -18,7 +18,7 @@ from posattn_jax.system.pictures import BLACK, BLUE, FROM_ZERO, VERMILLION, pane
 
 
 def factors(sigma: np.ndarray, num_dims: int) -> np.ndarray:
-    """The Cholesky factor [p p] of each head's span, or of the one of all: of sigma [p] or [h p] the diagonal one."""
+    """The Cholesky factor [p p] of each head's span, or of the shared span. It is diagonal for sigma [p] or [h p]."""
     sigma = np.tril(sigma) if sigma.ndim == 3 else np.abs(np.atleast_2d(sigma))[..., None] * np.eye(num_dims)
     return np.where(np.eye(num_dims, dtype=bool), np.abs(sigma), sigma)
 
@@ -29,7 +29,7 @@ def mean_factor(sigma: np.ndarray, num_dims: int) -> np.ndarray:
 
 
 def _half_spans(factor: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
-    """The reach of a span on each side, in positions."""
+    """The half-spans [p], in positions."""
     reach = np.asarray(summary["grid_shape"]) - 1
     if not summary["threshold"] or summary["threshold"] <= 0:
         return reach
@@ -52,8 +52,10 @@ def _title(layer: int, factor: np.ndarray) -> str:
 
 
 def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
-    """The Gaussian of every layer around a query, of a volume in its plane, and the boxes that its heads attend to,
-    now and before training; above them what the spans saved."""
+    """The Gaussian of every layer around a query, and the boxes of its heads' spans, after and before training.
+
+    A volume is shown in the plane of the query. The title says what the spans saved.
+    """
     sigmas = [array for name, array in positions.items() if name.endswith("/sigma")]
     if not sigmas:
         return None
@@ -81,7 +83,7 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         height, width = grid[-2] - 0.5, grid[-1] - 0.5
         plane = gaussian.reshape(gaussian.shape[-2:])
         image = axis.imshow(plane, cmap=FROM_ZERO, vmin=0, vmax=1, extent=(-width, width, height, -height))
-        own = {"clip_on": False, "zorder": 3}  # a box as large as the panel is seen whole
+        own = {"clip_on": False, "zorder": 3}  # so that a box as large as the panel is visible
         boxes = {tuple(_half_spans(each, summary)[-2:]) for each in factors(sigma, len(grid))}
         for rows, columns in boxes:
             _outline(axis, columns + 0.5, rows + 0.5, color=BLUE, linewidth=1.8, label="the spans of the heads", **own)
@@ -97,7 +99,7 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
     if image is not None:
         figure.colorbar(image, ax=axes, label="Gaussian", shrink=0.7)
         handles, labels = axes[0].get_legend_handles_labels()
-        legend = dict(zip(labels, handles, strict=True))  # of boxes that are alike one
+        legend = dict(zip(labels, handles, strict=True))  # one entry per label
         figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=3)
     return figure
 
@@ -108,7 +110,7 @@ def _outline(axis: Axes, half_width: float, half_height: float, **style) -> None
 
 
 def draw_spans(runs: Runs) -> Figure | None:
-    """A row for every treatment with a span, a column for every layer; None where there is neither span nor image."""
+    """A row for every treatment with a span, a column for every layer; None if no treatment has spans and an image."""
     if not runs.spans:
         return None
     columns = max(len(spans.factors) for spans in runs.spans.values())
@@ -141,9 +143,9 @@ def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]
 def on_image(
     factor: np.ndarray, summary: Mapping[str, Any], image_shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """G, and whether it is inside the span, of every pixel around the central one: two [height, width].
+    """G around the central pixel, and whether a pixel is inside the span: two arrays [height, width].
 
-    In one dimension the pixels are a row-major sequence, so a span covers whole rows. `factor` is that of
+    In one dimension, the pixels are a row-major sequence, so a span covers whole rows. `factor` is the result of
     `mean_factor`.
     """
     offsets = np.stack(np.indices(image_shape), -1) - np.array(image_shape) // 2

@@ -1,6 +1,6 @@
-"""Statistics of a few runs a treatment: scipy's distributions, and no others.
+"""Statistics of a few runs per treatment, with the distributions of scipy.
 
-Everything is computed from n, mean and standard deviation where that suffices, so that printed tables can be checked.
+Where possible, everything is computed from n, mean and standard deviation, so that printed tables can be checked.
 """
 
 import bisect
@@ -9,20 +9,20 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy  # loads its stats once they are needed: a second or two that most commands do not
+import scipy  # loads scipy.stats only when it is needed, which saves most commands a second or two
 
 from posattn_jax.analysis.plan import Alternative
 
 LEVEL = 0.05
 # scipy's own advice: below it the Jarque-Bera statistic is far from chi-squared.
 LEAST_FOR_NORMALITY = 2000
-# Values closer than this, relative to the largest, are the same.
+# Values that differ by less than this, relative to the largest, count as equal.
 ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What the tests know of a treatment: n, mean, and standard deviation (n - 1)."""
+    """What the tests need of a treatment: n, mean, and standard deviation (n - 1)."""
 
     n: int
     mean: float
@@ -37,17 +37,17 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Two treatments against each other, or their difference against that of two others.
+    """The comparison of two treatments, or of their difference with that of two others.
 
     Attributes:
-      effect: mean of the treatment - mean of the control; less the same of the others.
+      effect: mean of the treatment - mean of the control, minus the same difference of the others.
       t, df: Welch's statistic and its degrees of freedom.
-      p_two_sided, p_stated: two-sided, and in the direction that the hypothesis states.
-      interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these: the border, 0, is
-        outside exactly where p < .05. Of a direction, it is one-sided: to infinity.
+      p_two_sided, p_stated: the p-values of the two-sided test, and of the test that the hypothesis states.
+      interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these tests: the border is
+        outside exactly if p < .05. If the hypothesis has a direction, the stated one is one-sided, to infinity.
       effect_size: Cohen's d, the effect in pooled standard deviations: s^2 = sum (n_i - 1) s_i^2 / sum (n_i - 1).
       power: the probability that a two-sided test at `LEVEL` with these n finds an effect of this size.
-      runs_needed: the runs of each treatment at which that is 80%.
+      runs_needed: the runs of each treatment at which that power is 80%.
     """
 
     effect: float
@@ -63,7 +63,7 @@ class Comparison:
 
 
 def sample(values: Sequence[float]) -> Sample:
-    """n, mean and standard deviation: NaN where there are too few values, 0 where they differ by rounding alone."""
+    """n, mean and standard deviation, which is NaN for too few values, and 0 if values differ only by rounding."""
     if not values:
         return Sample(0, math.nan, math.nan)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
@@ -85,15 +85,15 @@ def compare(samples: Sequence[Sample], alternative: Alternative, border: float =
       t = (m1 - m2 - border) / sqrt(s1^2 / n1 + s2^2 / n2)
       t = (m1 - m2 - (m3 - m4) - border) / sqrt(s1^2 / n1 + ... + s4^2 / n4)
 
-    Both with the degrees of freedom of Welch and Satterthwaite. With r the root and q the quantiles of t's
-    distribution, the 95% interval is effect -+ q(.975) r; of "greater" from effect - q(.95) r to infinity; of "less"
-    from minus infinity to effect + q(.95) r. NaN where it is undefined: a treatment with less than two runs, or none
-    with any variation.
+    Both have the degrees of freedom of Welch and Satterthwaite. Let r be the square root, and q the quantiles of t's
+    distribution. The two-sided 95% interval is effect -+ q(.975) r. That of "greater" is from effect - q(.95) r to
+    infinity, that of "less" from minus infinity to effect + q(.95) r. Results are NaN if they are undefined: if a
+    treatment has fewer than two runs, or if no treatment has any variation.
 
     Args:
-      samples: the treatment and its control; or these and two others, whose difference theirs is compared with.
+      samples: the treatment and its control; or these and two others, with whose difference theirs is compared.
       alternative: the direction that the hypothesis states.
-      border: the difference that it states another side of.
+      border: the difference at the border of the hypothesis.
     """
     effect = sum(sign * each.mean for sign, each in zip((1, -1, -1, 1), samples, strict=False))
     variances = [each.std**2 / each.n for each in samples if each.n > 1]
@@ -129,7 +129,7 @@ def compare(samples: Sequence[Sample], alternative: Alternative, border: float =
 def power(size: float, *runs: int) -> float:
     """P(|T| > t_crit) of a two-sided t-test at `LEVEL`, T noncentral: df = sum (n_i - 1), nc = d / sqrt(sum 1 / n_i).
 
-    NaN where df is 0.
+    It is NaN if df is 0.
     """
     df = sum(runs) - len(runs)
     if df < 1 or math.isnan(size):
@@ -137,12 +137,12 @@ def power(size: float, *runs: int) -> float:
     critical = float(scipy.stats.t.ppf(1 - LEVEL / 2, df))
     noncentrality = abs(size) / math.sqrt(sum(1 / n for n in runs))
     found = scipy.stats.nct.sf(critical, df, noncentrality) + scipy.stats.nct.cdf(-critical, df, noncentrality)
-    # Of large noncentralities scipy's tail may be NaN: it is 1.
+    # For large noncentralities, scipy's tail may be NaN, and the power is 1.
     return 1.0 if math.isnan(found) and noncentrality > critical else float(found)
 
 
 def runs_needed(size: float, treatments: int = 2, wanted: float = 0.8, limit: int = 1_000_000) -> float:
-    """The runs of each treatment at which `power` reaches `wanted`: infinite where they exceed the limit."""
+    """The runs of each treatment at which `power` reaches `wanted`; infinite if they exceed the limit."""
 
     def enough(n: int) -> bool:
         return power(size, *[n] * treatments) >= wanted
@@ -156,7 +156,7 @@ def runs_needed(size: float, treatments: int = 2, wanted: float = 0.8, limit: in
 
 
 def paired(treatment: Sequence[float], control: Sequence[float], alternative: Alternative) -> tuple[float, float]:
-    """(two-sided, as stated) p-values of the paired t-test; NaN for one pair, or differences that are all the same."""
+    """(two-sided, as stated) p-values of the paired t-test; NaN for a single pair, or if all differences are equal."""
     if len(treatment) < 2 or np.ptp(np.subtract(treatment, control)) <= ROUNDING * np.abs([treatment, control]).max():
         return math.nan, math.nan
     sides: tuple[Alternative, Alternative] = ("two-sided", alternative)
@@ -165,9 +165,9 @@ def paired(treatment: Sequence[float], control: Sequence[float], alternative: Al
 
 
 def jarque_bera(values: Sequence[float]) -> float:
-    """The p-value of the Jarque-Bera test of normality; NaN where it is undefined.
+    """The p-value of the Jarque-Bera test of normality; NaN if it is undefined.
 
-    Its distribution holds for large samples: see `LEAST_FOR_NORMALITY`.
+    Its distribution is valid for large samples only: see `LEAST_FOR_NORMALITY`.
     """
     if not sample(values).std > 0:
         return math.nan
@@ -175,9 +175,9 @@ def jarque_bera(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for being of m hypotheses (Holm 1979): p_(i) -> max over j <= i of min(1, (m - j + 1) p_(j)).
+    """p-values corrected for m hypotheses (Holm 1979): p_(i) -> max over j <= i of min(1, (m - j + 1) p_(j)).
 
-    m counts those that could not be tested too: their p is NaN, and stays it.
+    m includes hypotheses that could not be tested. Their p is NaN, and stays NaN.
     """
     corrected = [math.nan] * len(p_values)
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])

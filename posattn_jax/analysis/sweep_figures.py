@@ -1,4 +1,4 @@
-"""Pictures of a sweep: every run is a point or counted in an interval."""
+"""Pictures of a sweep. Every run is a point, or is part of an interval."""
 
 import pathlib
 import textwrap
@@ -18,9 +18,9 @@ from posattn_jax.system.files import value_at
 from posattn_jax.system.pictures import BLACK, BLUE, VERMILLION, panels, save, style, whole_ticks
 
 COLUMNS = 3
-MOST_CURVES = 8  # of one panel
+MOST_CURVES = 8  # in one panel
 
-# What the queries and the keys of a mixer know, in the order of the paper's Figure 2.
+# The inputs of the queries and the keys of a mixer, in the order of the paper's Figure 2.
 KNOWS = {
     ("position", "position"): "position-position\n(aPosNet)",
     ("position", "relative"): "position-position\n(rPosNet)",
@@ -31,7 +31,7 @@ KNOWS = {
 
 
 def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
-    """Draws what the runs have, each as .svg and .png; returns the captions by name."""
+    """Draws all pictures for which the runs have data, as .svg and .png; returns the captions by name."""
     judged = f"{runs.judged_by.capitalize()} {runs.plan.response} while training"
     gates = _gates(runs)
     drawings = {
@@ -72,7 +72,7 @@ def draw_sweep(runs: Runs, folder: pathlib.Path) -> dict[str, str]:
 
 
 def _box_plots(runs: Runs) -> Figure:
-    """The paper's Figures 5 and 6."""
+    """Box plots of the responses, as in the paper's Figures 5 and 6."""
     names = list(runs.runs)
     figure, (axis,) = panels(1, 1, 6.0, 0.8 + 0.5 * len(names))
     responses = [runs.responses(name) for name in names]
@@ -97,7 +97,7 @@ def _box_plots(runs: Runs) -> Figure:
 
 
 def _by_field(runs: Runs) -> Figure | None:
-    """Figures 4 and 5b of Fan 2025: the response against the field that the plan names, and every run."""
+    """The response against the field `axis` of the plan, with every run, as in Figures 4 and 5b of Fan 2025."""
     axis_field = runs.plan.axis
     if axis_field is None or any(isinstance(value_at(run.config, axis_field), str) for run in runs.all):
         return None
@@ -118,7 +118,7 @@ def _by_field(runs: Runs) -> Figure | None:
 
 
 def _learning_curves(runs: Runs) -> Figure | None:
-    """A panel for every hypothesis, with the treatment and its control; without any, all in one."""
+    """A panel for every hypothesis, with the treatment and its control; without hypotheses, one panel with all."""
     groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None and {*h.names} <= {*runs.runs}]
     curves = _drawable(runs, "epochs")
     groups = [[name for name in names if name in curves] for names in groups or [tuple(runs.runs)]]
@@ -144,7 +144,7 @@ def _learning_curves(runs: Runs) -> Figure | None:
 
 
 def _span_sizes(runs: Runs) -> Figure | None:
-    """A panel for every treatment with a span and dimension, a line for every layer."""
+    """A panel for every dimension of every treatment with a span, a line for every layer."""
     grids = {name: of_one[0].summary["grid_shape"] for name, of_one in runs.runs.items()}
     panels_of = [
         (name, dim, layers)
@@ -161,7 +161,7 @@ def _span_sizes(runs: Runs) -> Figure | None:
 
 
 def _against_seconds(runs: Runs) -> Figure | None:
-    """Of more treatments than are told apart, those of the hypotheses."""
+    """The response over seconds. If there are too many treatments, only those of the hypotheses are drawn."""
     shown = list(runs.runs)
     if len(shown) > MOST_CURVES:
         named = {name for h in runs.plan.hypotheses for name in (h.treatment, h.control)}
@@ -180,13 +180,13 @@ def _against_seconds(runs: Runs) -> Figure | None:
 
 
 def _drawable(runs: Runs, what: str) -> dict[str, Curve]:
-    """The curves of this kind by treatment; one point is no curve."""
+    """The curves of this kind with more than one point, by treatment."""
     found = {name: curves[what] for name, curves in runs.curves.items() if what in curves}
     return {name: curve for name, curve in found.items() if len(curve.at) > 1}
 
 
 def _gates(runs: Runs) -> dict[str, tuple[float | None, float | None]] | None:
-    """The response with the gate and without, by what queries and keys know; None where no pair was measured."""
+    """The response with and without the gate, by the inputs of queries and keys; None if no pair was measured."""
     found: dict[tuple[tuple[str, ...], bool], float] = {}
     for name in runs.runs:
         model = runs.runs[name][0].config["model"]

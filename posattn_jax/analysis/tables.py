@@ -1,4 +1,4 @@
-"""Tables of a sweep beside those that every report has: by a field, of translations, and of costs."""
+"""Tables that only some reports have: by a field, of translations, of spans, and of costs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from posattn_jax.analysis.runs import Run, Runs
 from posattn_jax.analysis.statistics import holm
 from posattn_jax.system.files import value_at
 
-# Of translations, in the order of a table.
+# The metrics of translations, in the order of a table.
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET", "bleurt": "BLEURT"}
 EXPLANATION = (
     "Operations, CPU time (of all cores) and temporary memory are those of one update, forward and backward. "
@@ -21,7 +21,7 @@ EXPLANATION = (
 
 
 def lines_of(runs: Runs) -> dict[str, list[str]]:
-    """The names of treatments that differ in nothing but the plan's axis, by their label up to its last comma."""
+    """Groups of treatments that differ only in the plan's axis: their label up to its last comma -> their names."""
     lines: dict[str, list[str]] = {}
     for name in runs.runs:
         lines.setdefault(runs.plan.treatment(name).label.rpartition(",")[0], []).append(name)
@@ -29,13 +29,11 @@ def lines_of(runs: Runs) -> dict[str, list[str]]:
 
 
 def by_field(runs: Runs) -> str | None:
-    """A row a treatment, a column a value of the field that they differ in, as papers print them.
+    """A table with a row per group of `lines_of`, and a column per value of the plan's axis; None if not names.
 
-    Where the plan's axis has names for values, such as those of tasks.
-
-    Cells are means, and standard errors of the mean; the last column is the mean of a row's cells, its error that of
-    the means of each seed. A task that is judged by two sets, as MNLI, has two columns. The last row is what it takes
-    no model for.
+    Such values are, for example, the names of tasks. Cells are means with their standard errors. The last column is the
+    mean of a row's cells, with the standard error over the means of each seed. A task with two validation sets, such as
+    MNLI, has two columns. The last row needs no model: it always predicts the same.
     """
     axis, response = runs.plan.axis, runs.plan.response
     if axis is None or not all(isinstance(value_at(run.config, axis), str) for run in runs.all):
@@ -67,12 +65,12 @@ def _mean(values: Iterable[float]) -> str:
 
 
 def by_translations(runs: Runs) -> str | None:
-    """Scores, sizes and paired bootstrap tests, as Schmidt 2023 prints them, where runs are judged by translations.
+    """Scores, sizes and paired bootstrap tests as in Schmidt 2023; None unless the response is BLEU or chrF.
 
-    Scores are means over seeds, with standard errors of the mean where there are several; COMET and BLEURT where every
-    run of a treatment has them. p is that of a paired bootstrap test of the translations of one seed against those of
-    a baseline with the same seed, corrected for all tests of the metric (Holm). It is about these two runs, not about
-    what other seeds would give. It is left out where the translations are gone.
+    Scores are means over seeds, with standard errors of the mean if there are several. COMET and BLEURT are shown for
+    treatments whose runs all have them. p is that of a paired bootstrap test of the translations of one seed against
+    those of a baseline with the same seed, corrected for all tests of the metric (Holm). It is about these two runs
+    only, not about other seeds. It is left out if the translations do not exist.
     """
     if not runs.plan.of_translations:
         return None
@@ -97,21 +95,21 @@ def by_translations(runs: Runs) -> str | None:
 
 
 def _score(of_one: list[Run], metric: str) -> str:
-    """Its mean over runs; empty where one has none."""
+    """The mean of a metric over runs; empty if a run does not have it."""
     if not all(metric in run.figures for run in of_one):
         return ""
     return mean_and_error([run.figures[metric] for run in of_one], "{:.2f}")
 
 
 def _corrected(runs: Runs, metric: str) -> dict[tuple[str, str], str]:
-    """Holm's p of every treatment and baseline, in both orders."""
+    """The p-value of every treatment and baseline, in both orders, after Holm's correction."""
     tests = {(a, b): p[metric] for a, others in runs.p.items() for b, p in others.items() if metric in p}
     corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
     return {pair: number(round(p, 3), digits=3) for (a, b), p in corrected.items() for pair in ((a, b), (b, a))}
 
 
 def by_span(runs: Runs) -> str | None:
-    """What learned spans saved, of treatments whose runs measured it at their end: see `run.span_saving`."""
+    """What learned spans saved, for treatments whose runs measured it at their end: see `run.span_saving`."""
     header = ["treatment", "n", "updates/s with the spans", "without a span", "times", "pairs inside", "computed"]
     lines = []
     for treatment in runs.treatments:
@@ -138,7 +136,7 @@ def by_span(runs: Runs) -> str | None:
 
 
 def by_cost(runs: Runs, found: Sequence[Outcome]) -> str | None:
-    """What methods are worth and what they cost, the best first, where any costs were measured; "-": not known."""
+    """The responses and costs of methods, the best first; None if no costs were measured; "-": not known."""
     if not runs.costs:
         return None
     header = ["method", "n", runs.plan.response, "95% interval", "parameters", "million operations", "CPU ms"]

@@ -1,4 +1,4 @@
-"""Scores of translations: BLEU and chrF with sacrebleu, whether systems differ, and files for metrics that we lack."""
+"""Scores of translations: BLEU and chrF with sacrebleu, tests whether systems differ, and files for other metrics."""
 
 import contextlib
 import json
@@ -24,16 +24,16 @@ def corpus_scores(
     """BLEU (Papineni 2002) and chrF (Popović 2015) of a corpus, with sacrebleu (Post 2018).
 
     Args:
-      hypotheses: a sentence each, without subwords or tokenisation.
-      references: one a hypothesis.
-      tokenize: how BLEU tells words apart; "zh" for Chinese. To chrF it does not matter.
-      lowercase: whether case does not matter.
+      hypotheses: the translations, one sentence each, without subwords or tokenisation.
+      references: a reference for each hypothesis.
+      tokenize: the tokenisation of BLEU; "zh" for Chinese. chrF does not use it.
+      lowercase: whether to ignore case.
 
     Returns:
-      {"bleu", "chrf"}, from 0 to 100, and {"bleu_signature", "chrf_signature"}, to be reported with them.
+      {"bleu", "chrf"}, from 0 to 100, and {"bleu_signature", "chrf_signature"}, which should be reported with them.
 
     Raises:
-      InputError: other numbers of lines, none, or another tokenisation.
+      InputError: the numbers of lines differ, there are no lines, or the tokenisation is unknown.
     """
     metrics = _metrics(tokenize, lowercase)
     _check_lines({"hypotheses": hypotheses}, references)
@@ -53,28 +53,27 @@ def paired_bootstrap(
     tokenize: Tokenize = "13a",
     lowercase: bool = False,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Whether systems differ from a baseline, by paired bootstrap (Koehn 2004) as sacrebleu has it.
+    """Tests whether systems differ from a baseline, by sacrebleu's paired bootstrap (Koehn 2004).
 
       p = (1 + #{i: |d_i| - mean_j |d_j| > |d|}) / (1 + num_samples)   d_i of resampled sentences, d of all
 
-    Where d = 0 it is 1 here; sacrebleu's is 1 / (1 + num_samples) for a system that is the baseline.
+    If d = 0, p is 1 here. For a system that equals the baseline, sacrebleu's p is 1 / (1 + num_samples).
 
     Args:
-      baseline: its translations, one a sentence.
+      baseline: the translations of the baseline, one per sentence.
       systems: name -> translations.
-      references: one a sentence.
-      num_samples: how often sentences are drawn.
-      seed: of the draws; 1 or more, since sacrebleu takes 0 for none.
-      tokenize: see `corpus_scores`.
-      lowercase: likewise.
+      references: the references, one per sentence.
+      num_samples: the number of resamplings.
+      seed: the seed of the resampling. It must be 1 or more, since 0 means no seed in sacrebleu.
+      tokenize, lowercase: see `corpus_scores`.
 
     Returns:
-      system -> {"bleu", "chrf"} -> its `score` from 0 to 100, the `mean` of the resampled ones, the half width `ci`
-      of their 95% interval, and `p_value`, two-sided, None for the first, which is "baseline".
-      The signatures of {"bleu", "chrf"}, to be reported with them.
+      system -> {"bleu", "chrf"} -> its `score` from 0 to 100, the `mean` of the resampled scores, the half width `ci`
+      of their 95% interval, and the two-sided `p_value`, which is None for the first system, "baseline".
+      The signatures of {"bleu", "chrf"}, which should be reported with them.
 
     Raises:
-      InputError: see `corpus_scores`; or no draws, seed 0, or a system of the name "baseline".
+      InputError: see `corpus_scores`; or num_samples or seed is less than 1, or a system has the name "baseline".
     """
     for field, number in (("num_samples", num_samples), ("seed", seed)):
         if number < 1:
@@ -104,13 +103,13 @@ def paired_bootstrap(
 def write_for_outside_metrics(
     folder: pathlib.Path, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[pathlib.Path]:
-    """Writes source.txt, hypothesis.txt and reference.txt, a sentence a line, for `outside_commands`.
+    """Writes source.txt, hypothesis.txt and reference.txt, one sentence per line, for `outside_commands`.
 
-    Line breaks within a sentence become spaces. Scores of COMET and BLEURT that are there, of other sentences, are
+    Line breaks within a sentence become spaces. If the files change, scores of COMET and BLEURT in the folder are
     deleted.
 
     Raises:
-      InputError: other numbers of lines, or none.
+      InputError: the numbers of lines differ, or there are no lines.
     """
     _check_lines({"sources": sources, "hypotheses": hypotheses}, references)
     paths = [folder / name for name in (SOURCE, HYPOTHESIS, REFERENCE)]
@@ -124,7 +123,7 @@ def write_for_outside_metrics(
 
 
 def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase: bool) -> dict[str, float]:
-    """The p of `paired_bootstrap` for {"bleu", "chrf"}, of a baseline's folder and a system's; empty without files."""
+    """The p of `paired_bootstrap` for {"bleu", "chrf"}, from the folders of a baseline and a system; or empty."""
     if not all((folder / HYPOTHESIS).exists() for folder in folders):
         return {}
     paths = [folder / HYPOTHESIS for folder in folders] + [folders[-1] / REFERENCE]
@@ -134,7 +133,7 @@ def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase:
 
 
 def outside_commands(folder: pathlib.Path) -> list[str]:
-    """What scores the files of a folder with COMET and with BLEURT, where these are installed, for `outside_scores`."""
+    """The commands that score the files of a folder with COMET and BLEURT, if installed; see `outside_scores`."""
     names = (SOURCE, HYPOTHESIS, REFERENCE, COMET, BLEURT)
     source, hypothesis, reference, comet, bleurt = (shlex.quote(str(folder / name)) for name in names)
     return [
@@ -145,12 +144,12 @@ def outside_commands(folder: pathlib.Path) -> list[str]:
 
 
 def outside_scores(folder: pathlib.Path) -> dict[str, float]:
-    """{"comet", "bleurt"}, times 100 as the paper prints them, as far as the files of `outside_commands` are there.
+    """Reads {"comet", "bleurt"}: the means over sentences, times 100 as in Schmidt 2023.
 
-    Each is the mean over sentences.
+    A metric without the file that its command of `outside_commands` writes is left out.
 
     Raises:
-      InputError: a file that cannot be read, or has not a score for each sentence.
+      InputError: a file cannot be read, or does not have a score for each sentence.
     """
     read = {"comet": (COMET, _scores_of_comet), "bleurt": (BLEURT, _scores_of_bleurt)}
     found = {}
@@ -196,7 +195,7 @@ def _check_lines(sentences: Mapping[str, Sequence[str]], references: Sequence[st
 
 @contextlib.contextmanager
 def _seed_of_sacrebleu(seed: int) -> Iterator[None]:
-    """sacrebleu knows a seed from its environment alone; a test keeps the one it is made with."""
+    """Sets the seed in the environment, the only place where sacrebleu reads it, when a test is made."""
     name = "SACREBLEU_SEED"
     before = os.environ.get(name)
     os.environ[name] = str(seed)

@@ -1,4 +1,4 @@
-"""From a config to the objects of a run."""
+"""Builds the objects of a run from its config."""
 
 import dataclasses
 import pathlib
@@ -33,21 +33,21 @@ from posattn_jax.train.step import init_params
 
 
 def data_set(config: ConfigDict) -> DataSet:
-    """What a run reads."""
+    """The data set of a run."""
     return build(config.data, "data")
 
 
 def task_class(config: ConfigDict) -> type[Task]:
-    """What a run does."""
+    """The class of a run's task."""
     return class_of(config.task.kind, "task.kind")
 
 
 def keep_programs(config: ConfigDict) -> None:
-    """Keeps every compiled program in `cache_dir`, unless jax was told where to (`JAX_COMPILATION_CACHE_DIR`).
+    """Caches every compiled program in `cache_dir`, unless jax has another folder (`JAX_COMPILATION_CACHE_DIR`).
 
-    So a run that goes on, or another of its kind, does not compile again. Programs are found again by what they
-    compute, for which devices, with which jax and which flags; a damaged one is compiled anew. A folder that cannot be
-    written to is no reason to stop: then nothing is kept.
+    A resumed run, or a similar one, then does not compile again. The key of a program is what it computes, the devices,
+    the version of jax and its flags. A damaged program is compiled again. If the folder cannot be written to, nothing
+    is cached, and the run goes on.
     """
     folder = pathlib.Path(config.cache_dir, "compiled")
     if jax.config.jax_compilation_cache_dir is not None:
@@ -63,15 +63,15 @@ def keep_programs(config: ConfigDict) -> None:
 
 
 def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path | None = None) -> dict[str, Any]:
-    """What a run trains on and is judged by: see `DataSet.load`; with `test` the run is to be evaluated."""
+    """The training and validation examples of a run, see `DataSet.load`; with `test`, also what an evaluation needs."""
     seed: Any = config.seed
     if seed < 0:
         raise InputError(f"seed={seed}: expected 0 or more")
     check_kind(config, task_class(config).models)
-    for name in ("train", "optimizer", "mesh"):  # what is wrong there is told before minutes go into reading
+    for name in ("train", "optimizer", "mesh"):  # fails early, before minutes of reading
         build(config[name], name)
     places = [shape[0] for shape in leaves(config.model, "key_shape") if shape]
-    has_begun = workdir is not None and (workdir / HASH_FILE).exists()  # then its start may be gone
+    has_begun = workdir is not None and (workdir / HASH_FILE).exists()  # then the run that it started from may be gone
     saved = None if has_begun else pretrained_run(config)
     start = None if saved is None else saved.workdir
     reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, start, min(places, default=None))
@@ -84,11 +84,11 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
 
 
 def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | None = None) -> Any:
-    """The task of a source's examples; `trained_with` is the config of the model's training where it was another.
+    """The task for the examples of a source. `trained_with`: the config that the model was trained with, if different.
 
     Raises:
-      InputError: the model's fields do not fit together, or its encoding does not reach over this grid, or it cannot
-        keep apart the examples that share a row.
+      InputError: the model's fields do not fit together, or its encoding does not cover this grid, or the model cannot
+        separate the examples that share a row.
     """
     trained_on = source if trained_with is None else data_set(trained_with).again(source)
     task = task_of(config, source.knows, trained_on.knows.get("input_shape"))
@@ -106,7 +106,7 @@ def make_task(config: ConfigDict, source: Source, trained_with: ConfigDict | Non
 
 
 def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None = None) -> Any:
-    """The task of examples of which this is known; `trained_on` is the grid of the data of the model's training."""
+    """The task for examples of which `knows` is known. `trained_on`: the grid of the data that the model trained on."""
     cls, cuts = task_class(config), config.mesh.grid != 1
     if cuts:
         config = set_all(config.copy_and_resolve_references(), grid_axis="grid")
@@ -127,27 +127,27 @@ def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None 
 
 
 def check_version(config: Any, workdir: pathlib.Path) -> None:
-    """InputError for the config of a run that was written before all of it were parts."""
+    """Raises InputError if an earlier version wrote the config of the run, in which some groups are not parts."""
     for group in ("data", "task", "model"):
         if not isinstance(config.get(group), dict | ConfigDict) or "kind" not in config[group]:
             raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
 def build_model(config: ConfigDict, kinds: tuple[type, ...], **known: Any) -> Any:
-    """The model, of one of the kinds that the task takes; for `known` see `build`."""
+    """Builds the model, which must be of one of these kinds. For `known` see `build`."""
     check_kind(config, kinds)
     return build(config.model, "model", **known)
 
 
 def check_kind(config: ConfigDict, kinds: tuple[type, ...]) -> None:
-    """InputError where the model is of none of these kinds."""
+    """Raises InputError if the model is of none of these kinds."""
     if config.model.kind not in [name_of(kind) for kind in kinds]:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise InputError(f'model.kind="{config.model.kind}": expected {expected} with task {short(config.task.kind)}')
 
 
 def table_shapes(config: ConfigDict, grid_shape: Sizes) -> dict[str, Sizes]:
-    """What parts with a table a place, or a pair of places, are told of the grid that attention meets."""
+    """The grid of the tokens, as the fields of parts that have a table over positions, or over pairs of positions."""
     model: Any = config.model
     if "patch_shape" in model:
         try:
@@ -163,9 +163,9 @@ class Saved(NamedTuple):
     """The run that another starts from.
 
     Attributes:
-      name: as a config says it, for messages.
+      name: how the config refers to it, for messages.
       workdir: its folder.
-      config: its own.
+      config: its config.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Saved(NamedTuple):
 
 
 def pretrained_run(config: ConfigDict) -> Saved | None:
-    """The run that a config starts from, None where it starts from nothing; InputError where there is no such run."""
+    """The run that a config starts from, or None. Raises InputError if there is no such run."""
     given = config.task.get("pretrained")
     if not given:
         return None
@@ -189,7 +189,7 @@ def pretrained_run(config: ConfigDict) -> Saved | None:
 
 
 class Experiment(NamedTuple):
-    """What a run trains, how, how long, and on which devices."""
+    """The task, optimiser, devices and settings of a run."""
 
     task: Any
     optimizer: optax.GradientTransformation
@@ -200,7 +200,7 @@ class Experiment(NamedTuple):
 def prepare(
     config: ConfigDict, source: Source, trained_with: ConfigDict | None = None, vmapped: bool = False
 ) -> Experiment:
-    """The experiment of a source's examples; for the other arguments see `make_task` and `make_settings`."""
+    """The experiment for the examples of a source. For the other arguments see `make_task` and `make_settings`."""
     train: Settings = build(config.train, "train")
     per_epoch = order_of(source, train.batch_size, train.accumulation_steps, config.seed).steps_per_epoch
     task = make_task(config, source, trained_with)
@@ -211,11 +211,11 @@ def prepare(
 
 
 def make_settings(config: ConfigDict, per_epoch: int, task: Any, vmapped: bool = False) -> Settings:
-    """How long a run trains, in steps, of which an epoch has `per_epoch`.
+    """The settings of a run whose epochs have `per_epoch` steps, with its defaults decided.
 
-    Static bounds of spans are needed by some layouts, and pay on a GPU, whose loops of run-time length are slow, but
-    for "fused", which has them inside its kernel; and where seeds are vmapped, for one program cannot choose between
-    layouts for each of them at run time, and would compute them all.
+    Some layouts need static bounds of the spans. With others, bounds are faster in two cases. On a GPU, loops of
+    run-time length are slow, except in "fused", which has them inside its kernel. And if seeds are vmapped, the program
+    cannot choose a layout for each seed at run time, so it would compute all of them.
     """
     train: Settings = build(config.train, "train")
     attentions = [block.attention for block in getattr(task, "blocks", ())]

@@ -1,4 +1,4 @@
-"""What a config calls the classes and the functions that objects are made of."""
+"""The names that a config uses for classes, functions and dtypes."""
 
 import importlib
 from typing import Any
@@ -30,19 +30,19 @@ DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
 
 
 def name_of(cls: type) -> str:
-    """A public class's name; of another "MODULE:NAME", as it is imported."""
+    """The name of a public class; for any other class "MODULE:NAME", by which it is imported."""
     if getattr(posattn_jax, cls.__name__, None) is cls:
         return cls.__name__
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def short(name: str) -> str:
-    """A class's name as a config has it, without its module."""
+    """The name of a class in a config, without its module."""
     return name.rpartition(":")[2]
 
 
 def class_of(name: str, path: str) -> Any:
-    """The class of a name, which stands at this path of a config; InputError where there is none."""
+    """The class with a name; InputError if there is none. `path` says where in a config the name is, for messages."""
     module, colon, attribute = name.rpartition(":")
     try:
         found = getattr(importlib.import_module(module) if colon else posattn_jax, attribute, None)
@@ -54,7 +54,7 @@ def class_of(name: str, path: str) -> Any:
 
 
 def function_name(function: Any) -> str:
-    """What a config calls a function; ValueError where it has no name there."""
+    """The name of a function in a config. Raises ValueError if it has none."""
     for name, known in FUNCTIONS.items():
         if known is function:
             return name

@@ -1,16 +1,16 @@
-"""A config is a constructor call: `part` writes one down, and `build` makes the object.
+"""A config describes constructor calls: `part` writes a call as a config, and `build` makes it.
 
-A part is a ConfigDict of a class's name, "kind", and of all its fields. What a field takes is written as
+A part is a ConfigDict with the name of a class, "kind", and all fields of the class. Their values are written as
 
   number, text, tuple   itself
-  another object        its part; None where there is none
-  several objects       a ConfigDict of parts by names of one's choice, in the order of these
-  equal objects         for the field `blocks` one part, `block`, and `num_blocks`: each is built anew
+  another object        its part; None if there is no object
+  several objects       a ConfigDict of parts, with any names, in order
+  equal objects         for the field `blocks`: one part `block`, and `num_blocks`; each block is built separately
   a function            its name, see `names.FUNCTIONS`
-  `dtype`, `param_dtype`   "float32" or "bfloat16"; None: as the part around it
+  `dtype`, `param_dtype`   "float32" or "bfloat16"; None: as in the enclosing part
 
-A field that the config leaves None may be what the data says, such as `num_classes`: see `build`. One that the data
-alone can say has `FROM_DATA` as its metadata and stands in no config.
+A field that is None in the config may get its value from the data, such as `num_classes`: see `build`. A field that
+always gets its value from the data has the metadata `FROM_DATA`, and is not in a config.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ TREE = ConfigDict | dict
 
 
 def part(cls: type, **fields: Any) -> ConfigDict:
-    """The call `cls(**fields)` as a config, with the defaults of all other fields.
+    """The call `cls(**fields)` as a config. All other fields have their defaults.
 
     Raises:
-      InputError: a field that the class does not have, or `num_blocks` without `block`.
+      InputError: the class has no such field, or `num_blocks` is given without `block`.
     """
     config = ConfigDict({"kind": name_of(cls)}, allow_dotted_keys=False)
     for name in set(fields) - _accepted(cls):
@@ -53,7 +53,7 @@ def part(cls: type, **fields: Any) -> ConfigDict:
 
 
 def of(value: Any) -> ConfigDict:
-    """The part that makes an object, whose blocks are all alike; of its dtypes nothing is said."""
+    """The part that builds a given object. Its blocks must all be equal. Its dtypes are not written."""
     fields: dict[str, Any] = {}
     for name in {field.name for field in _fields(type(value))} - set(INHERITED):
         own, (one, number) = getattr(value, name), _singular(name)
@@ -66,18 +66,18 @@ def build(config: Any, path: str, **known: Any) -> Any:
 
     Args:
       config: the part.
-      path: where it stands in the run's config, for messages.
-      **known: what the data says: of fields that the config leaves None, those of the object itself, and those that
-        its parts cannot be without.
+      path: where the part is in the run's config, for messages.
+      **known: values from the data. They fill fields that are None in the config: any field of the object itself, but
+        only required fields of its parts.
 
     Raises:
-      InputError: an unknown kind or field, a value of a wrong type, or one that the class refuses.
+      InputError: a kind or field is unknown, a value has a wrong type, or the class refuses it.
     """
     return _built(config, path, known, None)
 
 
 def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any] | None) -> Any:
-    """As `build`, of a part within another, whose dtypes are `around` it."""
+    """As `build`. `around` has the dtypes of the enclosing part; None: there is no enclosing part."""
     if "kind" not in config:
         raise InputError(f"{path}: expected a part, with the name of a class as its kind")
     cls = class_of(config["kind"], f"{path}.kind")
@@ -114,14 +114,14 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
 
 
 def _named(known: dict[str, Any], name: Any, path: str) -> Any:
-    """What a name stands for; InputError where there is none of it."""
+    """The value of a name. Raises InputError if the name is unknown."""
     if name not in known:
         raise InputError(f'{path}="{name}": expected {_one_of(known)}')
     return known[name]
 
 
 def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dict[str, Any]) -> Any:
-    """What a field is given, from what the config says."""
+    """The value of a field, from its value in the config."""
     found = value
     if isinstance(value, TREE) and "kind" in value:
         found = _built(value, path, known, dtypes)
@@ -138,10 +138,10 @@ def _value(value: Any, field: Any, path: str, known: dict[str, Any], dtypes: dic
 
 
 def change(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
-    """Sets fields by their paths: a part, or None, replaces what was there.
+    """Sets fields by their paths. A part, or None, replaces the previous value.
 
     Raises:
-      InputError: a field that the config does not have, or a value of another type.
+      InputError: the config has no such field, or the value has another type.
     """
     for path, value in fields.items():
         *above, name = path.split(".")
@@ -163,7 +163,7 @@ def change(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
 
 
 def without_none(config: ConfigDict) -> ConfigDict:
-    """The config with None for every part whose kind is "none", as a command line says it."""
+    """Sets every part whose kind is "none" to None. The kind is how a command line removes a part."""
     for name, value in list(config.items()):
         if isinstance(value, ConfigDict):
             change(config, {name: None}) if value.get("kind") == "none" else without_none(value)
@@ -171,7 +171,7 @@ def without_none(config: ConfigDict) -> ConfigDict:
 
 
 def set_all(config: ConfigDict, **fields: Any) -> ConfigDict:
-    """Sets these fields wherever a part of the config has them."""
+    """Sets these fields in every part of the config that has them."""
     for name, value in list(config.items()):
         if isinstance(value, ConfigDict):
             set_all(value, **fields)
@@ -181,20 +181,20 @@ def set_all(config: ConfigDict, **fields: Any) -> ConfigDict:
 
 
 def leaves(config: ConfigDict, name: str) -> list[Any]:
-    """The values of all fields of a name, in whatever part."""
+    """The values of all fields with this name, in the config and all its parts."""
     below = [found for value in config.values() if isinstance(value, ConfigDict) for found in leaves(value, name)]
     return [config[name], *below] if name in config and not isinstance(config[name], ConfigDict) else below
 
 
 def _fields(cls: type, of_data: bool = False) -> list[Any]:
-    """Those that a config has; and those `of_data`."""
+    """The fields of a class that a config has and, with `of_data`, also those that come from the data."""
     unasked = ("parent", "name") if issubclass(cls, nn.Module) else ()
     fields = [field for field in dataclasses.fields(cls) if field.init and field.name not in unasked]
     return [field for field in fields if of_data or field.metadata != FROM_DATA]
 
 
 def _singular(name: str) -> tuple[str, str]:
-    """For `blocks` ("block", "num_blocks")."""
+    """("block", "num_blocks") for `blocks`; the first is empty for names that do not end with "blocks"."""
     return name.removesuffix("s") if name.endswith("blocks") else "", f"num_{name}"
 
 
@@ -214,7 +214,7 @@ def _default(field: Any) -> Any:
 
 
 def _copy(tree: TREE) -> ConfigDict:
-    """A tree that shares with this one nothing but the references that were shared on purpose."""
+    """A copy of a tree. It shares only the field references, which are shared on purpose."""
     copied = ConfigDict()
     for name, value in tree.items(preserve_field_references=True) if isinstance(tree, ConfigDict) else tree.items():
         if isinstance(value, FieldReference) and value.get() is None:
@@ -224,7 +224,7 @@ def _copy(tree: TREE) -> ConfigDict:
 
 
 def _written(value: Any) -> Any:
-    """A value as a config says it; objects among the defaults have the dtypes of the part around them."""
+    """A value as it is written in a config. Objects among the defaults have the dtypes of the enclosing part."""
     if isinstance(value, TREE | FieldReference):
         return _copy(value) if isinstance(value, TREE) else value
     if dataclasses.is_dataclass(value):
@@ -240,7 +240,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _none(field: Any) -> Any:
-    """What a config says of a field that is None: a command line needs to know of which type another value is."""
+    """The config's value for a field that is None: a placeholder whose type the command line needs, if there is one."""
     hints = [typing.get_origin(each) or each for each in _alternatives(field.type)]
     types_of = [each for each in hints if each in (int, float, bool, str, tuple)]
     types_of += [str] if field.name in INHERITED or _takes_function(field.type) else []
@@ -255,7 +255,7 @@ def _takes_function(hint: Any) -> bool:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a field's type, as far as that says numbers, texts and tuples."""
+    """Whether a value fits a field's type. Only literals, tuples, numbers and classes are checked."""
     for each in _alternatives(hint):
         if typing.get_origin(each) is typing.Literal:
             fits = value in typing.get_args(each)
@@ -289,7 +289,7 @@ def _one_of(names: Any, quote: str = '"') -> str:
 
 
 def _shown(value: Any) -> str:
-    """As a message says it: of a part its kind."""
+    """A value as it is shown in a message; for a part, its kind."""
     if isinstance(value, TREE):
         return str(value.get("kind", tuple(value)))
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,4 +1,4 @@
-"""Configs as earlier versions saved them."""
+"""Configs that earlier versions saved."""
 
 import json
 from typing import Any
@@ -9,15 +9,15 @@ from posattn_jax.system.errors import InputError
 
 
 def completed(saved: dict[str, Any]) -> dict[str, Any]:
-    """A saved config, whose parts also have the fields that their classes have been given since, at their defaults.
+    """Adds to the parts of a saved config the fields that their classes have got since, with their defaults.
 
-    With these a part does what it did before it had them. A part of a class that is no more stays as it is.
+    With these defaults, a part behaves as it did before. A part whose class no longer exists stays as it is.
     """
     given = {name: completed(value) if isinstance(value, dict) else value for name, value in saved.items()}
     try:
         cls = class_of(given["kind"], "kind")
-    except (KeyError, InputError):  # no part, or of no class that there is
+    except (KeyError, InputError):  # not a part, or its class does not exist
         return given
     defaults = json.loads(json.dumps(part(cls).to_dict()))
-    stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `blocks`, by `block` and `num_blocks`
+    stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `block` and `num_blocks` stand for `blocks`
     return {name: default for name, default in defaults.items() if name not in stood_for} | given

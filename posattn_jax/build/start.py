@@ -1,4 +1,4 @@
-"""How a run begins that starts from another: with its parameters, and parts added that leave the function the same."""
+"""Starts a run from the parameters of another. Added parts must leave the model's function the same."""
 
 import json
 import re
@@ -22,21 +22,21 @@ from posattn_jax.tasks.task import Task
 from posattn_jax.train import pretrained
 from posattn_jax.train.step import init_params
 
-# Of the model's fields, those in which a run may differ from the one it starts from, but for its head, ...
+# Besides the head, a run's model may differ in these fields from the one it starts from, ...
 MAY_DIFFER = ("num_classes", "dropout_rate", "mlp_dropout_rate", "kernel_init", "implementation", "remat", "dtype")
-MAY_GO = "absolute_positions"  # ... and this one, which changes what the model tells, and is told.
-EXAMPLES = 8  # that are asked of both models, ...
-CLOSE = 1e-5  # ... and by how much their logits may differ, of logits up to 1
+MAY_GO = "absolute_positions"  # ... and in this one, which changes the logits: a message says so.
+EXAMPLES = 8  # the number of examples on which both models are compared, ...
+CLOSE = 1e-5  # ... and the largest allowed difference of their logits, if these are up to 1
 
 
 def beginning(config: ConfigDict, task: Task, source: Source) -> Callable[[Any], Any] | None:
-    """From fresh parameters to those that a run begins with, where it starts from another; it tells which they are.
+    """A function from fresh parameters to those that a run starts with; None if it starts from no other run.
 
-    The model may have parts that the other has not. Then a few examples are asked of both: what they tell must be the
-    same, up to rounding, but for absolute positions that are taken away.
+    It prints which parameters are taken over. If the model differs from the other, for example in added parts, both are
+    applied to a few examples. Their logits must be equal up to rounding, but absolute positions may be removed.
 
     Raises:
-      InputError: there is no such run, its parameters have other shapes, or its model tells something else.
+      InputError: there is no such run, its parameters have other shapes, or the logits differ.
     """
     saved = experiment.pretrained_run(config)
     if saved is None:
@@ -71,11 +71,11 @@ class _Other(NamedTuple):
     """The model that a run starts from.
 
     Attributes:
-      config: the run's own, with the other's model.
-      task: of this config.
-      taken: the parameters that the other run has, by their paths.
-      drawn: the paths of the others.
-      source: of the run's examples.
+      config: the config of the run, with the model of the other.
+      task: the task of this config.
+      taken: the parameters that are taken over from the other run, by their paths.
+      drawn: the paths of the parameters that are not, which are drawn anew.
+      source: the source of the run's examples.
     """
 
     config: ConfigDict
@@ -86,7 +86,7 @@ class _Other(NamedTuple):
 
     @classmethod
     def of(cls, config: ConfigDict, saved: Saved, its: Flat, source: Source) -> "_Other":
-        """That of the run that was saved, but for what may differ."""
+        """The model of the saved run. Fields that may differ have the values of this run."""
         here = flatten_dict(config.model.to_dict())
         model = {
             path: here[path] if path in here and path[-1] in MAY_DIFFER else value
@@ -100,37 +100,37 @@ class _Other(NamedTuple):
         return cls(own, task, taken, [path for path in shapes if path not in taken], source)
 
     def without(self, field: str) -> "_Other":
-        """The same model, in which a field is False."""
+        """The same model with `field` set to False."""
         own = change(self.config.copy_and_resolve_references(), {f"model.{field}": False})
         task, shapes = _made(own, self.source)
         taken = {path: array for path, array in self.taken.items() if path in shapes}
         return self._replace(config=own, task=task, taken=taken)
 
     def params(self, fresh: Any) -> Any:
-        """Those taken; the others are the fresh ones of a model with the same head."""
+        """The parameters taken over, completed by `fresh` ones, which are those of a model with the same head."""
         own = flatten_dict(fresh)
         return unflatten_dict(self.taken | {path: own[path] for path in self.drawn})
 
     def told(self, fresh: Any) -> np.ndarray:
-        """See `_told`."""
+        """The logits of a few examples: see `_told`."""
         return _told(self.config, self.params(fresh), self.source)
 
 
 def _made(config: ConfigDict, source: Source) -> tuple[Any, Flat]:
-    """The task, and the shapes of its parameters."""
+    """The task of a config, and the shapes of its parameters."""
     task = experiment.make_task(config, source)
     return task, flatten_dict(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def _same_labels(config: ConfigDict, saved: Saved, source: Source) -> bool:
-    """Whether both runs tell the same labels of the same set."""
+    """Whether both runs predict the same labels of the same data set."""
     now, then = experiment.data_set(config), experiment.data_set(ConfigDict(saved.config))
     names = tuple(getattr(source, "names", ())) or now.classes
     return bool(names) and now.name == then.name and names == then.classes_of(saved.workdir)
 
 
 def _differing(there: Any, here: Any, path: str) -> Iterator[str]:
-    """Where two models differ, and what each has there."""
+    """Describes each field in which two models differ."""
     are_parts = isinstance(there, Mapping) and isinstance(here, Mapping)
     if are_parts and there.get("kind") == here.get("kind"):
         for name in dict.fromkeys((*there, *here)):
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
 
 
 def _told(config: ConfigDict, params: Any, source: Source) -> np.ndarray:
-    """The logits of a few examples, on one device, in float32 whatever the run computes in."""
+    """The logits of a few examples, on one device, always in float32."""
     config = config.copy_and_resolve_references()
     config.mesh.grid = 1
     set_all(config.model, implementation="dense", dtype="float32")
@@ -156,12 +156,12 @@ def _told(config: ConfigDict, params: Any, source: Source) -> np.ndarray:
 
 
 def _most(there: np.ndarray, here: np.ndarray) -> float:
-    """By how much logits differ at most, of logits up to 1."""
+    """The largest difference of logits, relative to the largest logit if that is above 1."""
     return float(np.abs(here - there).max() / max(1.0, np.abs(there).max()))
 
 
 def _tell(what: str, arrays: Flat, paths: Collection[Path]) -> None:
-    """Prints names and shapes of parameters, those of all layers once."""
+    """Prints the names and shapes of parameters. The same parameter of all layers is printed once."""
     if paths:
         shapes = {path: " ".join(map(str, arrays[path].shape)) for path in paths}
         names = ", ".join(_names(paths, {path: f" [{shape}]" for path, shape in shapes.items()}))
@@ -169,7 +169,7 @@ def _tell(what: str, arrays: Flat, paths: Collection[Path]) -> None:
 
 
 def _names(paths: Collection[Path], beside: Mapping[Path, str] | None = None) -> list[str]:
-    """Of parameters, with what is beside them; those of all layers once."""
+    """The names of parameters, each with its text in `beside`. The same parameter of all layers is named once."""
     beside = beside or {}
     return sorted({re.sub(r"blocks_\d+", "blocks_*", "/".join(path)) + beside.get(path, "") for path in paths})
 

@@ -1,4 +1,4 @@
-"""Weights of others: read into our models, and written again by their names. Needs the extra `convert`."""
+"""Reads weights of others into our models, and writes them back in their formats. Needs the extra `convert`."""
 
 from posattn_jax.convert.bert_weights import bert, save_bert, save_composite_bert
 from posattn_jax.convert.classifier_weights import classifier, save_classifier

@@ -1,6 +1,6 @@
 """Hugging Face's BERT: `BertModel`, and the heads of `BertForPreTraining` and `BertForSequenceClassification`.
 
-And those of Chang 2021, by the same names but for their convolutions.
+The models of Chang 2021 have the same names, and further ones for their convolutions.
 """
 
 import functools
@@ -20,27 +20,27 @@ from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.parts import PARTS
 from posattn_jax.system.errors import InputError
 
-EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, behind a prefix
-# What may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
+EMBEDDINGS = "embeddings.word_embeddings.weight"  # every file has it, after a prefix
+# Tensors that may be left out: a buffer, the tied output embeddings, and the heads of other tasks.
 SPARE = r".*embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*|(classifier|qa_outputs)\..*"
 
 
 def bert(path: str | pathlib.Path) -> tuple[Bert, dict[str, Any]]:
-    """A BERT as Hugging Face's `transformers` saves it, or the code of Chang 2021 (mlpc-ucsd/BERT_Convolutions).
+    """Reads a BERT saved by Hugging Face's `transformers`, or by the code of Chang 2021 (mlpc-ucsd/BERT_Convolutions).
 
       encoder, params = convert.bert("folder")
       features = encoder.apply({"params": params["encoder"]}, tokens, segments=segments, key_mask=tokens != pad_id)
 
     Args:
-      path: a folder with model.safetensors and config.json, or such a file beside a config.json.
+      path: a folder with model.safetensors and config.json, or such a file with a config.json in its folder.
 
     Returns:
-      The encoder, and {"encoder": its parameters}, with those of heads that the file has: "pooler" and "head" of
-      `SequenceClassifier(encoder, num_outputs)`; "transform", "norm" and "bias" of `MaskedLanguageModel(encoder)`. What
-      else the file has is left out, and told by a warning.
+      The encoder, and {"encoder": its parameters} with the parameters of the heads that the file has: "pooler" and
+      "head" of `SequenceClassifier(encoder, num_outputs)`; "transform", "norm" and "bias" of
+      `MaskedLanguageModel(encoder)`. Other known tensors of the file are left out, with a warning.
 
     Raises:
-      InputError: no such file, another model than a BERT, or tensors that are missing, of another shape, or unknown.
+      InputError: there is no such file, it is no BERT, or tensors are missing, of another shape, or unknown.
     """
     return of_weights(files.read(path))
 
@@ -51,7 +51,7 @@ def is_bert(weights: Weights) -> bool:
 
 
 def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
-    """As `bert`, of a file that has been read."""
+    """As `bert`, for a file that was read already."""
     config, where = weights.config, weights.path
     if not is_bert(weights):
         raise InputError(f"{where}: no BERT: it has no {EMBEDDINGS}")
@@ -60,13 +60,13 @@ def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
     for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if config.get(name, only) != only:
             raise InputError(f"{where.with_name(files.CONFIG)}: {name}={config[name]!r}: expected {only!r}")
-    # As TensorFlow had called them, in files that are older than PyTorch's names.
+    # Older files have TensorFlow's names.
     renamed = {_renamed(name): tensor for name, tensor in weights.tensors.items()}
     weights = Weights(where, renamed, config)
     prefix = next(name for name in renamed if name.endswith(EMBEDDINGS)).removesuffix(EMBEDDINGS)
     encoder = _encoder(weights, prefix)
     heads = [head for head, module in _modules(prefix).items() if f"{module}.weight" in renamed]
-    if "pooler" not in heads:  # a head without it tells of every token
+    if "pooler" not in heads:  # a head without it classifies every token
         heads = [head for head in heads if head != "head"]
     if "transform" in heads and encoder.blocks[0].activation is not exact_gelu:
         raise InputError(f'{where}: hidden_act="{config["hidden_act"]}": expected "gelu" with cls.predictions')
@@ -79,16 +79,16 @@ def save_bert(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any],
     """Writes model.safetensors and config.json of a BERT, as `transformers` reads them.
 
     Args:
-      folder: made where it is missing.
-      encoder: with absolute positions, content terms alone, and what else `bert` gives.
-      params: as `bert` returns them, with some heads or none.
-      **config: what else config.json is to say, such as id2label.
+      folder: the folder, which is created if necessary.
+      encoder: an encoder as `bert` returns it, with absolute positions and only content terms.
+      params: the parameters as `bert` returns them, with any heads or none.
+      **config: further entries of config.json, such as id2label.
 
     Returns:
       The path of model.safetensors.
 
     Raises:
-      InputError: an encoder that is not such a BERT, or parameters that have no name there.
+      InputError: the encoder is not such a BERT, or a parameter has no name there.
     """
     check_alike(encoder, _nearest(encoder), "a BERT of Hugging Face")
     return _save(folder, encoder, params, config)
@@ -97,10 +97,10 @@ def save_bert(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any],
 def save_composite_bert(
     folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], **config: Any
 ) -> pathlib.Path:
-    """As `save_bert`, with convolutions, or without absolute positions, as the code of Chang 2021 reads it.
+    """As `save_bert`, for BERTs with convolutions or without absolute positions, as the code of Chang 2021 reads them.
 
     Raises:
-      InputError: an encoder that is not such a BERT, or parameters that have no name there.
+      InputError: the encoder is not such a BERT, or a parameter has no name there.
     """
     own = convolutions.config_of(encoder.blocks[0].attention)
     own |= {"embedding_size": encoder.embedding_dim or encoder.width}
@@ -141,7 +141,7 @@ def _renamed(name: str) -> str:
 
 
 def _encoder(weights: Weights, prefix: str) -> Bert:
-    """What the shapes of a file, and the config beside it, say; the defaults are those of `BertConfig`."""
+    """The encoder that the shapes of a file and its config.json describe. The defaults are those of `BertConfig`."""
     config, where = weights.config, weights.path
     vocabulary_size, embedding_dim = weights.shape(f"{prefix}{EMBEDDINGS}", 2)
     mlp_dim, width = weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight", 2)
@@ -177,7 +177,7 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
 
 
 def _nearest(encoder: Bert, more: Callable[[], dict[str, Any]] = dict, **fields: Any) -> Bert:
-    """The BERT of Hugging Face that is nearest to one of ours; or with `more`, and these fields, that of Chang."""
+    """The BERT of Hugging Face that is nearest to one of ours or, with `more` and `fields`, that of Chang 2021."""
     epsilon = {"layer_norm_epsilon": encoder.layer_norm_epsilon}
     made = blocks(**fields_of(encoder.blocks) | epsilon | {"norm": "post", "use_bias": True, "more": more})
     sizes = {"max_length": encoder.max_length, "num_segments": encoder.num_segments}
@@ -185,12 +185,12 @@ def _nearest(encoder: Bert, more: Callable[[], dict[str, Any]] = dict, **fields:
 
 
 def _modules(prefix: str) -> dict[str, str]:
-    """The linear map that each head has."""
+    """The module of the linear map of each head."""
     return {"pooler": f"{prefix}pooler.dense", "transform": "cls.predictions.transform.dense", "head": "classifier"}
 
 
 def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
-    """Of the encoder and of some heads."""
+    """The entries of the encoder and of some heads."""
     embeddings = f"{prefix}embeddings"
     found = [
         same("encoder/token_embedding/embedding", f"{prefix}{EMBEDDINGS}"),
@@ -227,7 +227,7 @@ def _entries(encoder: Bert, heads: Sequence[str], prefix: str) -> list[Entry]:
 
 
 def _shapes(where: pathlib.Path, encoder: Bert, heads: Sequence[str], num_outputs: int) -> dict[str, Any]:
-    """Of the parameters of the encoder and of some heads."""
+    """The shapes of the parameters of the encoder and of some heads."""
     width, vocabulary_size = encoder.width, encoder.vocabulary_size
     embedding_dim = encoder.embedding_dim or width
 

@@ -1,4 +1,4 @@
-"""What the encoder blocks of others have in common: the fields of ours, and the names of their tensors."""
+"""Common functions for encoder blocks of others: the fields of our blocks, and the names of their tensors."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,10 @@ from posattn_jax.ops.initial import NORMAL
 from posattn_jax.system.errors import InputError
 
 ACTIVATIONS = {"gelu": exact_gelu, "gelu_pytorch_tanh": tanh_gelu, "gelu_new": tanh_gelu, "relu": nn.relu}
-# Fields that change no output of a trained model in which nothing is dropped.
+# Fields that do not change the outputs of a trained model without dropout.
 SILENT = ("parent", "name", "kernel_init", "bias_init", "embedding_init", "dropout_rate", "mlp_dropout_rate")
 SILENT += ("implementation", "grid_axis", "remat", "precision", "dtype", "param_dtype")
-MEANS = {"projections": LinearProjections(), "energies": DotProducts()}  # what None stands for
+MEANS = {"projections": LinearProjections(), "energies": DotProducts()}  # the defaults that None stands for
 
 
 def blocks(
@@ -36,9 +36,10 @@ def blocks(
     attention_dropout_rate: float = 0.0,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> tuple[EncoderBlock, ...]:
-    """Blocks that know no positions: see `EncoderBlock`; `use_bias` of queries, keys and values.
+    """Blocks without positions: see `EncoderBlock`. `use_bias` is for queries, keys and values.
 
-    `more` makes further fields of each attention layer, or others than these, of parts that are its own.
+    `more` makes further fields of an attention layer, or replaces these. It is called for each layer, so that layers
+    share no part.
     """
 
     def block() -> EncoderBlock:
@@ -52,7 +53,7 @@ def blocks(
 
 
 def fields_of(given: Sequence[EncoderBlock]) -> dict[str, Any]:
-    """The fields of `blocks` that make these, where it can."""
+    """The arguments of `blocks` that make these blocks, as far as it can make them."""
     block, attention = given[0], given[0].attention
     return {
         "num_blocks": len(given),
@@ -68,12 +69,12 @@ def fields_of(given: Sequence[EncoderBlock]) -> dict[str, Any]:
 
 
 def has_bias(block: EncoderBlock) -> bool:
-    """Whether its queries, keys and values have biases."""
+    """Whether the queries, keys and values of a block have biases."""
     return getattr(getattr(block.attention, "projections", None), "use_bias", True)
 
 
 def activation_name(activation: Callable) -> str:
-    """What their configs call it; InputError where they have no name for it."""
+    """The name of an activation in their configs. Raises InputError if it has none."""
     names = [name for name, known in ACTIVATIONS.items() if known is activation]
     if not names:
         raise InputError(f"activation={_shown(activation)}: expected {', '.join(ACTIVATIONS)}")
@@ -81,7 +82,7 @@ def activation_name(activation: Callable) -> str:
 
 
 def activation_of(config: dict[str, Any], where: Any) -> Callable:
-    """That of the feed-forward networks, as a config says it; InputError where there is none of the name."""
+    """The activation of the feed-forward networks in a config. Raises InputError if its name is unknown."""
     name = config.get("hidden_act", "gelu")
     if name not in ACTIVATIONS:
         raise InputError(f'{where}: hidden_act="{name}": expected {", ".join(ACTIVATIONS)}')
@@ -100,14 +101,15 @@ def entries(
     feed_forward: str,
     feed_forward_norm: str,
 ) -> list[Entry]:
-    """The parameters of a block, and the names of the modules that have their tensors.
+    """The entries of the parameters of a block.
 
     Args:
       ours: the path of the block.
       num_heads: h.
       use_bias: whether queries, keys and values have biases.
-      projections: of queries, keys and values; or of all of them, one after the other; none: they are no linear maps.
-      output, attention_norm, hidden, feed_forward, feed_forward_norm: of the other parts.
+      projections: the modules of the linear maps of queries, keys and values; or one module for all three,
+        concatenated; empty: they are not linear maps.
+      output, attention_norm, hidden, feed_forward, feed_forward_norm: the modules of the other parts.
     """
     found = fused(f"{ours}/attention/projections", projections, num_heads, use_bias) if projections else []
     of_output, bias = linear(f"{ours}/attention/output", output)
@@ -128,7 +130,7 @@ def entries(
 
 
 def fused(ours: str, theirs: tuple[str, ...], num_heads: int, use_bias: bool = True, num_parts: int = 3) -> list[Entry]:
-    """`LinearProjections` of so many of queries, keys and values, and the modules that have their linear maps."""
+    """The entries of `LinearProjections` with `num_parts` of queries, keys and values. `theirs` are the modules."""
     number = len(theirs)
 
     def kernel(*weights):  # each [n h d, c]
@@ -147,14 +149,14 @@ def fused(ours: str, theirs: tuple[str, ...], num_heads: int, use_bias: bool = T
 
 
 def check_alike(model: Any, theirs: Any, format_name: str) -> None:
-    """InputError where a model has what one of the format has not; `theirs` is the nearest of these."""
+    """Raises InputError if a model differs from `theirs`, which is the nearest model that the format can describe."""
     differing = list(_differing(model, theirs, "model"))
     if differing:
         raise InputError(f"{format_name} has no {'; '.join(differing)}")
 
 
 def _differing(given: Any, theirs: Any, path: str) -> Iterator[str]:
-    """Where two modules differ in a field that matters, and what each has there."""
+    """Describes each difference of two modules in a field that changes their outputs."""
     if isinstance(given, tuple) and isinstance(theirs, tuple) and len(given) == len(theirs):
         for i, pair in enumerate(zip(given, theirs, strict=True)):
             yield from _differing(*pair, f"{path}[{i}]")

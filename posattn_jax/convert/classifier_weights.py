@@ -1,4 +1,4 @@
-"""The classifier of Alfons 2022, as the author's code `posattn` names its tensors."""
+"""The classifier of Alfons 2022, by the tensor names of the author's code `posattn`."""
 
 import pathlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from posattn_jax.nn.terms import Content, ContentBias, Positional, PositionalBia
 from posattn_jax.system.errors import InputError
 
 LAYERS = "transformer.layers."
-SPARE = r".*\.attention\.v"  # which the code has without an encoding, too, and does not use
+SPARE = r".*\.attention\.v"  # without an encoding, the code has it too, but does not use it
 
 
 def classifier(
@@ -33,20 +33,22 @@ def classifier(
     pooling: Pooling = "last",
     dropout_rate: float = 0.1,
 ) -> tuple[Classifier, dict[str, Any]]:
-    """The `TransformerClassifier` of github.com/MeenaAlfons/posattn, of one dimension or two.
+    """Reads a `TransformerClassifier` of github.com/MeenaAlfons/posattn, in one dimension or two.
 
       model, params = convert.classifier("model.safetensors")
       logits = model.apply({"params": params}, pixels.reshape(b, 32 * 32, 3), (32, 32))
 
-    Its encoding is a SIREN, the baseline's sinusoids, or none, and with a learned span or without: as the tensors say.
+    The tensors show whether its encoding is a SIREN, the baseline's sinusoids or none, and whether it learns a span.
 
     Args:
-      path: a file of its state dict, .safetensors, .npz or .pt; of "model_state_dict" in it where there is one.
-      omega, omega_initial: of a SIREN; `threshold` of a span; `pooling`, the code's cls_token; `dropout_rate`: what the
-        tensors do not say, and the author's config does.
+      path: a file of its state dict, .safetensors, .npz or .pt. In a .pt, the state dict may be in "model_state_dict".
+      omega, omega_initial: those of a SIREN. These and the following arguments are in the author's config only.
+      threshold: that of a span.
+      pooling: the code's cls_token.
+      dropout_rate: the rate of dropout.
 
     Raises:
-      InputError: no such file, another model, or tensors that are missing, of another shape, or unknown.
+      InputError: there is no such file, it has another model, or tensors are missing, of another shape, or unknown.
     """
     weights = files.read(path)
     first = f"{LAYERS}0.0"
@@ -75,10 +77,10 @@ def classifier(
 
 
 def save_classifier(folder: str | pathlib.Path, model: Classifier, params: dict[str, Any]) -> pathlib.Path:
-    """Writes model.safetensors of a classifier as `classifier` makes it, with an encoding, by the author's names.
+    """Writes model.safetensors of a classifier as `classifier` returns it, with an encoding, by the author's names.
 
     Raises:
-      InputError: another model, or parameters that have no name there.
+      InputError: it is another model, or a parameter has no name there.
     """
     block = model.blocks[0]
     kinds = [type(term) for term in block.attention.terms]
@@ -112,7 +114,7 @@ def _num_dims(weights: Weights) -> int:
 
 
 def _entries(made: Sequence[EncoderBlock]) -> list[Entry]:
-    """Of all parameters of a model with these blocks."""
+    """The entries of all parameters of a model with these blocks."""
     found = [*linear("embed", "input_net.1"), *linear("head_hidden", "output_net.0")]
     found += [*norm("head_norm", "output_net.1"), *linear("head_output", "output_net.4")]
     for i, block in enumerate(made):
@@ -145,7 +147,7 @@ def _of_term(term: Any, ours: str, attention: str) -> list[Entry]:
     if isinstance(term.encoding, SinusoidalEncoding):
         return linear(f"{ours}/encoding/linear", f"{attention}.positional_encoding.w")
     found = []
-    for number in range(term.encoding.num_layers):  # between the linear maps are the sines
+    for number in range(term.encoding.num_layers):  # the sines are between the linear maps
         siren, layer = f"{ours}/encoding/siren", f"{attention}.positional_encoding.mlp.layers.{2 * number}"
         found.append(one(f"{siren}/kernel_{number + 1}", f"{layer}.weight", np.transpose, np.transpose))
         found.append(same(f"{siren}/bias_{number + 1}", f"{layer}.bias"))

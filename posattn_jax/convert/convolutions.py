@@ -1,4 +1,4 @@
-"""The convolutions of Chang 2021 in a BERT, as the authors' code, which is made of `transformers`, names them."""
+"""The convolutions of Chang 2021 in a BERT, by the names of the authors' code, which is based on `transformers`."""
 
 import functools
 from typing import Any
@@ -17,15 +17,15 @@ from posattn_jax.nn.values import DepthwiseConvolution, PlusDepthwise
 from posattn_jax.ops.initial import NORMAL
 from posattn_jax.system.errors import InputError
 
-KERNEL = "attention_kernel"  # in config.json: what scores are made of, and how far kernels reach on each side
+KERNEL = "attention_kernel"  # in config.json: the parts of scores, and the half-width of kernels
 KERNEL_PARTS = ("qk", "convfixed", "convq", "convk", "convolution")
-SEPARABLE = {"convolution", "depth", "mixed", "no", "act"}  # of half of the heads, depthwise and then pointwise
+SEPARABLE = {"convolution", "depth", "mixed", "no", "act"}  # for half of the heads, depthwise and then pointwise
 CONVBERT_HALF = 4
 KERNELS = {RelativeBias: "convfixed", Positional: "convq", KeyPositional: "convk"}
 
 
 def of_config(config: dict[str, Any], where: Any, width: int) -> dict[str, Any]:
-    """The fields of an attention layer that config.json asks for beside content; InputError for what is not read."""
+    """The fields of an attention layer that config.json asks for. Raises InputError for what cannot be read."""
     if config.get("remove_qk", False):
         raise InputError(f"{where}: remove_qk=True: expected False")
     kernel, num_heads = config.get(KERNEL, "dot_product"), config.get("num_attention_heads", 12)
@@ -54,7 +54,7 @@ def of_config(config: dict[str, Any], where: Any, width: int) -> dict[str, Any]:
 
 
 def _projections(config: dict[str, Any], where: Any) -> ConvolutionalProjections | None:
-    """Of queries and keys, of values, or of all of them; None: they are linear."""
+    """The convolutional projections of queries and keys, of values, or of all; None if all are linear."""
     halves: dict[str, int] = {}
     for name, linear_names in (("qk", ("linear",)), ("value_forward", ("feedforward", "linear"))):
         given = config.get(name, linear_names[0])
@@ -74,7 +74,7 @@ def _projections(config: dict[str, Any], where: Any) -> ConvolutionalProjections
 
 
 def config_of(attention: PositionalSelfAttention) -> dict[str, Any]:
-    """What config.json says of the layer that is nearest to this one."""
+    """The entries of config.json for the layer that is nearest to this one."""
     if attention.extra_heads is not None:
         return {KERNEL: "convbert", "num_attention_heads": 2 * attention.num_heads}
     found: dict[str, Any] = {"num_attention_heads": attention.num_heads}
@@ -98,12 +98,12 @@ def _half(part: Any) -> int:
 
 
 def is_linear(attention: PositionalSelfAttention) -> bool:
-    """Whether queries, keys and values are linear maps, of all heads."""
+    """Whether queries, keys and values of all heads are linear maps."""
     return attention.extra_heads is None and not isinstance(attention.projections, ConvolutionalProjections)
 
 
 def entries(attention: PositionalSelfAttention, ours: str, theirs: str, max_length: int) -> list[Entry]:
-    """Of the parameters of a layer that a BERT has not; tables are of key minus query there, too."""
+    """The entries of parameters that a plain BERT does not have. Their tables are indexed by key minus query, too."""
     found = []
     if attention.extra_heads is not None:
         found += _of_convbert(attention.num_heads, ours, theirs)
@@ -128,7 +128,7 @@ def entries(attention: PositionalSelfAttention, ours: str, theirs: str, max_leng
 
 
 def _of_projections(projections: ConvolutionalProjections, num_heads: int, ours: str, theirs: str) -> list[Entry]:
-    """The first half of the heads is convolved."""
+    """The entries of convolutional projections, which are for the first half of the heads."""
     found = []
     for part in projections.convolved:
         found += _convolution(f"{ours}/{part}_depthwise", f"{theirs}.{part}_conv")
@@ -139,7 +139,7 @@ def _of_projections(projections: ConvolutionalProjections, num_heads: int, ours:
 
 
 def _of_convbert(num_heads: int, ours: str, theirs: str) -> list[Entry]:
-    """So many heads attend, and as many convolve, whose values are the last."""
+    """The entries of ConvBERT: `num_heads` heads attend, and as many convolve. The latter have the last values."""
     convolving, names = f"{ours}/extra_heads", ("query", "key", "value")
 
     def pack(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> list[np.ndarray]:
@@ -166,14 +166,14 @@ def _of_convbert(num_heads: int, ours: str, theirs: str) -> list[Entry]:
 
 
 def _convolution(ours: str, theirs: str) -> list[Entry]:
-    """[c 1 k]."""
+    """The entries of a convolution, whose weights are [c 1 k] there."""
     turned = functools.partial(np.transpose, axes=(2, 1, 0))
     own = f"{ours}/convolution"
     return [one(f"{own}/kernel", f"{theirs}.weight", turned, turned), same(f"{own}/bias", f"{theirs}.bias")]
 
 
 def _depthwise(ours: str, theirs: str, num_heads: int) -> Entry:
-    """[c 1 k], and a number a head that what is convolved is multiplied by."""
+    """The entry of a convolution [c 1 k] whose result is multiplied by a number per head there."""
 
     def pack(weight: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         by_feature = np.repeat(scale.reshape(num_heads), len(bias) // num_heads)

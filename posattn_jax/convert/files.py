@@ -1,4 +1,4 @@
-"""Files of weights: safetensors, NumPy's .npz, and PyTorch's .pt, which needs torch; nothing in them is executed."""
+"""Reads and writes files of weights: safetensors, .npz, and PyTorch's .pt, which needs torch. No code in them runs."""
 
 import dataclasses
 import pathlib
@@ -12,19 +12,19 @@ from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically, write_json
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder of Hugging Face's
+WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder of Hugging Face
 TORCH = (".pt", ".pth", ".bin")
-STATES = ("model_state_dict", "state_dict", "model")  # what a .pt has its tensors in, where it has more than these
+STATES = ("model_state_dict", "state_dict", "model")  # the keys of the tensors in a .pt that has more than tensors
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The tensors of a file, and what lies beside it.
+    """The tensors of a file, and its config.json.
 
     Attributes:
-      path: of the file.
-      tensors: by name.
-      config: what the config.json beside it says; {}: there is none.
+      path: the path of the file.
+      tensors: the tensors by name.
+      config: the content of the config.json in the same folder; {}: there is none.
     """
 
     path: pathlib.Path
@@ -32,7 +32,7 @@ class Weights:
     config: dict[str, Any]
 
     def shape(self, name: str, num_axes: int) -> tuple[int, ...]:
-        """Of a tensor; InputError where it is missing, or has another number of axes."""
+        """The shape of a tensor. Raises InputError if it is missing, or has another number of axes."""
         if name not in self.tensors:
             raise InputError(f"{self.path}: {name} is missing")
         shape = tuple(self.tensors[name].shape)
@@ -41,13 +41,13 @@ class Weights:
         return shape
 
     def count(self, before: str, after: str = ".") -> int:
-        """One more than the largest number that stands in a name between these."""
+        """One more than the largest number between `before` and `after` in the names of tensors."""
         numbers = [name.removeprefix(before).partition(after)[0] for name in self.tensors if name.startswith(before)]
         return max((int(each) + 1 for each in numbers if each.isdecimal()), default=0)
 
 
 def read(given: str | pathlib.Path) -> Weights:
-    """A file, or the one of a folder; InputError where there is none, or it is damaged."""
+    """Reads a file, or the one in a folder. Raises InputError if there is none, or if it is damaged."""
     path = _find(pathlib.Path(given))
     try:
         if path.suffix in TORCH:
@@ -56,7 +56,7 @@ def read(given: str | pathlib.Path) -> Weights:
             loaded = _npz(path) if path.suffix == ".npz" else _safetensors().flax.load_file(path)
     except InputError:
         raise
-    except Exception as error:  # SafetensorError, OSError, BadZipFile, ValueError: whatever is wrong with the file
+    except Exception as error:  # SafetensorError, OSError, BadZipFile, ValueError, ...
         raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     config = read_json(path.with_name(CONFIG)) or {}
     if not isinstance(config, dict):
@@ -65,7 +65,7 @@ def read(given: str | pathlib.Path) -> Weights:
 
 
 def write(folder: str | pathlib.Path, tensors: Tensors, config: dict[str, Any]) -> pathlib.Path:
-    """Writes model.safetensors, and what there is of a config.json, as Hugging Face's libraries read them."""
+    """Writes model.safetensors and, if `config` is not empty, config.json, as Hugging Face's libraries read them."""
     path = pathlib.Path(folder, WEIGHTS)
     data = _safetensors().numpy.save(dict(tensors), metadata={"format": "pt"})
     write_atomically(path, lambda file: file.write(data))
@@ -103,7 +103,7 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _torch(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The state dict of a file, whose pickle may make nothing but tensors; bfloat16 becomes float32."""
+    """The state dict of a file. Its pickle may only make tensors. Floats become float32."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
@@ -119,6 +119,6 @@ def _torch(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _safetensors():
     with extras.named():
-        import safetensors.flax  # which knows bfloat16, too
+        import safetensors.flax  # it can read bfloat16
         import safetensors.numpy
     return safetensors

@@ -1,4 +1,4 @@
-"""Which tensors of Schmidt 2023's code are which parameters of an `EncoderDecoder`, and the buffers among them."""
+"""Maps the tensors and buffers of the code of Schmidt 2023 to the parameters of an `EncoderDecoder`."""
 
 import math
 
@@ -15,19 +15,19 @@ from posattn_jax.nn.places import SinusoidalPositions, StackPositions
 from posattn_jax.ops.mixing import gaussian_weights
 from posattn_jax.system.errors import InputError
 
-TIMED = ".object_to_time"  # the name of a module in the one that measures its time: all of them outside PosNet's own
+TIMED = ".object_to_time"  # the name of a module within one that measures its time
 STACKS = {"encoder": "src_embed", "decoder": "tgt_embed"}
 
 
 def embeddings(family: str) -> tuple[str, str, str]:
-    """The matrices of source, target and output; `family` is the name of the model there."""
+    """The names of the matrices of source, target and output. `family` is the name of the model there."""
     timed = _timed(family)
     source, target = (f"{stack}.{embed}{timed}.word_embed.weight" for stack, embed in STACKS.items())
     return source, target, f"decoder.output_projection{timed}.weight"
 
 
 def entries(model: EncoderDecoder, family: str) -> list[Entry]:
-    """Of all parameters of a model, and of the buffers, which it has to agree with."""
+    """The entries of all parameters of a model, and of the buffers, which must agree with the model."""
     timed, length = _timed(family), model.encoder_positions.max_length
     found = [same("output_bias", f"decoder.output_projection{timed}.bias")]
     if model.source_vocabulary_size is None:
@@ -53,7 +53,7 @@ def _timed(family: str) -> str:
 
 
 def _knows_places_alone(mixing: TokenMixing | None) -> bool:
-    """Whether it is the code's `PositionBasedAttention`."""
+    """Whether the mixer is the `PositionBasedAttention` of the code, which uses only positions."""
     return isinstance(getattr(mixing, "energies", None), DotProducts) and not mixing.energies.knows_content
 
 
@@ -81,7 +81,7 @@ def _of_block(
     found += _of_mixing(block.mixing, f"{ours}/mixing", f"{theirs}.{'self_att' if cross else 'att'}", length)
     if cross is not None:
         found += next_norm("cross")
-        if _knows_places_alone(cross) and cross.gate is None:  # nothing is asked of the target there
+        if _knows_places_alone(cross) and cross.gate is None:  # the code has none: it ignores the target
             found[-2:] = [_unused(f"{ours}/cross_norm", model.width)]
         found += _of_mixing(cross, f"{ours}/cross", f"{theirs}.cross_att", length, model.length_ratio)
     found += next_norm("feed_forward")
@@ -125,7 +125,7 @@ def _of_mixing(mixing: TokenMixing, ours: str, theirs: str, length: int, length_
 
 
 def _norm(ours: str, theirs: str) -> list[Entry]:
-    """A layer norm, which divides by the root of the unbiased variance there: n / (n - 1) of ours, n features."""
+    """The entries of a layer norm. Theirs uses the unbiased variance, n / (n - 1) times ours with n features."""
 
     def factor(array: np.ndarray) -> float:
         return math.sqrt((len(array) - 1) / len(array))
@@ -139,7 +139,7 @@ def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _unused(ours: str, width: int) -> Entry:
-    """A layer norm that changes no output, and that the code has not."""
+    """An entry of a layer norm that the code does not have, and that changes no output."""
     arrays = np.ones(width, np.float32), np.zeros(width, np.float32)
     return Entry((f"{ours}/scale", f"{ours}/bias"), (), lambda: arrays, lambda *_: ())
 
@@ -155,7 +155,7 @@ def _tied(ours: str, theirs: tuple[str, ...]) -> Entry:
 
 
 def _to_heads(ours: str, theirs: str, num_heads: int, halves: int = 1) -> list[Entry]:
-    """A linear map to heads: weights [halves h d, c], of which ours have the halves inside a head."""
+    """The entries of a linear map to heads. Their weights are [halves h d, c]; ours have the halves within a head."""
 
     def kernel(weight: np.ndarray) -> np.ndarray:
         split = weight.reshape(halves, num_heads, -1, weight.shape[1])
@@ -193,7 +193,7 @@ def _relative(ours: str, theirs: str, num_heads: int) -> Entry:
 
 
 def _indices(length: int, context: int, num_heads: int, length_ratio: float = 1.0) -> np.ndarray:
-    """The row of a table for every pair of places, [1 h t s]."""
+    """The row of a table for every pair of positions, [1 h t s]."""
     places = np.arange(length)
     anchor = np.floor(np.float32(length_ratio) * places.astype(np.float32)).astype(int)
     rows = np.clip(places - anchor[:, None], -context, context) + context

@@ -1,6 +1,6 @@
-"""PosNet and the models that Schmidt 2023 compares it with, as the authors' code has them.
+"""PosNet, and the models that Schmidt 2023 compares it with, from files of the authors' code.
 
-Its repository is github.com/apptek/posnet-position_based_attention.
+The code is at github.com/apptek/posnet-position_based_attention.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ FAMILIES = ("PosNet", "Transformer", "RelTransformer", "LightConv", "LinearAttn"
 ENCODER, DECODER, CROSS = "enc_self_att", "dec_self_att", "dec_cross_att"
 ACTIVATIONS: dict[str, Callable] = {"gelu": exact_gelu, "sigmoid": nn.sigmoid}
 EPSILON = 1e-8  # of the layer norms
-ONLY = {  # what a config may say of these
+ONLY = {  # the only supported values of these fields of a config
     "use_multi_head_gaussians": True,
     "gating_o": "none",
     "cross_gating_o": "none",
@@ -44,22 +44,22 @@ DOT_PRODUCTS: dict[str, dict[str, Any]] = {
 
 
 def posnet(path: str | pathlib.Path, pad_id: int, **config: Any) -> tuple[EncoderDecoder, dict[str, Any]]:
-    """A PosNet, Transformer, RelTransformer, LightConv, LinearAttn, GaussianAttn or FNet of that code.
+    """Reads a PosNet, Transformer, RelTransformer, LightConv, LinearAttn, GaussianAttn or FNet of that code.
 
       model, params = convert.posnet("ckpt-best.pt", pad_id, **yaml.safe_load(open("posnet.iwslt.de-en.yaml")))
       logits = model.apply({"params": params}, source, target)
 
-    Layer norms divide by the root of the unbiased variance there: ours do the same with scales multiplied by
-    sqrt((c - 1) / c).
+    Their layer norms divide by the root of the unbiased variance. Ours compute the same with scales that are multiplied
+    by sqrt((c - 1) / c).
 
     Args:
       path: a checkpoint, .pt, or its state dict as .safetensors or .npz.
       pad_id: the id of <PAD> in the vocabularies.
-      **config: what the YAML file of the training says, if no config.json beside the file does.
+      **config: the content of the YAML file of the training, unless it is in a config.json next to the file.
 
     Raises:
-      InputError: no such file, a config that lacks something or says what has no part here, or tensors that are
-        missing, of another shape, unknown, or others than the config tells.
+      InputError: there is no such file, the config lacks something or has an unsupported value, or tensors are missing,
+        of another shape, unknown, or not as the config says.
     """
     weights = files.read(path)
     config = weights.config | config
@@ -72,10 +72,10 @@ def posnet(path: str | pathlib.Path, pad_id: int, **config: Any) -> tuple[Encode
 
 
 def save_posnet(folder: str | pathlib.Path, model: EncoderDecoder, params: dict[str, Any]) -> pathlib.Path:
-    """Writes model.safetensors by the authors' names, and config.json: what their YAML file says of the model.
+    """Writes model.safetensors with the authors' names, and config.json with what their YAML file says of a model.
 
     Raises:
-      InputError: a model that is none of theirs, such as one with another epsilon of layer norms than 1e-8 (c - 1) / c.
+      InputError: the model is none of theirs. For example, its layer norms have another epsilon than 1e-8 (c - 1) / c.
     """
     config = _config(model)
     sizes = model.source_vocabulary_size or model.vocabulary_size, model.vocabulary_size
@@ -85,7 +85,7 @@ def save_posnet(folder: str | pathlib.Path, model: EncoderDecoder, params: dict[
 
 
 class _Config:
-    """What a config says; InputError where it says nothing, or what is not allowed."""
+    """Reads fields of a config. Raises InputError if a field is missing, or has a value that is not allowed."""
 
     def __init__(self, config: Mapping[str, Any], where: pathlib.Path):
         self.config, self.where = config, where
@@ -136,7 +136,7 @@ def _model(
 
 
 def _mixing(of: _Config, place: str, context: int, length: int, epsilon: dict[str, float]) -> TokenMixing:
-    """What mixes tokens somewhere: attention, or what the model of this name is about."""
+    """The mixer of a place: attention, or the mixer after which the model is named."""
     family = of("model")
     is_own = of(f"{family.lower()}_{place}", place != CROSS, (True, False))
     kind = _kind(of) if is_own else "attention"
@@ -164,7 +164,7 @@ def _kind(of: _Config) -> str:
 
 
 def _gated(of: _Config, prefix: str, epsilon: dict[str, float]) -> tuple[Callable | None, nn.Module | None]:
-    """The values and the gate."""
+    """The values and the gate of a mixer."""
     match of("model"):
         case "PosNet" | "LightConv":
             pass
@@ -187,7 +187,7 @@ def _gated(of: _Config, prefix: str, epsilon: dict[str, float]) -> tuple[Callabl
 
 
 def _form(of: _Config) -> Any:
-    """What both stacks know of positions."""
+    """The form of the absolute positions of both stacks."""
     match of("model"):
         case "PosNet":
             is_sinusoidal = _kind(of) == "aPosNet"
@@ -203,7 +203,7 @@ def _form(of: _Config) -> Any:
 
 
 def _config(model: EncoderDecoder) -> dict[str, Any]:
-    """What a config says of the model of that code that is nearest to this one."""
+    """The config of the model of that code that is nearest to this one."""
     first = model.decoder_blocks[0]
     mixings = {ENCODER: model.encoder_blocks[0].mixing, DECODER: first.mixing, CROSS: first.cross}
     kinds = {place: _kind_of(mixing) for place, mixing in mixings.items()}

@@ -1,4 +1,4 @@
-"""The relative bias of T5's encoder (Raffel 2020), as Hugging Face's `transformers` saves it."""
+"""The relative bias of T5's encoder (Raffel 2020), from files of Hugging Face's `transformers`."""
 
 import pathlib
 from typing import Any
@@ -14,16 +14,16 @@ TABLE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
-    """The term that all layers of T5's encoder share, and its parameters; nothing else of the model is read.
+    """Reads the term that all layers of T5's encoder share, and its parameters. Nothing else of the model is read.
 
       term, params = convert.t5_bias("folder")
       layer = PositionalSelfAttention(num_heads, terms=(Content(), term), scale=1.0)
 
     Args:
-      path: a folder with model.safetensors, or such a file; a config.json beside it says where distances end.
+      path: a folder with model.safetensors, or such a file. A config.json in the folder has the largest distance.
 
     Raises:
-      InputError: no such file, or one without the table.
+      InputError: there is no such file, or it has no table.
     """
     weights = files.read(path)
     if TABLE not in weights.tensors:

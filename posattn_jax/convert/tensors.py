@@ -1,4 +1,4 @@
-"""Which tensors of others are which of our parameters, in both directions."""
+"""Maps between the tensors of others and our parameters, in both directions."""
 
 import logging
 import re
@@ -18,13 +18,13 @@ MOST = 8  # tensors that an error lists
 
 
 class Entry(NamedTuple):
-    """Some of our parameters, and the tensors that are the same numbers.
+    """Some of our parameters, and the tensors with the same numbers.
 
     Attributes:
       ours: the paths of the parameters, with slashes.
       theirs: the names of the tensors.
-      pack: tensors, in this order -> parameters.
-      unpack: parameters -> tensors.
+      pack: a function from the tensors, in this order, to the parameters.
+      unpack: a function from the parameters to the tensors.
     """
 
     ours: tuple[str, ...]
@@ -34,22 +34,22 @@ class Entry(NamedTuple):
 
 
 def one(ours: str, theirs: str, pack: Callable, unpack: Callable) -> Entry:
-    """A parameter and a tensor."""
+    """An entry of one parameter and one tensor."""
     return Entry((ours,), (theirs,), lambda tensor: [pack(tensor)], lambda array: [unpack(array)])
 
 
 def same(ours: str, theirs: str) -> Entry:
-    """A parameter that is a tensor as it is."""
+    """An entry of a parameter that equals a tensor."""
     return one(ours, theirs, lambda tensor: tensor, lambda array: array)
 
 
 def without_first(ours: str, theirs: str) -> Entry:
-    """A parameter that is a tensor without its first axis, which is 1."""
+    """An entry of a parameter that equals a tensor without its first axis, of size 1."""
     return one(ours, theirs, lambda tensor: tensor[0], lambda array: array[None])
 
 
 def constant(theirs: str, array: np.ndarray) -> Entry:
-    """A buffer, which all else tells; InputError where it has other numbers."""
+    """An entry of a buffer with known numbers. `pack` raises InputError if the tensor has others."""
 
     def check(given: np.ndarray) -> tuple:
         if not np.allclose(given, array, rtol=0, atol=1e-5):
@@ -60,7 +60,7 @@ def constant(theirs: str, array: np.ndarray) -> Entry:
 
 
 def linear(ours: str, theirs: str) -> list[Entry]:
-    """A linear map: PyTorch's weights are [out, in]."""
+    """The entries of a linear map. PyTorch's weights are [out, in]."""
     return [
         one(f"{ours}/kernel", f"{theirs}.weight", np.transpose, np.transpose),
         same(f"{ours}/bias", f"{theirs}.bias"),
@@ -68,22 +68,22 @@ def linear(ours: str, theirs: str) -> list[Entry]:
 
 
 def norm(ours: str, theirs: str) -> list[Entry]:
-    """A layer norm."""
+    """The entries of a layer norm."""
     return [same(f"{ours}/scale", f"{theirs}.weight"), same(f"{ours}/bias", f"{theirs}.bias")]
 
 
 def take(entries: Sequence[Entry], shapes: Any, tensors: Tensors, where: Any, spare: str = "") -> dict[str, Any]:
-    """The parameters that the tensors of a file are, in float32.
+    """Turns the tensors of a file into parameters in float32.
 
     Args:
-      entries: of all parameters.
-      shapes: the tree of their shapes.
-      tensors: of the file.
+      entries: the entries of all parameters.
+      shapes: the tree of the shapes of the parameters.
+      tensors: the tensors of the file.
       where: the file, for messages.
-      spare: matches the names of tensors that may be left out, which is told; of all others there must be an entry.
+      spare: a pattern for the names of tensors that may be left out, with a warning. All others need an entry.
 
     Raises:
-      InputError: a tensor is missing, has another shape, or has no place here: it lists them.
+      InputError: tensors are missing, have another shape, or are unknown. The message lists them.
     """
     flat = flax.traverse_util.flatten_dict(shapes, sep="/")
     expected = _shapes_of_theirs(entries, flat)
@@ -107,7 +107,7 @@ def take(entries: Sequence[Entry], shapes: Any, tensors: Tensors, where: Any, sp
 
 
 def give(entries: Sequence[Entry], params: Any) -> dict[str, np.ndarray]:
-    """The tensors that parameters are; InputError lists those that have no name there, or are missing."""
+    """Turns parameters into tensors. Raises InputError with those that have no entry, or are missing."""
     flat = {path: np.asarray(array) for path, array in flax.traverse_util.flatten_dict(params, sep="/").items()}
     known = {path for entry in entries for path in entry.ours}
     foreign = [f"{path} {_shape(array)}" for path, array in flat.items() if path not in known]
@@ -123,7 +123,7 @@ def give(entries: Sequence[Entry], params: Any) -> dict[str, np.ndarray]:
 
 
 def _shapes_of_theirs(entries: Sequence[Entry], shapes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of the entries, from those of our parameters."""
+    """The shape of every tensor of the entries, from the shapes of our parameters."""
     found: dict[str, tuple[int, ...]] = {}
     for entry in entries:
         zeros = (np.broadcast_to(np.float32(0), shapes[path].shape) for path in entry.ours)
@@ -141,7 +141,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def shapes_of(where: Any, init: Callable[..., Any], *args: Any) -> Any:
-    """The shapes of the parameters that a module would have; InputError where its fields do not fit together."""
+    """The shapes of the parameters of a module. Raises InputError if its fields do not fit together."""
     try:
         return jax.eval_shape(lambda: init(jax.random.key(0), *args))["params"]
     except ValueError as error:

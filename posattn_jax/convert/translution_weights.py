@@ -1,4 +1,4 @@
-"""The vision transformer of Fan 2025, as the authors' code names its tensors."""
+"""The vision transformer of Fan 2025, by the tensor names of the authors' code."""
 
 import math
 import pathlib
@@ -24,9 +24,9 @@ from posattn_jax.nn.translution import LowRankTranslution, Translution
 from posattn_jax.system.errors import InputError
 
 STACKS = ("translution", "transformer")
-CLASSES = 3  # matrices of pairs with the class token, after those of displacements
-ROPE = ("cos", "sin")  # of the angles of every place and feature, buffers of a layer
-SPARE = r".*\.rope\.(cos|sin)_cached"  # which layers of Translution with RoPE have, too, and do not use
+CLASSES = 3  # the number of matrices for pairs with the class token, after those of displacements
+ROPE = ("cos", "sin")  # buffers of a layer, for the angle of every place and feature
+SPARE = r".*\.rope\.(cos|sin)_cached"  # layers of Translution with RoPE have them too, but do not use them
 
 
 def translution(
@@ -36,25 +36,25 @@ def translution(
     num_heads: int | None = None,
     is_transposed: bool = False,
 ) -> tuple[VisionTransformer, dict[str, Any]]:
-    """A `ViT` of github.com/hehefan/Translution: of Translution, LoR-Translution, RoPE, plain attention, or hybrid.
+    """Reads a `ViT` of github.com/hehefan/Translution: Translution, LoR-Translution, RoPE, plain attention, or hybrid.
 
       model, params = convert.translution("model.safetensors", (224, 224), (16, 16), num_heads=3)
       logits = model.apply({"params": params}, pixels.reshape(b, 224 * 224, 3), (224, 224))
 
-    Any of queries, keys and values may have matrices of displacements, of full or of low rank. The mean instead of the
-    class token, which there counts as one of the tokens, and the language models of that code are not read.
+    Any of queries, keys and values may have matrices for displacements, of full or of low rank. Models that pool by the
+    mean, in which the class token counts as one of the tokens there, and the language models of that code are not read.
 
     Args:
       path: a file of its state dict, .safetensors, .npz or .pt.
       grid_shape: the height and width of its images.
-      patch_shape: of its patches.
-      num_heads: h; None: 1, of a model without an output projection.
-      is_transposed: whether the file is of the code before 29 November 2025, whose `to_q` makes keys, and `to_k`
-        queries, where both have matrices of displacements. The tensors do not tell.
+      patch_shape: the height and width of its patches.
+      num_heads: h. None: 1, for a model without an output projection.
+      is_transposed: whether the code before 29 November 2025 wrote the file. If both queries and keys have matrices for
+        displacements, its `to_q` makes keys, and its `to_k` queries. The tensors do not show this.
 
     Raises:
-      InputError: no such file, another model, or tensors that are missing, of another shape, or unknown; no number of
-        heads, or one that does not divide the width of queries.
+      InputError: there is no such file, it has another model, or tensors are missing, of another shape, or unknown. Or
+        the number of heads is missing, or does not divide the width of queries.
     """
     weights = files.read(path)
     stack = next((each for each in STACKS if f"{each}.layers.0.0.norm.weight" in weights.tensors), None)
@@ -94,10 +94,10 @@ def translution(
 def save_translution(
     folder: str | pathlib.Path, model: VisionTransformer, params: dict[str, Any], grid_shape: Shape
 ) -> pathlib.Path:
-    """Writes model.safetensors of a model as `translution` makes it, by the authors' names.
+    """Writes model.safetensors of a model as `translution` returns it, by the authors' names.
 
     Raises:
-      InputError: another model, or parameters that have no name there, or are missing.
+      InputError: it is another model, or parameters have no name there, or are missing.
     """
     attention = model.blocks[0].attention
     is_plain = attention.values is None and isinstance(attention.terms[-1], Content | RotaryContent)
@@ -126,7 +126,7 @@ def _inner(weights: Weights, layer: str) -> int:
 def _attention(
     weights: Weights, layer: str, num_heads: int, head_dim: int, use_output: bool
 ) -> PositionalSelfAttention:
-    """What the names of a layer's tensors say."""
+    """The attention layer that the names of its tensors describe."""
 
     def has(name: str) -> bool:
         return f"{layer}.{name}" in weights.tensors
@@ -138,7 +138,7 @@ def _attention(
         terms = (RelativeContent(relative_query=full["query"], relative_key=full["key"]),)
     elif low["query"] or low["key"]:
         terms += (RelativeContent(relative_query=low["query"], relative_key=low["key"], rank=rank),)
-    elif has(f"rope.{ROPE[0]}_cached") and not full["value"]:  # with these it has angles that it does not use
+    elif has(f"rope.{ROPE[0]}_cached") and not full["value"]:  # with value matrices, they are unused
         terms = (RotaryContent(),)
     values = None
     if full["value"]:
@@ -183,7 +183,7 @@ def _entries(model: VisionTransformer, stack: str, grid_shape: Shape, is_transpo
 def _of_attention(
     attention: PositionalSelfAttention, ours: str, theirs: str, grid_shape: Shape, is_transposed: bool
 ) -> list[Entry]:
-    """There the score of query t and key s is (x_t W^q_{s-t}) . (x_s W^k_{t-s}), and a value x_s W^v_{t-s}."""
+    """The entries of a layer. There, a score is (x_t W^q_{s-t}) . (x_s W^k_{t-s}), and a value is x_s W^v_{t-s}."""
     heads, content, values = attention.num_heads, attention.terms[-1], attention.values
     found = _of_projections(attention, ours, theirs)
 
@@ -233,7 +233,7 @@ def _matrix(ours: str, theirs: str) -> Entry:
 
 
 def _of_projections(attention: PositionalSelfAttention, ours: str, theirs: str) -> list[Entry]:
-    """What is linear there has one fused map; the shared matrix of low-rank values is part of it."""
+    """The entries of the linear maps, which are fused there, together with the shared matrix of low-rank values."""
     heads, parts, paths = attention.num_heads, attention.needed(), [f"{ours}/projections/kernel"]
     is_low = isinstance(attention.values, LowRankTranslution)
     if is_low:
@@ -259,12 +259,12 @@ def _of_projections(attention: PositionalSelfAttention, ours: str, theirs: str) 
 
 
 def _order(head_dim: int) -> np.ndarray:
-    """Which of their features ours are: those that turn together follow each other, and are d / 2 apart there."""
+    """Their index of each of our features. Features that rotate together are neighbours here, and d / 2 apart there."""
     return np.arange(head_dim).reshape(2, -1).T.reshape(-1)
 
 
 def _turned(kernel: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Features of queries and keys in another order."""
+    """Reorders the features of queries and keys."""
     return np.concatenate([kernel[:, :2][..., order], kernel[:, 2:]], 1)
 
 
@@ -278,10 +278,10 @@ def _of_angles(theirs: str, grid_shape: Shape, head_dim: int, base: float) -> li
 
 
 def _table(matrices: str, of_class: str, theirs: str, num_heads: int, grid_shape: Shape, of_keys: bool) -> Entry:
-    """Their table is of query minus key, in one axis, and then of pairs with the class token.
+    """The entry of a table. Theirs is indexed by query minus key, in one axis, and then has pairs with the class token.
 
-    These are of it with itself, of it as the first of the pair, and as the second: what is made of queries has pairs,
-    and displacements, the other way round.
+    These pairs are: the token with itself, the token first, and the token second. For matrices of queries, pairs and
+    displacements are the other way round.
     """
     sizes, order = tuple(2 * size - 1 for size in grid_shape), [0, 1, 2] if of_keys else [0, 2, 1]
     turn = (slice(None, None, -1 if of_keys else 1),) * len(sizes)

@@ -1,4 +1,4 @@
-"""What others call the tensors of a vision transformer: Hugging Face's `ViTModel`, timm, big_vision."""
+"""The tensor names of vision transformers of others: Hugging Face's `ViTModel`, timm, big_vision."""
 
 import re
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from posattn_jax.models.vit import VisionTransformer
 
 
 class Names(NamedTuple):
-    """One library's.
+    """The names of one library.
 
     Attributes:
-      patches: the name of the weights that embed patches, which every file has, behind a prefix.
-      block: what the names of tensors of blocks begin with, before their number.
-      entries: a model and a prefix -> those of all its parameters.
-      spare: matches the names of tensors that may be left out.
+      patches: the name of the weights that embed patches. Every file has it, after a prefix.
+      block: the start of the names of a block's tensors, before its number.
+      entries: a function from a model and a prefix to the entries of all parameters.
+      spare: a pattern for the names of tensors that may be left out.
       patch_axes: the axes of height, width and channels in the weights that embed patches.
     """
 
@@ -29,7 +29,7 @@ class Names(NamedTuple):
 
 
 def of_hugging_face(model: VisionTransformer, prefix: str) -> list[Entry]:
-    """`ViTModel`; with a head `ViTForImageClassification`, whose prefix is "vit."."""
+    """The entries of `ViTModel` or, with a head, of `ViTForImageClassification`, whose prefix is "vit."."""
     found = [
         without_first("class_token", f"{prefix}embeddings.cls_token"),
         without_first("position_embedding", f"{prefix}embeddings.position_embeddings"),
@@ -53,7 +53,7 @@ def of_hugging_face(model: VisionTransformer, prefix: str) -> list[Entry]:
 
 
 def of_timm(model: VisionTransformer, prefix: str) -> list[Entry]:
-    """timm's `VisionTransformer` with a class token, as `vit_base_patch16_224`."""
+    """The entries of timm's `VisionTransformer` with a class token, such as `vit_base_patch16_224`."""
     found = [
         without_first("class_token", f"{prefix}cls_token"),
         without_first("position_embedding", f"{prefix}pos_embed"),
@@ -77,7 +77,7 @@ def of_timm(model: VisionTransformer, prefix: str) -> list[Entry]:
 
 
 def of_big_vision(model: VisionTransformer, prefix: str) -> list[Entry]:
-    """big_vision's `vit.py` with pool_type "gap" or "tok"; a class token is there joined after positions are added."""
+    """The entries of big_vision's `vit.py` with pool_type "gap" or "tok". It joins the class token last."""
     height, width = model.patch_shape
     found = [
         one(
@@ -106,7 +106,7 @@ def of_big_vision(model: VisionTransformer, prefix: str) -> list[Entry]:
 
 
 def _patches(model: VisionTransformer, theirs: str) -> list[Entry]:
-    """A convolution [c k, height, width] with stride, as a linear map of patches [height width k]."""
+    """The entries of a strided convolution [c k, height, width] as a linear map of patches [height width k]."""
     height, width = model.patch_shape
     kernel = one(
         "embed/kernel",
@@ -139,7 +139,7 @@ def _stacked(ours: str, theirs: tuple[str, ...], axis: int) -> Entry:
 
 
 def _flax(ours: str, theirs: str, *names: str) -> list[Entry]:
-    """Parameters that Flax calls the same."""
+    """The entries of parameters that have the same names in Flax."""
     return [same(f"{ours}/{name}", f"{theirs}/{name}") for name in names]
 
 
@@ -151,15 +151,15 @@ NAMES: dict[Format, Names] = {
     "timm": Names("patch_embed.proj.weight", "blocks.", of_timm),
     "big_vision": Names("embedding/kernel", "Transformer/encoderblock_", of_big_vision),
 }
-# Of big_vision before 2022, and of the first code of the vision transformer.
+# Names in big_vision before 2022, and in the first code of the vision transformer.
 _OLD = ((r"MultiHeadDotProductAttention_1/", "MultiHeadDotProductAttention_0/"), (r"MlpBlock_3/", "MlpBlock_0/"))
 _OLD += ((r"(encoderblock_\d+/)LayerNorm_2/", r"\1LayerNorm_1/"), (r"Transformer/posembed_input/", ""))
 
 
 def modern(tensors: Tensors) -> dict[str, Any]:
-    """The tensors of big_vision by the names, and with the meaning, that they have there since 2022.
+    """Turns tensors of older big_vision files into those of files since 2022.
 
-    Before, positions had a row for the class token, which was joined first: it is added to the token.
+    In older files, positions have a row for the class token. It is added to the token here.
     """
     found = {}
     for name, tensor in tensors.items():

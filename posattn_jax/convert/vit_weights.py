@@ -1,4 +1,4 @@
-"""Vision transformers (Dosovitskiy 2021) of Hugging Face, timm and big_vision."""
+"""Vision transformers (Dosovitskiy 2021) from files of Hugging Face, timm and big_vision, and to such files."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.gating import exact_gelu, tanh_gelu
 from posattn_jax.system.errors import InputError
 
-# What the files do not say: how the library's own vision transformers are made.
+# What the files do not contain: fields of the library's own vision transformers.
 OWN: dict[Format, dict[str, Any]] = {
     "hugging_face": {},
     "timm": {"activation": exact_gelu, "layer_norm_epsilon": 1e-6},
@@ -25,35 +25,35 @@ OWN: dict[Format, dict[str, Any]] = {
 
 
 def vit(path: str | pathlib.Path, num_heads: int | None = None) -> tuple[VisionTransformer, dict[str, Any]]:
-    """A vision transformer as Hugging Face's `transformers`, timm or big_vision save it.
+    """Reads a vision transformer saved by Hugging Face's `transformers`, timm or big_vision.
 
       model, params = convert.vit("folder")
       logits = model.apply({"params": params}, pixels.reshape(b, 224 * 224, 3), (224, 224))
 
     Args:
-      path: a folder with a .safetensors or an .npz, or such a file; Hugging Face's beside its config.json.
-      num_heads: h, which timm's files do not say.
+      path: a folder with a .safetensors or an .npz, or such a file. Hugging Face's needs its config.json next to it.
+      num_heads: h, which timm's files do not contain.
 
     Returns:
-      The model, without a head where the file has none, and its parameters. What else the file has is left out, and
-      told by a warning.
+      The model, without a head if the file has none, and its parameters. Other known tensors of the file are left out,
+      with a warning.
 
     Raises:
-      InputError: no such file, another model, tensors that are missing, of another shape, or unknown, or a number of
-        heads that is missing or not the file's.
+      InputError: there is no such file, it has another model, tensors are missing, of another shape, or unknown, or the
+        number of heads is missing or not that of the file.
     """
     return of_weights(files.read(path), num_heads)
 
 
 def format_of(weights: Weights) -> Format | None:
-    """Whose names the tensors of a file have; None: it is no vision transformer."""
+    """The format whose names the tensors have; None if they are not those of a vision transformer."""
     return next(
         (each for each, names in NAMES.items() if any(n.endswith(names.patches) for n in weights.tensors)), None
     )
 
 
 def of_weights(weights: Weights, num_heads: int | None = None) -> tuple[VisionTransformer, dict[str, Any]]:
-    """As `vit`, of a file that has been read."""
+    """As `vit`, for a file that was read already."""
     name = format_of(weights)
     if name is None:
         expected = " or ".join(names.patches for names in NAMES.values())
@@ -81,21 +81,21 @@ def save_vit(
     names: Format = "hugging_face",
     **config: Any,
 ) -> pathlib.Path:
-    """Writes a vision transformer by the names that others have for its tensors.
+    """Writes a vision transformer in a format of others.
 
     Args:
-      folder: made where it is missing.
-      model: without norms of patches, with absolute positions, content terms alone, and what else `vit` gives.
-      params: of the model.
+      folder: the folder, which is created if necessary.
+      model: a model as `vit` returns it: without norms of patches, with absolute positions and only content terms.
+      params: the parameters of the model.
       grid_shape: the height and width of its images.
       names: "hugging_face": model.safetensors and config.json; "timm": model.safetensors; "big_vision": model.npz.
-      **config: what else config.json is to say, such as id2label.
+      **config: further entries of config.json, such as id2label.
 
     Returns:
       The path of the weights.
 
     Raises:
-      InputError: a model that is none of the format's, parameters that have no name there, or no such format.
+      InputError: the format cannot describe the model, a parameter has no name there, or there is no such format.
     """
     if names not in NAMES:
         raise InputError(f'names="{names}": expected {", ".join(NAMES)}')
@@ -137,7 +137,7 @@ def _transformer(
 
 
 def _fields(model: VisionTransformer) -> dict[str, Any]:
-    """The fields of `_transformer` that make the nearest to a model."""
+    """The arguments of `_transformer` that make the model nearest to a given one."""
     names = ("num_classes", "width", "patch_shape", "pooling", "layer_norm_epsilon", "dropout_rate")
     return fields_of(model.blocks) | {name: getattr(model, name) for name in names}
 
@@ -206,7 +206,7 @@ _READERS = {"hugging_face": _of_hugging_face, "timm": _of_timm, "big_vision": _o
 
 
 def _shapes(where: pathlib.Path, model: VisionTransformer, num_rows: int, num_channels: int) -> Any:
-    """Of the parameters of a model with so many positions; in which rows these stand does not matter."""
+    """The shapes of the parameters of a model with `num_rows` positions. How they form a grid does not matter."""
     height, width = model.patch_shape
     grid_shape = ((num_rows - (model.pooling == "class")) * height, width)
     pixels = jnp.zeros((1, math.prod(grid_shape), num_channels))
@@ -235,5 +235,5 @@ def _hugging_face_config(model: VisionTransformer, grid_shape: tuple[int, ...], 
 
 
 def _side(sizes: tuple[int, ...]) -> int | list[int]:
-    """One number where both are the same."""
+    """One number if both sizes are the same."""
     return sizes[0] if len(set(sizes)) == 1 else list(sizes)

@@ -17,24 +17,25 @@ from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
 
 SUFFIX = ".npz"
-MOST_CHANNELS = 4  # that a last axis is taken for without being told
+MOST_CHANNELS = 4  # a last axis of at most this size is taken to be channels, unless `num_dims` says otherwise
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrays(OwnImages):
     """A .npz file with "images" or "inputs" [n *S] or [n *S c], and "labels" [n]; or train.npz, val.npz and test.npz.
 
-    Values are uint8, which become -1 to 1, or floats, which a model is given as they are. Labels are integers or texts;
-    where the file has "names", integers are the places of these.
+    Values are uint8, which are scaled to -1 to 1, or floats, which the model gets unchanged. Labels are integers or
+    texts. If the file has "names", integer labels are indices into these.
 
     Attributes:
-      dir: the file, or the folder of several. Without a val.npz it is divided by the run's seed.
-      num_dims: p, of the grid S; 0: the last axis is channels where it has at most four, and there is another.
-      layout: "grid"; "1d": its row-major sequence.
-      pool: the last two sides are mean-pooled by this factor.
-      malformed: whether rows with values that are not finite, or labels that the train part has not, are refused, or
-        skipped.
-      validation_limit: judge by the first so many of the validation part; 0: all.
+      dir: the file, or the folder of train.npz and the others. Without val.npz, the run's seed splits train.npz.
+      num_dims: p, the dimensions of the grid S. 0: the last axis is channels if there are four axes, or if its size is
+        at most four and it is not the only axis.
+      layout: "grid"; "1d": the row-major sequence of the grid.
+      pool: the factor by which the last two sides are mean-pooled.
+      malformed: whether to refuse or to skip rows with values that are not finite, or with labels that the train part
+        does not have.
+      validation_limit: use only the first so many examples of the validation part; 0: all.
     """
 
     dir: str = "data/arrays"
@@ -85,13 +86,13 @@ class Arrays(OwnImages):
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # told when it is read
+        with contextlib.suppress(InputError):  # it is reported when the data are read
             paths = list(self.parts().values())
         return below(pathlib.Path(self.dir), paths)
 
 
 def read_rows(path: pathlib.Path, like: ImageSet) -> Iterator[np.ndarray | InputError]:
-    """Each array of a file, or what is wrong with it; InputError where they are not like those of `like`."""
+    """Each array of a file, or its error. Raises InputError if the arrays are not of the kind of `like`."""
     with _opened(path) as file:
         values = _like(path, _values(path, file), like.images.shape[1:], like.max_value)
     wrong = _wrong(path, values)
@@ -101,7 +102,7 @@ def read_rows(path: pathlib.Path, like: ImageSet) -> Iterator[np.ndarray | Input
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[Any]:
-    """The arrays of a file by name; InputError where it is none, or is damaged."""
+    """The arrays of a .npz file by name. Raises InputError if it is not such a file, or is damaged."""
     try:
         opened = np.load(path, allow_pickle=False)
         if not isinstance(opened, np.lib.npyio.NpzFile):
@@ -115,7 +116,7 @@ def _opened(path: pathlib.Path) -> Iterator[Any]:
 
 
 def _values(path: pathlib.Path, file: Any) -> np.ndarray:
-    """[n ...] uint8, or float32."""
+    """The values [n ...] of a file, uint8 or float32."""
     names = [name for name in ("images", "inputs") if name in file]
     if len(names) != 1:
         raise InputError(f'{path}: has {_listed(file)}: expected one of "images" and "inputs"')
@@ -128,7 +129,7 @@ def _values(path: pathlib.Path, file: Any) -> np.ndarray:
 
 
 def _labels(path: pathlib.Path, file: Any) -> tuple[list[str], tuple[str, ...]]:
-    """[n] as texts, and all that there are, by number."""
+    """The labels [n] as texts, and the names of all classes, in order."""
     if "labels" not in file:
         raise InputError(f'{path}: has {_listed(file)}: expected "labels"')
     labels = file["labels"]
@@ -149,7 +150,7 @@ def _listed(file: Any) -> str:
 
 
 def _with_channels(path: pathlib.Path, values: np.ndarray, num_dims: int) -> np.ndarray:
-    """[n *S c], with one channel where there is no axis of them."""
+    """The values [n *S c], with one channel if they have no axis of channels."""
     axes = values.ndim - 1
     has_channels = axes > 1 and (axes == 4 or values.shape[-1] <= MOST_CHANNELS) if not num_dims else axes > num_dims
     found = axes - has_channels
@@ -160,7 +161,7 @@ def _with_channels(path: pathlib.Path, values: np.ndarray, num_dims: int) -> np.
 
 
 def _like(path: pathlib.Path, values: np.ndarray, shape: Any, max_value: int | None) -> np.ndarray:
-    """[n *S c] of the shape [*S c], with values of the kind that a run was trained on."""
+    """The values [n *S c]. Raises InputError unless their shape [*S c] and dtype are those of the training data."""
     *sides, channels = shape
     if channels == 1 and list(values.shape[1:]) == sides:
         values = values[..., None]
@@ -178,6 +179,6 @@ def _max_value(values: np.ndarray) -> int | None:
 
 
 def _wrong(path: pathlib.Path, values: np.ndarray) -> dict[int, InputError]:
-    """What is wrong with the values of some rows."""
+    """The errors of rows with values that are not finite, by row."""
     rows = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
     return {int(row): InputError(f"{path}: row {row}: has values that are not finite") for row in rows}

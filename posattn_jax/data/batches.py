@@ -1,4 +1,4 @@
-"""The order in which a run meets its examples: from the seed, shared out over processes, resumable."""
+"""The order of a run's examples. It follows from the seed, is split over processes, and can be resumed."""
 
 import dataclasses
 import pathlib
@@ -16,7 +16,7 @@ Batch = dict[str, np.ndarray]
 
 @runtime_checkable
 class Source(Protocol):
-    """Examples by number, in batches; and by name the fields of models and tasks that they know."""
+    """Examples, read in batches by their numbers. `knows` has values for fields of the model and of the task."""
 
     @property
     def knows(self) -> dict[str, Any]: ...
@@ -27,34 +27,34 @@ class Source(Protocol):
 
 @runtime_checkable
 class Kept(Protocol):
-    """A source of which a run keeps something: what its model's numbers mean."""
+    """A source that saves something in the run folder, such as a tokenizer or the names of classes."""
 
     def keep(self, workdir: pathlib.Path) -> None: ...
 
 
 @runtime_checkable
 class Resident(Source, Protocol):
-    """A source whose examples may be device-resident, and made into batches there."""
+    """A source whose examples can be stored on the devices, where batches are made of them."""
 
     @property
-    def num_bytes(self) -> int: ...  # of the table
-    def table(self) -> dict[str, np.ndarray]: ...  # of all examples, [n, ...]
-    def read(self, rows: dict[str, Any]) -> dict[str, Any]: ...  # of some rows of the table, traced or not
+    def num_bytes(self) -> int: ...  # the size of the table
+    def table(self) -> dict[str, np.ndarray]: ...  # all examples, [n, ...]
+    def read(self, rows: dict[str, Any]) -> dict[str, Any]: ...  # the batch of some rows of the table, traced or not
 
 
 @runtime_checkable
 class Ordered(Source, Protocol):
-    """Examples of several sizes, which decide what is together in an update: they have an order of their own."""
+    """A source with examples of several sizes. Their sizes decide which are in one update, so it has its own order."""
 
     @property
     def row_multiple(self) -> int: ...
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder: ...
-    def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str: ...  # for people
+    def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str: ...  # a description
 
 
 @runtime_checkable
 class Sharing(Source, Protocol):
-    """Rows that several examples share, by the number of the row."""
+    """A source whose items are rows that several examples share."""
 
     @property
     def examples_per_row(self) -> float: ...
@@ -62,9 +62,10 @@ class Sharing(Source, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class EpochOrder:
-    """Every update as many examples: every epoch a new permutation, whose incomplete last update is left out.
+    """The same number of examples in every update, and a new permutation in every epoch.
 
-    Examples may be rows that several share: then those of an update are counted on average.
+    Examples that do not fill the last update of an epoch are left out. If items are rows that several examples share,
+    the examples of an update are an average.
     """
 
     num_examples: int
@@ -79,11 +80,11 @@ class EpochOrder:
 
     @property
     def examples_per_step(self) -> float:
-        """Of an update."""
+        """The examples of an update, on average."""
         return self.update_size * self.examples_per_row
 
     def dataset(self) -> grain.MapDataset:
-        """The ids of update 0, 1, ...; InputError where an update is larger than the data."""
+        """The ids of update 0, 1, ... Raises InputError if an update is larger than the data."""
         number, size = self.num_examples, self.update_size
         if not 0 < size <= number:
             raise InputError(f"a batch of {size} cannot be drawn from {number} training examples")
@@ -92,7 +93,7 @@ class EpochOrder:
 
 
 def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> "EpochOrder | BucketOrder":
-    """The order in which a run meets a source."""
+    """The order in which a run reads the examples of a source."""
     if isinstance(source, Ordered):
         return source.order(batch_size, accumulation_steps, seed)
     each = source.examples_per_row if isinstance(source, Sharing) else 1.0
@@ -104,16 +105,16 @@ class Share:
     """The part of every batch that one process reads.
 
     Attributes:
-      shards: the numbers of its shards, ascending.
-      num_shards: that a batch is cut into, in order. All processes' together are 0, 1, ..., num_shards - 1, each of
-        them as often as devices hold a copy of it: no example is read for nothing, and none is left out.
+      shards: the numbers of the shards that it reads, ascending.
+      num_shards: the number of shards of a batch, which are in order. The processes together read all of 0, 1, ...,
+        num_shards - 1. Only processes whose devices have a copy of a shard read it.
     """
 
     shards: tuple[int, ...] = (0,)
     num_shards: int = 1
 
     def of(self, batch: np.ndarray) -> np.ndarray:
-        """Its rows of a batch [n, ...] whose size num_shards divides."""
+        """The rows of a batch [n, ...] that the process reads. `num_shards` must divide n."""
         cut = batch.reshape(self.num_shards, -1, *batch.shape[1:])
         return cut[list(self.shards)].reshape(-1, *batch.shape[1:])
 
@@ -124,10 +125,10 @@ WHOLE = Share()
 def training_batches(
     read: Callable[[np.ndarray], Batch], order: grain.MapDataset, num_micro_batches: int = 1, share: Share = WHOLE
 ) -> grain.DatasetIterator:
-    """What is read of ids in that order, of each micro-batch this process's share, one after the other.
+    """Reads batches in the given order: this process's shares of the micro-batches of an update, concatenated.
 
-    The iterator's get_state and set_state hold the position, which is the same in all processes, and whatever their
-    number. One thread reads ahead.
+    The iterator has get_state and set_state for the position, which is the same in all processes and does not depend on
+    their number. One thread reads ahead.
     """
 
     def own(ids: np.ndarray) -> np.ndarray:
@@ -138,9 +139,9 @@ def training_batches(
 
 
 def evaluation_batches(source: Source, batch_size: int, share: Share = WHOLE) -> Iterator[Batch]:
-    """This process's share of every example once, in order; "weights" [b] is 0 for the padding of the last batch."""
+    """Reads every example once, in order: this process's share. "weights" [b] is 0 for padding of the last batch."""
     for start in range(0, len(source), batch_size):
         ids = start + np.arange(batch_size)
-        batch = source.batch(np.minimum(ids, len(source) - 1))  # whole: its shape depends on every example
+        batch = source.batch(np.minimum(ids, len(source) - 1))  # all shards: the shape depends on every example
         batch["weights"] = (ids < len(source)).astype(np.float32)
         yield {name: share.of(array) for name, array in batch.items()}

@@ -1,4 +1,4 @@
-"""Batches of about as many tokens: sentences of similar length together, padded to one of a few lengths."""
+"""Batches with similar numbers of tokens. Sentences of similar length are padded to one of a few lengths."""
 
 import functools
 import itertools
@@ -16,38 +16,38 @@ BatchUnit = Literal["target_tokens", "places"]
 
 
 def check_buckets(buckets: Sequence[int]) -> None:
-    """InputError where these are no ascending lengths that hold a piece and the end of a sentence."""
+    """Raises InputError unless the lengths ascend, and have room for a token and the end of a sentence."""
     if not buckets or buckets[0] < 2 or any(a >= b for a, b in itertools.pairwise(buckets)):
         raise InputError(f"data.buckets={tuple(buckets)}: expected ascending lengths, the first at least 2")
 
 
 def padded_length(length: int, buckets: Sequence[int]) -> int:
-    """The smallest bucket that holds a length; above the last one, its next multiple."""
+    """The smallest bucket that is at least `length`; above the last bucket, the next multiple of it."""
     fitting = (bucket for bucket in buckets if bucket >= length)
     return next(fitting, -(-length // buckets[-1]) * buckets[-1])
 
 
 class BucketOrder:
-    """The order in which a run meets examples of several lengths: every epoch has each of them once.
+    """The order in which a run reads examples of several lengths. Every epoch has each example once.
 
-    An update of a bucket, of length l and with m target tokens an example on average, has as many rows as
+    For a bucket of length l, whose examples have m target tokens on average, the number of rows of an update is
       steps * multiple * round(batch_tokens / (m multiple))    unit "target_tokens", as Schmidt 2023 counts
-      steps * multiple * floor(batch_tokens / (l multiple))    unit "places": no batch takes more memory
-    Where a bucket's examples run out, its last update is filled with rows without example. Their id is -1 - (the number
-    of the bucket): a process whose share is such rows alone then pads to the length that the others have.
+      steps * multiple * floor(batch_tokens / (l multiple))    unit "places": none has more than batch_tokens
+    The last update of a bucket is filled up with rows without an example. The id of such a row is -1 - (the number of
+    the bucket), so that a process whose share has only such rows pads to the same length as the others.
 
     Args:
-      lengths: [n] of the examples, none above the last bucket.
-      target_lengths: [n] of what is predicted, which an epoch's speed counts too.
-      buckets: the lengths that batches are padded to, ascending.
-      batch_tokens: of a micro-batch.
+      lengths: [n] the lengths of the examples, none above the last bucket.
+      target_lengths: [n] the lengths of the targets, which the speed counts too.
+      buckets: the lengths to which batches are padded, ascending.
+      batch_tokens: the tokens of a micro-batch.
       accumulation_steps: the micro-batches of an update.
-      row_multiple: what the rows of a micro-batch are a multiple of, so that as many devices can share it.
-      seed: of all epochs' permutations.
-      unit: what `batch_tokens` are: tokens of the target, or places of one side, padding included.
+      row_multiple: the number that divides the rows of a micro-batch, so that this many devices can share them.
+      seed: the seed of the permutations of all epochs.
+      unit: what `batch_tokens` counts: tokens of the target, or places of one side, padding included.
 
     Raises:
-      InputError: the least rows of the last bucket are more than a micro-batch, or there is no example.
+      InputError: a micro-batch is too small for `row_multiple` rows of the last bucket, or there is no example.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class BucketOrder:
         if unit == "target_tokens":
             means = [np.mean(target_lengths[own]) if len(own) else buckets[-1] for own in self._members]
             share = np.rint(batch_tokens / (row_multiple * np.array(means))).astype(int)
-        self.rows = accumulation_steps * row_multiple * share  # [buckets] of an update
+        self.rows = accumulation_steps * row_multiple * share  # [buckets] the rows of an update
         self._num_updates = np.array([-(-len(own) // rows) for own, rows in zip(self._members, self.rows, strict=True)])
-        # Updates are asked for one after the other: those of two epochs only where one ends.
+        # Updates are read in order, so at most two epochs are needed at a time, where one ends.
         self._epoch = functools.lru_cache(maxsize=2)(self._draw)
 
     @property
@@ -95,7 +95,7 @@ class BucketOrder:
         return self._num_tokens / self.steps_per_epoch
 
     def padding_share(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
-        """The share of an epoch's places, of both sides and rows without example included, that hold no token."""
+        """The share of padding in an epoch, over the places of both sides, including rows without an example."""
         places = 2 * np.sum(self._num_updates * self.rows * self.buckets)
         return float(1 - (np.sum(source_lengths) + np.sum(target_lengths)) / places)
 

@@ -1,4 +1,4 @@
-"""A text as one long row of bytes, cut into sequences: what a model of characters learns to go on with."""
+"""A text as bytes, cut into sequences, for language models of characters."""
 
 import contextlib
 import dataclasses
@@ -20,11 +20,11 @@ NUM_BYTES = 256
 
 @dataclasses.dataclass(frozen=True)
 class ByteSequences:
-    """A text in sequences that do not overlap, each with the byte that comes after it.
+    """A text in sequences that do not overlap. The targets of a sequence are its bytes shifted by one.
 
     Attributes:
       text: [n] uint8.
-      length: t, of a sequence; what is left at the end of the text is left out.
+      length: t, the length of a sequence. Bytes at the end that fill no sequence are left out.
     """
 
     text: np.ndarray
@@ -39,12 +39,12 @@ class ByteSequences:
         return {"input_shape": (self.length,), "vocabulary_size": NUM_BYTES}
 
     def select(self, kept: slice) -> "ByteSequences":
-        """Some of the sequences, one after the other."""
+        """A range of consecutive sequences."""
         first, last, _ = kept.indices(len(self))
         return dataclasses.replace(self, text=self.text[first * self.length : last * self.length + 1])
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"tokens", "targets" [b t]}, int32: of sequences with these numbers the bytes, and those that follow each."""
+        """{"tokens", "targets" [b t]}, int32: the bytes of these sequences, and the byte after each."""
         rows = np.asarray(ids)[:, None] * self.length + np.arange(self.length + 1)
         found = self.text[rows].astype(np.int32)
         return {"tokens": found[:, :-1], "targets": found[:, 1:]}
@@ -52,13 +52,13 @@ class ByteSequences:
 
 @dataclasses.dataclass(frozen=True)
 class Characters(DataSet):
-    """Text by its bytes in UTF-8: of English nearly all are characters.
+    """Text as the bytes of its UTF-8. In English text, nearly every byte is a character.
 
     Attributes:
-      dir: a file, or a folder of .txt and .txt.gz, which are read one after the other by name.
-      validation_dir: likewise; "": the last twentieth of the sequences.
-      validation_limit: judge by the first so many sequences of the validation part; 0: all.
-      length: t, of a sequence, in bytes.
+      dir: a file, or a folder of .txt and .txt.gz files, which are read in the order of their names.
+      validation_dir: the same for validation; "": the last twentieth of the sequences.
+      validation_limit: use only the first so many sequences of the validation part; 0: all.
+      length: t, the length of a sequence in bytes.
     """
 
     dir: str = "data/text"
@@ -95,7 +95,7 @@ class Characters(DataSet):
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
         found = {}
         for field, path in fields.items():
-            with contextlib.suppress(InputError):  # told when it is read
+            with contextlib.suppress(InputError):  # it is reported when the data are read
                 found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
         return found
 
@@ -104,7 +104,7 @@ class Characters(DataSet):
 
 
 def _bytes_of(files: Iterable[pathlib.Path]) -> np.ndarray:
-    """All bytes of the files; InputError where one is damaged."""
+    """All bytes of the files. Raises InputError if a file is damaged."""
     parts = []
     for path in files:
         try:

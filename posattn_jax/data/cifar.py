@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) from their official archives or folders, binary or python version."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from their official archives or folders, binary or python version."""
 
 import dataclasses
 import io
@@ -17,7 +17,7 @@ from posattn_jax.system.errors import InputError
 URL = "https://www.cs.toronto.edu/~kriz/"
 NUM_IMAGES = {"train": 50_000, "test": 10_000}
 NUM_PIXELS = 3 * 32 * 32
-MOST_BYTES = 200_000_000  # of a file in an archive: the largest official one has 156 million
+MOST_BYTES = 200_000_000  # the most bytes of a file in an archive; the largest official one has 156 million
 # CIFAR-100's fine labels, in the order of their numbers
 FINE = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
@@ -32,9 +32,9 @@ willow_tree wolf woman worm
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """One way in which a set is published: an archive, the folder in it, and the files of each split in that.
+    """One published form of a set: an archive, the folder in it, and the files of each split in that folder.
 
-    The MD5 of a file is None where it is not published.
+    The MD5 of a file is None if none is published.
     """
 
     archive: str
@@ -45,13 +45,13 @@ class Version:
 
 @dataclasses.dataclass(frozen=True)
 class Cifar(ImageRecord):
-    """One of the sets: its official archive, or the unpacked folder, or files of that folder.
+    """One of the sets, read from its official archive, from the unpacked folder, or from the files of that folder.
 
     Attributes:
       title: the name of the set.
-      names: of the labels, by number.
-      label_bytes: how many bytes come before the pixels of a binary record; the last is the label.
-      label_key: the name of the labels in the python version.
+      names: the names of the labels, in order.
+      label_bytes: the number of bytes before the pixels of a binary record. The last of them is the label.
+      label_key: the key of the labels in the python version.
       binary, python: the two versions.
     """
 
@@ -65,7 +65,7 @@ class Cifar(ImageRecord):
     channels: int = 3
 
     def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
-        """See `ImageRecord`; what is downloaded is the binary archive."""
+        """See `ImageRecord`. `download` fetches the binary archive."""
         found = self._find(folder, split)
         if found is None and download:
             fetch(URL + self.binary.archive, f"md5:{self.binary.md5}", folder)
@@ -93,7 +93,7 @@ class Cifar(ImageRecord):
             except ValueError as error:
                 raise InputError(f"{name} in {folder} {error}: get the {self.title} archive again") from error
             for channel, plane in enumerate(np.split(file_images, 3, axis=1)):
-                interleaved[..., channel] = plane  # several times as fast as a transposed copy of all
+                interleaved[..., channel] = plane  # several times as fast as one transposed copy
             labels.append(file_labels)
         return ImageSet(images.reshape(-1, 32, 32, 3), np.concatenate(labels), len(self.names))
 
@@ -106,7 +106,7 @@ class Cifar(ImageRecord):
         return [path for path in paths if path.is_file()]
 
     def _find(self, folder: pathlib.Path, split: str) -> tuple[Version, pathlib.Path] | None:
-        """A version, and the folder that has its files, or else its archive."""
+        """A version of the set that is there, and the folder of its files or the path of its archive."""
         for version in (self.binary, self.python):
             for place in (folder, folder / version.folder):
                 if (place / next(iter(version.files[split]))).is_file():
@@ -124,7 +124,7 @@ class Cifar(ImageRecord):
         return path.read_bytes()
 
     def _decode_binary(self, data: bytes, num_images: int) -> tuple[np.ndarray, np.ndarray]:
-        """Planar images [n, 3072] and labels [n] of a file; ValueError where it holds something else."""
+        """Planar images [n, 3072] and labels [n] of a file. Raises ValueError if the file has other content."""
         record_bytes = self.label_bytes + NUM_PIXELS
         if len(data) != num_images * record_bytes:
             raise ValueError(f"has {len(data)} bytes, expected {num_images * record_bytes}")
@@ -132,7 +132,7 @@ class Cifar(ImageRecord):
         return records[:, self.label_bytes :], records[:, self.label_bytes - 1].astype(np.int64)
 
     def _decode_pickle(self, data: bytes, num_images: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same of the python version."""
+        """The same for the python version."""
         try:
             batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
             images, labels = np.asarray(batch[b"data"], np.uint8), np.asarray(batch[self.label_key], np.int64)
@@ -195,7 +195,7 @@ SETS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
 def _read_members(archive: pathlib.Path, members: Collection[str]) -> list[bytes]:
-    """Files of an archive, none of which is unpacked; read to its end, where the check sum of the whole is."""
+    """The contents of files in an archive, without unpacking it. Reads to its end, where the checksum is."""
     contents: dict[str, bytes] = {}
     at = archive.name
     try:
@@ -220,7 +220,7 @@ def _read_members(archive: pathlib.Path, members: Collection[str]) -> list[bytes
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds numpy arrays and plain containers, and nothing else: a pickle may name any function."""
+    """Unpickles only numpy arrays and plain containers, because a pickle can name any function."""
 
     ALLOWED = (
         ("numpy", "ndarray"),
@@ -230,7 +230,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     )
 
     def find_class(self, module, name):
-        if (module, name) == ("_codecs", "encode"):  # which Python 3 makes Python 2's strings of
+        if (module, name) == ("_codecs", "encode"):  # Python 3 decodes strings of Python 2 with it
             return lambda text, _: text.encode("latin1")
         if (module, name) in self.ALLOWED:
             return super().find_class(module, name)

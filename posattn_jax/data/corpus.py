@@ -1,4 +1,4 @@
-"""Text cut into subwords; its token ids on disk, made once as a stream: pairs of its consecutive lines."""
+"""Text as subwords, in pairs of consecutive lines. Its token ids are written to disk once, as a stream."""
 
 import array
 import contextlib
@@ -21,14 +21,14 @@ from posattn_jax.system.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Every line with the next of its document, in pairs that do not overlap; a last one may be alone.
+    """Pairs of consecutive lines of a document, which do not overlap. The last line of a document may be alone.
 
     Attributes:
       ids: all token ids, one line after the other.
       starts: [lines + 1] where each line begins in `ids`.
-      pairs: [n, 2] a pair's first line, and how many it has: 1 or 2.
-      length: t, of a sequence.
-      tokenizer: that made the ids.
+      pairs: [n, 2] the first line of each pair, and its number of lines, 1 or 2.
+      length: t, the length of a sequence.
+      tokenizer: the tokenizer of the ids.
       num_parts: see `sequences.Sentences`.
     """
 
@@ -44,7 +44,7 @@ class SentencePairs:
         return len(self.pairs)
 
     def select(self, numbers: np.ndarray | slice) -> "SentencePairs":
-        """The pairs of these numbers, in this order."""
+        """The pairs with these numbers, in this order."""
         return dataclasses.replace(self, pairs=self.pairs[numbers])
 
     @property
@@ -54,13 +54,13 @@ class SentencePairs:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[n] of the pairs with their special tokens, before they are cut."""
+        """[n] the lengths of the pairs with their special tokens, before they are cut."""
         first, num = self.pairs.T
         return self.starts[first + num] - self.starts[first] + self.length - sequences.room(self.length, num)
 
     @property
     def num_cut(self) -> int:
-        """How many pairs are longer than a sequence, and are cut."""
+        """The number of pairs that are longer than a sequence, and are cut."""
         return int(np.sum(self.lengths > self.length))
 
     @functools.cached_property
@@ -73,32 +73,32 @@ class SentencePairs:
         tokenizer.keep(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"tokens", "segments": [b t], "ids": [b]}, all int32, of the pairs with these numbers."""
+        """{"tokens", "segments": [b t], "ids": [b]}, all int32, for the pairs with these numbers."""
         return self.rows([[i] for i in ids.tolist()], self.length)
 
     def rows(self, groups: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
-        """As `batch`, each row of all pairs of a group; its id is the number of the first."""
+        """As `batch`, but each row has all pairs of a group. Its id is the number of the first pair."""
         examples = [[self._lines(i) for i in group] for group in groups]
         ids = np.array([group[0] for group in groups], np.int32)
         return sequences.lay_out(examples, length, self.tokenizer.specials) | {"ids": ids}
 
     def _lines(self, number: int) -> list[np.ndarray]:
-        """Those of a pair."""
+        """The ids of the lines of a pair."""
         first, num = self.pairs[number]
         return [self.ids[self.starts[line] : self.starts[line + 1]] for line in range(first, first + num)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus(DataSet):
-    """Text, cut into subwords of its own; its examples are what `read` makes of its lines.
+    """Text, cut into subwords by a tokenizer that is trained on it. `read` makes the examples from its lines.
 
     Attributes:
-      dir: a file, or a folder of .txt and .txt.gz: a sentence a line, blank lines between documents.
-      validation_dir: likewise; "": a twentieth of the examples, drawn by the run's seed.
-      validation_limit: judge by the first so many examples of the validation part; 0: all.
-      vocabulary_size: 4 special tokens included.
-      length: of a sequence, in tokens.
-      examples: what they are, for people.
+      dir: a file, or a folder of .txt and .txt.gz files, with one sentence per line and blank lines between documents.
+      validation_dir: the same for validation; "": a twentieth of the examples, drawn by the run's seed.
+      validation_limit: use only the first so many examples of the validation part; 0: all.
+      vocabulary_size: the number of tokens, including 4 special ones.
+      length: the length of a sequence in tokens.
+      examples: what the examples are called in messages.
     """
 
     dir: str = "data/text"
@@ -115,11 +115,11 @@ class Corpus(DataSet):
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
     def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> Any:
-        """The examples of some text files, tokenised if the cache does not have them; InputError: there is none."""
+        """The examples of text files, tokenised unless they are in the cache. Raises InputError if there is none."""
         raise NotImplementedError
 
     def load(self, reading: Reading) -> dict[str, Any]:
-        """See `DataSet`, and for the tokenizer `of_reading`; there is no test part."""
+        """See `DataSet` and, for the tokenizer, `of_reading`. There is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
         make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
         subwords = tokenizer.of_reading(reading, make)
@@ -139,17 +139,17 @@ class Corpus(DataSet):
         fields = {"data.dir": self.dir} | ({"data.validation_dir": self.validation_dir} if self.validation_dir else {})
         found = {}
         for field, path in fields.items():
-            with contextlib.suppress(InputError):  # told when it is read
+            with contextlib.suppress(InputError):  # it is reported when the data are read
                 found |= below(pathlib.Path(path), text_files.find(pathlib.Path(path), field), field)
         return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Text(Corpus):
-    """Text as pairs of its consecutive lines.
+    """Text as pairs of consecutive lines.
 
     Attributes:
-      packed: whether training has rows of as many pairs as `length` holds, instead of one: see `data.packing`.
+      packed: whether a row of training has as many pairs as fit into `length`, instead of one: see `data.packing`.
       dir, validation_dir, validation_limit, vocabulary_size, length: see `Corpus`.
     """
 
@@ -178,7 +178,7 @@ class Text(Corpus):
 
 
 def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, cache: pathlib.Path) -> SentencePairs:
-    """The pairs of some text files, tokenised if the cache does not have them; InputError where there is no line."""
+    """The pairs of text files, tokenised unless they are in the cache. Raises InputError if there is no line."""
 
     def make(temporary: pathlib.Path) -> None:
         pairs = array.array("q")
@@ -196,7 +196,7 @@ def of_text(files: Sequence[pathlib.Path], tokenizer: Tokenizer, length: int, ca
 
 
 def _paired(encoded: Iterable[tuple[str, np.ndarray]], pairs: array.array) -> Iterator[np.ndarray]:
-    """The ids of each line that has some, while `pairs` is given each pair's first line and how many it has."""
+    """Yields the ids of each line that is not empty. Appends each pair's first line and number of lines to `pairs`."""
     number, is_open = 0, False
     for line, ids in encoded:
         if not line:

@@ -1,4 +1,4 @@
-"""What a config's `data` is: a data set, and how a run reads it."""
+"""The base class of data sets, which a config's `data` describes, and what they need to know to be read."""
 
 import dataclasses
 import pathlib
@@ -12,15 +12,15 @@ from posattn_jax.data.remembered import Files
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What reading is told of the run.
+    """What a data set needs to know of the run that reads it.
 
     Attributes:
-      seed: of the run.
-      cache: the folder of tokenizers, and of texts as token ids.
-      workdir: the run folder, whose tokenizer is that of its text; None: there is none.
-      evaluates: whether the run is evaluated, which asks for the test part too.
-      pretrained: the folder of the run that it starts from, where there is one.
-      places: the most that the model has a place for; None: any length.
+      seed: the seed of the run.
+      cache: the folder of cached tokenizers and token ids.
+      workdir: the run folder, which has the run's tokenizer; None: there is no run folder.
+      evaluates: whether the run is evaluated. Then the test part is read too.
+      pretrained: the folder of the run that it starts from, if there is one.
+      places: the number of places in the model's tables; None: any length.
     """
 
     seed: int
@@ -32,22 +32,22 @@ class Reading:
 
 
 class DataSet:
-    """A data set, a dataclass: its fields are what a config says.
+    """A data set. It is a dataclass, whose fields are in the config.
 
-    A source that it loads `knows` what the fields of the model and of the task are that a config leaves out.
+    The sources that it loads `know` the values of fields of the model and of the task that a config leaves out.
 
     Attributes:
-      name: of the set, for people.
-      classes: the names of its labels, by number; (): it has none.
+      name: the name of the set, for messages.
+      classes: the names of its labels, in order; (): it has none.
     """
 
     name: str
     classes: tuple[str, ...] = ()
 
     def load(self, reading: Reading) -> dict[str, Any]:
-        """The sources that a run trains on and is judged by, "train" and "validation".
+        """Reads the sources for training and validation, "train" and "validation".
 
-        For an evaluation also "test", where there is one; without labels it is "unlabelled".
+        For an evaluation, it also reads "test", if there is a test part; a test part without labels is "unlabelled".
 
         Raises:
           InputError: its files are missing or damaged, or a field does not fit them.
@@ -55,24 +55,24 @@ class DataSet:
         raise NotImplementedError
 
     def files(self) -> Files:
-        """What `load` reads, the test part too, as far as it is there."""
+        """The files that `load` reads, including the test part, as far as they exist."""
         return {}
 
     def empty(self, workdir: pathlib.Path) -> Source:
-        """A source without an example, for the run in `workdir`; its files need not be there."""
+        """A source without examples, for the run in `workdir`. The files of the data need not exist."""
         raise NotImplementedError
 
     def classes_of(self, workdir: pathlib.Path) -> tuple[str, ...]:
-        """The names of the labels of the run in `workdir`, by number; the files need not be there."""
+        """The names of the labels of the run in `workdir`, in order. The files of the data need not exist."""
         return self.classes
 
     def again(self, source: Source) -> Source:
-        """The examples of a source, laid out as this data set says."""
+        """The examples of a source in the layout of this data set."""
         return source
 
 
 def split(examples: Any, seed: int, train_share: float) -> tuple[Any, Any]:
-    """Splits into train and validation, at least one example, by a permutation drawn from the seed."""
+    """Splits examples by a permutation drawn from the seed. The validation part has at least one."""
     order = np.random.default_rng(seed).permutation(len(examples))
     num_train = min(round(train_share * len(examples)), len(examples) - 1)
     return examples.select(order[:num_train]), examples.select(order[num_train:])

@@ -1,4 +1,4 @@
-"""Official files: fetched from where they are published, and told from others."""
+"""Downloads official files, and checks whether a file is the official one."""
 
 import hashlib
 import io
@@ -15,24 +15,24 @@ _logger = logging.getLogger(__name__)
 def fetch(url: str, checksum: str | None, folder: pathlib.Path) -> None:
     """Downloads a file into `folder` under its own name, unless it is there already.
 
-    It is there only once it is whole: a download that was stopped begins again.
+    The file appears only when it is complete. A download that was stopped starts again.
 
     Args:
-      url: of the file.
+      url: the address of the file.
       checksum: "md5:..." or "sha256:..."; None: none is published.
-      folder: made where it is missing.
+      folder: the folder, which is created if necessary.
 
     Raises:
-      InputError: that fails, or it is not what was published.
+      InputError: the download fails, or the file is not the published one.
     """
     try:
         pooch.retrieve(url, checksum, url.rpartition("/")[2], folder, progressbar=True)
-    except Exception as error:  # requests, urllib3 and pooch each have their own
+    except Exception as error:  # requests, urllib3 and pooch raise different classes
         raise InputError(f"{url} cannot be downloaded into {folder}: {error}") from error
 
 
 def tell_if_not_official(path: pathlib.Path, md5: str | None, content: bytes | None = None) -> None:
-    """Warns where a file, or its `content`, has not the MD5 that is published: made otherwise, or damaged."""
+    """Warns if a file, or its `content`, does not have the published MD5, because it differs or is damaged."""
     if md5 is None:
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""GLUE's tasks (Wang 2018): read from their official files or as tensorflow-datasets prepares them, and answered."""
+"""GLUE's tasks (Wang 2018). Reads their official files, or sets of tensorflow-datasets, and writes answers."""
 
 import dataclasses
 import pathlib
@@ -23,16 +23,16 @@ class GlueTask:
     """One task.
 
     Attributes:
-      folder: of its files train.tsv, dev.tsv and test.tsv.
-      num_asked: how many examples its test sets have, those that GLUE's site scores.
+      folder: the folder of its files train.tsv, dev.tsv and test.tsv.
+      num_asked: the number of examples of each of its test sets, which GLUE's site scores.
       sentences: the columns of its one or two sentences.
-      label: the column of its label; test files have none.
-      labels: what stands there, by number; (): a number from 0 to 5.
-      metric: what GLUE judges it by.
-      columns: of files without a header.
-      parts: what follows "dev" and "test" in the names of files, where there are several; also of the answers' files.
-      diagnostic: the official file of one more test set, which is answered where it is there.
-      tfds_columns: the features of its sentences, where tensorflow-datasets names them otherwise.
+      label: the column of its label. Test files have none.
+      labels: the labels in that column, in order; (): it has numbers from 0 to 5.
+      metric: the metric of GLUE.
+      columns: the columns of files without a header.
+      parts: for each development and test set, the suffix of its file names and that of its file of answers.
+      diagnostic: the official file of a further test set, which is answered if it exists.
+      tfds_columns: the features of its sentences in tensorflow-datasets, if they have other names there.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class GlueTask:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The names of its answers' files, without .tsv, by group."""
+        """The names of its files of answers, without .tsv, one per test set."""
         names = tuple(f"{self.folder}{suffix}" for _, suffix in self.parts)
         return (*names, "AX") if self.diagnostic else names
 
@@ -80,15 +80,15 @@ TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Glue(DataSet):
-    """A task of GLUE. Its tokenizer is that of the run, which has it from the one that it starts from.
+    """A task of GLUE. Its tokenizer is that of the run that this one starts from.
 
     Attributes:
-      name: of the task: see `TASKS`.
-      dir: the folder that has those of its official files, or of sets that tensorflow-datasets has prepared.
-      length: of a sequence, in tokens.
-      malformed: whether lines that have not the columns, or not the labels, that they should have are refused, or
-        skipped (some lines of QQP's training file are broken); those of a test set are refused.
-      validation_limit: judge by the first so many of the validation part; 0: all.
+      name: the name of the task: see `TASKS`.
+      dir: the folder with the folders of official files, or with sets that tensorflow-datasets has prepared.
+      length: the length of a sequence in tokens.
+      malformed: whether to refuse or to skip lines with wrong columns or labels (some lines of QQP's training file are
+        broken). Malformed lines of a test set are always refused.
+      validation_limit: use only the first so many examples of the validation part; 0: all.
     """
 
     name: str = "cola"
@@ -104,16 +104,16 @@ class Glue(DataSet):
 
     @property
     def task(self) -> GlueTask:
-        """What is asked."""
+        """The description of the task."""
         return TASKS[self.name]
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels, by number; (): a number is told."""
+        """The labels, in order; (): the task is to predict a number."""
         return self.task.labels
 
     def load(self, reading: Reading) -> dict[str, Sentences]:
-        """See `DataSet`; "validation" is the development set, and a test set is "unlabelled"."""
+        """See `DataSet`. "validation" is the development set, and a test set is "unlabelled"."""
         subwords = of_start(reading)
         if subwords is None:
             raise InputError("task.pretrained is empty: expected the folder of a run that this one starts from")
@@ -129,11 +129,11 @@ class Glue(DataSet):
         return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
 
     def read(self, part: Part, tokenizer: Tokenizer) -> Sentences:
-        """Reads a part; InputError where its files are missing or malformed."""
+        """Reads a part. Raises InputError if its files are missing or malformed."""
         texts: list[tuple[str, ...]] = []
         targets: list[float] = []
         groups: list[int] = []
-        num_skipped, refuses = 0, self.malformed == "refuse" or part == "test"  # whose lines are all to be answered
+        num_skipped, refuses = 0, self.malformed == "refuse" or part == "test"  # every test line needs an answer
         for group, rows in enumerate(self._rows(part)):
             for row in rows:
                 if isinstance(row, InputError):
@@ -151,7 +151,7 @@ class Glue(DataSet):
 
     @property
     def has_test(self) -> bool:
-        """Whether the questions of its test set are there."""
+        """Whether the files of its test set exist."""
         return self._prepared is not None or all(path.is_file() for path in self._paths("test"))
 
     def files(self) -> Files:
@@ -172,7 +172,7 @@ class Glue(DataSet):
 
     @property
     def _prepared(self) -> pathlib.Path | None:
-        """Where tensorflow-datasets has prepared the task, if it has."""
+        """The folder in which tensorflow-datasets has prepared the task, if there is one."""
         return prepared.find(f"glue/{self.name}", pathlib.Path(self.dir))
 
     @property
@@ -185,7 +185,7 @@ class Glue(DataSet):
         return [folder / f"{part}{suffix}.tsv" for suffix in (suffixes if part != "train" else [""])]
 
     def _rows(self, part: Part) -> Iterator[Iterator[Any]]:
-        """The rows of each file of a part, as `_read` has them."""
+        """The rows of each file of a part, as `_read` yields them."""
         task = self.task
         for path in self._paths(part):
             if self._prepared is not None:
@@ -198,7 +198,7 @@ class Glue(DataSet):
 
 
 def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
-    """The sentences and the target of each line, or what is wrong with it."""
+    """The sentences and the target of each line, or its error."""
     if not path.is_file():
         raise InputError(f"{path} is missing: expected GLUE's official files below data.dir, or a set that is prepared")
     try:
@@ -228,7 +228,7 @@ def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[
 
 
 def _target(task: GlueTask, text: str) -> float:
-    """The number of a label, or the score; ValueError for anything else."""
+    """The index of a label, or the score. Raises ValueError for anything else."""
     if task.labels:
         if text not in task.labels:
             raise ValueError(f"expected {', '.join(task.labels)}")
@@ -243,15 +243,15 @@ def _target(task: GlueTask, text: str) -> float:
 
 
 def write_answers(name: str, outputs: np.ndarray, groups: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Writes a task's answers to its test sets in the form that GLUE's site takes: CoLA.tsv, MNLI-m.tsv, ...
+    """Writes the answers to a task's test sets in the format of GLUE's site: CoLA.tsv, MNLI-m.tsv, ...
 
-    `outputs` [n] are the numbers of labels, or scores, which are put between 0 and 5; `groups` [n] which of the task's
-    test sets each belongs to.
+    `outputs` [n] are indices of labels, or scores, which are clipped to 0 to 5. `groups` [n] are the numbers of the
+    test sets to which they belong.
     """
     task, paths = TASKS[name], []
     for group, stem in enumerate(task.answers):
         own: Any = outputs[groups == group]
-        if not len(own):  # a diagnostic file that is not there
+        if not len(own):  # there is no diagnostic file
             continue
         told = [task.labels[round(each)] for each in own] if task.labels else [f"{x:.3f}" for x in np.clip(own, 0, 5)]
         text = "index\tprediction\n" + "".join(f"{number}\t{answer}\n" for number, answer in enumerate(told))

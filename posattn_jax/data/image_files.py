@@ -1,4 +1,4 @@
-"""Image files of any size as images of a set: found in folders, read, resized and cropped."""
+"""Finds image files in folders, and reads them: each is cropped and resized to the size of the set."""
 
 import pathlib
 import warnings
@@ -14,7 +14,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def find(given: Iterable[str]) -> list[pathlib.Path | InputError]:
-    """The files themselves, and of folders all images below them, sorted; or what is wrong with one."""
+    """The given files, and all images below the given folders, sorted; an error for a folder without images."""
     found: list[pathlib.Path | InputError] = []
     for name in given:
         path = pathlib.Path(name)
@@ -26,7 +26,7 @@ def find(given: Iterable[str]) -> list[pathlib.Path | InputError]:
 
 
 def below(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All image files below a folder, sorted; without what is hidden, as programs leave it there."""
+    """All image files below a folder, sorted. Hidden files and folders, which some programs create, are left out."""
 
     def is_hidden(path: pathlib.Path) -> bool:
         return any(name.startswith(".") for name in path.relative_to(folder).parts)
@@ -36,13 +36,13 @@ def below(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarray:
-    """[height, width, channels] uint8: the largest central part of these proportions, resized (bicubic).
+    """Reads an image as [height, width, channels] uint8: the largest central part of these proportions, resized.
 
-    It is turned as its Exif orientation says; colours become grey (ITU-R 601-2 luma) where `channels` is 1, and grey is
-    repeated where it is 3. What is transparent is laid on black; of 16 bits the upper 8 are taken.
+    Resizing is bicubic. The image is rotated by its Exif orientation. With 1 channel, colours become grey (ITU-R 601-2
+    luma); with 3, grey is repeated. Transparent pixels are put on black. 16-bit values keep their upper 8 bits.
 
     Raises:
-      InputError: it cannot be read as PNG, JPEG or WebP, or there is no conversion to so many channels.
+      InputError: the file cannot be read as PNG, JPEG or WebP, or `channels` is neither 1 nor 3.
     """
     if channels not in (1, 3):
         raise InputError(f"{path}: this run's images have {channels} channels: expected 1 or 3")

@@ -1,4 +1,4 @@
-"""A folder of image files, of which each class has a folder of its own."""
+"""A folder of image files, in which each class has its own folder."""
 
 import concurrent.futures
 import contextlib
@@ -18,18 +18,18 @@ from posattn_jax.system.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class ImageFolder(OwnImages):
-    """PNG, JPEG and WebP files of any size in FOLDER/CLASS; or in FOLDER/train/CLASS, and in val and test likewise.
+    """PNG, JPEG and WebP files of any size in FOLDER/CLASS; or in FOLDER/train/CLASS, and likewise in val and test.
 
-    Each is read as for `--mode=predict`: see `image_files.read`. The classes are the folders of the train part.
+    Files are read as for `--mode=predict`: see `image_files.read`. The classes are the folders of the train part.
 
     Attributes:
-      dir: the folder. Without a val it is divided by the run's seed.
-      height, width, channels: of an image as a model meets it; 1 channel is grey.
+      dir: the folder. Without val, the run's seed splits the train part.
+      height, width, channels: the size to which images are resized, and their channels; 1 channel is grey.
       layout: "2d"; "1d": the row-major sequence of pixels.
-      pool: height and width are mean-pooled by this factor.
-      mean, deviation: of each channel, or one of all: a model meets (x - mean) / deviation, x from 0 to 1.
-      malformed: whether files that cannot be read, or are in no class's folder, are refused, or skipped.
-      validation_limit: judge by the first so many of the validation part; 0: all.
+      pool: the factor by which height and width are mean-pooled.
+      mean, deviation: one per channel, or one for all. The model gets (x - mean) / deviation, x from 0 to 1.
+      malformed: whether to refuse or to skip files that cannot be read, or that are not in the folder of a class.
+      validation_limit: use only the first so many images of the validation part; 0: all.
     """
 
     dir: str = "data/images"
@@ -72,7 +72,7 @@ class ImageFolder(OwnImages):
     def _examples(
         self, files: list[pathlib.Path], path: pathlib.Path, names: tuple[str, ...]
     ) -> Iterator[tuple[np.ndarray, int] | InputError]:
-        """Each image and the number of its label, or what is wrong with the file."""
+        """Each image and the index of its label, or the error of the file."""
 
         def read(file: pathlib.Path) -> tuple[np.ndarray, int] | InputError:
             label = _class_of(file, path)
@@ -83,7 +83,7 @@ class ImageFolder(OwnImages):
             except InputError as error:
                 return error
 
-        with concurrent.futures.ThreadPoolExecutor() as threads:  # Pillow lets go of the lock
+        with concurrent.futures.ThreadPoolExecutor() as threads:  # Pillow releases the GIL
             yield from threads.map(read, files)
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
@@ -91,12 +91,12 @@ class ImageFolder(OwnImages):
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # told when it is read
+        with contextlib.suppress(InputError):  # it is reported when the data are read
             paths = [file for path in self.parts().values() for file in image_files.below(path)]
         return below(pathlib.Path(self.dir), paths)
 
 
 def _class_of(file: pathlib.Path, folder: pathlib.Path) -> str:
-    """The name of the folder in `folder` that a file is in; "": it is in none."""
+    """The name of the class of a file: its folder within `folder`; "": it is in none."""
     first, *more = file.relative_to(folder).parts
     return first if more else ""

@@ -1,4 +1,4 @@
-"""Sets of labelled images by their names, as what a config's `data` can be: on a grid, or as points."""
+"""Data sets of labelled images, by name: on a grid, or as points."""
 
 import dataclasses
 import pathlib
@@ -17,7 +17,7 @@ from posattn_jax.system.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Digits(ImageRecord):
-    """scikit-learn's handwritten digits: 1,797 real images, in the package's dependencies. They have no test part."""
+    """The handwritten digits of scikit-learn, which is a dependency: 1,797 real images, without a test part."""
 
     sides: tuple[int, ...] = (8, 8)
     channels: int = 1
@@ -38,17 +38,17 @@ SETS: Mapping[str, ImageRecord] = {"digits": Digits()} | mnist.SETS | cifar.SETS
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages(DataSet):
-    """Images, or clips that are made of them.
+    """Images, or clips made from images.
 
     Attributes:
       name: digits, mnist, cifar10, cifar100 (its fine labels), imagenet64, ...: see `SETS`; or tfds/NAME for a set
         that tensorflow-datasets has prepared.
-      dir: the folder of the set's official files, or of sets that are prepared.
-      download: whether official files that are not there are fetched.
-      scene: where each image is on a larger canvas, or how it moves there; None: the images themselves.
-      validation: a fifth of the train part, drawn by the run's seed; or the test part: then all of the train part is
-        trained on.
-      validation_limit: judge by the first so many of the validation part; 0: all.
+      dir: the folder of the set's official files, or of prepared sets.
+      download: whether to download official files that are missing.
+      scene: how the images are placed, or move, on a larger canvas; None: the images themselves.
+      validation: "split": a fifth of the train part, drawn by the run's seed; "test": the test part, and all of the
+        train part is used for training.
+      validation_limit: use only the first so many images of the validation part; 0: all.
     """
 
     name: str = "cifar10"
@@ -60,7 +60,7 @@ class LabelledImages(DataSet):
 
     @property
     def record(self) -> ImageRecord:
-        """Of the set; InputError where there is none of this name, or it is not prepared."""
+        """The record of the set. Raises InputError if there is no set of this name, or if it is not prepared."""
         name, folder = self.name, pathlib.Path(self.dir)
         if name.startswith("tfds/"):
             return prepared.images(name.removeprefix("tfds/"), folder)
@@ -70,12 +70,12 @@ class LabelledImages(DataSet):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the labels, by number."""
+        """The names of the labels, in order."""
         return getattr(self.scene, "names", self.record.names)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[*sides, channels] of an image; InputError where that is not known without reading them."""
+        """[*sides, channels] of an image. Raises InputError if the set does not say their size."""
         record = self.record
         sides = record.sides if self.scene is None else self.scene.sides
         if None in sides:
@@ -83,7 +83,7 @@ class LabelledImages(DataSet):
         return (*sides, record.channels)
 
     def read(self, part: Split) -> ImageSet | None:
-        """The images of a part, as the set's authors divide it; None where they do not."""
+        """The images of a part, by the official split; None if the set does not have this part."""
         images = self.record.load(pathlib.Path(self.dir), part, self.download)
         return images if self.scene is None or images is None else self.scene.of(images, part)
 
@@ -102,7 +102,7 @@ class LabelledImages(DataSet):
         return {name: self.lay_out(part) for name, part in parts.items() if part is not None}
 
     def lay_out(self, images: ImageSet) -> Any:
-        """The source of images."""
+        """The source of the given images, in the layout of this data set."""
         raise NotImplementedError
 
     def again(self, source: Any) -> Any:
@@ -112,7 +112,7 @@ class LabelledImages(DataSet):
         folder = pathlib.Path(self.dir)
         try:
             record = self.record
-        except InputError:  # told when it is read
+        except InputError:  # it is reported when the data are read
             return {}
         return below(folder, sorted({path for part in ("train", "test") for path in record.files(folder, part)}))
 
@@ -120,7 +120,7 @@ class LabelledImages(DataSet):
         return self.made(0)
 
     def made(self, number: int) -> Any:
-        """A source of so many images of random pixels, with random labels."""
+        """A source of `number` images with random pixels and random labels."""
         rng, classes = np.random.default_rng(0), len(self.classes)
         images = rng.integers(0, 256, (number, *self.shape), np.uint8)
         return self.lay_out(ImageSet(images, rng.integers(0, classes, number), classes))
@@ -131,8 +131,8 @@ class Images(LabelledImages):
     """Images on a grid.
 
     Attributes:
-      layout: "2d"; "1d": the row-major sequence of pixels; of clips "3d" or "1d".
-      pool: height and width are mean-pooled by this factor.
+      layout: "2d", or "3d" for clips; "1d": the row-major sequence of pixels.
+      pool: the factor by which height and width are mean-pooled.
       name, dir, download, scene, validation, validation_limit: see `LabelledImages`.
     """
 
@@ -140,21 +140,21 @@ class Images(LabelledImages):
     pool: int = 1
 
     def lay_out(self, images: ImageSet) -> GridImages:
-        """The source of images."""
+        """The source of the given images on a grid."""
         return GridImages(images, self.layout, self.pool)
 
 
 @dataclasses.dataclass(frozen=True)
 class PointClouds(LabelledImages):
-    """Images as clouds of their brightest pixels.
+    """Images as clouds of points, which are their brightest pixels.
 
     Attributes:
-      num_points: of an image, at most.
+      num_points: the largest number of points of an image.
       name, dir, download, scene, validation, validation_limit: see `LabelledImages`.
     """
 
     num_points: int = 128
 
     def lay_out(self, images: ImageSet) -> Points:
-        """The source of images."""
+        """The source of the given images as points."""
         return Points(images, self.num_points)

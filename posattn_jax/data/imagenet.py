@@ -1,4 +1,4 @@
-"""ImageNet at 64 x 64 (Chrabaszcz 2017) from its official zips, of .npz files of pixels and labels."""
+"""ImageNet at 64 x 64 (Chrabaszcz 2017), from its official zips of .npz files."""
 
 import dataclasses
 import io
@@ -16,16 +16,16 @@ from posattn_jax.system.errors import InputError
 PAGE = "https://image-net.org/download-images.php"
 ZIPS = {
     "train": ("Imagenet64_train_part1_npz.zip", "Imagenet64_train_part2_npz.zip"),
-    "test": ("Imagenet64_val_npz.zip",),  # what ImageNet calls validation; labels of its test images are not published
+    "test": ("Imagenet64_val_npz.zip",),  # ImageNet's validation part: labels of its test images are not public
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class DownsampledImageNet(ImageRecord):
-    """The set. A label's name is its official number, from 1.
+    """The set. The name of a label is its official number, from 1.
 
     Attributes:
-      num_images: of each part.
+      num_images: the number of images of each part.
       sides, channels, names: see `ImageRecord`.
     """
 
@@ -35,7 +35,7 @@ class DownsampledImageNet(ImageRecord):
     names: tuple[str, ...] = tuple(str(i) for i in range(1, 1001))
 
     def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet:
-        """See `ImageRecord`; it is not given to everyone, so `download` fetches nothing."""
+        """See `ImageRecord`. Access to the set is restricted, so `download` has no effect."""
         paths = [folder / name for name in ZIPS[split]]
         for path in paths:
             if not path.is_file():
@@ -56,13 +56,13 @@ class DownsampledImageNet(ImageRecord):
         return [folder / name for name in ZIPS[split] if (folder / name).is_file()]
 
     def _batches(self, path: pathlib.Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Images [n *sides channels] and labels [n], from 0, of each file in a zip, ordered by their numbers."""
+        """Images [n *sides channels] and labels [n], from 0, of each file in a zip, in the order of its number."""
         name = ""
         try:
             with zipfile.ZipFile(path) as zipped:
                 names = [each for each in zipped.namelist() if each.endswith(".npz")]
                 for name in sorted(names, key=lambda each: [int(number) for number in re.findall(r"\d+", each)]):
-                    # not the file itself: seeking in it would unpack it again and again
+                    # read as a whole: seeking in the zipped file would unpack it again and again
                     with np.load(io.BytesIO(zipped.read(name)), allow_pickle=False) as batch:
                         planes, labels = batch["data"], batch["labels"].astype(np.int64) - 1
                     if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.names):

@@ -1,4 +1,4 @@
-"""Labelled images and clips, as batches of numpy arrays: laid out on a grid, or as points."""
+"""Labelled images and clips as batches of numpy arrays: on a grid, or as points."""
 
 import dataclasses
 import math
@@ -17,11 +17,12 @@ class ImageSet:
     """Labelled images of one size.
 
     Attributes:
-      images: [n, *sides, channels], up to `max_value`; the sides are height and width, before them frames in clips. A
-        numpy array of unsigned integers, or what becomes one when it is asked for: see `MovingDigits`.
+      images: [n, *sides, channels], with values up to `max_value`. The sides are height and width, in clips preceded by
+        frames. A numpy array of unsigned integers or floats, or an object that becomes one when it is read: see
+        `MovingDigits`.
       labels: [n] integers from 0 to num_classes - 1.
-      num_classes: how many labels there are.
-      max_value: white; None: the values are floats, which a model is given as they are.
+      num_classes: the number of classes.
+      max_value: the value of white; None: the values are floats, which the model gets unchanged.
     """
 
     images: Any
@@ -34,7 +35,7 @@ class ImageSet:
 
     @property
     def are_pictures(self) -> bool:
-        """Whether an image can be shown, and read of a file."""
+        """Whether the images can be shown, and read from image files."""
         _, *sides, channels = self.images.shape
         return len(sides) == 2 and channels in (1, 3) and self.max_value is not None
 
@@ -44,12 +45,12 @@ class ImageSet:
 
 
 class ImageRecord:
-    """All there is to know of a set of images: a dataclass.
+    """The description of a set of images. Subclasses are dataclasses.
 
     Attributes:
-      sides: height and width of an image, before them frames in clips.
-      channels: of a pixel.
-      names: of the labels, by number.
+      sides: the height and width of an image, in clips preceded by the number of frames.
+      channels: the channels of a pixel.
+      names: the names of the labels, in order.
     """
 
     sides: tuple[Any, ...]
@@ -57,32 +58,32 @@ class ImageRecord:
     names: tuple[str, ...]
 
     def load(self, folder: pathlib.Path, split: Split, download: bool = False) -> ImageSet | None:
-        """One split, as the set's authors divide it; None where they do not.
+        """Reads one part of the official split; None if the set does not have this part.
 
         Args:
-          folder: of the set's files.
-          split: which.
-          download: whether to fetch official files that are not found into `folder`.
+          folder: the folder of the set's files.
+          split: the part.
+          download: whether to download missing official files into `folder`.
 
         Raises:
-          InputError: a file is missing, damaged or of another kind; the message says what and where.
+          InputError: a file is missing, damaged or of another kind. The message says what and where.
         """
         raise NotImplementedError
 
     def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
-        """What `load` reads of a folder, as far as it is there."""
+        """The files in a folder that `load` reads, as far as they exist."""
         return []
 
 
 @dataclasses.dataclass(frozen=True)
 class GridImages:
-    """Images as a model meets them: pixels (x - mean) / deviation, mean-pooled, on a grid.
+    """Images on a grid, as inputs of a model: mean-pooled pixels x from 0 to 1, as (x - mean) / deviation.
 
     Attributes:
       images: the images.
-      layout: "1d" (the row-major sequence of pixels), "2d" of images, or "3d" of clips.
+      layout: "1d" (the row-major sequence of pixels), "2d" for images, or "3d" for clips.
       pool: the integer factor by which the last two sides, height and width, are mean-pooled first.
-      mean, deviation: of each channel, or one of all; of pixels from 0 to 1.
+      mean, deviation: one per channel, or one for all.
     """
 
     images: ImageSet
@@ -110,7 +111,7 @@ class GridImages:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """S, the grid that the positions of a batch lie on."""
+        """S, the grid of the positions of a batch."""
         return (math.prod(self._sides),) if self.layout == "1d" else self._sides
 
     @property
@@ -129,11 +130,11 @@ class GridImages:
 
     @property
     def num_bytes(self) -> int:
-        """Of `table`."""
+        """The size of `table`."""
         return len(self) * sum(array.nbytes for array in self._rows(np.arange(1)).values())
 
     def table(self) -> dict[str, np.ndarray]:
-        """All images as they are stored, and their labels."""
+        """All images, as they are stored, and their labels."""
         return self._rows(slice(None))
 
     def pixels(self, ids: np.ndarray) -> np.ndarray:
@@ -141,7 +142,7 @@ class GridImages:
         return self._pooled(self._rows(ids)["images"])
 
     def _pooled(self, images: Any) -> Any:
-        """As `pixels`, of images [b, ...] of numpy or of jax."""
+        """As `pixels`, for images [b, ...] as a numpy or a jax array."""
         pixels, sides = images.astype(np.float32), self._sides
         if self.images.max_value is not None:
             pixels = pixels / np.float32(self.images.max_value)
@@ -150,7 +151,7 @@ class GridImages:
         return pooled.mean((-4, -2)[-len(cut) // 2 :], dtype=np.float32)
 
     def read(self, rows: dict[str, Any]) -> dict[str, Any]:
-        """A batch of some rows of the table: {"inputs": [b, prod(S), channels], "labels": [b]}."""
+        """The batch {"inputs": [b, prod(S), channels], "labels": [b]} of some rows of the table."""
         inputs = self._pooled(rows["images"])
         if self.images.max_value is not None:
             inputs = (inputs - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
@@ -158,7 +159,7 @@ class GridImages:
         return {"inputs": inputs.reshape(shape), "labels": rows["labels"]}
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"inputs": [b, prod(S), channels] float32, "labels": [b] int32} of the images with these ids."""
+        """{"inputs": [b, prod(S), channels] float32, "labels": [b] int32} for the images with these ids."""
         return self.read(self._rows(ids))
 
 
@@ -167,8 +168,8 @@ class Points:
     """The brightest pixels of each image, as points.
 
     Attributes:
-      images: the images or clips, of one channel.
-      num_points: n, how many points an example has at most; the places of those it lacks are masked.
+      images: the images or clips, with one channel.
+      num_points: n, the largest number of points of an example. If it has fewer, the remaining places are masked.
     """
 
     images: ImageSet
@@ -188,22 +189,23 @@ class Points:
 
     @property
     def knows(self) -> dict[str, Any]:
-        """See `batches.Source`; all that a cloud has of a grid is its number of points."""
+        """See `batches.Source`. The input shape is only the number of points, since a cloud has no grid."""
         known = {"input_shape": (self.num_points,), "num_channels": 1, "num_dims": len(self.images.images.shape) - 2}
         return known | {"num_classes": self.images.num_classes}
 
     @property
     def positions(self) -> np.ndarray:
-        """Where each pixel lies, row-major: [pixels, p] float32, linspace(-1, 1, size) along each side."""
+        """The position of each pixel, row-major: [pixels, p] float32, linspace(-1, 1, size) along each side."""
         axes = [np.linspace(-1, 1, side, dtype=np.float32) for side in self.images.images.shape[1:-1]]
         return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """The points of the images with these ids, the brightest first and row-major among equals.
+        """The points of the images with these ids, the brightest first, and equally bright ones in row-major order.
 
         Returns:
           {"positions": [b, n, p] float32 in [-1, 1], rows before columns; "inputs": [b, n, 1] float32 in [0, 1], the
-          brightness; "mask": [b, n] bool, True where there is a point, elsewhere all is 0; "labels": [b] int32}.
+          brightness; "mask": [b, n] bool, True where there is a point; "labels": [b] int32}. Positions and inputs
+          without a point are 0.
         """
         pixels = np.asarray(self.images.images[ids], np.float32).reshape(len(ids), -1) / (self.images.max_value or 1)
         brightest = np.argsort(-pixels, axis=1, kind="stable")[:, : self.num_points]

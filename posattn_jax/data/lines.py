@@ -1,4 +1,4 @@
-"""A text's lines as token ids on disk, made once as a stream."""
+"""The lines of a text as token ids on disk, written once as a stream."""
 
 import array
 import itertools
@@ -15,17 +15,17 @@ from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 CHUNK = 10_000  # lines that are tokenised at a time
-VERSION = 1  # of what is kept on disk
+VERSION = 1  # of the format on disk
 
 
 class Side(NamedTuple):
-    """One language's side of parallel text.
+    """One language of a parallel text.
 
     Attributes:
-      name: for errors.
-      lines: of the text.
-      files: that they come from, in whatever format.
-      part: of what is in these; (): all.
+      name: its name in errors.
+      lines: the lines of the text.
+      files: the files that the lines come from, in any format.
+      part: which part of these files the lines are; (): all.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Side(NamedTuple):
 
 
 def tokenised(side: Side, tokenizer: Tokenizer, cache: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of a side, each line ended by END, and where each begins: see `read`; an empty one has no id.
+    """The ids of a side, with END after each line, and where each line begins: see `read`. Empty lines have no id.
 
     Raises:
-      InputError: it has no text.
+      InputError: the side has no text.
     """
 
     def make(temporary: pathlib.Path) -> None:
         rows = (ids for _, ids in encoded(side.lines, tokenizer))
-        # a line may be of characters only that the model reads as none
+        # a line may consist of characters that the tokenizer drops; then it has no id
         with doing(f"tokenising {side.name}", after=0.0):
             write((np.append(ids, END) if len(ids) else ids for ids in rows), tokenizer, temporary)
 
@@ -63,7 +63,7 @@ def encoded(lines: Iterator[str], tokenizer: Tokenizer) -> Iterator[tuple[str, n
 
 
 def write(rows: Iterable[np.ndarray], tokenizer: Tokenizer, folder: pathlib.Path) -> None:
-    """Streams the ids of lines into a folder."""
+    """Writes the ids of lines into a folder, as a stream."""
     starts = array.array("q", [0])
     with (folder / "ids.bin").open("wb") as file:
         for ids in rows:
@@ -73,7 +73,7 @@ def write(rows: Iterable[np.ndarray], tokenizer: Tokenizer, folder: pathlib.Path
 
 
 def read(folder: pathlib.Path, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """All ids that `write` was given, one line after the other; and [lines + 1] where each begins."""
+    """All ids that `write` has written, one line after the other, and [lines + 1] where each line begins."""
     starts = np.load(folder / "starts.npy", mmap_mode="r", allow_pickle=False)
     ids = np.memmap(folder / "ids.bin", _dtype(tokenizer), "r") if starts[-1] else np.zeros(0, _dtype(tokenizer))
     return ids, starts

@@ -1,4 +1,4 @@
-"""MNIST (LeCun, Cortes and Burges 1998), and sets in its form: official idx files, gzipped or not."""
+"""MNIST (LeCun, Cortes and Burges 1998), and sets in its format: official idx files, gzipped or not."""
 
 import dataclasses
 import gzip
@@ -19,14 +19,14 @@ SPLITS = {"train": "train", "test": "t10k"}  # what the names of its files begin
 
 @dataclasses.dataclass(frozen=True)
 class IdxFiles(ImageRecord):
-    """Images of 28 x 28 of ten classes.
+    """Images of 28 x 28 pixels in ten classes.
 
     Attributes:
       title: the name of the set.
-      names: of the labels, by number.
+      names: the names of the labels, in order.
       url: where the files are published.
-      places: where in a folder they are looked for.
-      md5s: of each file, by its name without .gz: of the .gz, and of what is in it where that is known.
+      places: the places in a folder where the files may be.
+      md5s: for each file, by its name without .gz: the MD5 of the .gz, and that of its content, or None.
     """
 
     title: str
@@ -63,7 +63,7 @@ class IdxFiles(ImageRecord):
         return [path for name in self._names(split) if (path := self._find(folder, name)) is not None]
 
     def _names(self, split: str) -> list[str]:
-        """Of the files of images and of labels."""
+        """The names of the files of images and of labels."""
         return [f"{SPLITS[split]}-{what}-ubyte" for what in ("images-idx3", "labels-idx1")]
 
     def _find(self, folder: pathlib.Path, name: str) -> pathlib.Path | None:
@@ -73,7 +73,8 @@ class IdxFiles(ImageRecord):
     def _read(self, path: pathlib.Path) -> np.ndarray:
         """The unsigned bytes [n, *sides] of images, or [n] of labels.
 
-        A file's head is big-endian: 0, 0, 8 for unsigned bytes, the number of axes, and the size of each in 4 bytes.
+        The header of a file is big-endian: 0, 0, 8 for unsigned bytes, the number of axes, and the size of each in 4
+        bytes.
         """
         name = path.name.removesuffix(".gz")
         again, item_shape = f"get it again from {self.url}{name}.gz", self.sides if "images" in name else ()

@@ -1,4 +1,4 @@
-"""Moving MNIST: one digit an image at a place of its own, or one digit a clip that moves in one of eight directions.
+"""Moving MNIST: one digit per image at a random place, or one digit per clip, which moves in one of eight directions.
 
 The setting of Fan 2025 with still images; clips after Srivastava, Mansimov and Salakhutdinov 2015, but labelled.
 """
@@ -12,20 +12,20 @@ from posattn_jax.data.images import ImageSet
 from posattn_jax.data.mnist import SIDE
 from posattn_jax.system.errors import InputError
 
-# (rows, columns) a frame of each label: right, and on clockwise to right and up
+# (rows, columns) per frame for each label: from right, clockwise, to up and right
 DIRECTIONS = np.array([(0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1)])
 DIRECTION_NAMES = ("right", "down right", "down", "down left", "left", "up left", "up", "up right")
 
 
 @dataclasses.dataclass(frozen=True)
 class MovingDigits:
-    """Digits on black canvases, drawn when they are asked for: all at once would take gigabytes.
+    """Digits on black canvases. They are drawn only when they are read, since all at once would take gigabytes.
 
-    Indexed by ids it is a part of itself; `np.asarray` draws it.
+    An index with ids selects some of them. `np.asarray` draws them.
 
     Attributes:
       digits: [n, 28, 28, 1] uint8.
-      places: the row and column of each digit's upper left corner: [n, 2], or [n, frames, 2] in clips.
+      places: the row and column of each digit's upper left corner: [n, 2], or [n, frames, 2] for clips.
       canvas: the height and width of a canvas, in pixels.
     """
 
@@ -35,7 +35,7 @@ class MovingDigits:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, canvas, canvas, 1), or (n, frames, canvas, canvas, 1) of clips."""
+        """(n, canvas, canvas, 1), or (n, frames, canvas, canvas, 1) for clips."""
         return (*self.places.shape[:-1], self.canvas, self.canvas, 1)
 
     def __getitem__(self, ids: np.ndarray | slice) -> "MovingDigits":
@@ -54,14 +54,14 @@ class MovingDigits:
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """Where images of a digit may be on a canvas.
+    """Where a digit may be on a canvas.
 
     Attributes:
-      canvas: height and width in pixels.
-      shift: "none": anywhere on the canvas; "halves": training and validation digits lie wholly in its left half, test
-        digits in its right half.
-      seed: of the places and movements, the same for runs of all seeds. Those of an image are drawn from it, the split
-        and the image's number alone.
+      canvas: the height and width in pixels.
+      shift: "none": anywhere on the canvas; "halves": training and validation digits lie completely in the left half,
+        test digits in the right half.
+      seed: the seed of places and movements, which does not depend on the seed of a run. The draws of an image depend
+        only on it, on the split and on the number of the image.
     """
 
     canvas: int = 64
@@ -73,9 +73,9 @@ class Scene:
             raise ValueError(f"seed={self.seed}: expected 0 or more")
 
     def _region(self, split: str, room: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first corner of a split's part of the canvas, and how far a digit can be moved from there: both [2].
+        """The upper left corner of a split's part of the canvas, and how far a digit can move from there: both [2].
 
-        InputError where that is less than `room`.
+        Raises InputError if that is less than `room`.
         """
         left, width = 0, self.canvas
         if self.shift == "halves":
@@ -88,21 +88,21 @@ class Scene:
         return np.array([0, left]), np.array([self.canvas - SIDE, width - SIDE])
 
     def _chances(self, split: str, num_images: int, num_draws: int) -> np.ndarray:
-        """[n, draws] in [0, 1): the first rows are the same whatever the number of images."""
+        """[n, draws] in [0, 1). The first rows are the same for any number of images."""
         return np.random.default_rng([self.seed, ("train", "test").index(split)]).random((num_images, num_draws))
 
 
 @dataclasses.dataclass(frozen=True)
 class Stills(Scene):
-    """Each digit at a place drawn uniformly, with its own label; canvas, shift, seed: see `Scene`."""
+    """Each digit at a uniformly random place, with its own label. For canvas, shift and seed see `Scene`."""
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Of an image."""
+        """The sides of an image."""
         return self.canvas, self.canvas
 
     def of(self, digits: ImageSet, split: Literal["train", "test"]) -> ImageSet:
-        """The stills of some digits; InputError where the canvas is too small."""
+        """The stills of some digits. Raises InputError if the canvas is too small."""
         first, room = self._region(split, 0)
         places = first + _uniform(self._chances(split, len(digits), 2), room + 1)
         return dataclasses.replace(digits, images=MovingDigits(digits.images, places, self.canvas))
@@ -110,10 +110,10 @@ class Stills(Scene):
 
 @dataclasses.dataclass(frozen=True)
 class Clips(Scene):
-    """Each digit moving steadily within the canvas; the label is the number of its direction in `DIRECTIONS`.
+    """Each digit moves with constant velocity on the canvas. The label is the index of its direction in `DIRECTIONS`.
 
     Attributes:
-      frames: of a clip.
+      frames: the number of frames of a clip.
       canvas, shift, seed: see `Scene`.
     """
 
@@ -128,18 +128,18 @@ class Clips(Scene):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Of a clip."""
+        """The sides of a clip."""
         return self.frames, self.canvas, self.canvas
 
     def of(self, digits: ImageSet, split: Literal["train", "test"]) -> ImageSet:
         """The clips of some digits.
 
-        Directions, speeds and then paths are drawn uniformly. Speeds are whole numbers of pixels a frame and row or
-        column, up to the one that crosses half of the room. A path backwards is as likely as forwards, so only the
-        order of the frames tells the two directions apart.
+        Directions, speeds and then paths are drawn uniformly. Speeds are whole numbers of pixels per frame, along rows
+        and columns, up to the speed that crosses half of the room. A path is as likely as the same path backwards, so
+        only the order of the frames distinguishes opposite directions.
 
         Raises:
-          InputError: a canvas too small for a digit that moves.
+          InputError: the canvas is too small for a moving digit.
         """
         steps = self.frames - 1
         first, room = self._region(split, 2 * steps)
@@ -159,5 +159,5 @@ class Clips(Scene):
 
 
 def _uniform(chances: np.ndarray, counts: np.ndarray | int) -> np.ndarray:
-    """Integers from 0 to counts - 1, which broadcast."""
+    """Integers from 0 to counts - 1, for chances in [0, 1). The arguments broadcast."""
     return np.floor(chances * counts).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Numbers in English and German words, a parallel text without a download: "forty-two", "zweiundvierzig"."""
+"""Numbers in English and German words, a parallel text that needs no download: "forty-two", "zweiundvierzig"."""
 
 import pathlib
 
@@ -19,7 +19,7 @@ TENS = {
 
 
 def words(number: int, language: str) -> str:
-    """A number from 0 to 999 in words. German says units before tens: 742 is siebenhundert zweiundvierzig."""
+    """A number from 0 to 999 in words. German has units before tens: 742 is siebenhundert zweiundvierzig."""
     if not 0 <= number < 1000 or language not in SMALL:
         raise ValueError(f'number={number}, language="{language}": expected 0 to 999, and "en" or "de"')
     hundreds, rest = divmod(number, 100)
@@ -39,12 +39,12 @@ def words(number: int, language: str) -> str:
 
 
 def _joined(unit: str) -> str:
-    """A German unit before another word."""
+    """The form of a German unit before another word."""
     return "ein" if unit == "eins" else unit
 
 
 def write(folder: pathlib.Path, sizes: dict[str, int], seed: int = 0) -> None:
-    """Writes PART.en and PART.de, of so many lines each: one to four numbers, by chance."""
+    """Writes PART.en and PART.de with `sizes[PART]` lines each. A line is one to four random numbers."""
     rng = np.random.default_rng(seed)
     for part, size in sizes.items():
         lines = [rng.integers(0, 1000, rng.integers(1, 5)).tolist() for _ in range(size)]

@@ -1,4 +1,4 @@
-"""What data of a user's own have in common: their parts, malformed examples, and labels, which a run keeps."""
+"""Common functions for a user's own data: their parts, malformed examples, and labels, which a run saves."""
 
 import pathlib
 from collections.abc import Collection, Iterable, Sequence
@@ -16,10 +16,10 @@ Example = TypeVar("Example")
 
 
 def find_parts(path: pathlib.Path, suffixes: Sequence[str] = ("",)) -> dict[str, pathlib.Path]:
-    """Where "train", and if they are there "validation" and "test", lie: `path` is the one file, or has them.
+    """The paths of "train" and, if they exist, of "validation" and "test". `path` is a file or the folder of the parts.
 
     Raises:
-      InputError: nothing to train on, or a part is there twice.
+      InputError: there is nothing to train on, or a part exists twice.
     """
     if path.is_file():
         return {"train": path}
@@ -37,10 +37,10 @@ def find_parts(path: pathlib.Path, suffixes: Sequence[str] = ("",)) -> dict[str,
 
 
 def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: Malformed) -> list[Example]:
-    """What was read of a part, without what is malformed, which is told.
+    """The examples of a part without the malformed ones, about which it prints.
 
     Raises:
-      InputError: something is malformed, which is not to be skipped; or nothing is left.
+      InputError: an example is malformed and must not be skipped, or no example is left.
     """
     good, wrong = [], []
     for each in read:
@@ -58,36 +58,36 @@ def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: 
 
 
 def in_order(labels: Collection[str]) -> tuple[str, ...]:
-    """The labels, each once: whole numbers by size, others by their letters."""
+    """The labels, each once, in order: numerical if all are whole numbers, else alphabetical."""
     are_numbers = all(label.isdecimal() for label in labels)
     return tuple(sorted(set(labels), key=(lambda label: (int(label), label)) if are_numbers else str))
 
 
 def check_labels(names: Sequence[str], where: object) -> None:
-    """InputError where there is nothing to be told apart."""
+    """Raises InputError if there are fewer than two classes."""
     if len(names) < 2:
         only = f' ("{names[0]}")' if names else ""
         raise InputError(f"{where}: classes: {len(names)}{only}: expected at least 2")
 
 
 def unknown(label: str, names: Sequence[str]) -> str:
-    """What is wrong with a label that nothing was trained on."""
+    """The error message for a label that the training data do not have."""
     some = ", ".join(names[:MOST_TOLD]) + (", ..." if len(names) > MOST_TOLD else "")
     return f'label "{label}": expected one of the training data, {some}'
 
 
 def keep(workdir: pathlib.Path, about: dict[str, Any]) -> None:
-    """Keeps what a run has to know of its data when they are not there: "classes", the names of its labels, ..."""
+    """Saves what a run must know of its data if these do not exist any more: "classes", the names of its labels, ..."""
     write_json(workdir / FILE, about)
 
 
 def kept(workdir: pathlib.Path | None) -> dict[str, Any] | None:
-    """What `keep` was given; None: the run has not begun."""
+    """What `keep` has saved; None: the run has not begun."""
     return None if workdir is None else read_json(workdir / FILE)
 
 
 def of_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """What `keep` was given; InputError where that is not there."""
+    """What `keep` has saved. Raises InputError if there is nothing."""
     found = kept(workdir)
     if found is None:
         raise InputError(f"--workdir={workdir}: has no {FILE}, which says what its classes are")

@@ -1,4 +1,4 @@
-"""Labelled images, series and volumes of a user's own: what `ImageFolder` and `Arrays` have in common."""
+"""The common part of `ImageFolder` and `Arrays`: labelled images, series and volumes of a user."""
 
 import dataclasses
 import pathlib
@@ -13,10 +13,10 @@ from posattn_jax.data.images import GridImages, ImageSet
 
 @dataclasses.dataclass(frozen=True)
 class NamedImages(GridImages):
-    """Images on a grid of which a run keeps the names of the labels, and what one of them is like.
+    """Images on a grid. A run saves the names of their labels, and the shape and kind of an image.
 
     Attributes:
-      names: of the labels, by number.
+      names: the names of the labels, in order.
       images, layout, pool, mean, deviation: see `GridImages`.
     """
 
@@ -24,7 +24,7 @@ class NamedImages(GridImages):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a run keeps."""
+        """What a run saves about the images."""
         shape = [int(size) for size in self.images.images.shape[1:]]
         return {"classes": list(self.names), "shape": shape, "max_value": self.images.max_value}
 
@@ -34,19 +34,19 @@ class NamedImages(GridImages):
 
 
 class OwnImages(DataSet):
-    """Parts of labelled images on disk; without a part to judge by it is a fifth of what there is to train on.
+    """Labelled images on disk, in parts. Without a validation part, it is a fifth of the train part.
 
-    A subclass says what a part is read as.
+    A subclass defines how a part is read.
     """
 
     validation_limit: int
 
     def parts(self) -> dict[str, pathlib.Path]:
-        """Where "train", and if they are there "validation" and "test", lie."""
+        """The paths of "train" and, if they exist, of "validation" and "test"."""
         raise NotImplementedError
 
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
-        """A part; `known` is what the run, or the train part, is `about`: None where it is to be found."""
+        """Reads a part. `known` is what is known from the run or from the train part, see `about`; None: nothing."""
         raise NotImplementedError
 
     def load(self, reading: Reading) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class OwnImages(DataSet):
         return sources | {"validation": dataclasses.replace(judged_by, images=limited)}
 
     def lay_out(self, images: ImageSet, names: tuple[str, ...]) -> NamedImages:
-        """The source of images."""
+        """The source of the given images, in the layout of this data set."""
         raise NotImplementedError
 
     def again(self, source: Any) -> NamedImages:

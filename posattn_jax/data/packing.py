@@ -1,4 +1,4 @@
-"""Several examples in a row of a batch, as many as fit: segment ids tell them apart, and little is padding."""
+"""Packs as many examples into a row of a batch as fit, so that there is little padding. Segment ids separate them."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ import numpy as np
 
 from posattn_jax.data.batches import Batch, Kept, Source
 
-Sizes = Mapping[str, np.ndarray]  # [n], of the examples in tokens, by the name of the segment ids of each side
+Sizes = Mapping[str, np.ndarray]  # name of a side's segment ids -> [n] lengths of the examples in tokens
 
 
 class Packable(Source, Kept, Protocol):
@@ -18,17 +18,17 @@ class Packable(Source, Kept, Protocol):
 
     @property
     def sizes(self) -> Sizes: ...
-    def rows(self, groups: Sequence[Sequence[int]], length: int) -> Batch: ...  # each the examples of these numbers
+    def rows(self, groups: Sequence[Sequence[int]], length: int) -> Batch: ...  # a row per group of examples
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A source whose examples are rows of several of another's, which are the same in every epoch.
+    """A source whose items are rows of several examples of another source. The rows are the same in every epoch.
 
     Attributes:
-      source: of the examples.
-      groups: of each row the numbers of its examples; every example is in one row.
-      length: of a row, in tokens of each side.
+      source: the source of the examples.
+      groups: for each row, the numbers of its examples. Every example is in exactly one row.
+      length: the length of a row in tokens, for each side.
     """
 
     source: Packable
@@ -45,18 +45,18 @@ class Packed:
 
     @property
     def examples_per_row(self) -> float:
-        """On average."""
+        """The examples of a row, on average."""
         return len(self.source) / len(self)
 
     def keep(self, workdir: pathlib.Path) -> None:
-        """What the source keeps."""
+        """Saves what the source saves."""
         self.source.keep(workdir)
 
     def batch(self, ids: np.ndarray) -> Batch:
-        """The rows with these numbers; a negative one gives a row of padding.
+        """The rows with these numbers. A negative number gives a row of padding.
 
-        Beside what the source has "segment_ids" [b t] of each side, int32: 1, 2, ... for the examples of a row, which
-        follow each other, and 0 for the padding after them.
+        Adds to the arrays of the source the segment ids [b t] of each side, int32: 1, 2, ... for the examples of a row,
+        which follow each other, and 0 for the padding after them.
         """
         groups = [self.groups[i] if i >= 0 else [] for i in ids]
         batch = self.source.rows(groups, self.length)
@@ -67,7 +67,7 @@ class Packed:
 
 
 def joined(rows: Sequence[Sequence[np.ndarray]], length: int, padding: int = 0) -> np.ndarray:
-    """[b length], int32: each row's parts one after the other, then padding."""
+    """[b length], int32: the parts of each row, one after the other, then padding."""
     found = np.full((len(rows), length), padding, np.int32)
     for row, parts in zip(found, rows, strict=True):
         start = 0
@@ -78,15 +78,15 @@ def joined(rows: Sequence[Sequence[np.ndarray]], length: int, padding: int = 0) 
 
 
 def padding_share(sizes: Sizes, num_rows: int, length: int) -> float:
-    """The share of the places of so many rows, which have all examples of these sizes, that hold no token."""
+    """The share of padding if all examples of these sizes are in `num_rows` rows."""
     return 1 - sum(int(np.sum(side)) for side in sizes.values()) / (len(sizes) * num_rows * length)
 
 
 def pack(sizes: Sizes, length: int, seed: int) -> list[list[int]]:
-    """Rows of a length on each side, as the numbers of their examples: the largest first, where they leave least room.
+    """Packs examples into rows with `length` tokens on each side; returns the numbers of the examples of each row.
 
-    This is "best fit decreasing". Which examples of one size share a row is drawn from the seed. No example is longer
-    than a row.
+    The method is "best fit decreasing": the largest example comes first, and each is put where it leaves the least
+    room. The seed decides which of the examples with equal sizes share a row. No example may be longer than a row.
     """
     of_each = np.stack(list(sizes.values()), 1)  # [n d]
     kinds, which = np.unique(of_each, axis=0, return_inverse=True)
@@ -95,8 +95,8 @@ def pack(sizes: Sizes, length: int, seed: int) -> list[list[int]]:
     members = np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1])
 
     empty = (length,) * len(sizes)
-    by_room = collections.defaultdict(list, {empty: [[] for _ in of_each]})  # rows by what is free on each side
-    number = np.zeros([free + 1 for free in empty], int)  # of these rows
+    by_room = collections.defaultdict(list, {empty: [[] for _ in of_each]})  # rows by the free tokens on each side
+    number = np.zeros([free + 1 for free in empty], int)  # the number of these rows
     number[empty] = len(of_each)
     room = np.indices(number.shape).sum(0)
     for kind in np.argsort(-kinds.sum(1), kind="stable"):

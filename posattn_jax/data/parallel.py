@@ -1,4 +1,4 @@
-"""Parallel text: two files of which each line translates the other's, as token ids on disk, made once as a stream."""
+"""Parallel text: two files whose lines are translations of each other. Their token ids are written to disk once."""
 
 import dataclasses
 import functools
@@ -25,19 +25,19 @@ Malformed = Literal["refuse", "skip"]
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
-    """Sentences and their translations. A side is its pieces and END; a length counts END.
+    """Sentences and their translations. A side of an example is its tokens and END, and its length includes END.
 
     Attributes:
       source_ids: all ids of the source, one line after the other.
-      source_starts: [lines + 1] where each line begins in them; an empty one has no id, not even END.
-      target_ids, target_starts: likewise.
-      numbers: [n] which lines are the examples, from 0.
-      buckets: the lengths that batches are padded to, ascending.
-      tokenizer: that made the ids of the target.
-      source_tokenizer: that made those of the source; joint text has one of both.
-      row_multiple: what the rows of a batch of training are a multiple of.
-      batch_unit: what its size is: see `BucketOrder`.
-      known_ratio: gamma, where it is not to be measured.
+      source_starts: [lines + 1] where each line begins in `source_ids`. An empty line has no id, not even END.
+      target_ids, target_starts: the same for the target.
+      numbers: [n] the lines that are examples, from 0.
+      buckets: the lengths to which batches are padded, ascending.
+      tokenizer: the tokenizer of the target.
+      source_tokenizer: the tokenizer of the source; the same object if the vocabulary is joint.
+      row_multiple: the number that divides the rows of a training batch.
+      batch_unit: the unit of the batch size: see `BucketOrder`.
+      known_ratio: gamma, if it is known already.
     """
 
     source_ids: np.ndarray
@@ -56,35 +56,35 @@ class ParallelText:
         return len(self.numbers)
 
     def select(self, numbers: np.ndarray | slice) -> "ParallelText":
-        """The examples of these numbers, in this order."""
+        """The examples with these numbers, in this order."""
         return dataclasses.replace(self, numbers=self.numbers[numbers])
 
     def by_length(self) -> "ParallelText":
-        """From the shortest to the longest: batches in this order have few shapes."""
+        """The examples from the shortest to the longest. Batches in this order have few shapes."""
         return self.select(np.argsort(self.lengths, kind="stable"))
 
     def within_limit(self) -> "ParallelText":
-        """Those of which both sides fit into the last bucket: a limit for training only."""
+        """The examples whose sides both fit into the last bucket. This limit is for training only."""
         return self.select(np.flatnonzero(self.lengths <= self.buckets[-1]))
 
     def within_ratio(self, most: float) -> "ParallelText":
-        """Those of which no side has more than `most` times the pieces of the other, END not counted."""
+        """The examples in which no side has more than `most` times the tokens of the other, not counting END."""
         sizes = np.stack([self.source_lengths, self.target_lengths]) - 1
         return self.select(np.flatnonzero(sizes.max(axis=0) <= most * sizes.min(axis=0)))
 
     @functools.cached_property
     def source_lengths(self) -> np.ndarray:
-        """[n]"""
+        """[n] the lengths of the sources."""
         return np.diff(self.source_starts)[self.numbers]
 
     @functools.cached_property
     def target_lengths(self) -> np.ndarray:
-        """[n]"""
+        """[n] the lengths of the targets."""
         return np.diff(self.target_starts)[self.numbers]
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """[n] of the longer side."""
+        """[n] the lengths of the longer sides."""
         return np.maximum(self.source_lengths, self.target_lengths)
 
     @property
@@ -94,17 +94,17 @@ class ParallelText:
 
     @property
     def length_ratio(self) -> float:
-        """gamma = mean over the examples of  source length / target length; or what a run has measured before."""
+        """gamma = mean over the examples of  source length / target length; or `known_ratio`."""
         return self.known_ratio or float(np.mean(self.source_lengths / self.target_lengths))
 
     @property
     def num_too_long(self) -> int:
-        """How many do not fit into the last bucket."""
+        """The number of examples that do not fit into the last bucket."""
         return int(np.sum(self.lengths > self.buckets[-1]))
 
     @property
     def num_skipped(self) -> int:
-        """The lines of the files that were left out because one side alone is empty."""
+        """The number of lines that were left out because only one side is empty."""
         return int(np.sum(np.logical_xor(np.diff(self.source_starts), np.diff(self.target_starts))))
 
     @property
@@ -113,35 +113,35 @@ class ParallelText:
         return known(self.source_tokenizer, self.tokenizer, self.length_ratio, self.buckets)
 
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
-        """The order of training, in batches of so many tokens: see `BucketOrder`."""
+        """The order of training, in batches of `batch_size` tokens: see `BucketOrder`."""
         lengths, sizes = (self.lengths, self.target_lengths), (batch_size, accumulation_steps, self.row_multiple)
         return BucketOrder(*lengths, self.buckets, *sizes, seed, self.batch_unit)
 
     def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str:
-        """What an epoch is, for people."""
+        """A description of an epoch."""
         order = self.order(batch_size, accumulation_steps, seed)
         padding = order.padding_share(self.source_lengths, self.target_lengths)
         tokens = f"{order.examples_per_step:,.0f} target tokens each"
         return f"{len(self):,} pairs, {order.steps_per_epoch:,} updates an epoch, {tokens}, {padding:.1%} padding"
 
     def keep(self, workdir: pathlib.Path) -> None:
-        """Saves in the run folder what translating needs of this text: its tokenizers and gamma."""
+        """Saves in the run folder what translation needs to know of this text: its tokenizers and gamma."""
         keep(self.tokenizer, workdir)
         if self.source_tokenizer is not self.tokenizer:
             keep(self.source_tokenizer, workdir / SOURCE_FOLDER)
         write_json(workdir / RATIO_FILE, {"length_ratio": self.length_ratio})
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"source", "target": [b l]}, int32, of the examples with these numbers.
+        """{"source", "target": [b l]}, int32, for the examples with these numbers.
 
-        l is the smallest bucket that holds them all; above the last one, its next multiple. A number -1 - k gives a row
-        of PAD, in a batch at least as long as bucket k.
+        l is the smallest bucket that is long enough for all of them; above the last bucket, the next multiple of it. A
+        number -1 - k gives a row of PAD, and then l is at least bucket k.
         """
         needed = [padded_length(int(self.lengths[i]), self.buckets) if i >= 0 else self.buckets[-1 - i] for i in ids]
         return self.rows([[i] if i >= 0 else [] for i in ids.tolist()], max(needed))
 
     def rows(self, groups: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
-        """{"source", "target": [b length]}, int32, each row of all examples of a group."""
+        """{"source", "target": [b length]}, int32. Each row has all examples of a group."""
         sides = {"source": (self.source_ids, self.source_starts), "target": (self.target_ids, self.target_starts)}
         lines = [[self.numbers[i] for i in group] for group in groups]
         return {
@@ -152,7 +152,7 @@ class ParallelText:
 
 @dataclasses.dataclass(frozen=True)
 class PackedText(Packed):
-    """Parallel text of which several sentences share a row, and their translations one: see `Packed`."""
+    """Parallel text in which several sentences share a row, and so do their translations: see `Packed`."""
 
     source: ParallelText
 
@@ -162,13 +162,13 @@ class PackedText(Packed):
         return self.source.row_multiple
 
     def order(self, batch_size: int, accumulation_steps: int, seed: int) -> BucketOrder:
-        """The order of training, in batches of so many tokens, all of one shape: see `BucketOrder`."""
+        """The order of training, in batches of `batch_size` tokens, all of one shape: see `BucketOrder`."""
         targets = [self.source.target_lengths[group].sum() for group in self.groups]
         lengths, sizes = np.full(len(self), self.length), (batch_size, accumulation_steps, self.row_multiple)
         return BucketOrder(lengths, np.array(targets), (self.length,), *sizes, seed, self.source.batch_unit)
 
     def about(self, batch_size: int, accumulation_steps: int, seed: int) -> str:
-        """What an epoch is, for people."""
+        """A description of an epoch."""
         sizes, sides = (batch_size, accumulation_steps, seed), self.source.sizes.values()
         order = self.order(*sizes)
         tokens = f"{order.examples_per_step:,.0f} target tokens each"
@@ -178,14 +178,14 @@ class PackedText(Packed):
 
 
 def known(source: Tokenizer, target: Tokenizer, length_ratio: float, buckets: tuple[int, ...]) -> dict[str, Any]:
-    """What a source `knows`, and what is known of a run without its text; joint text has one tokenizer of both."""
+    """What a source `knows`, which can be found without the text. With a joint vocabulary both tokenizers are one."""
     sizes = {"vocabulary_size": target.vocabulary_size, "length_ratio": length_ratio, "length": min(buckets[-1], 32)}
     sizes |= {"source_vocabulary_size": None if source is target else source.vocabulary_size}
     return sizes | {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
 
 
 def ratio_of_run(workdir: pathlib.Path) -> float:
-    """gamma, as a run has measured it; InputError where it has not."""
+    """gamma, as a run has measured it. Raises InputError if the run folder does not have it."""
     try:
         return float(json.loads((workdir / RATIO_FILE).read_text(encoding="utf-8"))["length_ratio"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -193,11 +193,11 @@ def ratio_of_run(workdir: pathlib.Path) -> float:
 
 
 def of_file(folder: pathlib.Path, part: str, language: str) -> Side:
-    """The side of a part that a file PART.LANGUAGE has, plain or zipped; InputError where there is none."""
+    """The side of a part in a file PART.LANGUAGE, plain or gzipped. Raises InputError if there is no such file."""
     names = (f"{part}.{language}", f"{part}.{language}.gz")
     for path in (folder / name for name in names):
         if path.is_file():
-            lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is no line of it
+            lines = (line for line, _ in itertools.pairwise(text_files.lines([path])))  # a file's end is not a line
             return Side(str(path), lines, [path])
     raise InputError(f"data.dir={folder}: no {' or '.join(names)} there")
 
@@ -216,18 +216,18 @@ def of_text(
     cache: pathlib.Path,
     malformed: Malformed = "refuse",
 ) -> ParallelText:
-    """The pairs of lines of two sides, tokenised if the cache does not have them.
+    """The pairs of lines of two sides, tokenised unless they are in the cache.
 
     Args:
-      source, target: with as many lines.
-      tokenizers: of the source, and of the target; the same where they are joint.
-      buckets: the lengths that batches are padded to, ascending.
-      cache: where ids are kept, of each side on its own.
-      malformed: whether a line that is empty on one side only is refused, or skipped. Lines that are empty on both
-        sides are left out.
+      source, target: the sides, with equal numbers of lines.
+      tokenizers: those of the source and of the target; the same object if the vocabulary is joint.
+      buckets: the lengths to which batches are padded, ascending.
+      cache: the folder in which the ids of each side are kept.
+      malformed: whether to refuse or to skip a line that is empty on one side only. Lines that are empty on both sides
+        are always left out.
 
     Raises:
-      InputError: the sides have not as many lines, or no text, or a line that is damaged or refused.
+      InputError: the numbers of lines differ, there is no text, or a line is damaged or refused.
     """
     check_buckets(buckets)
     (source_ids, source_starts), (target_ids, target_starts) = (

@@ -1,7 +1,7 @@
-"""Sets that tensorflow-datasets has prepared before: of images, GLUE's sentences, and translations.
+"""Sets that tensorflow-datasets has prepared: images, GLUE's sentences, and translations.
 
-Reading them needs no TensorFlow; preparing them does. A set's `features.json` names Python classes, whose modules
-tensorflow-datasets would import, which is to execute them, whatever they are: it is looked at first.
+Reading them needs no TensorFlow; preparing them does. A set's `features.json` names Python classes. tensorflow-datasets
+would import, and so execute, any module named there. Therefore these names are checked first.
 """
 
 import contextlib
@@ -16,23 +16,23 @@ import numpy as np
 from posattn_jax.data.images import ImageRecord, ImageSet, Split
 from posattn_jax.system.errors import InputError
 
-NAMES = ("pythonClassName", "python_class_name", "type")  # of a feature's class; the last in older ones
+NAMES = ("pythonClassName", "python_class_name", "type")  # keys of the class of a feature; the last is in older sets
 MODULES = "tensorflow_datasets.core.features."
 
 
 def find(name: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """Where `folder` holds a prepared set of this name, such as wmt14_translate/de-en, if it does."""
+    """The folder of a prepared set with this name, such as wmt14_translate/de-en; None if there is none."""
     return max((path.parent for path in (folder / name).glob("**/dataset_info.json")), default=None)
 
 
 def files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """What a prepared set consists of."""
+    """All files of a prepared set."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 @dataclasses.dataclass(frozen=True)
 class PreparedImages(ImageRecord):
-    """A set called `name` with features "image" and "label"; a side None is not known without reading the images."""
+    """A set called `name` with the features "image" and "label". A side is None if the set does not say it."""
 
     name: str
     sides: tuple[Any, ...]
@@ -50,19 +50,19 @@ class PreparedImages(ImageRecord):
         return ImageSet(images, np.array([example["label"] for example in examples], np.int64), len(self.names))
 
     def files(self, folder: pathlib.Path, split: Split) -> list[pathlib.Path]:
-        """See `ImageRecord`: all that the set consists of."""
+        """See `ImageRecord`. These are all files of the set."""
         return files(folder / self.name)
 
 
 def images(name: str, folder: pathlib.Path) -> PreparedImages:
-    """What a set of images is like, known without reading them; InputError where it is none, or is not prepared."""
+    """The description of a set of images, without reading these. Raises InputError if there is no such set."""
     features = _image_builder(name, folder).info.features
     *sides, channels = features["image"].shape
     return PreparedImages(name, tuple(sides), channels, tuple(features["label"].names))
 
 
 def sentences(folder: pathlib.Path, split: str, features: Sequence[str]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The sentences and the label of each of GLUE's examples, in the order of the official files; 0: not known.
+    """The sentences and the label of each of GLUE's examples, in the order of the official files. Unknown labels are 0.
 
     Raises:
       InputError: the set cannot be read.
@@ -73,7 +73,7 @@ def sentences(folder: pathlib.Path, split: str, features: Sequence[str]) -> Iter
 
 
 def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
-    """One language's side of each translation, in the order of the set, without the white space around.
+    """The sentences of one language, in the order of the set, with normalised white space.
 
     Raises:
       InputError: the set has no such split or language, or cannot be read.
@@ -87,7 +87,7 @@ def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
 
 
 def _builder(folder: pathlib.Path, name: str = "") -> Any:
-    """What reads the set that `folder` is; or the one of this name in it."""
+    """The builder that reads the set in `folder`, or with a name, the set of this name in `folder`."""
     for path in (folder / name).rglob("features.json"):
         try:
             named = list(_classes(json.loads(path.read_text(encoding="utf-8"))))
@@ -111,7 +111,7 @@ def _classes(described: Any) -> Iterator[Any]:
 
 
 def _image_builder(name: str, folder: pathlib.Path) -> Any:
-    """What reads a set of labelled images; InputError where it is none, or is not prepared."""
+    """The builder that reads a set of labelled images. Raises InputError if there is no such prepared set."""
     if find(name, folder) is None:
         raise InputError(
             f'tfds set "{name}" is not prepared in data.dir={folder}: install the extra "prepare" and run '
@@ -130,8 +130,8 @@ def _check_has(where: str, what: str, given: str, allowed: Any) -> None:
 
 @contextlib.contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """InputError for whatever array_record and tfds raise for another format or a damaged file."""
-    import tensorflow_datasets  # noqa: F401 (that it is missing says nothing of the file)
+    """Turns any error of array_record and tfds, for another format or a damaged file, into InputError."""
+    import tensorflow_datasets  # noqa: F401 (if it is missing, the file is not to blame)
 
     try:
         yield

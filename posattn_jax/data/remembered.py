@@ -1,4 +1,4 @@
-"""The SHA-256 of the files that a run began with, kept in its folder: it goes on with the same data, or not at all."""
+"""Saves the SHA-256 of a run's data files in its folder, so that the run can only continue with the same data."""
 
 import json
 import logging
@@ -12,22 +12,22 @@ from posattn_jax.system.files import write_json
 _logger = logging.getLogger(__name__)
 FILE = "data_sha256.json"  # in a run folder
 
-Files = Mapping[str, pathlib.Path]  # by the config's field and the name below its folder: "data.dir/train.tsv"
+Files = Mapping[str, pathlib.Path]  # the keys are the config's field and the name in its folder: "data.dir/train.tsv"
 
 
 def below(folder: pathlib.Path, paths: list[pathlib.Path], field: str = "data.dir") -> dict[str, pathlib.Path]:
-    """Files by their names in what a field of the config says."""
+    """Files by their names: the field of the config, and the path within the folder that it names."""
     names = (path.name if path == folder else path.relative_to(folder).as_posix() for path in paths)
     return {f"{field}/{name}": path for name, path in zip(names, paths, strict=True)}
 
 
 def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
-    """Compares the files to be read with those that a run began with; nothing is known before `keep`.
+    """Compares the files with those that the run began with. Before `keep`, there is nothing to compare with.
 
-    A run that is only evaluated may be so on other data, which is told.
+    An evaluation may use other data. Then there is a warning if a file has changed.
 
     Raises:
-      InputError: a run that is trained would go on with a file that has changed, or without one.
+      InputError: training would continue with a file that has changed, or without a file.
     """
     known = _read(workdir)
     gone = sorted(set(known) - set(files))
@@ -49,7 +49,7 @@ def check(files: Files, workdir: pathlib.Path, evaluates: bool = False) -> None:
 
 
 def keep(files: Files, workdir: pathlib.Path) -> None:
-    """Keeps the SHA-256 of those files that the run folder has none of yet."""
+    """Saves the SHA-256 of the files for which the run folder has none yet."""
     known = _read(workdir)
     new = {name: checksums.of_file(path) for name, path in files.items() if name not in known}
     if new:

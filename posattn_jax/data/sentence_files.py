@@ -1,4 +1,4 @@
-"""Labelled sentences, or pairs of them, of a user's own in TSV, CSV or JSONL, as what a config's `data` can be."""
+"""A data set of a user's own labelled sentences, or pairs of sentences, in TSV, CSV or JSONL."""
 
 import contextlib
 import dataclasses
@@ -17,39 +17,39 @@ from posattn_jax.data.sequences import Metric, Sentences
 from posattn_jax.data.tokenizer import MASK, Tokenizer
 from posattn_jax.system.errors import InputError
 
-Labelled = tuple[tuple[str, ...], str, str]  # the sentences, the label, and where it stands
+Labelled = tuple[tuple[str, ...], str, str]  # the sentences, the label, and the place in the file
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnSentences(Sentences):
-    """Sentences of which a run keeps the names of the labels, and for how many examples it is made, too."""
+    """Sentences. A run also saves the names of their labels, and the largest number of examples in a part."""
 
     def keep(self, workdir: pathlib.Path) -> None:
-        """Saves the tokenizer, and these, in the run folder."""
+        """Saves the tokenizer, the names and the number in the run folder."""
         super().keep(workdir)
         own.keep(workdir, {"classes": list(self.names), "num_examples": self.num_ids})
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceFiles(DataSet):
-    """A file, or train, val and test in a folder, each .tsv, .csv or .jsonl; their columns have names.
+    """A file, or train, val and test in a folder, each .tsv, .csv or .jsonl, with named columns.
 
-    TSV has a line for each row, and knows no quotes; CSV has those of RFC 4180; JSONL has an object on each line.
-    Without a val a fifth of the rows to train on, drawn by the run's seed, is what a run is judged by. The tokenizer is
-    that of the run that it starts from, or else made of the rows to train on.
+    TSV has one row per line, without quotes; CSV has the quotes of RFC 4180; JSONL has one object per line. Without
+    val, the run's seed draws a fifth of the train part for validation. The tokenizer is that of the run that this one
+    starts from, or else is trained on the train part.
 
     Attributes:
       dir: the file or the folder.
       sentences: the columns of the one or two sentences.
       label: the column of the label.
-      target: what a label is: one of several classes, or a number, whose squared error is learned; "auto": a number
-        where all are, and one is not whole.
-      metric: what is told is judged by; "auto": accuracy of classes, correlation of numbers.
-      vocabulary_size: of a tokenizer that is made, 4 special tokens included.
-      length: of a sequence, in tokens.
-      malformed: whether rows without one of the columns, or with an empty one, and labels that the train part has not,
-        are refused, or skipped.
-      validation_limit: judge by the first so many of the validation part; 0: all.
+      target: the kind of label: "class", one of several classes; or "number", with the squared error as loss; "auto": a
+        number if all labels are numbers, and one is not whole.
+      metric: the metric of the predictions; "auto": accuracy for classes, correlation for numbers.
+      vocabulary_size: the size of a tokenizer that is trained, including 4 special tokens.
+      length: the length of a sequence in tokens.
+      malformed: whether to refuse or to skip rows in which a column is missing or empty, and rows with a label that the
+        train part does not have.
+      validation_limit: use only the first so many rows of the validation part; 0: all.
     """
 
     dir: str = "data/sentences"
@@ -72,7 +72,7 @@ class SentenceFiles(DataSet):
             raise ValueError(f"vocabulary_size={self.vocabulary_size}: expected more than the special tokens")
 
     def load(self, reading: Reading) -> dict[str, OwnSentences]:
-        """See `DataSet`. The test part is always read: a run is made for as many examples as the largest part has."""
+        """See `DataSet`. The test part is always read, since a run must know the size of the largest part."""
         paths = own.find_parts(pathlib.Path(self.dir), tables.SUFFIXES)
         rows = {part: own.sift(self._read(path), part, "rows", self.malformed) for part, path in paths.items()}
         known = own.kept(reading.workdir)
@@ -100,7 +100,7 @@ class SentenceFiles(DataSet):
         return {part: dataclasses.replace(source, num_ids=most) for part, source in sources.items()}
 
     def _read(self, path: pathlib.Path) -> Iterator[Labelled | InputError]:
-        """The sentences and the label of each row of a file, or what is wrong with it."""
+        """The sentences and the label of each row of a file, or its error."""
         columns = (*self.sentences, self.label)
         for where, row in tables.rows(path, columns):
             yield row if isinstance(row, InputError) else self._labelled(where, row)
@@ -123,7 +123,7 @@ class SentenceFiles(DataSet):
         return tuple(texts), label, where
 
     def _names(self, rows: list[Labelled], path: pathlib.Path) -> tuple[str, ...]:
-        """Of the classes; (): labels are numbers."""
+        """The names of the classes; (): labels are numbers."""
         labels = {label for _, label, _ in rows}
         numbers = [_number(label) for label in labels]
         are_numbers = None not in numbers and not all(number.is_integer() for number in numbers if number is not None)
@@ -144,7 +144,7 @@ class SentenceFiles(DataSet):
         return self.metric
 
     def _tokenizer(self, rows: list[Labelled], path: pathlib.Path, reading: Reading) -> Tokenizer:
-        """Made of the sentences of the train part."""
+        """A tokenizer trained on the sentences of the train part."""
         lines = (text for texts, _, _ in rows for text in texts)
         part = "/".join((*self.sentences, self.label, self.malformed))
         return tokenizer.of_text(lines, [path], self.vocabulary_size, reading.cache, part=part)
@@ -163,13 +163,13 @@ class SentenceFiles(DataSet):
 
     def files(self) -> Files:
         paths: list[pathlib.Path] = []
-        with contextlib.suppress(InputError):  # told when it is read
+        with contextlib.suppress(InputError):  # it is reported when the data are read
             paths = list(own.find_parts(pathlib.Path(self.dir), tables.SUFFIXES).values())
         return below(pathlib.Path(self.dir), paths)
 
 
 def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
-    """The sentences of each row, and the number that its label is, or has."""
+    """The sentences of each row, and its target: the index of its label, or the number; or an error."""
     numbers = {name: number for number, name in enumerate(names)}
     for texts, label, where in rows:
         target = numbers.get(label) if names else _number(label)
@@ -181,7 +181,7 @@ def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tupl
 
 
 def _number(label: str) -> float | None:
-    """The finite number that a label is; None: it is none."""
+    """The value of a label that is a finite number; otherwise None."""
     with contextlib.suppress(ValueError):
         return number if math.isfinite(number := float(label)) else None
     return None

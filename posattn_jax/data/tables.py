@@ -1,4 +1,4 @@
-"""Tables of texts: the rows of TSV, CSV and JSONL files."""
+"""Reads the rows of TSV, CSV and JSONL files of text."""
 
 import csv
 import io
@@ -14,9 +14,9 @@ Row = Mapping[str, Any] | InputError
 
 
 def rows(path: pathlib.Path, needed: tuple[str, ...]) -> Iterator[tuple[str, Row]]:
-    """Where each row of a file stands, and its cells by their columns, or what is wrong with it.
+    """The place of each row in its file, and its cells by their columns, or its error.
 
-    What is no UTF-8 has lone surrogates, which no text may have: so it can be told of its own row.
+    Bytes that are not UTF-8 become lone surrogates, which no valid text has, so that the error can name the row.
 
     Raises:
       InputError: the file cannot be read, or its first line does not name the columns that are needed.
@@ -49,7 +49,7 @@ def rows(path: pathlib.Path, needed: tuple[str, ...]) -> Iterator[tuple[str, Row
 
 
 def _objects(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, Row]]:
-    """JSONL."""
+    """The rows of JSONL."""
     for number, line in enumerate(lines, start=1):
         where = f"{path}: line {number}"
         try:
@@ -61,13 +61,13 @@ def _objects(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, Row]]:
 
 
 def _split_at_tabs(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """TSV."""
+    """The rows of TSV."""
     for number, line in enumerate(lines, start=1):
         yield f"{path}: line {number}", line.rstrip("\r").split("\t")
 
 
 def _quoted(path: pathlib.Path, text: str) -> Iterator[tuple[str, list[str] | InputError]]:
-    """CSV, of which a row may have several lines; empty lines are none."""
+    """The rows of CSV. A row may span several lines. Empty lines are skipped."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
         start = reader.line_num + 1

@@ -1,4 +1,4 @@
-"""Text: a file or a folder of files, one sentence a line, blank lines between documents; read as a stream."""
+"""Reads text as a stream: a file or a folder of files, one sentence per line, blank lines between documents."""
 
 import gzip
 import hashlib
@@ -12,9 +12,9 @@ SUFFIXES = (".txt", ".txt.gz")
 
 
 def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
-    """The text files of a folder and its folders, ordered by name; or the one file that `path` is.
+    """The text files below a folder, ordered by name; or `path` itself if it is a file.
 
-    Where there are none, InputError names the config's `field`.
+    If there is none, it raises InputError, which names the config's `field`.
     """
     if path.is_file():
         return [path]
@@ -25,10 +25,10 @@ def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
 
 
 def lines(files: Iterable[pathlib.Path]) -> Iterator[str]:
-    """The lines without the white space around them; "" between documents, of which each file's end is one.
+    """The lines, with normalised white space, and "" after each document. The end of a file ends a document.
 
     Raises:
-      InputError: a file is no UTF-8, or is damaged.
+      InputError: a file is not UTF-8, or is damaged.
     """
     for path in files:
         number = 0
@@ -44,7 +44,7 @@ def lines(files: Iterable[pathlib.Path]) -> Iterator[str]:
 
 
 def fingerprint(files: Iterable[pathlib.Path], *more: object) -> str:
-    """A hash of what the files hold, in their order, and of whatever else a result depends on."""
+    """A hash of the contents of the files, in their order, and of `more`, on which a result also depends."""
     digest = hashlib.sha256(repr(more).encode())
     for path in files:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Subwords: a SentencePiece model, trained from a run's own text, and four special tokens before its pieces.
+"""Subword tokenizers: a SentencePiece model, trained on a run's own text, with four special tokens before its pieces.
 
-0 [PAD]   1 [CLS]   2 [SEP]   3 [MASK]   4 ... the pieces, of which the first is unknown
+0 [PAD]   1 [CLS]   2 [SEP]   3 [MASK]   4 ... the pieces, the first of which is the unknown token
 
-A run may have another's instead: see `tokenizer_json`.
+A run may have a tokenizer of others instead: see `tokenizer_json`.
 """
 
 import functools
@@ -36,36 +36,36 @@ class Specials(NamedTuple):
 
 
 SPECIAL_NAMES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
-PAD, CLS, SEP, MASK = SPECIALS = Specials(0, 1, 2, 3)  # beside our own models
-BEGIN, END = CLS, SEP  # of a sentence that is translated into
-WORD_MARK = "\u2581"  # what SentencePiece writes for white space, at the start of pieces
+PAD, CLS, SEP, MASK = SPECIALS = Specials(0, 1, 2, 3)  # with our own models
+BEGIN, END = CLS, SEP  # of a target sentence in translation
+WORD_MARK = "\u2581"  # SentencePiece's mark of white space at the start of a piece
 MODEL_FILE, JSON_FILE, HASH_FILE = "tokenizer.model", "tokenizer.json", "tokenizer.sha256"  # in a run folder
-# Of larger texts so many lines are drawn: more change the pieces little, and take memory.
+# Training draws this many lines from larger texts: more change the pieces little, and take memory.
 MOST_LINES = 1_000_000
 
 Kind = Literal["unigram", "bpe"]
-# Rare characters have a piece too where a text is to be written in pieces. SentencePiece's own defaults are not named:
-# a model holds what was, and its hash would be another.
+# "bpe" is for generated text, which needs a piece for rare characters too. SentencePiece's own defaults are not written
+# out, because a model contains the given options, and its hash would change.
 Normalization = Literal["nfkc", "none"]
 NORMALIZATIONS = {
     ("nfkc", True): "nmt_nfkc_cf",
     ("nfkc", False): "nmt_nfkc",
-    ("none", False): "identity",  # what is written in pieces is written as it was: "…" and not "..."
+    ("none", False): "identity",  # generated text keeps its characters: "…" and not "..."
 }
 OPTIONS: dict[Kind, dict[str, Any]] = {"unigram": {}, "bpe": {"model_type": "bpe", "character_coverage": 1.0}}
 
 
 class Tokenizer:
-    """A trained model.
+    """A trained tokenizer.
 
     Attributes:
-      model: what its file has.
-      file: the name of that in a run folder.
-      what: it is, for errors.
+      model: the content of its file.
+      file: the name of that file in a run folder.
+      what: what it is called in errors.
       specials: the ids of the special tokens.
-      num_special: the ids below are special, or mean nothing.
-      id_offset: what is added to the ids of the model's own.
-      vocabulary_size: how many ids there are.
+      num_special: ids below this number are special, or unused.
+      id_offset: the number that is added to the model's own ids.
+      vocabulary_size: the number of ids.
     """
 
     file: ClassVar[str]
@@ -79,7 +79,7 @@ class Tokenizer:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Of the model: two runs understand each other's token ids where it is the same."""
+        """The SHA-256 of the model. Token ids of two runs have the same meaning if it is the same."""
         return hashlib.sha256(self.model).hexdigest()
 
     @property
@@ -88,7 +88,7 @@ class Tokenizer:
 
     @functools.cached_property
     def begins_word(self) -> np.ndarray:
-        """[vocabulary_size] Whether a token is the first piece of a word, before which there is white space."""
+        """[vocabulary_size] whether a token is the first piece of a word, after white space."""
         pieces = self.pieces(np.arange(self.num_special, self.vocabulary_size))
         return np.array([False] * self.num_special + [self._begins_word(piece) for piece in pieces])
 
@@ -100,15 +100,15 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids; special tokens are left out."""
+        """The text of ids. Special tokens are left out."""
         raise NotImplementedError
 
     def pieces(self, ids: np.ndarray) -> list[str]:
-        """The piece of each id, or the name of a special token."""
+        """The piece of each id; for a special token, its name."""
         raise NotImplementedError
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes the model."""
+        """Writes the model to a file."""
         write_atomically(path, lambda file: file.write(self.model))
 
 
@@ -141,8 +141,8 @@ class SentencePieces(Tokenizer):
 
 
 def read(path: pathlib.Path) -> Tokenizer:
-    """A model that was saved; InputError where there is none."""
-    from posattn_jax.data.tokenizer_json import JsonTokenizer  # which is built on what is here
+    """Reads a saved tokenizer. Raises InputError if there is none."""
+    from posattn_jax.data.tokenizer_json import JsonTokenizer  # imported here, because it imports this module
 
     kind = JsonTokenizer if path.suffix == ".json" else SentencePieces
     try:
@@ -154,7 +154,7 @@ def read(path: pathlib.Path) -> Tokenizer:
 
 
 def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """InputError where a run folder has another tokenizer."""
+    """Raises InputError if the run folder has another tokenizer."""
     kept = of_run(workdir).sha256 if (workdir / HASH_FILE).exists() else tokenizer.sha256
     if kept != tokenizer.sha256:
         raise InputError(
@@ -164,14 +164,14 @@ def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
 
 
 def keep(tokenizer: Tokenizer, folder: pathlib.Path, name: str = "") -> None:
-    """Saves a tokenizer, and its hash beside it, in a run folder, or under a name in the cache."""
+    """Saves a tokenizer and its hash in a run folder, or under a name in the cache."""
     path = folder / (name or tokenizer.file)
     tokenizer.save(path)
     write_text(path.with_suffix(".sha256"), f"{tokenizer.sha256}  {path.name}\n")
 
 
 def of_run(workdir: pathlib.Path) -> Tokenizer:
-    """The tokenizer that a run was trained with; InputError where it is not there, or is another."""
+    """The tokenizer that a run was trained with. Raises InputError if it is missing, or has another hash."""
     own, path = workdir / (JSON_FILE if (workdir / JSON_FILE).exists() else MODEL_FILE), workdir / HASH_FILE
     tokenizer = read(own)
     kept = path.read_text(encoding="utf-8").split()[0] if path.exists() else "not known"
@@ -184,9 +184,9 @@ def of_run(workdir: pathlib.Path) -> Tokenizer:
 
 
 def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = "") -> Tokenizer:
-    """The run's own, in this folder of its own, where it is evaluated, whatever the text; else what `make` returns.
+    """The tokenizer that `make` returns; in an evaluation, the one saved in the run folder, whatever the text is.
 
-    InputError where the run that is trained has another.
+    `folder` is the folder of the tokenizer in the run folder. Raises InputError if a run in training has another one.
     """
     if reading.workdir is None:
         return make()
@@ -198,7 +198,7 @@ def of_reading(reading: Reading, make: Callable[[], Tokenizer], folder: str = ""
 
 
 def of_start(reading: Reading) -> Tokenizer | None:
-    """That of a run that has begun, or else of the one that it starts from; None: there is neither."""
+    """The tokenizer of a run that has begun, or else of the run that it starts from; None if there is neither."""
     workdir = reading.workdir
     has_begun = workdir is not None and (workdir / HASH_FILE).exists()
     kept_in = workdir if has_begun else reading.pretrained
@@ -213,18 +213,18 @@ def train(
     normalization: Normalization = "nfkc",
     field: str = "data.vocabulary_size",
 ) -> Tokenizer:
-    """Trains a unigram model (Kudo and Richardson 2018) or byte pairs (Sennrich 2016); the same text gives the same.
+    """Trains a unigram model (Kudo and Richardson 2018) or byte pairs (Sennrich 2016). It is deterministic.
 
     Args:
-      sentences: one by one.
-      vocabulary_size: the pieces and the special tokens.
-      kind: unigram, or byte pairs.
+      sentences: the sentences, as a stream.
+      vocabulary_size: the number of pieces and special tokens.
+      kind: "unigram", or "bpe" for byte pairs.
       fold_case: whether upper case is read as lower case.
-      normalization: of Unicode, "nfkc" or "none", which folds no case.
-      field: of the config, that says how large, for errors.
+      normalization: the normalization of Unicode, "nfkc" or "none"; "none" needs fold_case=False.
+      field: the config's field of the size, for errors.
 
     Raises:
-      InputError: no such normalization, or the text allows no vocabulary as large, or as small.
+      InputError: there is no such normalization, or the text does not allow a vocabulary of this size.
     """
     if (normalization, fold_case) not in NORMALIZATIONS:
         raise InputError(f'data.normalization="{normalization}": expected "nfkc", or "none" with data.fold_case=False')
@@ -237,7 +237,7 @@ def train(
     def watched() -> Iterator[str]:
         try:
             yield from filter(None, sentences)
-        except BaseException as error:  # which SentencePiece would tell as one of its own
+        except BaseException as error:  # SentencePiece would raise it as its own error
             failure.append(error)
             raise
 
@@ -252,7 +252,7 @@ def train(
             unk_id=0,
             input_sentence_size=MOST_LINES,
             shuffle_input_sentence=True,
-            num_threads=1,  # with more the sums differ, and the pieces with them
+            num_threads=1,  # with more threads, sums differ, and so may the pieces
             minloglevel=2,
             **OPTIONS[kind],
         )
@@ -278,14 +278,14 @@ def of_text(
     normalization: Normalization = "nfkc",
     field: str = "data.vocabulary_size",
 ) -> Tokenizer:
-    """The tokenizer of lines that are read only if the cache does not have it; for most arguments see `train`.
+    """The tokenizer of some lines, which are read only if it is not in the cache. For most arguments see `train`.
 
-    The lines come from these files, in whatever format, and are this part of what is in them; "": all.
+    The lines come from `files`, in any format. `part` says which part of these files they are; "": all.
     """
     import sentencepiece
 
     options = (kind, fold_case, part, *(() if normalization == "nfkc" else (normalization,)))
-    more = () if options == ("unigram", True, "") else options  # what earlier versions kept is found
+    more = () if options == ("unigram", True, "") else options  # so that caches of earlier versions stay valid
     key = text_files.fingerprint(files, "tokenizer", vocabulary_size, sentencepiece.__version__, *more)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
@@ -295,7 +295,7 @@ def of_text(
 
 
 def _is_as_saved(path: pathlib.Path) -> bool:
-    """Whether the cache has a tokenizer; not where it has the SHA-256 of another. Earlier versions kept none."""
+    """Whether the cache has a tokenizer whose SHA-256 is the saved one, if any: earlier versions saved none."""
     if not path.exists():
         return False
     sums = path.with_suffix(".sha256")

@@ -14,7 +14,7 @@ VOCABULARY_FILE = "vocab.txt"
 
 
 class JsonTokenizer(Tokenizer):
-    """What a tokenizer.json says; ValueError where it has not the special tokens of a BERT."""
+    """The tokenizer of a tokenizer.json. Raises ValueError if it does not have the special tokens of a BERT."""
 
     file, what, id_offset = JSON_FILE, "tokenizer of a BERT", 0
 
@@ -24,9 +24,9 @@ class JsonTokenizer(Tokenizer):
             self._tokenizer = _tokenizers().Tokenizer.from_str(model.decode())
         except InputError:
             raise
-        except Exception as error:  # the library raises nothing more exact
+        except Exception as error:  # the library raises no more specific class
             raise ValueError(str(error)) from error
-        self._tokenizer.no_padding()  # both are done where sequences are laid out
+        self._tokenizer.no_padding()  # `data.sequences` pads and cuts
         self._tokenizer.no_truncation()
         ids = {name: self._tokenizer.token_to_id(name) for name in SPECIAL_NAMES}
         missing = [name for name, own in ids.items() if own is None]
@@ -50,7 +50,7 @@ class JsonTokenizer(Tokenizer):
 
 
 def of_folder(folder: pathlib.Path) -> Tokenizer:
-    """The tokenizer that lies beside a model; InputError where there is none."""
+    """The tokenizer in the folder of a model. Raises InputError if there is none."""
     if (folder / JSON_FILE).exists():
         return read(folder / JSON_FILE)
     path = folder / VOCABULARY_FILE
@@ -63,14 +63,14 @@ def of_folder(folder: pathlib.Path) -> Tokenizer:
 
 
 def of_vocabulary(text: str, options: dict) -> JsonTokenizer:
-    """The word pieces of a vocab.txt, one a line (Devlin 2019), cut as its tokenizer_config.json says.
+    """The tokenizer of a vocab.txt, which has one word piece per line (Devlin 2019).
 
     Args:
-      text: of the file.
-      options: of the other: do_lower_case, strip_accents and tokenize_chinese_chars.
+      text: the content of vocab.txt.
+      options: the content of tokenizer_config.json: do_lower_case, strip_accents and tokenize_chinese_chars.
 
     Raises:
-      ValueError: it has not the special tokens of a BERT.
+      ValueError: it does not have the special tokens of a BERT.
     """
     pieces = text.splitlines()
     missing = [name for name in (*SPECIAL_NAMES, "[UNK]") if name not in pieces]

@@ -1,4 +1,4 @@
-"""Sentences in one language, and their translations in another, as what a config's `data` can be."""
+"""A data set of sentences in one language, and their translations in another."""
 
 import contextlib
 import dataclasses
@@ -22,25 +22,26 @@ from posattn_jax.system.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Translations(DataSet):
-    """Files PART.LANGUAGE, plain or .gz, of which each line translates the other's; or a set that tfds has prepared.
+    """Files PART.LANGUAGE, plain or .gz, whose lines are translations of each other; or a set that tfds has prepared.
 
     Attributes:
-      name: "tfds/NAME" of such a set; "": there are files.
+      name: "tfds/NAME" for a prepared set; "": there are files.
       dir: the folder of the files, or of prepared sets.
       source, target: the languages.
-      train_part, validation_part, test_part: the names of the parts. "train/N" as validation_part: every Nth pair of
-        the train part, which is then not trained on.
-      validation_limit: judge by the first so many of the validation part; 0: all.
-      vocabulary_size: of subwords and embeddings, 4 special tokens included.
-      source_vocabulary_size: of a source with subwords, and embeddings, of its own; 0: joint.
+      train_part, validation_part, test_part: the names of the parts. With "train/N" as validation_part, every Nth pair
+        of the train part is used for validation instead of training.
+      validation_limit: use only the first so many pairs of the validation part; 0: all.
+      vocabulary_size: the number of subwords and embeddings, including 4 special tokens.
+      source_vocabulary_size: the same for the source, if it has its own subwords and embeddings; 0: they are joint.
       fold_case: whether upper case is read, and written, as lower case.
-      normalization: of Unicode, before subwords are made; "none": "…" stays and is not "...".
-      malformed: whether lines that are empty on one side are refused, or skipped.
-      max_ratio: pairs for training and validation stay where neither side has more than so many times the tokens of the
-        other; 0: all do.
-      buckets: the lengths that batches are padded to; the last limits training.
-      batch_unit: what `train.batch_size` counts: tokens of the target, without padding; or places, with.
-      packed: whether training has rows as long as the last bucket, of as many pairs as fit: see `data.packing`.
+      normalization: the normalization of Unicode before subwords are made; "none": "…" stays, and does not become
+        "...".
+      malformed: whether to refuse or to skip lines that are empty on one side.
+      max_ratio: pairs of training and validation are left out if one side has more than this many times the tokens of
+        the other; 0: none is.
+      buckets: the lengths to which batches are padded. Longer pairs than the last are not used for training.
+      batch_unit: what `train.batch_size` counts: tokens of the target, without padding; or places, with padding.
+      packed: whether training rows are as long as the last bucket, and have as many pairs as fit: see `data.packing`.
     """
 
     name: str = ""
@@ -76,12 +77,12 @@ class Translations(DataSet):
 
     @property
     def every(self) -> int:
-        """Which pairs of the train part are for the validation; 0: none."""
+        """N if every Nth pair of the train part is used for validation; else 0."""
         return int(self.validation_part.partition("/")[2] or 0)
 
     @property
     def _folder(self) -> pathlib.Path:
-        """Of the files, or of the prepared set."""
+        """The folder of the files, or of the prepared set."""
         folder = pathlib.Path(self.dir)
         if not self.name:
             return folder
@@ -93,7 +94,7 @@ class Translations(DataSet):
         return found
 
     def _part(self, name: str) -> str:
-        """Where the examples of "train", "validation" or "test" are."""
+        """The name of the part that has the examples of "train", "validation" or "test"."""
         return self.train_part if name == "validation" and self.every else getattr(self, f"{name}_part")
 
     def _side(self, part: str, language: str) -> Side:
@@ -101,7 +102,7 @@ class Translations(DataSet):
         return read(self._folder, part, language)
 
     def load(self, reading: Reading) -> dict[str, Any]:
-        """See `DataSet`, and for tokenizers `of_reading`; of "train" what is within the limit of length."""
+        """See `DataSet` and, for tokenizers, `of_reading`. "train" has only pairs within the limit of length."""
         subwords, workdir = self._tokenizers(reading), reading.workdir
         parts: dict[str, Any] = {}
         for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
@@ -136,7 +137,7 @@ class Translations(DataSet):
         return parts
 
     def _of_similar_length(self, part: ParallelText, name: str) -> ParallelText:
-        """Without the pairs that `max_ratio` leaves out, which are counted; InputError where none stays."""
+        """The part without the pairs that `max_ratio` leaves out. Raises InputError if none is left."""
         left = part.within_ratio(self.max_ratio)
         if not len(left):
             raise InputError(f"data.max_ratio={self.max_ratio}: it leaves no pair for {name}")
@@ -146,9 +147,9 @@ class Translations(DataSet):
         return left
 
     def sentences(self, source: ParallelText, name: str) -> tuple[list[str], list[str]]:
-        """The text of the examples of "validation" or "test", and their translations.
+        """The texts of the examples of "validation" or "test", and of their translations.
 
-        They are as in the files, in lower case where the model reads and writes that.
+        They are as in the files, but in lower case with `fold_case`.
         """
         sides = []
         for language in (self.source, self.target):
@@ -158,7 +159,7 @@ class Translations(DataSet):
         return sides[0], sides[1]
 
     def _tokenizers(self, reading: Reading) -> tuple[Tokenizer, Tokenizer]:
-        """Of the source and of the target; the same where the vocabulary is joint."""
+        """The tokenizers of the source and of the target; the same object if the vocabulary is joint."""
         make = functools.partial(self._tokenizer, cache=reading.cache)
         if not self.source_vocabulary_size:
             joint = tokenizer.of_reading(reading, lambda: make("vocabulary_size", self.source, self.target))
@@ -169,13 +170,13 @@ class Translations(DataSet):
         return own, tokenizer.of_reading(reading, target)
 
     def tokenizers(self, workdir: pathlib.Path) -> tuple[Tokenizer, Tokenizer]:
-        """Those that a run was trained with: of the source, and of the target."""
+        """The tokenizers of the source and of the target with which a run was trained."""
         target = tokenizer.of_run(workdir)
         has_own = bool(self.source_vocabulary_size)
         return (tokenizer.of_run(workdir / parallel.SOURCE_FOLDER) if has_own else target), target
 
     def _tokenizer(self, field: str, *languages: str, cache: pathlib.Path) -> Tokenizer:
-        """Byte pairs of what is trained on, in some languages together; how many a field says."""
+        """Trains byte pairs on the train part, in the given languages together. `field` has their number."""
         sides = [self._side(self.train_part, language) for language in languages]
         lines, part = [side.lines for side in sides], "/".join((self.train_part, *languages)) if self.name else ""
         if every := self.every:
@@ -196,16 +197,16 @@ class Translations(DataSet):
     def files(self) -> Files:
         paths: list[pathlib.Path] = []
         for part, language in itertools.product(("train", "validation", "test"), (self.source, self.target)):
-            with contextlib.suppress(InputError):  # told when it is read
+            with contextlib.suppress(InputError):  # it is reported when the data are read
                 paths += self._side(self._part(part), language).files
         return below(pathlib.Path(self.dir), paths)
 
 
 def _fitting(part: ParallelText, name: str, places: int) -> ParallelText:
-    """Leaves out of the validation what a mixer with a weight for every pair of places has no place for.
+    """Leaves out pairs of the validation part that are longer than the tables of a `PairTable`.
 
     Raises:
-      InputError: such pairs in another part.
+      InputError: another part has such pairs.
     """
     fitting = np.flatnonzero(part.lengths <= places)
     if len(fitting) == len(part):

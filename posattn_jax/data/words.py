@@ -1,4 +1,4 @@
-"""A text's sentences as token ids on disk, made once as a stream, of which it is known where their words begin."""
+"""The sentences of a text as token ids on disk, written once as a stream. It is known where words begin."""
 
 import dataclasses
 import pathlib
@@ -14,19 +14,19 @@ from posattn_jax.system import checksums
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
-LEAST = 3  # different words before the last: of fewer there may be no order but those of one swap
+LEAST = 3  # different words before the last: with fewer, every order may be within one swap
 
 
 @dataclasses.dataclass(frozen=True)
 class WordSequences:
-    """Sentences, one a sequence, and the word that each token is part of.
+    """Sentences, one per sequence, and the word to which each token belongs.
 
     Attributes:
       ids: all token ids, one sentence after the other.
-      starts: [sentences + 1] where each begins in `ids`.
-      numbers: [n] which of these sentences are the examples.
-      length: t, of a sequence.
-      tokenizer: that made the ids.
+      starts: [sentences + 1] where each sentence begins in `ids`.
+      numbers: [n] the sentences that are examples.
+      length: t, the length of a sequence.
+      tokenizer: the tokenizer of the ids.
       num_parts: see `sequences.Sentences`.
     """
 
@@ -42,7 +42,7 @@ class WordSequences:
         return len(self.numbers)
 
     def select(self, kept: np.ndarray | slice) -> "WordSequences":
-        """Some of the examples, in this order."""
+        """The examples with these numbers, in this order."""
         return dataclasses.replace(self, numbers=self.numbers[kept])
 
     @property
@@ -52,7 +52,7 @@ class WordSequences:
 
     @property
     def num_cut(self) -> int:
-        """How many sentences are longer than a sequence, and are cut."""
+        """The number of sentences that are longer than a sequence, and are cut."""
         sizes = self.starts[self.numbers + 1] - self.starts[self.numbers]
         return int(np.sum(sizes > sequences.room(self.length, 1)))
 
@@ -61,9 +61,10 @@ class WordSequences:
         tokenizer.keep(self.tokenizer, workdir)
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"tokens", "segments", "words" [b t], "ids" [b]}, all int32, of the examples with these numbers.
+        """{"tokens", "segments", "words" [b t], "ids" [b]}, all int32, for the examples with these numbers.
 
-        Words are numbered from 1, a word's pieces all alike; [CLS] has 0, and what follows the last word its number.
+        Words are numbered from 1, and all pieces of a word have its number. [CLS] has 0. Tokens after the last word
+        have the number of that word.
         """
         rows = [[[self._sentence(each)]] for each in self.numbers[ids].tolist()]
         laid_out = sequences.lay_out(rows, self.length, self.tokenizer.specials)
@@ -76,20 +77,20 @@ class WordSequences:
 
 @dataclasses.dataclass(frozen=True)
 class Words(Corpus):
-    """Text as sentences, a line each; for the fields see `Corpus`.
+    """Text as sentences, one per line. For the fields see `Corpus`.
 
-    A word is what stands between white space. Sentences are left out which, cut to `length`, have fewer than three
-    different words before the last.
+    A word is text between white space. A sentence is left out if, cut to `length`, it has fewer than three different
+    words before the last word.
     """
 
     name: ClassVar[str] = "words"
     examples: ClassVar[str] = "sentences"
 
     def read(self, files: Sequence[pathlib.Path], subwords: Tokenizer, cache: pathlib.Path) -> WordSequences:
-        """The sentences of some text files, tokenised if the cache does not have them; tells how many are left out.
+        """The sentences of text files, tokenised unless they are in the cache. Prints how many are left out.
 
         Raises:
-          InputError: all of them are.
+          InputError: all sentences are left out.
         """
         room, begins = int(sequences.room(self.length, 1)), subwords.begins_word
         num_lines = 0
@@ -123,6 +124,6 @@ class Words(Corpus):
 
 
 def num_different(ids: np.ndarray, begins_word: np.ndarray) -> int:
-    """How many different words come before the last; `begins_word` is the tokenizer's."""
+    """The number of different words before the last word. `begins_word` is that of the tokenizer."""
     words = np.split(ids, np.flatnonzero(begins_word[ids])[1:])
     return len({word.tobytes() for word in words[:-1]})

@@ -1,19 +1,20 @@
-"""Times the updates of a config's training, by the layout of attention, the dtype, the batch and the span's start.
+"""Times the updates of a config's training, for layouts of attention, dtypes, batch sizes and initial sigmas.
 
   python -m posattn_jax.main --mode=benchmark --config=configs/cifar2d_span.py:half --workdir=FOLDER
       [--implementations=auto,dense] [--dtypes=float32,bfloat16] [--batch_sizes=10,20] [--sigmas=.05,.3]
       [--steps=10 --repeats=3 --seconds=600 --memory_limit_gib=8] [--data=made|read] [--trace=FOLDER]
 
-What is timed is what training dispatches, with the reading of its data: so many updates, each from the one before, on
-the mesh of the config; the learning rate is 0, so that spans stay. One run more is profiled. The table, and
-`results.json`, have of each
+A timed run is a number of consecutive updates as in training, including the reading of data, on the mesh of the config.
+The learning rate is 0, so that spans do not change. One more run is profiled.
 
-- updates and examples a second, the median of the runs;
-- MFU: the FLOPs that the model needs (forward once, backward twice, all pairs: see `update_flops`) a second, as a share
-  of what the devices reach: by their data sheet, or where that is not known, in a product of matrices measured here;
+For each row, the table and `results.json` have
+
+- updates and examples per second: the median of the runs;
+- MFU: the FLOPs per second that the model needs (forward once, backward twice, all pairs: see `update_flops`), as a
+  share of the peak of the devices, which is that of their data sheet or, if unknown, of a measured matrix product;
 - waiting: the share of the time in which the host waited for data;
-- of the time that instructions ran: attention's, the feed-forward layers', the optimiser's and the rest's share; idle:
-  the share of the whole time in which none did.
+- the shares of attention, feed-forward layers, optimiser and the rest in the time that instructions ran; and idle, the
+  share of the whole time in which no instruction ran.
 """
 
 import itertools
@@ -45,7 +46,7 @@ from posattn_jax.train.clock import Clock
 from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
 
-# Of random pixels, updates that an epoch has.
+# The updates of an epoch of random pixels.
 MADE_UPDATES = 16
 
 BASELINE = "dense"
@@ -55,7 +56,7 @@ ASKED = ("implementations", "steps", "repeats", "seconds", "memory_limit_gib", "
 
 
 class Kind(NamedTuple):
-    """A row of the table: rows that differ in their layout alone are compared."""
+    """A row of the table. Rows that differ only in their layout are compared."""
 
     implementation: str
     dtype: str
@@ -64,7 +65,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
-    """The rows asked for; InputError for any that cannot be."""
+    """The rows that the options ask for. Raises InputError if one is impossible."""
     initial_sigmas = leaves(config.model, "initial_sigma")[:1]
     if options.sigmas is not None and not initial_sigmas:
         raise InputError(f"--sigmas={','.join(options.sigmas)}: the model has no span to learn")
@@ -84,7 +85,7 @@ def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
 
 
 def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
-    """The config of a row, at a learning rate of 0."""
+    """The config of a row, with a learning rate of 0."""
     config = config.copy_and_resolve_references()
     config.optimizer.update(learning_rate=0.0, span_learning_rate=0.0, terms_learning_rate=0.0)
     config.train.batch_size = kind.batch_size
@@ -94,7 +95,7 @@ def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
 
 
 def make_source(config: ConfigDict, data: str, most_examples: int, workdir: pathlib.Path) -> Any:
-    """The config's training examples, or images of the same shape, made of random pixels."""
+    """The training examples of the config, or images of random pixels with the same shape."""
     if data == "read":
         return experiment.load_sources(config, workdir=workdir)["train"]
     images = experiment.data_set(config)
@@ -104,13 +105,13 @@ def make_source(config: ConfigDict, data: str, most_examples: int, workdir: path
 
 
 class Updates:
-    """The training of a row: compiled, and run so many updates at a time.
+    """The training of a row: compiled, and run for `steps` updates at a time.
 
     Attributes:
-      task: what is trained.
-      program: what is timed.
-      hlo: what it was compiled to.
-      waited: the share of each run's time in which it waited for data.
+      task: the task that is trained.
+      program: the program to time.
+      hlo: the compiled HLO text.
+      waited: for each run, the share of time in which it waited for data.
     """
 
     def __init__(self, config: ConfigDict, source: Source, steps: int, limit_gib: float, made: dict[Any, Compiled]):
@@ -121,7 +122,7 @@ class Updates:
         self._steps, self._clock = steps, Clock(0)
         bounds = SpanBounds(self.task, self._state.params).value if settings.bounds_spans else None
 
-        # A program reads sigma from its state: one serves all that start from others, unless its bounds are static.
+        # A program reads sigma from its state, so rows with other sigmas share it, unless it has static bounds.
         key = *leaves(config.model, "implementation"), config.model.dtype, config.train.batch_size, bounds
         if key not in made:
             with jax.set_mesh(self._training.mesh):
@@ -145,7 +146,7 @@ class Updates:
 
 
 def flops_of(config: ConfigDict, source: Source) -> int:
-    """What the model needs for an update."""
+    """The FLOPs that the model needs for an update."""
     config = config.copy_and_resolve_references()
     config.mesh.grid = 1
     set_all(config.model, implementation="reference")
@@ -156,7 +157,7 @@ def flops_of(config: ConfigDict, source: Source) -> int:
 
 
 def peak_of(dtype: str) -> tuple[float, str]:
-    """FLOPs a second that all devices reach in sum, and how that is known."""
+    """The peak FLOPs per second of all devices together, and the source of that figure."""
     kind = jax.devices()[0].device_kind
     if kind in PEAKS:
         return jax.device_count() * PEAKS[kind].flops_per_second[dtype], "data sheet"
@@ -165,7 +166,7 @@ def peak_of(dtype: str) -> tuple[float, str]:
 
 
 def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """What was measured: "rows" and what they have in common."""
+    """Measures all rows; returns "rows" and what they have in common."""
     kinds = kinds_of(options, config)
     per_update = config.train.accumulation_steps * max(kind.batch_size for kind in kinds)
     source = make_source(config, options.data, per_update, workdir)
@@ -204,7 +205,7 @@ def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path
 
 
 def trace_folder(trace: str | None, kind: Kind) -> pathlib.Path | None:
-    """Of one row's profile."""
+    """The folder of a row's profile."""
     if trace is None:
         return None
     sigma = "" if kind.initial_sigma is None else f"_sigma_{kind.initial_sigma:g}"
@@ -212,7 +213,7 @@ def trace_folder(trace: str | None, kind: Kind) -> pathlib.Path | None:
 
 
 def format_rows(rows: list[dict[str, Any]], unit: str) -> str:
-    """The table, with the reasons of what is missing below."""
+    """The table as text. Below it, the reason why each skipped row is missing."""
     plain = {
         "batch_size": "batch",
         "initial_sigma": "sigma",
@@ -237,7 +238,7 @@ def benchmark(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Pa
     """Measures, prints the table, and writes `results.json`.
 
     Raises:
-      InputError: anything that cannot be measured as asked for.
+      InputError: something cannot be measured as asked for.
     """
     command_line.make_folder(str(workdir), "workdir")
     command_line.make_folder(options.trace, "trace")

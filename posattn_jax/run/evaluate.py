@@ -1,4 +1,4 @@
-"""Evaluates a run."""
+"""Evaluates a trained run."""
 
 import pathlib
 from typing import Any
@@ -22,7 +22,7 @@ from posattn_jax.use import translate
 
 
 def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Evaluates a run's best epoch, or what translates; its data may lie on another grid than it was trained on."""
+    """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints."""
     saved = check_evaluation(config, workdir)
     if experiment.task_class(config) is Translation and jax.process_count() > 1:
         raise InputError(
@@ -45,7 +45,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     evaluator = Evaluator(task, mesh, settings.eval_batch_size)
     results: dict[str, Any] = {"step": int(state.step), "grid_shape": list(task.grid_shape), "config": config.to_dict()}
     translator = translate.of_run(workdir, config)[0] if isinstance(task, Translation) else None
-    params = state.params if translator is None else translator.params  # the average of several
+    params = state.params if translator is None else translator.params  # an average of several checkpoints
     for name in ("validation", "test"):
         if name in sources:
             with doing(f"evaluating {len(sources[name]):,} examples"):

@@ -1,4 +1,4 @@
-"""A run folder: which config it belongs to, and that one process at a time trains in it."""
+"""Checks a run folder: it must belong to the config, and only one process at a time may train in it."""
 
 import contextlib
 import json
@@ -16,17 +16,17 @@ from posattn_jax.system.files import OF_THE_PLACE, read_json
 from posattn_jax.system.processes import claim
 from posattn_jax.train.schedule import ENDLESS
 
-# Fields that may change while a run goes on, where the run that it began from lies among them; ...
+# Fields that may change when a run is resumed, such as the folder of the run that it started from; ...
 MAY_CHANGE = (*OF_THE_PLACE, "task.pretrained")
-# ... its length, where the learning rate does not depend on it; ...
+# ... its length, if the learning rate does not depend on it; ...
 MAY_GROW = ("train.total_epochs", "train.total_steps")
-# ... and for an evaluation also the grid that the data lies on, and the layout of attention.
+# ... and for an evaluation also the grid of the data, what is evaluated, and the decoding.
 MAY_DIFFER = ("data.pool", "data.validation_limit", "data.test_part", "train.eval_batch_size")
 MAY_DIFFER += ("task.decoding.beam_size", "task.decoding.batch_size", "task.decoding.extra_length")
 
 
 def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """InputError where the folder holds something else than a run that this config continues."""
+    """Raises InputError if the folder has anything else than a run that this config continues."""
     saved = _read_config(workdir)
     if saved is not None:
         endless = config.optimizer.schedule.kind in map(name_of, ENDLESS)
@@ -34,7 +34,7 @@ def check_config(config: ConfigDict, workdir: pathlib.Path) -> None:
 
 
 def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """The config of the run that a folder holds; InputError unless that is one that this config evaluates."""
+    """The config of the run in a folder. Raises InputError unless this config can evaluate that run."""
     saved = _read_config(workdir)
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
@@ -44,7 +44,7 @@ def check_evaluation(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any
 
 @contextlib.contextmanager
 def alone_in(workdir: pathlib.Path) -> Iterator[None]:
-    """InputError where another process trains in the folder, which is made where it is missing."""
+    """Locks the folder, and creates it if necessary. Raises InputError if another process trains in it."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(claim(workdir / ".lock"))
@@ -64,7 +64,7 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def _compare(config: ConfigDict, saved: dict[str, Any], workdir: pathlib.Path, may_change: tuple[str, ...]) -> None:
-    """InputError where the config differs from the run folder's in a field that may not change."""
+    """Raises InputError if the config differs from that of the run folder in a field that may not change."""
     check_version(saved, workdir)
     now, then = flatten_dict(json.loads(json.dumps(config.to_dict())), sep="."), flatten_dict(saved, sep=".")
     differing = [name for name in sorted(now | then) if now.get(name) != then.get(name) and name not in may_change]

@@ -1,4 +1,4 @@
-"""What learned spans saved: the speed of a run's updates, and of the same model's without a span, by turns."""
+"""What learned spans saved: times the updates of a run and those of the same model without a span, alternately."""
 
 import statistics
 import time
@@ -16,15 +16,15 @@ from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.step import TrainState, init_state, make_train_step
 
-LEAST_UPDATES = 100  # of a run that is worth it
+LEAST_UPDATES = 100  # of a run that is worth measuring
 SECONDS = 6.0  # for all turns
 TURNS = (3, 20)  # at least and at most
 
 
 def measure(config: ConfigDict, state: TrainState, source: Any) -> dict[str, float] | None:
-    """Updates a second "with_span", with the spans of this state, and "without_span"; medians of turns.
+    """Updates per second "with_span", at the spans of this state, and "without_span". Both are medians over turns.
 
-    None of a run that is too short, that has no span to learn, or that is of several devices.
+    Returns None for a run that is too short, that has no learned span, or that uses several devices.
     """
     paths = _paths_of_spans(config, ())
     if not paths or int(state.step) < LEAST_UPDATES or jax.device_count() > 1:
@@ -48,14 +48,14 @@ def measure(config: ConfigDict, state: TrainState, source: Any) -> dict[str, flo
 
 
 def first_batch(source: Any, settings: Settings) -> dict[str, jax.Array]:
-    """The first examples of a source as an update meets them, [micro-batches, examples, ...]."""
+    """The first examples of a source as the batch of an update, [micro-batches, examples, ...]."""
     size = settings.batch_size
     parts = [source.batch(np.arange(size) + i * size) for i in range(settings.accumulation_steps)]
     return {name: jnp.stack([part[name] for part in parts]) for name in parts[0]}
 
 
 def _updates(config: ConfigDict, source: Any, state: TrainState | None = None) -> Any:
-    """A function that makes one more update of a state, by default a fresh one, and waits for it."""
+    """A function that computes an update of a state, by default a fresh one, and waits for it."""
     task, optimizer, _, settings = experiment.prepare(config, source)
     if state is None:
         state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
@@ -64,14 +64,14 @@ def _updates(config: ConfigDict, source: Any, state: TrainState | None = None) -
     step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
     batch = first_batch(source, settings)
 
-    def update() -> None:  # of the same state: spans stay as they are
+    def update() -> None:  # always of the same state, so that spans do not change
         jax.block_until_ready(step(state, batch))
 
     return update
 
 
 def _paths_of_spans(config: ConfigDict, above: tuple[str, ...]) -> list[str]:
-    """Where in a config there are learned spans."""
+    """The paths of all learned spans in a config."""
     found = []
     for name, value in config.items():
         if isinstance(value, ConfigDict):

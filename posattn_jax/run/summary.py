@@ -1,4 +1,4 @@
-"""What a run leaves behind at its end: what it has learned of positions, its summary, and its pictures."""
+"""Writes the results of a finished run: the arrays of its positional parts, its summary, and its pictures."""
 
 import pathlib
 import resource
@@ -32,7 +32,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 
 
 def write(trainer: Trainer, configs: Sequence[ConfigDict], workdirs: Sequence[pathlib.Path]) -> None:
-    """Of every run of a trainer that has come to its end; all processes call it, and the first one writes."""
+    """Writes the results of every run of a finished trainer. All processes must call it; the first one writes."""
     describe = jax.jit(trainer.task.describe, out_shardings=NamedSharding(trainer.program.mesh, PartitionSpec()))
     for member, config, workdir in zip(trainer.members, configs, workdirs, strict=True):
         arrays = _positions(trainer, member, describe)
@@ -41,7 +41,7 @@ def write(trainer: Trainer, configs: Sequence[ConfigDict], workdirs: Sequence[pa
 
 
 def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any]) -> dict[str, np.ndarray]:
-    """What the best epoch knows of positions, and an image to draw it on."""
+    """The positional arrays of the best epoch, see `Task.describe`, and an image to draw them on."""
     restored = member.checkpoints.restore(trainer.program.abstract, member.checkpoints.best_step())
     if restored is None:
         raise RunError(f"{member.checkpoints.folder}: the checkpoints are gone")
@@ -56,7 +56,7 @@ def _positions(trainer: Trainer, member: Member, describe: Callable[[Any], Any])
 def _finish(
     trainer: Trainer, member: Member, arrays: dict[str, np.ndarray], config: ConfigDict, workdir: pathlib.Path
 ) -> None:
-    """Writes `positions.npz` and `summary.json`, draws the pictures, and tells."""
+    """Writes `positions.npz` and `summary.json`, draws the pictures, and prints the results."""
     epochs: dict[int, dict[str, Any]] = {}
     rows = read_metrics(workdir / "metrics.jsonl")
     for row in rows:
@@ -95,7 +95,7 @@ def _finish(
     if saved is not None:
         summary["span_saving"] = saved
     write_json(workdir / "summary.json", summary)
-    from posattn_jax.analysis import figures  # a second to import, which the first update does not wait for
+    from posattn_jax.analysis import figures  # imported late: it takes a second, which would delay the first update
 
     with doing("drawing pictures"):
         drawn = figures.draw_run(workdir)
@@ -108,7 +108,7 @@ def _finish(
 
 
 def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, float]:
-    """The share of each block with a span after `step`, the mean of its heads: see `BlockTask.spans`."""
+    """The share `name` after `step` for each block with a span, averaged over its heads: see `BlockTask.spans`."""
     shares: dict[str, list[float]] = {}
     for row in rows:
         if row["step"] == step and row["split"] == "span" and f"/{name}_" in row["name"]:
@@ -117,7 +117,7 @@ def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, f
 
 
 def _initial_shares(task: Task, spans: Sequence[Any]) -> dict[str, float]:
-    """The share of all pairs that was inside the span of each block with a learned one before any update."""
+    """For each block with a learned span, the share of all pairs that was inside it before the first update."""
     learned = [span if isinstance(span, GaussianSpan) else None for span in spans]
     sigmas = [{} if span is None else {"sigma": np.full(len(task.grid_shape), span.initial_sigma)} for span in learned]
     of_blocks = task.spans({f"block_{i}": sigma for i, sigma in enumerate(sigmas)})
@@ -125,7 +125,7 @@ def _initial_shares(task: Task, spans: Sequence[Any]) -> dict[str, float]:
 
 
 def _peak_memory_bytes() -> dict[str, int]:
-    """The most memory that this process held: of the host, and of its first device where that tells."""
+    """The peak memory of this process: on the host and, if the device reports it, on its first device."""
     peak = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     statistics = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in statistics:
@@ -134,7 +134,7 @@ def _peak_memory_bytes() -> dict[str, int]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the source, if it is a checkout."""
+    """The commit of the source, if it is a git checkout."""
     command = ["git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Trains a run in its folder, or several that differ in the seed alone; what was stopped continues."""
+"""Trains a run in its folder, or several runs that differ only in the seed. A stopped run is resumed."""
 
 import contextlib
 import pathlib
@@ -26,7 +26,7 @@ from posattn_jax.train.writers import WandbWriter
 
 
 def check_vmapped(config: ConfigDict) -> None:
-    """InputError for a config whose seeds cannot be vmapped."""
+    """Raises InputError for a config whose seeds cannot be vmapped."""
     only = "seeds are vmapped only with"
     if not experiment.task_class(config).can_vmap_seeds:
         raise InputError(f"task {short(config.task.kind)}: {only} Classification")
@@ -41,14 +41,14 @@ def check_vmapped(config: ConfigDict) -> None:
 def train(
     config: ConfigDict, folder: pathlib.Path, wandb_project: str | None = None, seeds: Sequence[int] | None = None
 ) -> None:
-    """Trains, or continues; at the end writes the summary and draws the pictures.
+    """Trains or resumes a run. At the end, writes the summary and draws the pictures.
 
     Args:
-      config: of the run.
-      folder: of the run.
-      wandb_project: where the metrics are logged too.
-      seeds: instead of the config's: a run of each in FOLDER/SEED, vmapped, see `train.seed_map`. Those behind catch up
-        with the others first.
+      config: the config of the run.
+      folder: the folder of the run.
+      wandb_project: the Weights & Biases project to which the metrics are logged too.
+      seeds: replaces the seed of the config. Each seed is a run in FOLDER/SEED, and all are vmapped, see
+        `train.seed_map`. Runs that are behind catch up first.
     """
     configs, workdirs = ([config], [folder]) if seeds is None else _of_seeds(config, folder, seeds)
     for each, workdir in zip(configs, workdirs, strict=True):
@@ -88,7 +88,7 @@ def train(
             with doing("preparing the model"):
                 trainer = Trainer(program, [workdirs[i] for i in chosen], [starts[i] for i in chosen], writers)
             for i in chosen if is_first() else ():
-                (workdirs[i] / "summary.json").unlink(missing_ok=True)  # there while a run is finished
+                (workdirs[i] / "summary.json").unlink(missing_ok=True)  # it exists only while the run is finished
             try:
                 trainer.run(until)
                 if until is None:
@@ -109,12 +109,12 @@ def _of_seeds(
 
 
 def _saved_step(workdir: pathlib.Path) -> int:
-    """Of the newest checkpoint; 0: none."""
+    """The step of the newest checkpoint; 0 if there is none."""
     return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=0)
 
 
 def _stages(steps: Sequence[int], total_steps: int) -> list[tuple[list[int], int | None]]:
-    """Which runs are vmapped one after the other, and up to which step; at the end all, to their end."""
+    """The stages of catching up: which runs to vmap, up to which step. The last stage trains all to the end."""
     levels = sorted(set(steps))
     ends = [*(min(level, total_steps) for level in levels[1:]), None]
     return [

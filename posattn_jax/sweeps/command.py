@@ -1,4 +1,4 @@
-"""`--mode=sweep`: from the command line to run folders and a report."""
+"""`--mode=sweep`: runs a sweep from the command line, and writes its report."""
 
 import pathlib
 import shlex
@@ -19,7 +19,7 @@ from posattn_jax.system.errors import InputError
 
 
 def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
-    """Runs the sweep of a config file, or goes on with it, and writes the report."""
+    """Runs or resumes the sweep of a config file, and writes the report."""
     config_file = config_flags.get_config_filename(options["config"])  # with its variant
     changed = config_flags.get_override_values(options["config"])
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
@@ -42,7 +42,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
 
 
 def _with_earlier(plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
-    """All that the config states, with the seeds that the folder has from earlier calls; and their commands."""
+    """The plan of the config with the seeds of earlier calls in this folder added, and the commands of these calls."""
     path = workdir / "sweep.json"
     if not path.exists():
         return plan, []
@@ -53,7 +53,7 @@ def _with_earlier(plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
 
 
 def _pairs(parameters: list[str]) -> dict[str, Any]:
-    """As submitit takes them: whole numbers are numbers."""
+    """The SLURM parameters as submitit takes them: whole numbers become int."""
     pairs = [parameter.partition("=") for parameter in parameters]
     for name, equals, value in pairs:
         if not (name and equals and value):

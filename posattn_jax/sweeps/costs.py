@@ -1,12 +1,12 @@
-"""Measures what an update of every treatment of a sweep costs: operations, memory, seconds.
+"""Measures the cost of an update for every treatment of a sweep: operations, memory and seconds.
 
   python -m posattn_jax.sweeps.costs --config=configs/compare.py --workdir=runs/compare [--treatments=siren,rope]
       [--updates=5] [--config.FIELD=VALUE ...]
 
-Operations are those of the formulas, with every pair laid out (implementation=reference): what a layout saves of
-them, or adds, is not in them. The rest is of the update as it is trained: temporary memory as compiled, and seconds of
-the sum over all cores, which other work on the machine changes little. Writes WORKDIR/costs.json, which
-the report reads; treatments that it has already are kept. Exit codes: 0 done, 2 wrong input.
+Operations are those of the formulas for all pairs (implementation=reference), without what a layout saves or adds.
+Memory and seconds are those of the update as it is trained: the temporary memory of the compiled program, and CPU
+seconds summed over all cores, which depend little on other work of the machine. Writes WORKDIR/costs.json, which the
+report reads. Treatments that are in it already are not measured again. Exit codes: 0 done, 2 wrong input.
 """
 
 import sys
@@ -27,7 +27,7 @@ from posattn_jax.system.files import read_json, write_json
 
 
 def define_flags(argv: list[str]) -> flags.FlagValues:
-    """The flags, unparsed, apart from those of any other command."""
+    """The flags of this command, not yet parsed, and separate from those of other commands."""
     values = flags.FlagValues()
     own = {"flag_values": values}
     config_flags.DEFINE_config_file("config", None, "The config file, with a variant.", sys_argv=argv, **own)
@@ -38,7 +38,7 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
 
 
 def main(argv: list[str]) -> int:
-    """Measures the treatments, writing after each; returns the exit code."""
+    """Measures the treatments, and writes the file after each; returns the exit code."""
     if "--help" in argv:
         print(f"{__doc__}\n{define_flags(argv).get_help()}")
         return 0
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         raise InputError("--workdir=FOLDER is missing: the sweep's folder, such as --workdir=runs/compare")
     folder = command_line.make_folder(options.workdir)
     assert folder is not None
-    from posattn_jax.sweeps.prepare import load_plan  # here, so that a library that is missing is told in a line
+    from posattn_jax.sweeps.prepare import load_plan  # here, so that a missing library is reported in one line
 
     plan = load_plan(config_flags.get_config_filename(options["config"])).select(options.treatments, None)
     path = folder / "costs.json"
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
-    """Of one update of a config: "operations", "temp_bytes", "cpu_seconds" (of all cores) and "seconds"."""
+    """The cost of an update: "operations", "temp_bytes", "cpu_seconds" (summed over all cores) and "seconds"."""
     from posattn_jax.build import experiment
     from posattn_jax.run.span_saving import first_batch
     from posattn_jax.train.step import init_state, make_train_step
@@ -89,7 +89,7 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
     state = jax.jit(begin)()
     compiled = jax.jit(step).lower(state, batch).compile()
     clocks = []
-    for _ in range(2 * updates):  # the first ones of a process are slow
+    for _ in range(2 * updates):  # the first updates of a process are slow
         state, _ = jax.block_until_ready(compiled(state, batch))
         clocks.append((time.process_time(), time.perf_counter()))
     cpu_seconds, seconds = np.median(np.diff(clocks[updates - 1 :], axis=0), axis=0).tolist()

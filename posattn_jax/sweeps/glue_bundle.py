@@ -1,12 +1,12 @@
-"""Answers of a sweep of GLUE as one zip for GLUE's site: of every task those of the run that is best in development.
+"""Packs answers of a GLUE sweep into a zip for GLUE's site: for every task those of the run with the best dev score.
 
   python -m posattn_jax.sweeps.glue_bundle runs/glue composite [--out=runs/glue/composite.zip]
 
-runs/glue is the folder of configs/glue.py --mode=sweep, composite one of its convolutions: its runs are those in
-runs/glue/TASK_composite/SEED. Of each test set the run answers whose best epoch has the highest score on the
-development set; of MNLI-mm that is the score on the mismatched one, and who answers MNLI-m answers AX. The site takes
-only a zip with all eleven files: where there is no run, or no test set, every answer is the task's first label, or 0,
-and a line says so. Exit codes: 0 done, 1 failed while running, 2 wrong input.
+runs/glue is the folder of a sweep of configs/glue.py, and composite one of its convolutions, whose runs are in
+runs/glue/TASK_composite/SEED. Each test set is answered by the run whose best epoch has the highest score on the
+development set. For MNLI-mm, that is the score on the mismatched development set. The run for MNLI-m also answers AX.
+The site takes only a zip with all eleven files. If a run or a test set is missing, every answer is the task's first
+label, or 0, and a line says so. Exit codes: 0 done, 1 failed while running, 2 wrong input.
 """
 
 import argparse
@@ -21,21 +21,21 @@ from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically
 
-SCORES = ("score", "score_mismatched", "score")  # of the groups of a task, which is judged by them
+SCORES = ("score", "score_mismatched", "score")  # the score that chooses the run, for each test set of a task
 
 
 def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
-    """Evaluates the best runs, writes the zip, and says whose answers it has.
+    """Evaluates the best runs, writes the zip, and prints which runs gave the answers.
 
     Args:
       workdir: the folder of a sweep of configs/glue.py.
-      name: of a convolution.
-      out: the zip.
+      name: the name of a convolution.
+      out: the path of the zip.
 
     Raises:
-      InputError: no finished run, or a test set of another size than that of the site.
+      InputError: there is no finished run, or a test set differs in size from that of the site.
     """
-    from posattn_jax.data import glue  # here, so that a library that is missing is told in a line
+    from posattn_jax.data import glue  # here, so that a missing library is reported in one line
     from posattn_jax.run.evaluate import evaluate
 
     finished = {task: sorted((workdir / f"{task}_{name}").glob("*/summary.json")) for task in glue.TASKS}
@@ -71,7 +71,7 @@ def bundle(workdir: pathlib.Path, name: str, out: pathlib.Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code."""
+    """Parses the command line and writes the zip; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdir", type=pathlib.Path, help="the folder of a sweep of configs/glue.py")
     parser.add_argument("name", help="of a convolution, such as composite")

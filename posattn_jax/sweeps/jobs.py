@@ -1,4 +1,4 @@
-"""The runs of a sweep as jobs: the commands of each, and how far it is. What is known of a job lies in files."""
+"""The runs of a sweep as jobs: the commands of each, and its progress. All state of a job is in files."""
 
 import dataclasses
 import pathlib
@@ -9,7 +9,7 @@ from typing import Any
 from posattn_jax.system.files import is_evaluated, read_json, read_metrics
 from posattn_jax.system.processes import is_claimed
 
-# What a run exits with after it was asked to stop: it has saved, or had nothing to save yet.
+# The exit codes of a run that was asked to stop. It has saved, or had nothing to save yet.
 STOPPED = (130, 143, -2, -15)
 
 
@@ -18,14 +18,15 @@ class Job:
     """One run: a treatment with a seed.
 
     Attributes:
-      treatment, seed: which.
+      treatment, seed: the treatment and the seed.
       workdir: the run folder.
-      log: what its commands print, between lines of `Worker`; whoever holds its lock is at work on the run.
-      commands: the training and, where the sweep asks for it, the evaluation.
-      command_of_seeds: the training of this treatment with several vmapped seeds, to be completed by --seeds.
+      log: the file with the output of its commands, between lines of `Worker`. The process that has the lock of this
+        file works on the run.
+      commands: the command of the training and, if the sweep asks for it, that of the evaluation.
+      total_steps, total_epochs: those of the config. The first is used unless it is 0.
+      command_of_seeds: the command that trains several vmapped seeds of this treatment. --seeds must be added.
       evaluate: the fields that are set for the evaluation.
-      total_steps, total_epochs: the config's; the first decides where it is not 0.
-      epoch: which one the sweep judges by, "best" or "last".
+      epoch: the epoch whose score the sweep compares, "best" or "last".
     """
 
     treatment: str
@@ -45,19 +46,19 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the training has come to its end, and its best epoch was evaluated where that is asked for."""
+        """Whether the training is finished and, if the sweep asks for an evaluation, the best epoch was evaluated."""
         summary = read_json(self.workdir / "summary.json")
         if summary is None:
             return False
         final = summary["final"]
         total_steps = self.total_steps or self.total_epochs * final["step"] / final["epoch"]
         if final["step"] <= total_steps - 1:
-            return False  # it was shorter
+            return False  # the finished run was shorter
         return not self.evaluate or is_evaluated(read_json(self.workdir / "evaluation.json"), summary, self.evaluate)
 
     @property
     def running(self) -> bool:
-        """Whether anyone is at work on it, this sweep or an earlier one."""
+        """Whether a process works on it, of this call of the sweep or of another."""
         return is_claimed(self.log)
 
     @property
@@ -73,7 +74,7 @@ class Job:
 
     @property
     def score(self) -> float | None:
-        """Of the epoch that the sweep judges by, once the training is over."""
+        """The score of the epoch that the sweep compares; None before the training is finished."""
         summary = read_json(self.workdir / "summary.json")
         if summary is None:
             return None
@@ -81,7 +82,7 @@ class Job:
         return next(value for name, value in figures.items() if name not in ("step", "epoch", "loss"))
 
     def failure(self, call: str | None = None) -> str | None:
-        """What the run said before it failed, the last time it ended; None where it did not, or not in this `call`."""
+        """The last line of the run if it failed when it last ended; None if it did not fail, or not in this `call`."""
         if not self.log.exists():
             return None
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -96,12 +97,12 @@ class Job:
         return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
 
     def is_due(self, call: str) -> bool:
-        """Whether something is left to do, and it has not failed in this call."""
+        """Whether the job is not finished, and has not failed in this call."""
         return not self.finished and self.failure(call) is None
 
 
 def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:
-    """Jobs in groups of one treatment, of at most so many seeds, in the order of the first of each."""
+    """Groups of jobs with the same treatment, each of at most `size` seeds, ordered by their first job."""
     by_treatment: dict[str, list[Job]] = {}
     for job in jobs:
         by_treatment.setdefault(job.treatment, []).append(job)

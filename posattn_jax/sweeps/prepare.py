@@ -1,4 +1,4 @@
-"""From a config file and its `sweep()` to the jobs of a sweep."""
+"""Makes the jobs of a sweep from a config file and its `sweep()`."""
 
 import pathlib
 import sys
@@ -18,10 +18,10 @@ from posattn_jax.system.errors import InputError
 
 
 def load_plan(config_file: str) -> Plan:
-    """What `sweep(variant)` of a config file returns, for "FILE" or "FILE:VARIANT".
+    """The plan that `sweep(variant)` of a config file returns, for "FILE" or "FILE:VARIANT".
 
     Raises:
-      InputError: it has none.
+      InputError: the file has no `sweep`.
     """
     module, variant = load_config_file(config_file)
     if not hasattr(module, "sweep"):
@@ -30,10 +30,10 @@ def load_plan(config_file: str) -> Plan:
 
 
 def treat(config: ConfigDict, config_file: str, changed: Collection[str], name: str) -> None:
-    """Makes of a config the one of a treatment of its sweep; `changed` are the fields that the user has set.
+    """Changes a config to that of a treatment of its sweep. `changed` are the fields that the user has set.
 
     Raises:
-      InputError: there is no such treatment, or the user has set what it sets.
+      InputError: there is no such treatment, or it sets a field that the user has set.
     """
     treatments = {each.name: each.fields for each in load_plan(config_file).treatments}
     if name not in treatments:
@@ -43,7 +43,7 @@ def treat(config: ConfigDict, config_file: str, changed: Collection[str], name: 
 
 
 def check_free(changed: Collection[str], reserved: Collection[str]) -> None:
-    """InputError where a field that the user has set is, or is within, a reserved one."""
+    """Raises InputError if a field that the user has set is a reserved one, or within one."""
     for name in changed:
         if any(f"{name}.".startswith(f"{each}.") for each in reserved):
             raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
@@ -59,19 +59,21 @@ def make_jobs(
     vmapped: bool = False,
     options: Sequence[str] = (),
 ) -> list[Job]:
-    """The jobs, all treatments with the first seed before the second: a sweep that is stopped is comparable.
+    """The jobs, ordered by seed and then by treatment, so that treatments are comparable if a sweep is stopped.
 
     Args:
-      config: what the treatments are changes of.
-      config_file: the file and variant that it is from, for the command line.
+      plan: the treatments and seeds to run.
+      config: the config that treatments change.
+      config_file: its file and variant, for the command line.
       changed: the fields that the user has set, which are in `config` already.
-      reserved: the fields that treatments differ in, those of the whole sweep, of which `plan` may be a part.
-      vmapped: whether seeds are to be vmapped.
-      options: of the command line of every training alone.
+      folder: the folder of the sweep.
+      reserved: the fields in which treatments of the whole sweep differ. `plan` may be a part of that sweep.
+      vmapped: whether seeds will be vmapped.
+      options: further options of the command line of a training, which an evaluation does not get.
 
     Raises:
-      InputError: fields that the treatments do not share or that the config does not have, run folders that belong to
-        another config, or treatments whose seeds cannot be vmapped.
+      InputError: the user has set a reserved field, the config does not have a field of a treatment, a run folder
+        belongs to another config, or the seeds of a treatment cannot be vmapped.
     """
     check_free(changed, {"seed", *plan.evaluate, *reserved})
     config, jobs = without_none(config.copy_and_resolve_references()), []
@@ -106,7 +108,7 @@ def make_jobs(
             )
     first = config.copy_and_resolve_references()
     change(first, plan.treatments[0].fields | {"seed": plan.seeds[0]})
-    experiment.load_sources(first)  # what the first run misses is told before any is started
+    experiment.load_sources(first)  # fails early if the data of the first run are missing
     return jobs
 
 

@@ -1,4 +1,4 @@
-"""What SLURM's own queue says of jobs. submitit asks the accounts, which many clusters have not, every ten minutes."""
+"""Asks SLURM's queue about jobs. submitit asks SLURM's accounting every ten minutes, but many clusters have none."""
 
 import subprocess
 import time
@@ -8,7 +8,7 @@ SECONDS_BETWEEN_QUESTIONS = 20.0
 
 
 class Queue:
-    """Some jobs, until each of them is over."""
+    """Tracks jobs until all of them have ended."""
 
     def __init__(self, job_ids: Iterable[str]):
         self._job_ids = set(job_ids)
@@ -16,7 +16,7 @@ class Queue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all are over, as of the last time that SLURM was asked and answered."""
+        """Whether all jobs have ended, by SLURM's last answer."""
         if self._job_ids and time.monotonic() - self._asked > SECONDS_BETWEEN_QUESTIONS:
             self._asked = time.monotonic()
             answer = _squeue("--me", "--format=%A")
@@ -26,12 +26,12 @@ class Queue:
 
 
 def is_running(job_id: str) -> bool:
-    """Whether a job runs, and is not about to end or to be queued again; False where SLURM does not say."""
+    """Whether a job is running, and is neither ending nor queued again; False if SLURM does not answer."""
     return _squeue(f"--jobs={job_id}", "--format=%T") == ["RUNNING"]
 
 
 def _squeue(*arguments: str) -> list[str] | None:
-    """The words of its answer; None where there is none, as while the controller starts anew."""
+    """The words of squeue's answer; None if there is no answer, for example while the controller restarts."""
     try:
         answer = subprocess.run(["squeue", "--noheader", *arguments], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

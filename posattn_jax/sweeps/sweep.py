@@ -1,12 +1,12 @@
-"""Runs a plan: every treatment with every seed, each in a run folder of its own, by workers that submitit starts.
+"""Runs a plan: every treatment with every seed, each in its own run folder, by workers that submitit starts.
 
-  WORKDIR/sweep.json                 the plan, and how it was run
+  WORKDIR/sweep.json                 the plan, and the commands that ran it
   WORKDIR/TREATMENT/SEED/            the run folders
-  WORKDIR/logs/TREATMENT/SEED.txt    what they printed
-  WORKDIR/jobs/                      submitit's own files, of local workers in a folder for every host or SLURM job
+  WORKDIR/logs/TREATMENT/SEED.txt    the output of the runs
+  WORKDIR/jobs/                      submitit's own files; for local workers, a folder for every host or SLURM job
 
-What is done is known from these files alone: the same command goes on where it was stopped, however it was. Several
-hosts, or the jobs of a SLURM array, may work on one sweep: the file system's locks must then hold across hosts.
+The state of a sweep is only in these files. After any kind of stop, the same command continues it. Several hosts, or
+the jobs of a SLURM array, may work on one sweep, if the file system's locks work across hosts.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_claimed, signals
 
-# How often workers are started: again where one was killed from outside, or a run that belonged to nobody has ended.
+# How often workers are started: again if one was killed from outside, or if a run without a worker has ended.
 ROUNDS = 3
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -43,10 +43,10 @@ class Executor:
 
     Attributes:
       cluster: "local" or "slurm".
-      workers: the runs at a time; 0: on this machine one a GPU, or one.
-      timeout_minutes: of a SLURM job, which is then submitted anew; None: a day.
+      workers: the number of runs at a time; 0: one per GPU of this machine, or one.
+      timeout_minutes: the time limit of a SLURM job, which is then submitted again; None: a day.
       slurm: further parameters of a SLURM job, such as {"partition": "gpu"}.
-      vmap_seeds: how many seeds of a treatment one program trains at most.
+      vmap_seeds: the largest number of seeds of a treatment that one program trains.
     """
 
     cluster: str = "local"
@@ -67,14 +67,14 @@ class Executor:
 
 
 def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
-    """Runs what is not finished, and shows how far it is.
+    """Runs the unfinished jobs, and shows their progress.
 
     Returns:
-      Whether all is done. Otherwise other jobs of a SLURM array are at work on the rest.
+      Whether all jobs are done. If not, other jobs of a SLURM array work on the rest.
 
     Raises:
-      RunError: some runs failed, named with what they said; the others are done.
-      KeyboardInterrupt, SystemExit: by Ctrl-C and SIGTERM, after the runs have saved.
+      RunError: some runs failed. It names each with its last line of output. The others are done.
+      KeyboardInterrupt, SystemExit: on Ctrl-C and SIGTERM, after the runs have saved.
     """
     array = os.environ.get("SLURM_ARRAY_JOB_ID") if executor.cluster == "local" else None
     call = f"array {array}" if array else f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {os.getpid()}"
@@ -88,7 +88,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
         print(
             f"--workers={workers}: {taken} of them work for another command already; with more, more runs go at a time"
         )
-    # SIGTERM raises too, and SIGINT also where a shell that started this in the background has it ignored: else the
+    # SIGTERM raises too. So does SIGINT, even if a shell that started this in the background ignores it: otherwise the
     # workers would inherit that, and could not be stopped.
     ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, _: sys.exit(128 + signum)}
     with signals(ends), progress_table(jobs) as show:
@@ -123,7 +123,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
 
 
 def _at_work(submitted: Sequence[submitit.Job], executor: Executor) -> Callable[[], bool]:
-    """Asks whether any of the workers is there, or is still to come."""
+    """A function that asks whether any of the workers is running, or will still start."""
     if executor.cluster == "local":
         return lambda: not all(job.done() for job in submitted)
     queue = slurm.Queue([job.job_id for job in submitted])
@@ -139,7 +139,7 @@ def _reason(job: Job, folder: pathlib.Path) -> str:
 def _workers(
     pending: Sequence[Job], slots: Sequence[pathlib.Path], executor: Executor, gpus: Sequence[str], call: str
 ) -> Iterator[Worker]:
-    """One for every slot that has something to do; on this machine with a GPU, or a share of the cores, of its own."""
+    """A worker for every slot that has something to do. A local one gets its own GPU, or its own share of the cores."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = executor.cluster == "local" and not gpus and len(slots) <= len(cores)
     on_one_gpu = -(-len(slots) // len(gpus)) if gpus else 0
@@ -159,7 +159,7 @@ def _submit(worker: Worker, folder: pathlib.Path, executor: Executor) -> submiti
     """Starts a worker.
 
     Raises:
-      InputError: parameters that submitit does not know.
+      InputError: submitit does not know one of the parameters.
     """
     submitter = submitit.AutoExecutor(folder, cluster=executor.cluster, slurm_max_num_timeout=1000)
     if executor.cluster == "local":
@@ -181,7 +181,7 @@ def _submit(worker: Worker, folder: pathlib.Path, executor: Executor) -> submiti
 
 @contextlib.contextmanager
 def _stderr_to(path: pathlib.Path) -> Iterator[None]:
-    """For processes that are started meanwhile: submitit's answer Ctrl-C with tracebacks."""
+    """Redirects stderr of the processes started in the block: submitit's processes print tracebacks on Ctrl-C."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     with path.open("a") as file:
@@ -195,7 +195,7 @@ def _stderr_to(path: pathlib.Path) -> Iterator[None]:
 
 
 def visible_gpus() -> list[str]:
-    """NVIDIA's GPUs of this machine, without starting a library on them: a run is to have each to itself."""
+    """The NVIDIA GPUs of this machine. No library is started on them, since each is left to a run alone."""
     asked_for = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked_for is not None:
         return [gpu for gpu in asked_for.split(",") if gpu and gpu != "-1"]

@@ -1,4 +1,4 @@
-"""How far a sweep is: a table on a terminal, kept up to date; elsewhere a line for what changes."""
+"""Shows the progress of a sweep: a live table on a terminal, else a line for each change."""
 
 import contextlib
 import time
@@ -13,13 +13,13 @@ from posattn_jax.sweeps.jobs import Job
 
 @contextlib.contextmanager
 def progress_table(jobs: Sequence[Job]) -> Iterator[Callable[[], None]]:
-    """Treatments down, seeds across: a function that looks at the files of every run, and shows them."""
+    """Yields a function that reads the files of all runs and shows a table: a row per treatment, a column per seed."""
     console, told, started = Console(stderr=True), {}, time.perf_counter()
 
     def tell() -> None:
         for job in jobs:
             cell = state(job)
-            word = cell.split()[0]  # not every percent
+            word = cell.split()[0]  # does not print every percent
             if told.get(job.name, "waiting") != word:
                 told[job.name] = word
                 console.print(f"{job.name}: {cell}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What a submitted job does: it takes one run, or vmapped seeds, after the other that nobody else is at work on."""
+"""The work of a submitted job: one after the other, it takes the runs, or vmapped seeds, that nobody else works on."""
 
 import contextlib
 import dataclasses
@@ -21,15 +21,16 @@ from posattn_jax.system.processes import claim, signals
 
 @dataclasses.dataclass
 class Worker:
-    """Called by submitit, in a process of its own.
+    """Trains runs. submitit calls it in its own process.
 
     Attributes:
-      slot: a file; who holds its lock is the worker of this number. A run that outlives its worker keeps it too, so
-        there are never more runs at a time than slots.
-      call: names the call of the sweep: a run that failed in it is not tried again.
-      groups: all runs of the sweep; of a group those with something left to do are vmapped.
-      cores: the CPU cores to stay on; empty: any.
-      environment: of the runs, where it differs from this process's; None takes a variable out of it.
+      slot: a file. The process that has its lock is the worker of this slot. A run that outlives its worker keeps the
+        lock, so that there are never more runs at a time than slots.
+      call: the name of this call of the sweep. A run that failed in this call is not tried again in it.
+      groups: all runs of the sweep, in groups. The unfinished runs of a group are vmapped.
+      cores: the CPU cores to use; empty: any.
+      environment: the environment variables in which the runs differ from this process; None removes a variable.
+      process: the command that is running.
     """
 
     slot: pathlib.Path
@@ -53,7 +54,7 @@ class Worker:
                     self._run([(job, log) for job, log in claims if log is not None and job.is_due(self.call)], slot)
 
     def _run(self, claimed: Sequence[tuple[Job, IO[str]]], slot: IO[str]) -> None:
-        """Trains jobs whose logs are locked: vmapped, and then one by one what that failed at or left to do."""
+        """Trains jobs whose logs are locked, first vmapped. What fails, or is left to do, then runs one by one."""
         trained = False
         if len(claimed) > 1:
             seeds = ",".join(str(job.seed) for job, _ in claimed)
@@ -68,14 +69,14 @@ class Worker:
                     break
 
     def _call(self, command: Sequence[str], logs: Sequence[IO[str]], slot: IO[str]) -> int:
-        """Runs a command, and notes it in the logs; what it prints is in the first. Returns its exit code."""
+        """Runs a command, and writes it to the logs; its output goes to the first. Returns its exit code."""
         environment = os.environ | self.environment
         for log in logs:
             log.write(f"[sweep {self.call}] {shlex.join(command)}\n")
             if log is not logs[0]:
                 log.write(f"what it printed is in {logs[0].name}\n")
             log.flush()
-        # SLURM warns all of a job, and `checkpoint` tells the run.
+        # SLURM signals all processes of a job, but it is `checkpoint` that stops the run.
         with signals({signal.SIGUSR2: signal.SIG_IGN}):
             self.process = subprocess.Popen(
                 command,
@@ -97,7 +98,7 @@ class Worker:
                 log.flush()
 
     def _stop(self) -> None:
-        """Lets the run save, and end. From a signal handler too, while `_run` waits: Popen's own wait would block."""
+        """Makes the run save and end. Also called by a signal handler during `_run`, where Popen.wait would block."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -105,7 +106,7 @@ class Worker:
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
 
     def _heed_sigterm(self, requeue: Any) -> None:
-        """SIGTERM tells of a preemption, or that the job was cancelled; `requeue` is submitit's answer to SIGUSR2."""
+        """Handles SIGTERM, of a preemption or a cancelled job. `requeue` is submitit's handler of SIGUSR2."""
 
         def terminated(signum: int, frame: FrameType | None) -> None:
             self._stop()
@@ -116,6 +117,6 @@ class Worker:
         signal.signal(signal.SIGTERM, terminated)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Called by submitit before a time limit or a preemption: the job is submitted anew."""
+        """Stops the run, and returns the job to submit again. submitit calls it before a time limit or preemption."""
         self._stop()
         return DelayedSubmission(dataclasses.replace(self, process=None))

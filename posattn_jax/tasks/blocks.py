@@ -1,4 +1,4 @@
-"""Tasks of models with encoder blocks: what the loop asks about these, how far they see, and what that costs."""
+"""Tasks of models with encoder blocks: their spans, the penalty on these, and the share of pairs that they compute."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Task
 class BlockTask(Task):
     """A task of a model with encoder blocks.
 
-    It describes the intermediates of each block on the grid, see `PositionalSelfAttention`; of a "relative_encoding"
-    [*R, h, d] also what lies beyond the span.
+    `describe` returns the intermediates of each block on the grid, see `PositionalSelfAttention`. Their
+    "relative_encoding" [*R, h, d] includes the offsets beyond the span.
 
     Attributes:
-      span_penalty: of spans that cover everything, in the loss: times their share of all pairs, see `span_share`; the
-        papers have none.
-      span_penalty_warmup_steps: the updates over which the penalty rises to that, in a line from 0; 0: it is constant.
-      penalty_scale: how far it has risen, 1 at the end; see `at`.
-      span_bounds: one a block, half-spans that its span does not exceed, for layouts of a static size; None: the cost
-        follows the span at run time.
+      span_penalty: the weight of the penalty on spans in the loss. The penalty is the span's share of all pairs, see
+        `span_share`. The papers have none.
+      span_penalty_warmup_steps: the updates over which the weight rises linearly from 0; 0: it is constant.
+      penalty_scale: the factor of the weight during this rise, 1 at the end; see `at`.
+      span_bounds: for each block, half-spans that its span does not exceed, for layouts of a static size. None: the
+        cost follows the span at run time.
     """
 
     span_penalty: float = 0.0
@@ -44,26 +44,26 @@ class BlockTask(Task):
 
     @property
     def blocks(self) -> Sequence[EncoderBlock]:
-        """The model's."""
+        """The blocks of the model."""
         raise NotImplementedError
 
     @property
     def reference_grid(self) -> Sizes | None:
-        """The grid that attention met in training, where it was another."""
+        """The grid of attention in training, if it was a different one; else None."""
         return None
 
     def whole(self, grid_shape: Sizes) -> tuple[Shape, ...]:
-        """Bounds that no span exceeds."""
+        """Half-spans of the whole grid for every block: bounds that no span exceeds."""
         return (tuple(size - 1 for size in grid_shape),) * len(self.blocks)
 
     def _applied(self, params: Params, rng: Array | None, *inputs: Any, **fields: Any) -> Any:
-        """Outputs and intermediates of the model; without `rng` dropout is off."""
+        """Outputs and intermediates of the model. Without `rng`, dropout is off."""
         rngs = None if rng is None else {"dropout": rng}
         fields |= {"span_bounds": self.span_bounds, "deterministic": rng is None, "return_intermediates": True}
         return self.model.apply({"params": params}, *inputs, rngs=rngs, **fields)
 
     def penalty_of(self, intermediates: dict[str, dict[str, Array]]) -> Array | float:
-        """penalty_scale span_penalty * mean over layers of the span's share of all pairs, from their intermediates."""
+        """penalty_scale * span_penalty * mean over layers of the span's share of all pairs, from `intermediates`."""
         if not self.span_penalty:
             return 0.0
         layers = zip(self.blocks, intermediates.values(), strict=True)
@@ -73,17 +73,17 @@ class BlockTask(Task):
         return self.penalty_scale * self.span_penalty * jnp.mean(jnp.stack(shares))
 
     def at(self, step: Array) -> Any:
-        """The same task with its penalty after so many updates: times min(step / span_penalty_warmup_steps, 1)."""
+        """The same task after `step` updates: its penalty_scale is min(step / span_penalty_warmup_steps, 1)."""
         if not self.span_penalty_warmup_steps:
             return self
         return dataclasses.replace(self, penalty_scale=jnp.minimum(step / self.span_penalty_warmup_steps, 1.0))
 
     def within(self, span_bounds: tuple[Shape, ...]) -> Any:
-        """The same task, its layouts made for spans that do not exceed the bounds."""
+        """The same task, with layouts for spans that do not exceed the bounds."""
         return dataclasses.replace(self, span_bounds=span_bounds)
 
     def half_spans(self, params: Params) -> list[Array]:
-        """How far each block's queries see: [p] a block, the largest of its heads."""
+        """The half-spans [p] of each block, the largest over its heads."""
         intermediates, everything = self.describe(params), jnp.subtract(jnp.asarray(self.grid_shape), 1.0)
         halves = []
         for block, out in zip(self.blocks, intermediates.values(), strict=True):
@@ -94,10 +94,11 @@ class BlockTask(Task):
         return halves
 
     def spans(self, intermediates: dict[str, dict[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """Per block with a span, as lists: "sigma", "size" (the positions it covers), "pair_share" and "score_share".
+        """For each block with a span, as lists: "sigma", "size", "pair_share" and "score_share".
 
-        The last are the share of all pairs that are inside the span, and of all scores that the block computes, which
-        is not less; one a head where each has its own span.
+        "size" is the number of offsets inside the span along each dimension. "pair_share" is the share of all pairs
+        that are inside the span, and "score_share" the share of all scores that the block computes, which is at least
+        as large. If each head has its own span, the lists have one entry per head.
         """
         spans = {}
         for i, block in enumerate(self.blocks):
@@ -126,8 +127,8 @@ class SequenceTask(BlockTask):
 
     Attributes:
       model: the model.
-      input_shape: (t,), of the sequences.
-      pad_id: of the token that fills sequences up: nothing attends to it.
+      input_shape: (t,), the length of the sequences.
+      pad_id: the id of the padding token, to which nothing attends.
     """
 
     unit: ClassVar[str] = "sequences"
@@ -139,17 +140,17 @@ class SequenceTask(BlockTask):
 
     @property
     def grid_shape(self) -> Sizes:
-        """The sequence."""
+        """(t,)."""
         return tuple(self.input_shape)
 
     @property
     def length(self) -> int:
-        """t, of the sequences."""
+        """t, the length of the sequences."""
         return self.input_shape[0]
 
     @property
     def blocks(self) -> Sequence[EncoderBlock]:
-        """Of the encoder."""
+        """The blocks of the encoder."""
         return self.model.encoder.blocks
 
     def init(self, rng: Array) -> Params:
@@ -159,19 +160,19 @@ class SequenceTask(BlockTask):
     def apply(
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Array, dict[str, Any]]:
-        """Outputs and intermediates of a batch's "tokens" and "segments"; without `rng` dropout is off.
+        """Outputs and intermediates for a batch's "tokens" and "segments". Without `rng`, dropout is off.
 
-        Rows that several sequences share have "segment_ids": see `Bert`.
+        If several sequences share a row, the batch has "segment_ids": see `Bert`.
         """
         return self._applied(params, rng, batch["tokens"], **self._beside(batch), **inputs)
 
     def encode(self, params: Params, batch: dict[str, Array], **inputs: Any) -> Any:
-        """Features [b t c] and intermediates of a batch, of the encoder alone: no head is needed."""
+        """Features [b t c] and intermediates of the encoder for a batch. The parameters need no head."""
         fields = self._beside(batch) | {"span_bounds": self.span_bounds, "return_intermediates": True}
         return self.model.encoder.apply({"params": params["encoder"]}, batch["tokens"], **fields, **inputs)
 
     def _beside(self, batch: dict[str, Array]) -> dict[str, Array | None]:
-        """What the model is given beside the tokens."""
+        """The model's inputs besides the tokens."""
         mask, segment_ids = batch["tokens"] != self.pad_id, batch.get("segment_ids")
         return {"segments": batch["segments"], "key_mask": mask, "segment_ids": segment_ids}
 

@@ -1,4 +1,4 @@
-"""Causal language modelling: what a run optimises and reports."""
+"""Causal language modelling: the loss and the metrics."""
 
 import dataclasses
 import math
@@ -17,15 +17,15 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalLanguageModelling(BlockTask):
-    """Cross-entropy of every token given those before it, in natural logarithms; and in bits.
+    """Cross-entropy of every token given the tokens before it, in natural logarithms and in bits.
 
       loss = mean over tokens of -log p(token);  bits = loss / ln 2
 
-    Of bytes of English these are bits a character, nearly. A first token is given, not told.
+    For bytes of English text, these are nearly bits per character. The first token is an input, and is not predicted.
 
     Attributes:
       model: the model.
-      input_shape: (t,), of the sequences.
+      input_shape: (t,), the length of the sequences.
     """
 
     score: ClassVar[str] = "accuracy"
@@ -37,7 +37,7 @@ class CausalLanguageModelling(BlockTask):
 
     @property
     def grid_shape(self) -> Sizes:
-        """The sequence."""
+        """(t,)."""
         return tuple(self.input_shape)
 
     @property
@@ -57,11 +57,11 @@ class CausalLanguageModelling(BlockTask):
         return jnp.zeros((1, *self.input_shape), jnp.int32)
 
     def apply(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, dict[str, Any]]:
-        """Logits [b t v] and intermediates of a batch's "tokens"; without `rng` dropout is off."""
+        """Logits [b t v] and intermediates for a batch's "tokens". Without `rng`, dropout is off."""
         return self._applied(params, rng, batch["tokens"])
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
-        """The loss of a batch {"tokens", "targets" [b t], optional "weights" [b]} and its totals, which add up."""
+        """The loss of a batch {"tokens", "targets" [b t], optional "weights" [b]}, and its totals: see `summarise`."""
         logits, intermediates = self.apply(params, batch, rng)
         targets = batch["targets"]
         weights = jnp.broadcast_to(batch.get("weights", jnp.ones(len(targets)))[:, None], targets.shape)
@@ -72,7 +72,7 @@ class CausalLanguageModelling(BlockTask):
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
-        """Mean cross-entropy, bits and accuracy of the tokens in the totals; of none 0."""
+        """Mean cross-entropy, bits and accuracy of the tokens in the totals; all 0 without tokens."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
         mean = loss / max(count, 1)
         return {"loss": mean, "bits": mean / math.log(2), "accuracy": correct / max(count, 1)}

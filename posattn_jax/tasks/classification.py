@@ -1,4 +1,4 @@
-"""Image classification: what a run optimises and reports."""
+"""Image classification: the loss and the metrics."""
 
 import dataclasses
 import math
@@ -24,16 +24,16 @@ class Classification(BlockTask):
 
     Attributes:
       model: the classifier.
-      input_shape: the grid of the data; (n,) of n points.
+      input_shape: the grid of the data; (n,) for n points.
       num_channels: the features of a position.
-      reference_shape: the grid of the data the model was trained on, where `input_shape` is another.
-      num_dims: p, of points that lie on no grid; 0: the data lies on one.
-      pretrained: the run folder whose model the run starts from; {seed} in it is the run's own. Its head is drawn anew,
-        unless it tells the same labels of the same set.
+      reference_shape: the grid of the data that the model was trained on, if it is not `input_shape`.
+      num_dims: p, for points that lie on no grid; 0: the data lie on a grid.
+      pretrained: the folder of a run whose parameters this run starts with. "{seed}" in it is replaced by this run's
+        seed. The head is initialised anew, unless it predicts the same labels of the same data set.
     """
 
-    score: ClassVar[str] = "accuracy"  # of the validation metrics: by it the best epoch is chosen
-    unit: ClassVar[str] = "images"  # of examples
+    score: ClassVar[str] = "accuracy"  # the validation metric that chooses the best epoch
+    unit: ClassVar[str] = "images"  # what the examples are
     models: ClassVar[tuple[type, ...]] = (Classifier, VisionTransformer)
     can_vmap_seeds: ClassVar[bool] = True
 
@@ -46,12 +46,12 @@ class Classification(BlockTask):
 
     @property
     def grid_shape(self) -> Sizes:
-        """The grid that attention meets."""
+        """The grid of the tokens, on which attention works."""
         return self.model.token_grid(self.input_shape)
 
     @property
     def blocks(self) -> Sequence[EncoderBlock]:
-        """Of the model."""
+        """The blocks of the model."""
         return self.model.blocks
 
     @property
@@ -64,16 +64,16 @@ class Classification(BlockTask):
         return self.model.init(rng, **self._nothing(shape), span_bounds=bounds)["params"]
 
     def _nothing(self, shape: Shape) -> dict[str, Any]:
-        """Inputs of this shape that say nothing."""
+        """Inputs of this shape, all zeros."""
         inputs = {"inputs": jnp.zeros((1, math.prod(shape), self.num_channels)), "grid_shape": shape}
         return inputs | ({"positions": jnp.zeros((1, *shape, self.num_dims))} if self.num_dims else {})
 
     def apply(
         self, params: Params, batch: dict[str, Array], rng: Array | None = None, **inputs: Any
     ) -> tuple[Float[Array, "b k"], dict[str, Any]]:
-        """Logits and intermediates of a batch's "inputs", of points also "positions" and "mask".
+        """Logits and intermediates for a batch's "inputs" and, for points, "positions" and "mask".
 
-        Without `rng` dropout is off.
+        Without `rng`, dropout is off.
         """
         inputs |= {"positions": batch["positions"], "key_mask": batch["mask"]} if self.num_dims else {}
         given = batch["inputs"], self.input_shape
@@ -82,8 +82,8 @@ class Classification(BlockTask):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b t c], "labels" [b], optional "weights" [b]} and its totals.
 
-        A batch of points has "positions" [b t p] and "mask" [b t], True where there is a point, too. Without `rng`
-        dropout is off. Totals add up over batches: see `summarise`.
+        A batch of points also has "positions" [b t p] and "mask" [b t], which is True where there is a point. Without
+        `rng`, dropout is off. Totals can be added over batches: see `summarise`.
         """
         logits, intermediates = self.apply(params, batch, rng)
         weights = batch.get("weights", jnp.ones(len(logits)))

@@ -1,4 +1,4 @@
-"""Masked language modelling: what a run optimises and reports."""
+"""Masked language modelling: the loss and the metrics."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import optax
-import scipy  # loads its stats once they are needed
+import scipy  # loads scipy.stats only when it is needed
 
 from posattn_jax.axes import Array, Bool, Int
 from posattn_jax.models.bert import Bert, MaskedLanguageModel
@@ -22,17 +22,18 @@ class MaskedLanguageModelling(SequenceTask):
 
       loss = mean over hidden tokens of -log p(token);  perplexity = exp(loss)
 
-    What is hidden is drawn anew in each update of training (Devlin 2019; the code of Chang 2021), and is the same in
-    every evaluation:
+    Training chooses the hidden tokens anew in each update (Devlin 2019; the code of Chang 2021). Every evaluation hides
+    the same ones. They are chosen as follows:
 
-      each token that is not special is drawn with probability mask_share, whatever the others are (Bernoulli);
-      each of these becomes `mask_id` with probability .8, any token that is not special with .1, and stays with .1
+      each token that is not special is hidden with probability mask_share, independently of the others (Bernoulli);
+      a hidden token is replaced by `mask_id` with probability .8, by a random token that is not special with .1, and
+      is left as it is with .1
 
     Attributes:
-      vocabulary_size: how many token ids there are.
-      num_special: the ids below are special: they are neither drawn nor put where others stood.
-      mask_id: of the special token that hides one.
-      mask_share: the probability of a token to be drawn.
+      vocabulary_size: the number of token ids.
+      num_special: ids below this number are special. They are not hidden, and replace no other token.
+      mask_id: the id of the special token that replaces hidden tokens.
+      mask_share: the probability that a token is hidden.
       model, input_shape, pad_id: see `SequenceTask`.
     """
 
@@ -54,9 +55,9 @@ class MaskedLanguageModelling(SequenceTask):
         return MaskedLanguageModel(model)
 
     def most(self, length: int) -> int:
-        """How many drawn tokens there is room for: arrays have static shapes.
+        """The largest number of hidden tokens in a sequence, which static shapes need.
 
-        More are drawn with a probability of at most 1e-9, of Binomial(length, mask_share); they stay as they are.
+        More would be hidden with a probability of at most 1e-9, by Binomial(length, mask_share). These stay visible.
         """
         return int(scipy.stats.binom.isf(1e-9, length, self.mask_share))
 
@@ -66,13 +67,13 @@ class MaskedLanguageModelling(SequenceTask):
         """Hides tokens.
 
         Args:
-          rng: with it and a sequence's id the draw is made: it is the same in whatever batch the sequence is.
-          tokens: ids [b t].
-          ids: of the sequences.
+          rng: the key. The choice depends on it and on a sequence's id only, not on the batch that the sequence is in.
+          tokens: the ids of the tokens [b t].
+          ids: the ids of the sequences.
 
         Returns:
-          The tokens that are shown, the places of those to be told, and which of these places are: sequences differ
-          in how many, and may have none.
+          The visible tokens [b t], the places of the hidden ones [b m], and which of these m places are valid [b m]:
+          the number of hidden tokens differs between sequences, and may be 0.
         """
         length = tokens.shape[1]
         draw = jax.vmap(lambda each: jax.random.uniform(jax.random.fold_in(rng, each), (3, length)))
@@ -88,8 +89,8 @@ class MaskedLanguageModelling(SequenceTask):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"tokens", "segments" [b t], "ids" [b], optional "weights" [b]} and its totals.
 
-        Rows that several sequences share have "segment_ids" [b t], and one of "ids". Without `rng` dropout is off, and
-        what is hidden depends on the sequence's id alone. Totals add up over batches: see `summarise`.
+        If several sequences share a row, the batch has "segment_ids" [b t], and a row has a single id. Without `rng`,
+        dropout is off, and the hidden tokens depend on the id only. Totals can be added over batches: see `summarise`.
         """
         mask_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
         tokens = batch["tokens"]
@@ -104,7 +105,7 @@ class MaskedLanguageModelling(SequenceTask):
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
-        """Mean cross-entropy, its perplexity, and accuracy of the hidden tokens in the totals; of none 0, 1 and 0."""
+        """Mean cross-entropy, accuracy and perplexity of the hidden tokens in the totals; 0, 0 and 1 without any."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
         mean = loss / max(count, 1)
         return {"loss": mean, "accuracy": correct / max(count, 1), "perplexity": math.exp(min(mean, 700.0))}

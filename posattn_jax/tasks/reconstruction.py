@@ -1,4 +1,4 @@
-"""Can a SIREN fit the sinusoidal baseline's E? What a run that asks so reads, optimises and reports."""
+"""Can a SIREN fit the encoding E of the sinusoidal baseline? The data, the loss and the metrics of this task."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
 
 @dataclasses.dataclass(frozen=True)
 class Offsets:
-    """A relative encoding as examples, one an offset.
+    """A relative encoding as examples, one per offset.
 
     Attributes:
       coordinates: the normalised offsets, row-major, [n, p] float32, n = prod(2 S - 1).
@@ -40,21 +40,21 @@ class Offsets:
         return {"grid_shape": self.grid_shape, "features": self.targets.shape[-1]}
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """{"inputs": [b, p], "targets": [b, c]} of the offsets with these ids."""
+        """{"inputs": [b, p], "targets": [b, c]} for the offsets with these ids."""
         return {"inputs": self.coordinates[ids], "targets": self.targets[ids]}
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodingOffsets(DataSet):
-    """Every offset of a grid, and its row of the baseline's E, whose W and b are drawn from the run's seed.
+    """Every offset of a grid with its row of the baseline's E, whose W and b are drawn from the run's seed.
 
-    They are all trained on and all judged by: the question is what can be fitted, not what generalises. Nothing is left
-    for a test.
+    Training and validation both use all offsets: the question is what can be fitted, not what generalises. There is no
+    test set.
 
     Attributes:
       grid_shape: S, one to three sizes.
-      combine: of several dimensions, see `SinusoidalEncoding`.
-      features: of a row of E.
+      combine: how several dimensions are combined, see `SinusoidalEncoding`.
+      features: the features of a row of E.
     """
 
     grid_shape: Sizes = (1024,)
@@ -78,7 +78,7 @@ class EncodingOffsets(DataSet):
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction(Task):
-    """A SIREN fitted to a given encoding E of a grid's offsets x (proposed in Alfons 2022, section 6).
+    """Fits a SIREN to a given encoding E of a grid's offsets x (proposed in Alfons 2022, section 6).
 
       loss = mean over offsets and features of (SIREN(x) - E)^2
       explained = 1 - sum of (SIREN(x) - E)^2 / sum of (E - mean of E over the offsets)^2
@@ -88,8 +88,8 @@ class Reconstruction(Task):
       grid_shape: the grid.
     """
 
-    score: ClassVar[str] = "explained"  # 1: E itself, 0: no better than the mean of each feature
-    unit: ClassVar[str] = "offsets"  # of examples
+    score: ClassVar[str] = "explained"  # 1: E is fitted exactly, 0: no better than the mean of each feature
+    unit: ClassVar[str] = "offsets"  # what the examples are
     models: ClassVar[tuple[type, ...]] = (Siren,)
 
     model: Siren = dataclasses.field(metadata=FROM_DATA)
@@ -102,7 +102,7 @@ class Reconstruction(Task):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"inputs" [b p], "targets" [b c], optional "weights" [b]} and its totals.
 
-        Nothing is random, so `rng` changes nothing. Totals add up over batches: see `summarise`.
+        Nothing is random, so `rng` has no effect. Totals can be added over batches: see `summarise`.
         """
         targets = batch["targets"]
         weights = batch.get("weights", jnp.ones(len(targets)))
@@ -121,12 +121,12 @@ class Reconstruction(Task):
         return {"error": zero, "sum": jnp.zeros(self.model.features), "squares": zero, "count": zero}
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
-        """Mean squared error, and the share of the variation of E that is explained, over the offsets in the totals."""
+        """The mean squared error, and the explained share of the variation of E, over the offsets in the totals."""
         error, squares, count = (float(totals[name]) for name in ("error", "squares", "count"))
         variation = squares - float(np.sum(np.square(totals["sum"], dtype=np.float64))) / count
         return {"loss": error / (count * self.model.features), "explained": 1 - error / variation}
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
-        """The fitted encoding instead of a block's: "relative_encoding" [*R, 1, c]."""
+        """The fitted encoding as "relative_encoding" [*R, 1, c], as if it were that of a block."""
         encoding = self.model.apply({"params": params}, grid.relative_coordinates(self.grid_shape))
         return {"block_0": {"relative_encoding": encoding[..., None, :]}}

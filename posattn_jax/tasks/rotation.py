@@ -1,4 +1,4 @@
-"""Self-supervised: by how much is an image turned (Gidaris, Singh and Komodakis 2018, RotNet)?"""
+"""Self-supervised learning: by how much is an image rotated (Gidaris, Singh and Komodakis 2018, RotNet)?"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from posattn_jax.tasks.task import Params, Totals
 
 @dataclasses.dataclass(frozen=True)
 class Rotation(Classification):
-    """Classification of images that are turned by 0, 90, 180 and 270 degrees: label k is k quarter turns.
+    """Classification of images that are rotated by 0, 90, 180 and 270 degrees: label k is k quarter turns.
 
-    A batch of b images is one of 4 b, each in all four ways; labels of the data are not used.
+    A batch of b images becomes one of 4 b, each image in all four rotations. The labels of the data are not used.
 
       loss = mean over images and k of -log p(k | image turned k times) + the penalty of `Classification`
 
     Raises:
-      ValueError: images that are not square, or not on a grid of two dimensions.
+      ValueError: the images are not square, or not on a grid of two dimensions.
     """
 
     classes: ClassVar[tuple[str, ...]] = ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
@@ -32,11 +32,11 @@ class Rotation(Classification):
 
     @classmethod
     def around(cls, model: Any, knows: Mapping[str, Any]) -> Any:
-        """The model with four classes, whatever the data's are."""
+        """The model with four classes, however many the data have."""
         return model.clone(num_classes=len(cls.classes))
 
     def turned(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """{"inputs" [4b t c], "labels" [4b], "weights" [4b]} of a batch of images [b t c]."""
+        """All four rotations {"inputs" [4b t c], "labels" [4b], "weights" [4b]} of a batch of images [b t c]."""
         inputs = batch["inputs"]
         images = inputs.reshape(len(inputs), *self.input_shape, -1)
         all_ways = jnp.stack([jnp.rot90(images, k, axes=(1, 2)) for k in range(4)], axis=1)
@@ -47,5 +47,5 @@ class Rotation(Classification):
         }
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
-        """As `Classification`, of a batch {"inputs" [b t c], optional "weights" [b]}."""
+        """The loss and totals, as `Classification` has them, of a batch {"inputs" [b t c], optional "weights" [b]}."""
         return super().loss(params, self.turned(batch), rng)

@@ -1,4 +1,4 @@
-"""A label, or a number, of a sentence or of a pair of them, as GLUE asks for: what a run optimises and reports."""
+"""Prediction of a label, or a number, for a sentence or a pair of sentences, as in GLUE: the loss and the metrics."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentencePrediction(SequenceTask):
-    """Cross-entropy of labels, or, where the model has one output, the squared error of a number.
+    """Cross-entropy of labels or, if the model has one output, the squared error of a number.
 
     Attributes:
-      num_examples: more than any example's id, in training and validation.
-      metric: what the validation is judged by: Matthews' correlation, accuracy, the mean of accuracy and F1 of label
-        1, or the mean of Pearson's and Spearman's correlation.
-      pretrained: the run folder whose encoder the run starts from; {seed} in it is the run's own. Its head is drawn
-        anew, unless it tells the same labels of the same set.
+      num_examples: a number larger than any example's id, in training and validation.
+      metric: the metric that "score" is: "matthews" (Matthews' correlation), "accuracy", "accuracy_f1" (the mean of
+        accuracy and of the F1 of label 1), or "correlation" (the mean of Pearson's and Spearman's).
+      pretrained: the folder of a run whose encoder this run starts with. "{seed}" in it is replaced by this run's
+        seed. The head is initialised anew, unless it predicts the same labels of the same data set.
       model, input_shape, pad_id: see `SequenceTask`.
     """
 
@@ -44,14 +44,14 @@ class SentencePrediction(SequenceTask):
         return logits[:, 0].astype(jnp.float32) if self.model.num_outputs == 1 else labels
 
     def predict(self, params: Params, batch: dict[str, Array]) -> Float[Array, " b"]:
-        """The number of the label, or the number, that the model tells of each example."""
+        """The predicted label, as its index, or the predicted number of each example."""
         return self._told(self.apply(params, batch)[0])
 
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch and its totals.
 
         The batch is {"tokens", "segments" [b t], "targets", "groups", "ids" [b], optional "weights" [b]}. Without
-        `rng` dropout is off. Totals add up over batches: see `summarise`.
+        `rng`, dropout is off. Totals can be added over batches: see `summarise`.
         """
         logits, intermediates = self.apply(params, batch, rng)
         targets = batch["targets"]
@@ -72,13 +72,13 @@ class SentencePrediction(SequenceTask):
         return {"loss": jnp.zeros(()), "count": jnp.zeros(())} | each
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
-        """The mean loss, the task's metrics, and "score", the one it is judged by; see `by_group`."""
+        """The mean loss, the task's metrics, and "score", which chooses the best epoch; see `by_group`."""
         seen = np.asarray(totals["seen"]) > 0
         told, targets, groups = (np.asarray(totals[name])[seen] for name in ("told", "targets", "groups"))
         return {"loss": float(totals["loss"]) / float(totals["count"])} | self.by_group(targets, told, groups)
 
     def by_group(self, targets: np.ndarray, told: np.ndarray, groups: np.ndarray) -> dict[str, float]:
-        """The metrics of the first group; as "..._mismatched" those of the second, which MNLI has."""
+        """The metrics of the first group and, as "..._mismatched", those of the second, which only MNLI has."""
         figures = {}
         for group, suffix in ((0, ""), (1, "_mismatched")):
             own = groups == group
@@ -88,7 +88,7 @@ class SentencePrediction(SequenceTask):
         return figures
 
     def metrics(self, targets: np.ndarray, told: np.ndarray) -> dict[str, float]:
-        """The metrics of what was told; a correlation with what is always the same is 0."""
+        """The metrics of the predictions `told`. The correlation with constant values is 0."""
         from scipy import stats
         from sklearn import metrics  # a second to import, and only these tasks need it
 
@@ -111,7 +111,7 @@ class SentencePrediction(SequenceTask):
                 return {"score": accuracy, "accuracy": accuracy}
 
     def always_the_same(self, trained_on: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> dict[str, float]:
-        """The metrics of telling of each of `targets` the most frequent label of training, or its mean score."""
+        """The metrics of always predicting the most frequent label of the training data, or their mean number."""
         is_number = self.model.num_outputs == 1
         answer = np.mean(trained_on) if is_number else np.argmax(np.bincount(trained_on))
         return self.by_group(targets, np.full(len(targets), answer), groups)

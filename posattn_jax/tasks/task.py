@@ -1,4 +1,4 @@
-"""What the training loop asks of a task."""
+"""The interface between the training loop and a task."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,22 +10,22 @@ from posattn_jax.axes import Array, Shape
 Params = Any
 Totals = dict[str, Array]
 Batch = dict[str, Array]
-FROM_DATA = {"from": "data"}  # the metadata of fields that no config has
+FROM_DATA = {"from": "data"}  # the metadata of fields that are not in a config
 
 
 class Task:
-    """What a run optimises and reports: a dataclass that the loop knows no more of than this.
+    """The loss and the metrics of a run: a dataclass, of which the training loop uses only what is declared here.
 
-    Its fields are what a config says; those with the metadata `FROM_DATA` are the model, and what the source of its
+    Its fields come from the config, except those with the metadata `FROM_DATA`: the model, and what the source of the
     examples `knows`.
 
     Attributes:
-      score: of the validation metrics, the one by which the best epoch is chosen: the highest.
-      unit: what the examples are, for progress and speed.
-      classes: the names of what is told, by number; (): those of the data.
-      models: of which class the config's model is one.
-      can_vmap_seeds: whether its seeds can be vmapped: see `train.seed_map`.
-      grid_shape: the grid that attention meets.
+      score: the name of the validation metric that chooses the best epoch, which has its highest value.
+      unit: what the examples are called in progress and speed.
+      classes: the names of the predicted classes, in order; (): those of the data.
+      models: the classes that the config's model may have.
+      can_vmap_seeds: whether several seeds can be vmapped: see `train.seed_map`.
+      grid_shape: the grid on which attention works.
     """
 
     score: ClassVar[str]
@@ -37,7 +37,7 @@ class Task:
 
     @classmethod
     def around(cls, model: Any, knows: Mapping[str, Any]) -> Any:
-        """The task's model, made with the config's and with what the source of the examples knows."""
+        """The model of the task, built from the config's model and from what the source of the examples knows."""
         return model
 
     def init(self, rng: Array) -> Params:
@@ -45,33 +45,33 @@ class Task:
         raise NotImplementedError
 
     def loss(self, params: Params, batch: Batch, rng: Array | None = None) -> tuple[Array, Totals]:
-        """The loss of a batch, and its totals, which add up over batches; without `rng` nothing is random."""
+        """The loss of a batch, and its totals, which can be added over batches. Without `rng`, nothing is random."""
         raise NotImplementedError
 
     def zero_totals(self) -> Totals:
-        """The totals of no examples; of a task whose totals are others, these."""
+        """The totals of no examples. A task with other totals overrides this."""
         return {name: jnp.zeros(()) for name in ("loss", "correct", "count")}
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics of the examples in the totals, "loss" and `score` among them."""
+        """The metrics of the examples in the totals, including "loss" and `score`."""
         raise NotImplementedError
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
-        """What pictures are drawn of: arrays by name, of each block by name."""
+        """The arrays that pictures are drawn from, {block: {name: array}}."""
         raise NotImplementedError
 
     def half_spans(self, params: Params) -> list[Array]:
-        """How far each block's queries see, [p] a block; of a task without spans none."""
+        """The half-spans [p] of each block; an empty list for a task without spans."""
         return []
 
     def spans(self, intermediates: Mapping[str, Mapping[str, Any]], batch_size: int = 1) -> dict[str, dict[str, list]]:
-        """Of each block with a span "sigma", "size", "pair_share" and "score_share", from what `describe` returns."""
+        """For each block with a span: "sigma", "size", "pair_share" and "score_share", from what `describe` returns."""
         return {}
 
     def at(self, step: Array) -> "Task":
-        """The same task, as it is after so many updates."""
+        """The same task, as it is after `step` updates."""
         return self
 
     def within(self, span_bounds: tuple[Shape, ...]) -> "Task":
-        """The same task, its layouts made for spans that do not exceed the bounds."""
+        """The same task, with layouts for spans that do not exceed the bounds."""
         return self

@@ -1,4 +1,4 @@
-"""Translation: what a run optimises and reports, and how its sentences are decoded."""
+"""Translation: the loss, the metrics, and how sentences are decoded."""
 
 import dataclasses
 import functools
@@ -20,12 +20,12 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How translations are searched for: see `beam_search`.
+    """Settings of the beam search for translations: see `beam_search`.
 
     Attributes:
-      beam_size: 1: greedy.
-      batch_size: in sentences.
-      extra_length: how much longer than its source, in tokens, a translation may be.
+      beam_size: the size of the beam; 1: greedy.
+      batch_size: the sentences of a batch.
+      extra_length: how many tokens longer than its source a translation may be.
     """
 
     beam_size: int = 12
@@ -38,20 +38,20 @@ class Decoding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation(Task):
-    """Cross-entropy of the target's tokens, each told those before it, with smoothed labels (Vaswani 2017).
+    """Cross-entropy of each target token given those before it, with label smoothing (Vaswani 2017).
 
       loss = sum over tokens of  -(1 - e) log p(token) - e mean_v log p(v),  divided by `batch_tokens`
 
-    A constant divisor, so that every token weighs the same in whatever batch it is. What is reported is without the
-    smoothing: per token, in natural logarithms, and its exponential, the perplexity.
+    The divisor is constant, so that every token has the same weight in every batch. The reported cross-entropy is
+    without smoothing, per token and in natural logarithms. The perplexity is its exponential.
 
     Attributes:
       model: the encoder-decoder.
-      begin_id, end_id, pad_id: of special tokens.
-      batch_tokens: of a micro-batch.
-      length: of the sequences that figures of positions are drawn for.
+      begin_id, end_id, pad_id: the ids of special tokens.
+      batch_tokens: the tokens of a micro-batch.
+      length: the length of the sequences for which figures of positions are drawn.
       label_smoothing: e.
-      decoding: how translations are searched for.
+      decoding: the settings of the beam search.
     """
 
     score: ClassVar[str] = "log_likelihood"
@@ -72,7 +72,7 @@ class Translation(Task):
 
     @property
     def grid_shape(self) -> Shape:
-        """A sequence."""
+        """(length,)."""
         return (self.length,)
 
     def init(self, rng: Array) -> Params:
@@ -82,8 +82,8 @@ class Translation(Task):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"source", "target" [b l], optional "weights" [b]} and its totals.
 
-        Rows that several sentences share have "source_segment_ids" and "target_segment_ids" [b l]: see the model.
-        Without `rng` dropout is off. Totals add up over batches: see `summarise`.
+        If several sentences share a row, the batch has "source_segment_ids" and "target_segment_ids" [b l]: see the
+        model. Without `rng`, dropout is off. Totals can be added over batches: see `summarise`.
         """
         target = batch["target"]
         segments = {name: batch.get(name) for name in ("source_segment_ids", "target_segment_ids")}
@@ -108,7 +108,7 @@ class Translation(Task):
 
     @staticmethod
     def summarise(totals: Mapping[str, Any]) -> dict[str, float]:
-        """Mean cross-entropy of the tokens in the totals, its negative, its perplexity, and their accuracy."""
+        """The mean cross-entropy, its negative, its perplexity and the accuracy of the tokens in the totals."""
         loss, correct, count = (float(totals[name]) for name in ("loss", "correct", "count"))
         return {
             "loss": loss / count,
@@ -121,14 +121,14 @@ class Translation(Task):
     def translate(
         self, params: Params, source: Int[Array, "b s"], max_lengths: Int[Array, " b"], beam_size: int, max_steps: int
     ) -> tuple[Int[Array, "b m"], Float[Array, " b"]]:
-        """The best translation that a beam finds of every sentence, and its score; see `beam_search`.
+        """The best translation of every sentence that the beam search finds, and its score; see `beam_search`.
 
         Args:
-          params: of the model.
-          source: ids [b s].
-          max_lengths: of the translations, [b].
-          beam_size: 1: greedy.
-          max_steps: what no translation is longer than.
+          params: the parameters of the model.
+          source: the ids of the sentences [b s].
+          max_lengths: the largest length of each translation [b].
+          beam_size: the size of the beam; 1: greedy.
+          max_steps: the largest length of all translations.
         """
         variables = {"params": params}
         empty, cross = self.model.apply(variables, source, beam_size, max_steps, method="start")
@@ -151,7 +151,7 @@ class Translation(Task):
         return tokens[:, 0], scores[:, 0]
 
     def describe(self, params: Params) -> dict[str, dict[str, Array]]:
-        """Of every mixer whose weights know positions alone: {"encoder_0": {"energies" [h t s]}, ...}; by its name."""
+        """The energies of every mixer that uses only positions: {"encoder_0": {"energies": [h t s]}, ...}."""
         model, length = self.model, self.length
         bound, made, places = model.bind({"params": params}), {}, of_sequence(length)
         _, of_encoder = bound.encoder_positions(places, model.width)

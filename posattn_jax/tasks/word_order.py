@@ -1,4 +1,4 @@
-"""Self-supervised: is a sentence as it was written, were two neighbouring words swapped, or is it shuffled?"""
+"""Self-supervised learning: is a sentence as written, were two neighbouring words swapped, or is it shuffled?"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Totals
 class WordOrder(SequenceTask):
     """Cross-entropy of three classes: a sentence as written, with two neighbouring words swapped, and shuffled.
 
-    A batch of b sentences is one of 3 b, each in all three ways. All three have the same tokens: whoever knows no
-    positions tells the same of each, and is right about one in three.
+    A batch of b sentences becomes one of 3 b, each sentence in all three ways. All three have the same tokens, so a
+    model without positions predicts the same for each, and its accuracy is 1/3.
 
       loss = mean over sentences and ways k of -log p(k | the sentence in way k)
 
-    Swaps and orders are drawn anew in each update of training, and are the same in every evaluation. The last word
-    stays where it is: the full stop that it ends with would tell whether it was moved.
+    Training draws swaps and orders anew in each update. Every evaluation uses the same ones. The last word keeps its
+    place, because its full stop would show whether it was moved.
 
-      swapped: of the pairs of neighbours that are different words one, all with the same probability;
-      shuffled: of all orders one, drawn again if the sentence is then as written, or within one swap of it
+      swapped: one pair of neighbours that are different words, all such pairs with the same probability;
+      shuffled: one of all orders, drawn again if the result is the sentence as written, or within one swap of it
 
     Attributes:
       model, input_shape, pad_id: see `SequenceTask`.
@@ -44,9 +44,9 @@ class WordOrder(SequenceTask):
         return SequenceClassifier(model, len(cls.classes))
 
     def all_ways(self, rng: Array, batch: dict[str, Array]) -> dict[str, Array]:
-        """{"tokens", "segments" [3b t], "targets", "weights" [3b]} of a batch as `loss` has it.
+        """The sentences of a batch of `loss` in all ways: {"tokens", "segments" [3b t], "targets", "weights" [3b]}.
 
-        What is drawn depends on `rng` and on a sentence's id alone: it is the same in whatever batch the sentence is.
+        The draws depend on `rng` and on a sentence's id only, not on the batch that the sentence is in.
         """
         tokens = batch["tokens"]
         ways = jax.vmap(lambda number, *given: in_all_ways(jax.random.fold_in(rng, number), *given))
@@ -61,8 +61,8 @@ class WordOrder(SequenceTask):
     def loss(self, params: Params, batch: dict[str, Array], rng: Array | None = None) -> tuple[Array, Totals]:
         """The loss of a batch {"tokens", "segments", "words" [b t], "ids" [b], optional "weights" [b]} and its totals.
 
-        Of a sentence's words, which "words" numbers from 1, there are three different ones or more before the last.
-        Without `rng` dropout is off, and what is drawn depends on the sentence's id alone. Totals add up over batches.
+        "words" numbers the words of a sentence from 1. Before the last word there are at least three different ones.
+        Without `rng`, dropout is off, and the draws depend on the id only. Totals can be added over batches.
         """
         order_rng, dropout_rng = (jax.random.key(0), None) if rng is None else jax.random.split(rng)
         ways = self.all_ways(order_rng, batch)
@@ -78,7 +78,7 @@ class WordOrder(SequenceTask):
         return totals["loss"] / totals["count"] + self.penalty_of(intermediates), totals
 
     def zero_totals(self) -> Totals:
-        """The totals of no examples: those that are correct by class."""
+        """The totals of no examples. "correct" is counted per class."""
         return super().zero_totals() | {"correct": jnp.zeros(len(self.classes))}
 
     def summarise(self, totals: Mapping[str, Any]) -> dict[str, float]:
@@ -93,7 +93,7 @@ class WordOrder(SequenceTask):
 def in_all_ways(rng: Array, tokens: Int[Array, " t"], words: Int[Array, " t"]) -> Int[Array, "3 t"]:
     """A sentence as written, with two neighbouring words swapped, and shuffled: see `WordOrder`.
 
-    Words are numbered from 1; what has the number 0, or that of the last word, stays where it is.
+    Words are numbered from 1. Tokens with number 0, or with that of the last word, keep their places.
     """
     swap_rng, shuffle_rng = jax.random.split(rng)
     swaps = _all_swaps(tokens, words)
@@ -103,12 +103,12 @@ def in_all_ways(rng: Array, tokens: Int[Array, " t"], words: Int[Array, " t"]) -
 
 
 def _arranged(tokens: Int[Array, " t"], words: Int[Array, " t"], places: Array) -> Int[Array, " t"]:
-    """The tokens in the order of their words' `places` [t], by number; the pieces of a word stay together."""
+    """The tokens sorted by the `places` [t] of their words; `places` is indexed by word. A word stays together."""
     return tokens[jnp.argsort(places[words], stable=True)]
 
 
 def _all_swaps(tokens: Int[Array, " t"], words: Int[Array, " t"]) -> Int[Array, "m t"]:
-    """The tokens with words i and i + 1 swapped, for every i; as they are where one of the two stays."""
+    """The tokens with words i and i + 1 swapped, for every i; unchanged if one of the two must keep its place."""
     numbers = jnp.arange(len(tokens))
 
     def swap(i: Array) -> Array:
@@ -120,7 +120,7 @@ def _all_swaps(tokens: Int[Array, " t"], words: Int[Array, " t"]) -> Int[Array, 
 def _shuffled(
     rng: Array, tokens: Int[Array, " t"], words: Int[Array, " t"], swaps: Int[Array, "m t"]
 ) -> Int[Array, " t"]:
-    """The tokens in an order that neither is theirs nor that of one of `swaps`: half of all orders are so at least."""
+    """The tokens in a random order that is not theirs nor one of `swaps`. At least half of all orders qualify."""
     numbers, near = jnp.arange(len(tokens)), jnp.concatenate([tokens[None], swaps])
 
     def is_near(drawn: tuple[Array, Array]) -> Array:

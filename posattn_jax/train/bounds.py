@@ -1,9 +1,9 @@
 """Static bounds of the learned spans, chosen on the host, for devices on which a loop of run-time length is slow.
 
-A program is compiled for every set of bounds that the spans come to: few, since bounds come in sizes (see
-`ops.span.bound_for`). They are enlarged before a span exceeds them: a bound leaves a position of room, and Adam moves
-a span by far less in the two updates that pass until a change is seen. If it ever were exceeded, the loss would be NaN
-and the run would stop.
+A program is compiled for every set of bounds that occurs. These are few, because bounds are rounded up to a few sizes
+(see `ops.span.bound_for`). A bound is enlarged before a span exceeds it: it leaves room for one position, and a change
+of the span is seen two updates late, in which Adam moves the span by far less than that. If a bound were exceeded all
+the same, the loss would be NaN and the run would stop.
 """
 
 from typing import Any
@@ -19,9 +19,9 @@ Bounds = tuple[tuple[int, ...], ...]
 
 
 class SpanBounds:
-    """The bounds of every block, following the parameters with a delay of one update.
+    """The bounds of every block. They follow the parameters with a delay of one update.
 
-    Vmapped seeds share them: they are those of the largest spans.
+    Vmapped seeds share the bounds of their largest spans.
     """
 
     def __init__(self, task: Task, params: Any, seeds: SeedMap = ALONE):
@@ -31,7 +31,7 @@ class SpanBounds:
         self.follow(params)
 
     def follow(self, params: Any) -> None:
-        """Looks at the spans of the update before `params`, which are known without waiting for it."""
+        """Updates the bounds by the spans of the previous call's `params`, which are known without waiting."""
         halves = [tuple(np.atleast_2d(half).max(0).astype(int).tolist()) for half in self._seen]
         previous = self.value or [None] * len(halves)
         self.value = tuple(bound_for(half, old) for half, old in zip(halves, previous, strict=True))

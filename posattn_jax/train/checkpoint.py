@@ -1,7 +1,8 @@
-"""Checkpoints of a run: saved asynchronously, with the SHA-256 of every file, which is checked before one is read.
+"""Checkpoints of a run. They are saved asynchronously with the SHA-256 of every file, and verified before reading.
 
-The latest two sound ones, the best evaluation's and what is to be averaged are kept. Older ones are deleted only once
-two newer have been verified on disk; a damaged one is moved to the folder "unreadable" beside, and told.
+A run keeps its latest two undamaged checkpoints, that of the best evaluation, and those that may be averaged. An older
+one is deleted only after two newer ones were verified on disk. A damaged one is moved to the folder "unreadable", next
+to the folder of checkpoints, with a warning.
 """
 
 import asyncio
@@ -29,9 +30,9 @@ _NO_SUMS = f"it has no {checksums.FILE}, as those that earlier versions saved"
 
 
 class _WithSums(atomicity.AtomicRenameTemporaryPath):
-    """What is being saved: it gets the name of a checkpoint once its files and their sums are on disk.
+    """A temporary folder that gets the name of a checkpoint once its files and their checksums are on disk.
 
-    Orbax calls it in its background thread, of process 0: training goes on.
+    Orbax calls `finalize` in a background thread of process 0, so training goes on.
     """
 
     async def finalize(self) -> None:
@@ -46,10 +47,10 @@ class _WithSums(atomicity.AtomicRenameTemporaryPath):
 
 
 class Checkpoints:
-    """The checkpoints of one run folder, each the training state and its progress (plain JSON).
+    """The checkpoints of one run folder. Each has the training state and its progress (plain JSON).
 
-    With several processes all call `save`, `restore` and `wait` at the same steps. The first one decides, and alone
-    verifies, moves and deletes.
+    With several processes, all call `save`, `restore` and `wait` at the same steps. Only the first process verifies,
+    moves and deletes checkpoints, and it decides for all.
     """
 
     def __init__(self, workdir: pathlib.Path, read_only: bool = False, keep: int = 1):
@@ -57,9 +58,9 @@ class Checkpoints:
 
         Args:
           workdir: the run folder.
-          read_only: whether nothing in it is changed, so that a run may go on in it.
-          keep: of how many evaluations the checkpoints are kept, from the best one on, and of the last; beside the
-            latest two, of whatever.
+          read_only: whether to change nothing in the folder, so that a run may be training in it.
+          keep: how many checkpoints of evaluations to keep from the best one on, and as many of the last ones. The
+            latest two checkpoints of any kind are kept besides.
         """
         self._read_only, self._keep = read_only, keep
         self.folder = workdir.absolute() / "checkpoints"
@@ -69,12 +70,12 @@ class Checkpoints:
 
     def _open(self, clean_up: bool = False) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=LatestN(),  # all: see `_tidy`
+            preservation_policy=LatestN(),  # keeps all: `_tidy` deletes
             best_fn=retention.rank,  # without it Orbax would not write the scores to disk
             cleanup_tmp_directories=clean_up,  # in the background
             read_only=self._read_only,
             temporary_path_class=_WithSums,
-            lightweight_initialize=True,  # it would read what is not verified yet
+            lightweight_initialize=True,  # otherwise it would read files that are not verified yet
         )
         return ocp.CheckpointManager(self.folder, options=options, item_names=("state", "progress"))
 
@@ -94,14 +95,14 @@ class Checkpoints:
             self._tidying = self._thread.submit(self._tidy, step)
 
     def restore(self, abstract_state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
-        """The state and progress of `step`, or of the latest; None where there is no checkpoint.
+        """Returns the state and progress of `step`, or of the latest checkpoint; None if there is no checkpoint.
 
-        A checkpoint is read if its files have the sums that they were saved with. Where that one is damaged, the newest
-        one that is not is taken, with a warning that says which and why, and the damaged ones are moved to the folder
-        "unreadable" beside. One without sums is read too, with a warning, where there is none with.
+        A checkpoint is read only if its files still have the checksums that they were saved with. If it is damaged,
+        the newest undamaged one is read instead, with a warning that says which and why, and the damaged ones are moved
+        to the folder "unreadable". A checkpoint without checksums is read too, with a warning, but others come first.
 
         Raises:
-          RunError: there are checkpoints, and none can be read; they stay where they are.
+          RunError: there are checkpoints, but none can be read. They stay where they are.
         """
         self.wait()
         failures: dict[int, str] = {}
@@ -112,13 +113,13 @@ class Checkpoints:
                     state=ocp.args.StandardRestore(abstract_state), progress=ocp.args.JsonRestore()
                 )
                 restored = self._manager.restore(candidate, args=args)
-            except Exception as error:  # Orbax raises whatever is wrong: ValueError, KeyError, ...
+            except Exception as error:  # Orbax raises errors of many types: ValueError, KeyError, ...
                 failures[candidate] = _reason(error)
             if not _everywhere(restored is not None):
                 failures.setdefault(candidate, "another process cannot read it")
                 continue
             assert restored is not None
-            if step is None and jax.process_index() == 0:  # a run goes on from here, and saves these again
+            if step is None and jax.process_index() == 0:  # the run continues here, and saves later steps again
                 for newer in (each for each in self._steps() if each > candidate):
                     failures.setdefault(newer, _NO_SUMS)
             for other, reason in failures.items():
@@ -126,16 +127,16 @@ class Checkpoints:
             self._set_aside(failures)
             return restored["state"], restored["progress"]
         if candidate == _ALL_DAMAGED:
-            newest = max(failures, default="?")  # what is wrong is known to the first process
+            newest = max(failures, default="?")  # only the first process knows the failures
             reason = f"{len(failures)} tried, {newest}: {failures.get(newest)}"
             raise RunError(f"no checkpoint in {self.folder} can be read: {reason}; put a sound copy there")
         return None
 
     def read_params(self, step: int) -> Any:
-        """The parameters of `step` as they were saved, on the first device: whoever saved them, and how they were cut.
+        """The parameters of `step`, whole, on the first device, however they were sharded when they were saved.
 
         Raises:
-          RunError: they are damaged, or cannot be read.
+          RunError: the checkpoint is damaged, or cannot be read.
         """
         path = self.folder / str(step) / "state"
         one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -160,11 +161,11 @@ class Checkpoints:
         return max(self._steps(), default=None)
 
     def steps_to_average(self, number: int) -> list[int]:
-        """The best epoch and those after it, `number` in all; where there are not as many, the last so many."""
+        """The steps of the best evaluation and those after it, `number` in all; if these are fewer, the last ones."""
         return retention.to_average(self._scores(), number)
 
     def best_step(self) -> int | None:
-        """The step of the best epoch so far."""
+        """The step of the best evaluation so far; None if there was none."""
         return retention.best(self._scores())
 
     def close(self) -> None:
@@ -173,20 +174,20 @@ class Checkpoints:
         self._manager.close()
 
     def wait(self) -> None:
-        """Until everything saved is on disk, and what is no longer kept is deleted."""
+        """Waits until everything is saved on disk, and old checkpoints are deleted."""
         self._manager.wait_until_finished()
         if self._tidying is not None:
             tidying, self._tidying = self._tidying, None
             tidying.result()
 
     def _tidy(self, saved: int) -> None:
-        """Once `saved` is on disk: deletes what is no longer kept, and sets aside what is found damaged.
+        """Waits until `saved` is on disk. Then deletes old checkpoints, and moves damaged ones away.
 
-        Orbax would decide when it begins to save, of checkpoints that have been damaged since perhaps.
+        Orbax itself would decide at the beginning of a save, without checking whether the kept ones are damaged.
         """
         try:
             self._manager.wait_until_finished()
-        except BaseException:  # which `wait` meets too
+        except BaseException:  # `wait` raises it too
             return
         sound, scores = [saved], {}
         for step in reversed(self._steps()):
@@ -202,12 +203,12 @@ class Checkpoints:
                 scores[step] = score
         kept = {*sound, *retention.of_evaluations(scores, self._keep)}
         for step in set(self._steps()) - kept:
-            # Renamed first: should the process be killed, the next one finds nothing half deleted.
+            # Renamed first: if the process is killed, the next one finds no half-deleted checkpoint.
             path = self._path(step).rename(self.folder / f"{step}{atomicity.TMP_DIR_SUFFIX}.deleted")
             shutil.rmtree(path)
 
     def _next_sound(self, step: int | None, failures: dict[int, str]) -> int:
-        """Which to read next, and in `failures` those that were found damaged before it; negative: none."""
+        """The step to read next; negative: none. Steps that are found damaged are added to `failures`."""
         steps = set(self._steps()) - set(failures)
         preferred = sorted(steps, key=lambda s: (s == step, (self._path(s) / checksums.FILE).exists(), s), reverse=True)
         for candidate in preferred:
@@ -218,7 +219,7 @@ class Checkpoints:
         return _ALL_DAMAGED if failures else _NONE
 
     def _damage(self, step: int, below: str = "", warn: bool = True) -> str | None:
-        """What is wrong with a checkpoint, by its sums; nothing is known of one without."""
+        """What the checksums show to be wrong with a checkpoint; None if it is sound, or has no checksums."""
         try:
             return checksums.damage(self._path(step), below)
         except FileNotFoundError:
@@ -227,7 +228,7 @@ class Checkpoints:
             return None
 
     def _scores(self) -> dict[int, retention.Score]:
-        """Of the evaluations whose checkpoints there are; one that is damaged is told, and left out."""
+        """The scores of all evaluations that have a checkpoint. A damaged score is left out, with a warning."""
         self.wait()
         found = {}
         for step in self._steps():
@@ -239,14 +240,14 @@ class Checkpoints:
         return found
 
     def _score(self, step: int, verified: str) -> tuple[retention.Score | None, str | None]:
-        """Of a checkpoint, or None; and what is wrong with its files below `verified`, or with the score."""
+        """The score of a checkpoint, or None, and what is wrong with its files below `verified` or with the score."""
         try:
             return self._manager.metrics(step), self._damage(step, verified, warn=False)
         except Exception as error:  # see `restore`
             return None, self._damage(step, verified, warn=False) or _reason(error)
 
     def _steps(self) -> list[int]:
-        """Ascending, of the folder: Orbax has its own list, which does not know what was moved and deleted."""
+        """The steps in the folder, ascending. Orbax's own list would miss what was moved and deleted here."""
         return sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdigit())
 
     def _path(self, step: int) -> pathlib.Path:
@@ -257,13 +258,13 @@ class Checkpoints:
         return self.folder.with_name("unreadable")
 
     def _set_aside(self, steps: Collection[int]) -> None:
-        """Moves checkpoints away, and lets Orbax forget them."""
+        """Moves checkpoints away, and reopens the manager so that Orbax forgets them."""
         if self._read_only or not _of_first_process(lambda: len(steps)):
             return
         if jax.process_index() == 0:
             for step in steps:
                 self._move_aside(step)
-        _everywhere(True)  # only then they look again
+        _everywhere(True)  # the other processes reopen the folder only after the move
         self._manager.close()
         self._manager = self._open()
 
@@ -276,13 +277,13 @@ class Checkpoints:
 
 
 def _of_first_process(decide: Callable[[], int]) -> int:
-    """What the first process decides."""
+    """The decision of the first process, in all processes."""
     decided = decide() if jax.process_index() == 0 else 0
     return int(multihost_utils.broadcast_one_to_all(np.int32(decided)))
 
 
 def _everywhere(done: bool) -> bool:
-    """Whether all processes have done it."""
+    """Whether `done` is true in all processes."""
     return bool(np.all(multihost_utils.process_allgather(np.array(done))))
 
 

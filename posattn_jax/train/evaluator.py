@@ -1,4 +1,4 @@
-"""What a model has to say of a whole source: its metrics, or its predictions."""
+"""Metrics and predictions of a model on all examples of a source."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_
 
 
 class Evaluator:
-    """Means over a whole source, or predictions, without dropout."""
+    """Computes metrics or predictions on all examples of a source, without dropout."""
 
     def __init__(self, task: Task, mesh: Mesh, batch_size: int, seeds: SeedMap = ALONE):
         self.task, self.mesh, self._seeds = task, mesh, seeds
@@ -27,13 +27,13 @@ class Evaluator:
         self._steps = jax.jit(self._of_resident, static_argnums=(1, 2), out_shardings=self._replicated)
 
     def __call__(self, params: Any, source: Source, resident: ResidentData | None = None) -> dict[str, float]:
-        """The metrics of a source; of one that the devices hold in one dispatch."""
+        """The metrics of a source. With `resident` data, all batches run in a single dispatch."""
         return self.of_each(params, [source], resident)[0]
 
     def of_each(
         self, params: Any, sources: Sequence[Source], resident: ResidentData | None = None
     ) -> list[dict[str, float]]:
-        """The metrics of every vmapped seed, each on its own source; the sources are of one size."""
+        """The metrics of every vmapped seed on its own source. All sources have the same size."""
         size, several = len(sources[0]), self._seeds.size > 1
         with jax.set_mesh(self.mesh):
             if resident is not None:
@@ -48,18 +48,18 @@ class Evaluator:
         return [self.task.summarise(each) for each in self._seeds.split(jax.device_get(totals))]
 
     def predictions(self, params: Any, source: Source) -> np.ndarray:
-        """What `task.predict` tells of every example [n], in order."""
+        """The prediction of `task.predict` for every example [n], in order."""
         predict = jax.jit(self.task.predict, out_shardings=self._replicated)
         batches = evaluation_batches(source, self.batch_size, own_share(self.mesh))
         told = [np.asarray(predict(params, put_batch(batch, self.mesh))) for batch in batches]
         return np.concatenate(told)[: len(source)]
 
     def _add(self, params: Any, batch: Batch, totals: Totals) -> Totals:
-        """A batch's totals added to those so far, traced."""
+        """Adds a batch's totals to those so far. Traced."""
         return jax.tree.map(jnp.add, totals, self.task.loss(params, batch)[1])
 
     def _of_resident(self, params, resident, num_examples, arrays):
-        """As `evaluation_batches` divides them."""
+        """The totals of device-resident examples, in the same batches as those of `evaluation_batches`."""
 
         def of_one(params, arrays):
             def body(i, totals):

@@ -23,12 +23,13 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """In the block of `noted`, the first SIGINT or SIGTERM is noted; a second SIGINT acts at once.
+    """In the block of `noted`, a first SIGINT or SIGTERM is only noted. A second SIGINT acts at once.
 
-    A second SIGTERM does not: a cluster sends it to every process of a job, and those that started a run pass it on.
+    A second SIGTERM does not act at once: a cluster sends SIGTERM to every process of a job, and a process that started
+    a run passes it on, so a run may receive it twice.
 
-    Of several processes it is enough that one is asked: jax, which has SIGTERM to itself then, finds a step that none
-    of them has passed, and all are told there.
+    With several processes it is enough to signal one of them. Then jax handles SIGTERM: it finds a step that no process
+    has passed yet, and all of them stop there.
     """
 
     def __init__(self):
@@ -43,7 +44,7 @@ class Interruption:
             yield self
 
     def asked_at(self, step: int) -> bool:
-        """Whether to stop now; to be called after every step."""
+        """Whether to stop now. Must be called after every step."""
         if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
             self.signum = signal.SIGTERM
         return self.signum is not None

@@ -1,11 +1,11 @@
-"""The training loop, the same for every task, for a run alone and for several that differ in their seed.
+"""The training loop. It is the same for every task, for a single run and for several runs that differ in their seed.
 
-A run resumes in this order: the newest readable checkpoint gives the state (parameters, optimiser, key, step, totals
-of the epoch) and the position in the data; metrics written after that step are dropped. What follows is then, on one
-machine, bit for bit what it would have been without the interruption.
+A run resumes from its newest readable checkpoint, which has the state (parameters, optimiser, key, step, totals of the
+epoch) and the position in the data. Metrics that were written after that step are dropped. On the same machine, the run
+then continues bit for bit as it would have without the interruption.
 
-Vmapped seeds are one program, in which all arrays of theirs have a leading axis (see `train.seed_map`); each has its
-folder, in which nothing tells that it was not alone but the speed.
+Vmapped seeds are one program, in which all their arrays have a leading axis (see `train.seed_map`). Each seed has its
+own folder, which differs from that of a single run only in the reported speed.
 """
 
 import contextlib
@@ -33,21 +33,22 @@ from posattn_jax.train.writers import Writer
 
 
 class Trainer:
-    """The runs of a program, taken up where their folders left them, or begun.
+    """Trains the runs of a program. It starts them, or resumes them from the checkpoints in their folders.
 
     Attributes:
       members: the run of each seed.
-      state: of all.
-      step: the updates done.
+      state: the state of all runs.
+      step: the number of updates done.
 
     Args:
-      program: what the devices run.
+      program: the compiled functions.
       workdirs: the folder of each seed.
-      starts: of each seed what makes the parameters that it begins with of fresh ones; None, or none: these.
-      writers: that metrics go to beside the folders.
+      starts: for each seed, a function from fresh parameters to those that the run starts with. None, or an empty
+        sequence: the fresh ones.
+      writers: where metrics go besides the folders.
 
     Raises:
-      InputError: a run is already further than it shall go.
+      InputError: a run has already done more updates than it should.
       RunError: none of a run's checkpoints can be read, or the runs are at different steps.
     """
 
@@ -84,15 +85,15 @@ class Trainer:
 
     @property
     def states(self) -> list[TrainState]:
-        """That of each run."""
+        """The state of each run."""
         return [self.state] if len(self.members) == 1 else self.program.split(self.state)
 
     def run(self, until: int | None = None) -> None:
-        """Trains to the end; or to the step `until`, which is then saved, and evaluated where that is due anyway.
+        """Trains to the end, or to the step `until`, where it saves, and evaluates only if an evaluation is due.
 
         Raises:
           RunError: the loss, its gradient, the parameters or the validation metrics are not finite.
-          Interrupted: by SIGINT or SIGTERM, after saving.
+          Interrupted: SIGINT or SIGTERM arrived, and the run was saved.
         """
         program, settings = self.program, self.settings
         last = settings.total_steps if until is None else until
@@ -151,7 +152,7 @@ class Trainer:
         return None if self._bounds is None else self._bounds.value
 
     def _steps_until_due(self, last: int) -> list[int]:
-        """The updates up to each thing that comes next."""
+        """The number of updates until each next event: logging, evaluation, checkpoint and end."""
         periods = self.settings.log_steps, self._eval_steps, self.settings.checkpoint_steps
         return [last - self.step, *(period - self.step % period for period in periods if period)]
 
@@ -166,7 +167,7 @@ class Trainer:
             member.checkpoints.wait()
 
     def _check(self) -> None:
-        """Waits for the pending updates, and makes sure that all were finite."""
+        """Waits for the pending updates, and checks that their figures are finite."""
         for first, count, figures in jax.device_get(self._pending):
             for member, own in zip(self.members, self.program.seeds.split(figures), strict=True):
                 for i in range(count):
@@ -175,21 +176,21 @@ class Trainer:
         self._pending.clear()
 
     def _compiling(self) -> AbstractContextManager[None]:
-        """Around an update: tells that it is compiled, where its bounds of the spans are new."""
+        """A context for an update. It reports "compiling" if the update has new span bounds."""
         if self._span_bounds in self._compiled:
             return contextlib.nullcontext()
         self._compiled.add(self._span_bounds)
         return doing("compiling")
 
     def _figures(self, clock: Clock) -> list[str]:
-        """What is shown while a run goes on: loss, score, speed."""
+        """The figures shown during a run: loss, score and speed."""
         shown = _mean([member.shown for member in self.members])
         rate = clock.steps_per_second(self.step) * self._examples_per_step
         names = [name for name in ("loss", self.task.score) if name in shown]
         return [*(f"{name} {shown[name]:.4g}" for name in names), speed(rate, self.task.unit)]
 
     def _log(self, clock: Clock) -> None:
-        """Writes the speed and the share of time that went into waiting for data since the last time; and the spans."""
+        """Writes the spans, and the speed and the share of time spent waiting for data since the last call."""
         unit, seconds, waiting = self.task.unit, self._seconds(clock), clock.waiting_share
         rate = clock.steps_per_second(self.step) * self._examples_per_step
         clock.start_rate(self.step)
@@ -210,9 +211,9 @@ class Trainer:
             member.shown |= {"rate": rate, "waiting": waiting}
 
     def _evaluate(self, clock: Clock) -> list[str]:
-        """Evaluates, writes what the updates since the last time brought, and saves; returns lines about each run."""
+        """Evaluates, writes the metrics of validation and of training since the last time, and saves; returns lines."""
         totals = self.program.seeds.split(jax.device_get(self.state.totals))
-        if self.step % self._eval_steps == 0:  # not where the run ends in between: it may be lengthened
+        if self.step % self._eval_steps == 0:  # not at an end in between: the run may be lengthened later
             self.state = self.state.replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         validations = self.program.evaluate(self.state.params, self._span_bounds)
         score, lines = self.task.score, []
@@ -233,7 +234,7 @@ class Trainer:
             member.save(state, self._seconds(clock), None if scores is None else scores[i])
 
     def _seconds(self, clock: Clock) -> float:
-        """A run's share of the time since they were opened."""
+        """The time since the start of the clock, divided by the number of runs."""
         return clock.seconds / len(self.members)
 
 

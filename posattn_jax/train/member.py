@@ -1,4 +1,4 @@
-"""A run as the loop knows it: its seed, its data in their order, and its folder."""
+"""One run in the training loop: its seed, its data in order, and its folder."""
 
 import dataclasses
 import pathlib
@@ -23,12 +23,12 @@ class Member:
 
     Attributes:
       data: its seed and its examples.
-      batches: of training, in its order.
-      checkpoints: of its folder.
-      writers: that its metrics go to; none, in all processes but the first.
-      seconds: that it has been trained: when it was opened, and again at the end. Of vmapped seeds each counts its
-        share.
-      name: what its messages begin with where it is not alone.
+      batches: its training batches, in order.
+      checkpoints: the checkpoints in its folder.
+      writers: where its metrics go; empty in all processes but the first.
+      seconds: the seconds of training before it was opened; `Trainer.run` adds its own. Vmapped seeds each count an
+        equal share.
+      name: the prefix of its messages; empty for a single run.
       shown: its latest figures, for the terminal.
     """
 
@@ -44,9 +44,9 @@ class Member:
     def open(
         cls, program: Program, i: int, workdir: pathlib.Path, writers: Sequence[Writer]
     ) -> "tuple[Member, TrainState | None]":
-        """The run of a program's i-th seed, whose data go on where its folder left them; and its state, None at first.
+        """Opens the run of a program's i-th seed, its data at the position of its latest checkpoint.
 
-        It raises as `Trainer`.
+        Returns the run and its saved state, None for a new run. Raises the errors of `Trainer`.
         """
         data, batches, settings = program.data[i], program.batches(i), program.settings
         name = f"seed {data.seed}: " if program.seeds.size > 1 else ""
@@ -65,12 +65,12 @@ class Member:
             writer.write(step, epoch, split, metrics)
 
     def save(self, state: TrainState, seconds: float, score: float | None = None) -> None:
-        """Saves what comes after so many seconds since it was opened; `score` is that of an evaluation."""
+        """Saves the state, after `seconds` of training since it was opened. `score` is that of an evaluation."""
         progress = {"data": self.batches.get_state(), "seconds": self.seconds + seconds}
         self.checkpoints.save(state, progress, score)
 
     def check(self, step: int, figures: Mapping[str, float]) -> None:
-        """RunError unless the figures of a step are finite."""
+        """Raises RunError if a figure of a step is not finite."""
         for name, value in figures.items():
             if not np.isfinite(value):
                 saved = self.checkpoints.latest_step()
@@ -78,13 +78,13 @@ class Member:
                 raise RunError(f"{self.name}{name} is {value} at step {step}: stopped; {kept}")
 
     def close(self) -> None:
-        """Closes its folder."""
+        """Closes the writers and the checkpoints."""
         for writer in self.writers:
             writer.close()
         self.checkpoints.close()
 
     def lines(self, epoch: float, unit: str, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
-        """About an epoch: the metrics of each part of the data, the speed, and what the spans leave of all pairs."""
+        """Lines about an epoch: the metrics of each split, the speed, and the share of pairs inside the spans."""
         rows = {split: [f"{name} {value:.4f}" for name, value in values.items()] for split, values in metrics.items()}
         rows["speed"] = [speed(self.shown["rate"], unit), f"waiting for data {self.shown['waiting']:.1%}"]
         if "pair_share" in self.shown:

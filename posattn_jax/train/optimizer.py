@@ -12,19 +12,19 @@ from posattn_jax.train.schedule import Constant, Schedule
 
 @dataclasses.dataclass(frozen=True)
 class Adam:
-    """Adam as Alfons 2022 uses it; with decoupled weight decay and clipping by the global norm where they are not 0.
+    """Adam as in Alfons 2022, optionally with decoupled weight decay and with clipping by the global norm.
 
-    Weight decay leaves out biases, u and v among them, and norms, whatever has fewer than two axes, and spans.
+    Weight decay skips biases (u and v are two), norms, parameters with fewer than two axes, and spans.
 
     Attributes:
-      learning_rate: the highest.
-      span_learning_rate: of learned spans, whose sigma is in units of the grid; 0: `learning_rate`.
-      terms_learning_rate: of attention's terms and values, such as those that are added to a trained model; 0:
+      learning_rate: the peak learning rate.
+      span_learning_rate: the peak rate of learned spans, whose sigma is a fraction of the grid; 0: `learning_rate`.
+      terms_learning_rate: the peak rate of attention's terms and values, such as those added to a trained model; 0:
         `learning_rate`.
-      b1, b2, eps: of `optax.adam`.
-      weight_decay: times the learning rate, a step.
-      clip_norm: of the gradients of all parameters together; 0: no clipping.
-      schedule: of the learning rate.
+      b1, b2, eps: see `optax.adam`.
+      weight_decay: each step subtracts the learning rate times this times the parameter; 0: no decay.
+      clip_norm: the largest allowed norm of the gradient of all parameters; 0: no clipping.
+      schedule: the schedule of the learning rate.
     """
 
     learning_rate: float = 1e-3
@@ -43,7 +43,7 @@ class Adam:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 0 where learning_rate is 0")
 
     def make(self, total_steps: int, steps_per_epoch: int) -> optax.GradientTransformation:
-        """For a run of so many updates, of which an epoch has `steps_per_epoch`."""
+        """The optimiser of a run of `total_steps` updates."""
         rate = self.schedule(self.learning_rate, total_steps, steps_per_epoch)
         steps = [optax.clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         if self.weight_decay:
@@ -67,7 +67,7 @@ def _decays(path: tuple, array: jax.Array) -> bool:
 
 
 def _is_of(parts: re.Pattern[str], path: tuple, _: jax.Array) -> bool:
-    """Whether a parameter is of one of these parts."""
+    """Whether a name in a parameter's path matches the pattern."""
     return any(parts.fullmatch(name) for name in _names(path))
 
 

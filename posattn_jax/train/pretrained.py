@@ -1,4 +1,4 @@
-"""Parameters of an earlier run: of its best epoch, averaged, or as the start of another run."""
+"""Reads the parameters of an earlier run: of its best epoch, an average, or what another run starts from."""
 
 import contextlib
 import pathlib
@@ -14,7 +14,7 @@ from posattn_jax.train.checkpoint import Checkpoints
 
 
 def read(workdir: pathlib.Path) -> tuple[Any, int]:
-    """The parameters of a run's best epoch, and its step; InputError where it has no checkpoint."""
+    """The parameters of a run's best epoch, and its step. Raises InputError if the run has no evaluated checkpoint."""
     with contextlib.closing(Checkpoints(workdir, read_only=True)) as checkpoints:
         step = checkpoints.best_step()
         if step is None:
@@ -23,7 +23,7 @@ def read(workdir: pathlib.Path) -> tuple[Any, int]:
 
 
 def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
-    """The mean of the parameters of these steps, summed in float64, in the dtype that they have."""
+    """The mean of the parameters of these steps. It is summed in float64, and returned in their own dtypes."""
     total, dtypes = None, None
     for step in steps:
         params = jax.device_get(checkpoints.read_params(step))
@@ -34,18 +34,19 @@ def average(checkpoints: Checkpoints, steps: Sequence[int]) -> Any:
 
 
 def taken_over(shapes: Flat, trained: Flat, keeps_head: bool, start: str) -> dict[Path, np.ndarray]:
-    """The parameters of a run, for a model that has those of `shapes`.
+    """The parameters of a trained run that a model with the parameters `shapes` takes over.
 
-    Not among them are those of parts that the run has not, such as a pooler, and, unless it is kept, of the head.
+    A part that the run does not have, such as a pooler, is left out. So is the head unless `keeps_head`.
 
     Args:
-      shapes: of the model's, by their paths.
-      trained: of the run.
-      keeps_head: whether its head tells the same labels.
-      start: what the config calls the run, for messages.
+      shapes: the parameters of the model, by their paths; only shapes and dtypes are used.
+      trained: the parameters of the run, by their paths.
+      keeps_head: whether the head of the run is taken over, because it predicts the same labels.
+      start: how the config refers to the run, for messages.
 
     Raises:
-      InputError: a parameter has another shape there, or is there and not here, or here and not there.
+      InputError: in a part that both have, a parameter has different shapes, or exists in one of the two only. Or they
+        have no part in common.
     """
     parts = {path[0] for path in shapes} & {path[0] for path in trained}
     parts = {part for part in parts if keeps_head or not part.startswith("head")}

@@ -1,4 +1,4 @@
-"""What the devices run: the compiled functions of a training, of one seed or of several vmapped."""
+"""The compiled functions of training, for one seed or for several vmapped seeds."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -27,26 +27,30 @@ Figures = dict[str, jax.Array]
 
 
 class Program:
-    """A training without its state and its folders.
+    """The functions of training, without the state and the folders.
 
-    Updates are dispatched several at once, `most` or fewer. One compiled function of given bounds of the spans serves
-    all numbers of them, so that what is computed does not depend on where a run was stopped.
+    Up to `most` updates are dispatched at once. For given span bounds, a single compiled function makes any number of
+    them, so the results do not depend on where a run was stopped.
 
     Attributes:
-      task: what is optimised.
-      data: of each seed.
-      mesh: of devices.
-      settings: how long, and in what portions.
-      seeds: those that are vmapped.
-      micro_batches: how many an update has, and the examples of each.
-      most: the updates of a dispatch; one of each where bounds follow them, or where batches have several shapes.
-      abstract: of the state of one seed shapes, dtypes and shardings; `abstract_all`: of all.
-      orders: in which each seed meets its examples; `steps_per_epoch` and `examples_per_step` are of one of them.
-      stack, split: the states of each seed -> that of all, and back.
-      sigmas: the parameters of all -> the sigma of each block.
+      task: the task to optimise.
+      data: the examples of each seed.
+      mesh: the mesh of devices.
+      settings: how long to train, and in what batches.
+      seeds: the map over vmapped seeds.
+      micro_batches: the number of micro-batches of an update, and the examples in each.
+      most: the largest number of updates in a dispatch. It is 1 if span bounds follow the updates, or if batches have
+        several shapes.
+      abstract: the shapes, dtypes and shardings of one seed's state.
+      abstract_all: those of the state of all seeds.
+      orders: the order of the examples of each seed.
+      steps_per_epoch, examples_per_step: the updates of an epoch and the examples of an update, for one seed.
+      stack: a function from the states of the seeds to the state of all.
+      split: its inverse.
+      sigmas: a function from the parameters of all seeds to the sigma of each block.
 
     Raises:
-      InputError: batches that the mesh does not divide, or that are larger than the data.
+      InputError: the mesh does not divide the batches, or a batch is larger than the data.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class Program:
         self.orders = [
             order_of(each.train_source, settings.batch_size, settings.accumulation_steps, each.seed) for each in data
         ]
-        self._datasets = [each.dataset() for each in self.orders]  # what cannot be ordered is told before a run is made
+        self._datasets = [each.dataset() for each in self.orders]  # fails early, before a run folder exists
         self.steps_per_epoch, self.examples_per_step = self.orders[0].steps_per_epoch, self.orders[0].examples_per_step
         resident = functools.partial(ResidentData.of, mesh=mesh, most_mib=settings.resident_mib)
         self._resident = resident([each.train_source for each in data])
@@ -77,7 +81,7 @@ class Program:
         self._of_one, self._of_all = (
             jax.tree.map(lambda array: array.sharding, abstract) for abstract in (self.abstract, self.abstract_all)
         )
-        self._everywhere = NamedSharding(mesh, PartitionSpec())  # every process has it whole
+        self._everywhere = NamedSharding(mesh, PartitionSpec())  # replicated
         self.stack = jax.jit(lambda states: self.seeds.stack(states), out_shardings=self._of_all)
         self.split = jax.jit(self.seeds.split, out_shardings=[self._of_one] * len(data))
         self.sigmas = jax.jit(self.seeds.map(self._sigmas), out_shardings=self._everywhere)
@@ -88,7 +92,7 @@ class Program:
         )
 
     def init(self, seed: int, start: Callable[[Any], Any] | None = None) -> TrainState:
-        """A fresh state, as of a run alone, with what `start` makes of its parameters."""
+        """A fresh state of a single run. `start`, if given, is applied to its parameters."""
         init: Any = jax.jit(lambda: init_state(self.task, self._optimizer, seed), out_shardings=self._of_one)
         state = init()
         if start is None:
@@ -96,16 +100,17 @@ class Program:
         return state.replace(params=jax.device_put(start(state.params), self._of_one.params))
 
     def batches(self, i: int) -> grain.DatasetIterator:
-        """What is read of the examples of the i-th seed, in its order; of device-resident ones the ids alone."""
+        """The training batches of the i-th seed, in order. If the data are device-resident, they have only the ids."""
         read = self.data[i].train_source.batch if self._resident is None else lambda ids: {"ids": ids.astype(np.int32)}
         return training_batches(read, self._datasets[i], self.micro_batches[0], own_share(self.mesh))
 
     def update(
         self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, bounds: Bounds | None, clock: Clock
     ) -> tuple[TrainState, Figures]:
-        """The next `count` updates: the state, and their figures, each [most], of which the first `count` count.
+        """Makes the next `count` updates; returns the state and the figures.
 
-        Of vmapped seeds both have a leading axis.
+        Each figure is an array [most], of which the first `count` entries are valid. With vmapped seeds, state and
+        figures have a leading axis.
         """
         with jax.set_mesh(self.mesh):
             return self.updates(bounds)(*self.arguments(state, batches, count, clock))
@@ -113,7 +118,7 @@ class Program:
     def arguments(
         self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, clock: Clock
     ) -> tuple[Any, ...]:
-        """Those of `updates`, for the next `count` of them, whose examples are read and placed on the devices."""
+        """The arguments of the compiled `updates`: reads the examples of the next `count` updates onto the devices."""
         with clock.waiting():
             read = [[next(each) for _ in range(count)] for each in batches]
         stacked = self.seeds.stack([self._block(each) for each in read])
@@ -126,13 +131,13 @@ class Program:
         return self._evaluator(bounds).of_each(params, sources, self._resident_validation)
 
     def _sigmas(self, params: Any) -> dict[str, dict[str, jax.Array]]:
-        """Traced, so that the rest of what `describe` makes is not computed."""
+        """The sigma of each block. Traced, so that the other results of `describe` are not computed."""
         blocks = self.task.describe(params)
         return {name: {"sigma": out["sigma"]} if "sigma" in out else {} for name, out in blocks.items()}
 
     def _block(self, read: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """What a seed reads for some updates, as arrays [most, micro-batches, examples, ...]."""
-        read = read + read[-1:] * (self.most - len(read))  # which are not met
+        """The batches that a seed reads for up to `most` updates, as arrays [most, micro-batches, examples, ...]."""
+        read = read + read[-1:] * (self.most - len(read))  # padding, which is not used
         return {
             name: np.stack([batch[name] for batch in read]).reshape(
                 self.most, self.micro_batches[0], -1, *array.shape[1:]
@@ -141,14 +146,14 @@ class Program:
         }
 
     def _compile(self, bounds: Bounds | None) -> Any:
-        """The updates of a dispatch within these bounds, of all seeds."""
+        """Compiles the updates of a dispatch for all seeds, within these span bounds."""
         update = self.seeds.map(functools.partial(self._updates, self.within(bounds)), (0, 0, None, 0))
         return jax.jit(update, out_shardings=(self._of_all, self._everywhere), donate_argnums=0)
 
     def _updates(
         self, task: Task, state: TrainState, batches: Batch, count: Any, arrays: Any
     ) -> tuple[TrainState, Figures]:
-        """The first `count` updates of a block, traced."""
+        """Makes the first `count` updates of the given batches. Traced."""
         read = None if self._resident is None else functools.partial(self._resident.read, arrays)
         update = make_train_step(task, self._optimizer, self.settings.accumulation_steps, read)
         first = jax.tree.map(lambda array: array[0], batches)
@@ -167,7 +172,7 @@ class Program:
 
 
 def _micro_batches(source: Any, mesh: Mesh, settings: Settings) -> tuple[int, int]:
-    """How many an update has, and the examples of each; of a source that is `Ordered` what it counts."""
+    """The number of micro-batches of an update, and the size of each: in examples, or in the unit of `Ordered` data."""
     if not isinstance(source, Ordered):
         return plan_micro_batches(settings.batch_size, settings.accumulation_steps, num_shards(mesh))
     if source.row_multiple % num_shards(mesh):

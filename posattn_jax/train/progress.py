@@ -1,4 +1,4 @@
-"""How far a run is, for people: lines of at most `WIDTH` columns, and a bar where there is something to draw it on."""
+"""Shows the progress of a run: lines of at most `WIDTH` columns, and a bar on a terminal or in a notebook."""
 
 import sys
 import time
@@ -14,13 +14,13 @@ BAR_SECONDS, LINE_SECONDS = 2.0, 30.0
 
 
 class Progress:
-    """Epoch, figures and time left: a bar on a terminal and in a notebook, elsewhere a line every `LINE_SECONDS`.
+    """Shows epoch, figures and time left: as a bar on a terminal or in a notebook, else a line per `LINE_SECONDS`.
 
     Args:
       total_steps: the updates of the run.
-      step: those done before.
-      steps_per_epoch: of them.
-      silent: whether nothing is shown.
+      step: the updates already done.
+      steps_per_epoch: the updates of an epoch.
+      silent: whether to show nothing.
     """
 
     def __init__(self, total_steps: int, step: int, steps_per_epoch: int, silent: bool = False):
@@ -32,7 +32,7 @@ class Progress:
         self._shown = self._began
 
     def begin(self, step: int) -> None:
-        """The time that is left is reckoned by what is done from here on."""
+        """Starts the bar. From now on, the speed of the updates predicts the time left."""
         self._first, self._began = step, time.perf_counter()
         if self._has_bar:
             form = {"bar_format": "{desc} |{bar}|", "dynamic_ncols": True, "leave": False}
@@ -40,11 +40,11 @@ class Progress:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to show how far the run is."""
+        """Whether it is time to show the progress."""
         return not self._silent and time.perf_counter() - self._shown >= self._period
 
     def show(self, step: int, figures: Sequence[str]) -> None:
-        """Draws the bar anew; or prints a line, if one is due."""
+        """Redraws the bar or, without a bar, prints a line if one is due."""
         epochs = f"epoch {step / self._per_epoch:.2f}/{self._total / self._per_epoch:.4g}"
         text = "  ".join((epochs, *figures, *self._left(step)))
         if self._bar is not None:
@@ -67,7 +67,7 @@ class Progress:
             self._bar.close()
 
     def _left(self, step: int) -> list[str]:
-        """The time that is left if the rest goes on as the run did since it began, evaluations included."""
+        """The time left at the mean speed since `begin`, evaluations included."""
         done = step - self._first
         if not done:
             return []
@@ -76,12 +76,12 @@ class Progress:
 
 
 def speed(rate: float, unit: str) -> str:
-    """So many a second."""
+    """A rate with its unit, per second."""
     return f"{rate:,.0f} {unit}/s" if rate >= 100 else f"{rate:.3g} {unit}/s"
 
 
 def aligned(head: str, rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """Rows of figures, each after its name and with its figures below those of the row above; long ones are broken.
+    """Lines of a table: each row has its name and its figures, aligned in columns. Rows wider than `WIDTH` are broken.
 
     Example:
       >>> print("\\n".join(aligned("epoch 2", {"train": ["loss 0.5"], "validation": ["loss 0.75", "accuracy 0.5"]})))

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 Score = Mapping[str, Any]  # {"score": of an evaluation, "step": of the checkpoint}
-LATEST = 2  # sound ones: should the last be damaged later, there is one more
+LATEST = 2  # undamaged ones: if the last is damaged later, there is one more
 
 
 def rank(score: Score) -> tuple[float, int]:
-    """Checkpoints are ranked by score; of equals the first is the best."""
+    """The sort key of checkpoints: the highest score is the best; of equal scores, the earliest."""
     return score["score"], -score["step"]
 
 
 def best(scores: Mapping[int, Score]) -> int | None:
-    """The step of the best evaluation."""
+    """The step of the best evaluation; None if there is none."""
     return max(scores, key=lambda step: rank(scores[step]), default=None)
 
 
@@ -24,11 +24,11 @@ def from_best(scores: Mapping[int, Score], number: int) -> list[int]:
 
 
 def to_average(scores: Mapping[int, Score], number: int) -> list[int]:
-    """The best evaluation and those after it, `number` in all; where there are not as many, the last so many."""
+    """The best evaluation and those after it, `number` in all; if they are fewer, the last `number` evaluations."""
     following = from_best(scores, number)
     return following if len(following) == number else sorted(scores)[-number:]
 
 
 def of_evaluations(scores: Mapping[int, Score], number: int) -> set[int]:
-    """What may yet be averaged: `number` evaluations from the best one on, and the last."""
+    """The evaluations that may still be averaged: `number` from the best one on, and the last `number`."""
     return {*from_best(scores, number), *sorted(scores)[-number:]}

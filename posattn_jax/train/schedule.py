@@ -1,4 +1,4 @@
-"""Durations with units, and the learning rate over a run."""
+"""Durations in steps or epochs, and schedules of the learning rate."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from posattn_jax.system.errors import InputError
 
 
 def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -> int:
-    """The steps of a duration in steps or, where `steps` is 0, in epochs; InputError where it is negative."""
+    """The steps of a duration given in steps or, if `steps` is 0, in epochs. Raises InputError if it is negative."""
     if steps < 0 or epochs < 0:
         raise InputError(f"{name}_steps={steps}, {name}_epochs={epochs}: expected 0 or more")
     return steps or math.ceil(epochs * steps_per_epoch)
@@ -18,18 +18,18 @@ def to_steps(name: str, steps: int, epochs: float | int, steps_per_epoch: int) -
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The learning rate at each step: a linear warm-up from 0 to a peak, and what follows.
+    """The learning rate at each step: a linear warm-up from 0 to a peak, and then the rate of the subclass.
 
     Attributes:
       warmup_steps: the updates of the warm-up; 0: see `warmup_epochs`.
-      warmup_epochs: its epochs.
+      warmup_epochs: the epochs of the warm-up.
     """
 
     warmup_steps: int = 0
     warmup_epochs: float = 0.0
 
     def __call__(self, peak: float, total_steps: int, steps_per_epoch: int) -> optax.Schedule:
-        """The rate of a run of so many updates, of which an epoch has `steps_per_epoch`."""
+        """The learning rate of a run of `total_steps` updates, as a function of the step."""
         warmup = to_steps("optimizer.schedule.warmup", self.warmup_steps, self.warmup_epochs, steps_per_epoch)
         after = self.after(peak, warmup, max(total_steps - warmup, 1))
         if warmup == 0:
@@ -37,33 +37,33 @@ class Schedule:
         return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
 
     def after(self, peak: float, warmup: int, steps: int) -> optax.Schedule:
-        """The rate after a warm-up, for so many steps."""
+        """The learning rate in the `steps` steps after a warm-up of `warmup` steps."""
         raise NotImplementedError
 
 
 class Constant(Schedule):
-    """The peak."""
+    """Stays at the peak."""
 
     def after(self, peak, warmup, steps):
         return optax.constant_schedule(peak)
 
 
 class Cosine(Schedule):
-    """Half a cosine, down to 0 at the end of the run."""
+    """Falls from the peak to 0 at the end of the run, as half a cosine."""
 
     def after(self, peak, warmup, steps):
         return optax.cosine_decay_schedule(peak, steps)
 
 
 class Linear(Schedule):
-    """A line, down to 0 at the end of the run."""
+    """Falls linearly from the peak to 0 at the end of the run."""
 
     def after(self, peak, warmup, steps):
         return optax.linear_schedule(peak, 0.0, steps)
 
 
 class InverseSqrt(Schedule):
-    """peak sqrt(warmup / step): Vaswani's, whose peak is scale / sqrt(c warmup)."""
+    """peak sqrt(warmup / step), as in Vaswani 2017, whose peak is scale / sqrt(c warmup)."""
 
     def after(self, peak, warmup, steps):
         if warmup == 0:

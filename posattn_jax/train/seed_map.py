@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, vmapped into one program: their arrays get a leading axis, an entry a seed."""
+"""Vmaps runs that differ only in their seed into one program. Their arrays get a leading axis, one entry per seed."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from posattn_jax.data.batches import Source
 
 @dataclasses.dataclass(frozen=True)
 class SeedMap:
-    """What stacks several runs' arrays and splits them again; a run alone has no such axis, and the program of its own.
+    """Stacks the arrays of several runs, and splits them again. For a single run it adds no axis and no vmap.
 
     Attributes:
-      size: how many runs there are.
+      size: the number of runs.
     """
 
     size: int = 1
 
     def map(self, function: Callable, in_axes: Any = 0) -> Callable:
-        """The function of one run as that of all; arguments whose entry in `in_axes` is None are the same for all."""
+        """Maps a function of one run over all runs. Arguments with None in `in_axes` are the same for all."""
         return function if self.size == 1 else jax.vmap(function, in_axes)
 
     def stack(self, trees: Sequence[Any]) -> Any:
-        """One tree of each run -> one of all: of numpy arrays, or, traced, of jax's."""
+        """Stacks one tree per run into a single tree, of numpy arrays or of jax arrays as given."""
         if self.size == 1:
             return trees[0]
         return jax.tree.map(lambda *xs: (np if isinstance(xs[0], np.ndarray) else jnp).stack(xs), *trees)
@@ -43,11 +43,11 @@ ALONE = SeedMap()
 
 @dataclasses.dataclass(frozen=True)
 class SeedData:
-    """What runs of one config differ in.
+    """The seed and the examples of a run: what differs between runs of one config.
 
     Attributes:
-      seed: of the initialisation, dropout and the order of the data.
-      train_source, validation_source: the examples, which the seed may have parted.
+      seed: the seed of the initialisation, of dropout and of the order of the data.
+      train_source, validation_source: the examples. The seed may have decided how they were split.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""What the loop is told about how long to train."""
+"""Settings of the training loop: how long to train, and in what batches."""
 
 import dataclasses
 from typing import Literal
@@ -11,25 +11,26 @@ from posattn_jax.train.schedule import to_steps
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How long and in what portions a run trains.
+    """How long a run trains, and in what batches.
 
     Attributes:
       total_steps: the updates of the run; 0: see `total_epochs`.
-      total_epochs: its epochs.
-      batch_size: the examples of a micro-batch, or the rows that several share (`data.packed`); of a source that is
-        `Ordered`, what that counts.
+      total_epochs: the epochs of the run.
+      batch_size: the examples of a micro-batch. With `data.packed`, the rows, which several examples share. With
+        `Ordered` data, in the unit of that data.
       accumulation_steps: the micro-batches whose gradients are summed into an update.
-      eval_batch_size: the examples of a batch of evaluation.
-      log_steps: the updates between two looks at the loss.
-      checkpoint_steps: the updates between two checkpoints, besides the one of every evaluation; 0: none besides.
+      eval_batch_size: the examples of a batch in evaluation.
+      log_steps: the updates between two log entries.
+      checkpoint_steps: the updates between two checkpoints. 0: only evaluations save one; they always do.
       eval_steps: the updates between two evaluations; 0: an epoch.
-      keep_checkpoints: of how many evaluations they are kept, the last, and from the best one on; see `Checkpoints`.
-      bounded_spans: whether layouts are compiled for static bounds of the spans (see `train.bounds`), "yes" or "no":
-        then their cost follows the spans at run time; "auto": as is faster.
-      dispatch_steps: the updates that the devices are given at once; one where spans are bounded, which are looked at
-        after each, and where batches have several shapes. 0: 16 on accelerators, 1 on CPUs.
-      resident_mib: the MiB of examples, of sources that are `Resident`, that are device-resident at most. -1: 2048 on
-        accelerators, 0 on CPUs.
+      keep_checkpoints: how many checkpoints of evaluations are kept from the best one on, and as many of the last ones;
+        see `Checkpoints`.
+      bounded_spans: "yes": layouts of attention are compiled for static bounds of the spans (see `train.bounds`). "no":
+        their cost follows the spans at run time. "auto": whichever is faster.
+      dispatch_steps: the updates that are dispatched to the devices at once. 0: 16 on accelerators, 1 on CPUs. It is
+        always 1 with bounded spans, which are read after each update, and where batches have several shapes.
+      resident_mib: the largest size of `Resident` data, in MiB, that is kept on every device. -1: 2048 on accelerators,
+        0 on CPUs.
     """
 
     total_steps: int = 0
@@ -56,15 +57,15 @@ class Settings:
             raise ValueError(f"resident_mib={self.resident_mib}: expected 0 or more, or -1")
 
     def decided(self, steps_per_epoch: int, bounds_needed: bool = False, bounds_pay: bool = False) -> "Settings":
-        """With a number, or "yes" or "no", instead of what depends on the data, on the model and on the devices.
+        """The settings with every default that depends on the data, the model and the devices replaced by its value.
 
         Args:
           steps_per_epoch: the updates of an epoch.
-          bounds_needed: whether spans are bounded whatever is asked for.
-          bounds_pay: whether they are with "auto".
+          bounds_needed: whether spans must be bounded, whatever `bounded_spans` is.
+          bounds_pay: whether "auto" bounds the spans.
 
         Raises:
-          InputError: a run of no update.
+          InputError: the run has no update.
         """
         total_steps = to_steps("train.total", self.total_steps, self.total_epochs, steps_per_epoch)
         if total_steps < 1:

@@ -1,8 +1,8 @@
-"""Where arrays live on a mesh of devices: the only place that says so.
+"""How arrays are sharded over a mesh of devices. No other module decides this.
 
-Axes of the mesh: `data` shares out examples; `fsdp` shares out examples and cuts parameters; `model` cuts heads and
-hidden features; `grid` cuts the positions of an example, by the first dimension of their grid. One device is the
-special case 1 x 1 x 1 x 1.
+Axes of the mesh: `data` splits the examples. `fsdp` splits the examples and shards parameters. `model` shards heads,
+hidden features and the vocabulary. `grid` splits the positions of an example, along the first dimension of their grid.
+A single device is the special case 1 x 1 x 1 x 1.
 """
 
 import dataclasses
@@ -29,11 +29,11 @@ RULES = (("width", "fsdp"), ("heads", "model"), ("hidden", "model"), ("vocabular
 
 @dataclasses.dataclass(frozen=True)
 class MeshAxes:
-    """How many devices each axis of the mesh has; one may be -1: whatever is left.
+    """The number of devices along each axis of the mesh. One of them may be -1: all devices that are left.
 
     Attributes:
-      data, fsdp, model: of these axes.
-      grid: of classification with a span: cuts the first dimension of the grid that attention meets.
+      data, fsdp, model: the sizes of these axes.
+      grid: the size of the axis that splits the first dimension of attention's grid; for classification with a span.
     """
 
     data: int = -1
@@ -42,7 +42,7 @@ class MeshAxes:
     grid: int = 1
 
     def make(self) -> Mesh:
-        """The mesh over all devices; InputError where the product of the sizes is not their number."""
+        """The mesh over all devices. Raises InputError if the product of the sizes is not their number."""
         sizes, num_devices = [getattr(self, axis) for axis in AXES], jax.device_count()
         given = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
         known = math.prod(size for size in sizes if size != -1)
@@ -52,12 +52,12 @@ class MeshAxes:
             raise InputError(
                 f"{given}: their product is not the {num_devices} devices (one of them may be -1: what is left)"
             )
-        # Auto: the compiler finds the sharding of what lies between; Explicit axes break tensor parallelism.
+        # Auto: the compiler finds the sharding of intermediate arrays. Explicit axes break tensor parallelism.
         return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def num_shards(mesh: Mesh) -> int:
-    """How many shards a batch is cut into."""
+    """The number of shards of a batch."""
     return math.prod(mesh.shape[axis] for axis in EXAMPLE_AXES)
 
 
@@ -69,15 +69,15 @@ def own_share(mesh: Mesh) -> Share:
 
 
 def sharded(boxed: Any, mesh: Mesh) -> Any:
-    """An abstract state, its parameters in boxes with the names of their axes -> plain, each array with a sharding.
+    """Gives shardings to the arrays of an abstract state, whose parameters are boxed with the names of their axes.
 
-    An axis that the mesh does not divide is not cut, nor is what has no names.
+    An axis that the mesh does not divide is not sharded, nor is an array without names.
     """
 
     def place(box: Any) -> jax.ShapeDtypeStruct:
         array = nn.unbox(box)
         cut = nn.logical_to_mesh_axes(box.names, RULES) if is_box(box) else ()
-        axes = (None,) * (array.ndim - len(cut)) + tuple(cut)  # vmapped seeds have an axis before
+        axes = (None,) * (array.ndim - len(cut)) + tuple(cut)  # vmapped seeds have a leading axis
         pairs = zip(axes, array.shape, strict=True)
         spec = PartitionSpec(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in pairs))
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, spec))
@@ -86,12 +86,12 @@ def sharded(boxed: Any, mesh: Mesh) -> Any:
 
 
 def is_box(tree: Any) -> bool:
-    """Whether it is a parameter with the names of its axes."""
+    """Whether this is a parameter boxed with the names of its axes."""
     return isinstance(tree, nn.meta.AxisMetadata)
 
 
 def bytes_of(state: Any) -> tuple[int, int]:
-    """The memory of an abstract state with shardings: on all devices, without copies, and on each of them."""
+    """The bytes of an abstract state with shardings: of the whole state, without copies, and on each device."""
     whole = on_each = 0
     for array in jax.tree.leaves(state):
         whole += array.size * array.dtype.itemsize
@@ -100,10 +100,10 @@ def bytes_of(state: Any) -> tuple[int, int]:
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[str, jax.Array]:
-    """This process's part of a batch as global arrays, cut along `axis` over the examples' mesh axes.
+    """Turns this process's part of a batch into global arrays, sharded along `axis` over the mesh axes of examples.
 
-    What has positions has them along the next axis: they are cut over `grid`, where that divides them. A process has
-    all positions of its examples.
+    If an array has a next axis, it is that of the positions, which is sharded over `grid` if that divides it. A process
+    has all positions of its examples.
     """
     share = own_share(mesh)
 
@@ -124,10 +124,10 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, axis: int = 0) -> dict[s
 
 
 class ResidentData:
-    """All examples of a source, or of one a seed, whole on every device.
+    """All examples of a source, or of one source per seed, replicated on every device.
 
     Attributes:
-      arrays: the source's `table`; with several sources [source, ...].
+      arrays: the source's `table`. With several sources, the arrays have a leading axis for the source.
     """
 
     def __init__(self, sources: Sequence[Resident], mesh: Mesh):
@@ -138,11 +138,11 @@ class ResidentData:
 
     @classmethod
     def of(cls, sources: Sequence[Any], mesh: Mesh, most_mib: int) -> "ResidentData | None":
-        """The sources on the devices, if these can be there and take no more; else None."""
+        """Puts the sources on the devices; None if one is not `Resident`, or if they take more than `most_mib`."""
         if not all(isinstance(source, Resident) for source in sources):
             return None
         return cls(sources, mesh) if sum(source.num_bytes for source in sources) <= most_mib * 2**20 else None
 
     def read(self, arrays: dict[str, jax.Array], ids: jax.Array) -> Batch:
-        """The batch of these ids of one source, traced."""
+        """The batch of the examples with these ids, of one source. Traced."""
         return self._read({name: array[ids] for name, array in arrays.items()})

@@ -1,4 +1,4 @@
-"""The state of a run, and its update."""
+"""The training state of a run, and one update of it."""
 
 import functools
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from posattn_jax.train.sharding import RULES, sharded
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that the next update depends on, besides the data; or the same tree of shapes or shardings.
+    """Everything besides the data that the next update depends on. Or the same tree with shapes or shardings.
 
     Attributes:
-      step: the updates done.
-      params: of the model.
-      opt_state: of the optimiser.
-      rng: key data from which the key of each step is folded.
-      totals: of the examples trained on since the epoch began.
+      step: the number of updates done.
+      params: the parameters of the model.
+      opt_state: the state of the optimiser.
+      rng: the data of the key; the key of an update is this key folded with the step.
+      totals: the totals of the examples trained on since the last evaluation.
     """
 
     step: Any
@@ -38,31 +38,31 @@ class TrainState(flax.struct.PyTreeNode):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _boxed_params(task: Task, rng: Array) -> Any:
-    """`task.init`, traced once for whatever asks for its shapes or its values, with the names of axes."""
+    """`task.init` with the parameters boxed with the names of their axes. Jitted, so that it is traced only once."""
     with nn.logical_axis_rules(RULES):
         return task.init(rng)
 
 
 def init_params(task: Task, rng: Array) -> Any:
-    """`task.init`."""
+    """The fresh parameters of `task.init`, without boxes."""
     return nn.unbox(_boxed_params(task, rng))
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
-    """A fresh state; everything random in it is drawn from the seed."""
+    """A fresh state. Everything random in it is drawn from the seed."""
     return nn.unbox(_boxed_state(task, optimizer, seed))
 
 
 def abstract_state(
     task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap = ALONE
 ) -> TrainState:
-    """The shapes, dtypes and shardings of a run's state, or of that of vmapped seeds."""
+    """The shapes, dtypes and shardings of the state of a run, or of vmapped seeds."""
     boxed = jax.eval_shape(lambda: seeds.stack([_boxed_state(task, optimizer, seed)] * seeds.size))
     return sharded(boxed, mesh)
 
 
 def _boxed_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
-    """Parameters, and what the optimiser keeps of each, in boxes with the names of their axes."""
+    """A fresh state whose parameters, and the optimiser's copies of them, are boxed with the names of their axes."""
     init_rng, rng = jax.random.split(jax.random.key(seed))
     params = _boxed_params(task, init_rng)
     return TrainState(
@@ -75,10 +75,10 @@ def _boxed_state(task: Task, optimizer: optax.GradientTransformation, seed: int)
 
 
 def plan_micro_batches(batch_size: int, accumulation_steps: int, num_shards: int) -> tuple[int, int]:
-    """How an update's examples are cut: (micro-batches, examples in each).
+    """How the examples of an update are split: (number of micro-batches, examples in each).
 
-    As asked for where the mesh divides `batch_size`; else one micro-batch of them all, whose gradient counts
-    `accumulation_steps` times (see `make_train_step`).
+    If the mesh divides `batch_size`, they are split as asked for. Otherwise all are a single micro-batch, whose
+    gradient is multiplied by `accumulation_steps` (see `make_train_step`).
 
     Raises:
       InputError: the mesh divides neither.
@@ -99,11 +99,11 @@ def make_train_step(
     accumulation_steps: int,
     read: Callable[[Array], Batch] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
-    """One update from a batch whose arrays are [micro-batches, examples, ...].
+    """Returns the function of one update. Its batch has arrays [micro-batches, examples, ...].
 
-    With `read` the batch has "ids" alone, of which it makes the examples of a micro-batch. The gradients of the
-    micro-batches' mean losses are SUMMED (Alfons 2022). Where the batch has fewer micro-batches than
-    `accumulation_steps`, the sum is scaled to what it would have been.
+    With `read`, the batch has only "ids", from which `read` gets the examples of a micro-batch. The gradients of the
+    micro-batches' mean losses are SUMMED (Alfons 2022). If the batch has fewer micro-batches than
+    `accumulation_steps`, the sum is scaled up to that number.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:

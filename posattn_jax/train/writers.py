@@ -15,9 +15,9 @@ WANDB_FILE = "wandb.json"  # in a run folder
 
 
 class MetricWriter:
-    """Writes metrics to `metrics.jsonl` (one object a line: step, epoch, split, name, value) and to event files.
+    """Writes metrics to `metrics.jsonl` (one object per line: step, epoch, split, name, value) and to event files.
 
-    A run that resumes at a step drops what was written after it, as if it had never been.
+    A run that resumes at a step drops the metrics that were written after that step.
     """
 
     def __init__(self, workdir: pathlib.Path, resume_step: int):
@@ -26,7 +26,7 @@ class MetricWriter:
             kept = "".join(f"{json.dumps(row)}\n" for row in read_metrics(self.path) if row["step"] <= resume_step)
             write_text(self.path, kept)
         self._file = self.path.open("a", encoding="utf-8")
-        # A queue that never fills: a writer thread that died with the disk must not block the run.
+        # A queue that never fills: if the writer thread died of a full disk, it must not block the run.
         self._events = SummaryWriter(str(workdir / "events"), purge_step=resume_step + 1, max_queue=1_000_000)
 
     def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
@@ -42,18 +42,18 @@ class MetricWriter:
 
 
 def load_wandb() -> Any:
-    """The library, which is in the extra `wandb`; ModuleNotFoundError where it is missing."""
+    """Imports the library of the extra `wandb`. Raises ModuleNotFoundError if it is missing."""
     wandb: Any = importlib.import_module("wandb")
-    if not hasattr(wandb, "init"):  # a folder wandb/, as the library leaves behind, can be imported as well
+    if not hasattr(wandb, "init"):  # the library leaves folders wandb/, which can be imported too
         raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
     return wandb
 
 
 class WandbWriter:
-    """Logs metrics as "SPLIT/NAME" to a run of a project, which is named after the run folder.
+    """Logs metrics as "SPLIT/NAME" to a run of a Weights & Biases project. The run is named after the run folder.
 
-    A run folder that goes on logs to the same run, whose id it keeps in `wandb.json`. The service takes no step twice:
-    what was logged after the checkpoint that a run goes on from stays there.
+    A resumed run logs to the same run of the project, whose id is in `wandb.json`. The service does not accept a step
+    twice: metrics that were logged after the checkpoint that a run resumes from stay there.
     """
 
     def __init__(self, workdir: pathlib.Path, project: str, config: dict[str, Any]):

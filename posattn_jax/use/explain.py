@@ -1,4 +1,4 @@
-"""`--mode=explain`: a page of one file on what a run's attention attends to, in images or in sentences."""
+"""`--mode=explain`: an HTML page, in one file, that shows what a run attends to in images or sentences."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.use import trained
 from posattn_jax.use.trained import Asked, TrainedRun
 
-MOST_BYTES = 24 * 2**20  # of weights, on a page
+MOST_BYTES = 24 * 2**20  # the most bytes of weights on a page
 
 
 def explain(
@@ -34,15 +34,15 @@ def explain(
 
     Args:
       workdir: the folder of a run that classifies images or sentences, or of a masked language model.
-      inputs: files, and folders of files, of images; none: the image that the run kept of its validation.
-      lines: of a run of sentences: UTF-8, of pairs with a tab between the two.
-      layers, heads: the numbers of those that are shown, from 1; none: all.
+      inputs: image files, and folders of image files. If empty: the validation image that the run saved.
+      lines: for a run of sentences, the sentences in UTF-8, one per line. A tab separates the two of a pair.
+      layers, heads: the numbers of the layers and heads to show, from 1. If empty: all.
 
     Returns:
-      The exit code: 0, or 2 where an input could not be read; then the page has the others.
+      The exit code: 0; or 2 if an input could not be read, and then the page has the others.
 
     Raises:
-      InputError: no such run, no input, no such layer or head, or a page of more than 24 MiB.
+      InputError: there is no such run, no input, or no such layer or head, or the page would exceed 24 MiB.
     """
     run = trained.of_run(workdir, (Classification, SentencePrediction, WordOrder, MaskedLanguageModelling))
     num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
@@ -85,7 +85,7 @@ def explain(
 
 
 def _chosen(name: str, given: Sequence[str], number: int) -> list[int]:
-    """The indices, from 0, of some of so many."""
+    """The indices, from 0, of the chosen layers or heads, of which there are `number`."""
     if not given:
         return list(range(number))
     if not all(each.isdecimal() and 1 <= int(each) <= number for each in given):
@@ -94,7 +94,7 @@ def _chosen(name: str, given: Sequence[str], number: int) -> list[int]:
 
 
 def _check_size(run: TrainedRun, num_inputs: int, num_layers: int, num_heads: int) -> None:
-    """InputError where a page would be too large for a browser of a phone."""
+    """Raises InputError if the page would be too large for the browser of a phone."""
     num_tokens = int(np.prod(run.task.grid_shape)) + _num_class_tokens(run)
     size = num_inputs * attention_page.num_bytes(num_tokens, num_heads, num_layers)
     if size > MOST_BYTES:
@@ -109,11 +109,11 @@ def _num_class_tokens(run: TrainedRun) -> int:
 
 
 def _shown_grid(run: TrainedRun) -> tuple[int, int]:
-    """The rows and columns that the tokens of an image are shown in."""
+    """The rows and columns in which the tokens of an image are shown."""
     grid = tuple(run.task.grid_shape)
     if len(grid) == 2:
         return grid
-    width = run.source.images.images.shape[2] // run.source.pool  # of lines of pixels, one after the other
+    width = run.source.images.images.shape[2] // run.source.pool  # the image is a sequence of lines of pixels
     patch = run.source.grid_shape[0] // grid[0]
     if width % patch:
         raise InputError(f"patches of {patch} pixels, which do not divide lines of {width}, cannot be shown")
@@ -121,11 +121,11 @@ def _shown_grid(run: TrainedRun) -> tuple[int, int]:
 
 
 def _kept_image(run: TrainedRun) -> list[Asked]:
-    """The image that the run kept of its validation [h w c] uint8, if it did."""
+    """The validation image [h w c] uint8 that the run saved, if there is one."""
     path, pool = run.workdir / "positions.npz", run.source.pool
     if not path.exists():
         return []
-    with np.load(path, allow_pickle=False) as file:  # of its pooled pixels each stands for those it is the mean of
+    with np.load(path, allow_pickle=False) as file:  # each pooled pixel is repeated to the size before pooling
         pixels = np.rint(file["image"] * 255).astype(np.uint8).repeat(pool, 0).repeat(pool, 1)
     return [({"path": "an image of the validation"}, pixels)]
 
@@ -133,7 +133,7 @@ def _kept_image(run: TrainedRun) -> list[Asked]:
 def _example(
     run: TrainedRun, look: Callable, name: dict[str, Any], given: Any, layers: Sequence[int], heads: Sequence[int]
 ) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """The weights of each layer [h t s], and what the page says of an input; of a sentence without its padding."""
+    """The weights of each layer [h t s], and the page's data of an input. Padding of a sentence is left out."""
     batch = {field: jnp.asarray(array) for field, array in run.examples([given]).batch(np.arange(1)).items()}
     logits, intermediates = look(run.params, batch)
     weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
@@ -156,7 +156,7 @@ def _sentence(told: dict[str, Any]) -> str:
 def _layers(
     run: TrainedRun, weights: Sequence[list[np.ndarray]], layers: Sequence[int], heads: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """What the chosen layers know of distances, of the chosen heads; `weights` are those of every input."""
+    """For each chosen layer, functions of the offset in the chosen heads. `weights` are those of every input."""
     intermediates = jax.jit(run.task.describe)(run.params)
     grid, cls = tuple(run.task.grid_shape), _num_class_tokens(run)
     found = []
@@ -180,14 +180,14 @@ def _layers(
 
 
 def _of_heads(array: Array, num_dims: int, num_heads: int) -> np.ndarray:
-    """[h, ...] of what each head has, or of what all have in common."""
+    """Broadcasts an array that each head has, or that all heads share, to [h, ...]."""
     wide = np.asarray(array, float)
     wide = wide[None] if wide.ndim == num_dims else wide
     return np.broadcast_to(wide, (num_heads, *wide.shape[1:]))
 
 
 def _scores_of_positions(run: TrainedRun, layer: int, out: dict[str, Any]) -> Array | None:
-    """scale * v . E + beta, before the span's Gaussian: [h, *R]; None where the layer has neither v nor beta."""
+    """scale * v . E + beta [h, *R], before the span's Gaussian; None if the layer has neither v nor beta."""
     attention, looped = run.task.blocks[layer].attention, run.config.model.scan_layers
     scores = jnp.moveaxis(out["relative_bias"], -1, 0) if "relative_bias" in out else None
     bias = next((i for i, term in enumerate(attention.terms) if isinstance(term, PositionalBias)), None)

@@ -1,6 +1,6 @@
-"""`--mode=export`: a classifier as one file of StableHLO, which needs neither this package nor Flax.
+"""`--mode=export`: writes a classifier as one StableHLO file, which needs neither this package nor Flax.
 
-WORKDIR/exported/model.stablehlo  model.json  load.py, and of a run of sentences its tokenizer
+WORKDIR/exported/model.stablehlo  model.json  load.py, and for a run of sentences its tokenizer
 """
 
 import dataclasses
@@ -34,14 +34,14 @@ IMAGES = (
 def export(workdir: pathlib.Path) -> pathlib.Path:
     """Exports the best epoch of a run that classifies images, clips or sentences; returns the folder.
 
-    The file has the parameters, and as tables what a SIREN or sinusoids make of the grid. It takes batches of any size,
-    on each of `PLATFORMS`. Attention has the layout "dense", whatever the run's own: the others choose by platform, or
-    by the size of a batch.
+    The file contains the parameters, and tables instead of the SIRENs and sinusoids that compute encodings of the grid.
+    It takes batches of any size, on each of `PLATFORMS`. Attention always has the layout "dense", because the others
+    depend on the platform or on the batch size.
 
     Raises:
-      InputError: no such run, or a model of points.
+      InputError: there is no such run, or its model is one of points.
     """
-    import flatbuffers  # noqa: F401 (jax needs it to write; told before anything is read)
+    import flatbuffers  # noqa: F401 (jax needs it to write; fails early if it is missing)
 
     run = trained.of_run(workdir, implementation="dense")
     if not (run.is_of_sentences or isinstance(run.source, GridImages)):
@@ -75,7 +75,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
-    """Name, shape and dtype of each input, and what it is."""
+    """The name, shape, dtype and meaning of each input."""
     if run.is_of_sentences:
         shape = ["b", run.source.length]
         ids = "ids of tokens: [CLS] first [SEP] second [SEP], or one sentence alone, then [PAD]"
@@ -90,7 +90,7 @@ def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
 
 
 def _tokens(run: TrainedRun, folder: pathlib.Path) -> dict[str, Any]:
-    """What turns sentences into ids; its model is copied into the folder."""
+    """Describes the tokenizer, whose model is copied into the folder."""
     subwords = run.source.tokenizer
     subwords.save(folder / subwords.file)
     return {
@@ -119,7 +119,7 @@ def _logits(run: TrainedRun):
 
 
 def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Exported:
-    """The model, its tables made, for any number of examples: a program for one, mapped over them."""
+    """The exported model with its tables, for any number of examples: the program of one example, vmapped."""
     intermediates = jax.jit(run.task.describe)(run.params)
     if run.is_of_sentences:
         encoder, own = with_tables(run.task.model.encoder, run.params["encoder"], intermediates)
@@ -133,7 +133,7 @@ def _exported(run: TrainedRun, inputs: list[dict[str, Any]]) -> jax_export.Expor
 
 
 def _difference(run: TrainedRun, folder: pathlib.Path, inputs: list[dict[str, Any]]) -> float:
-    """The largest between the logits of what was written and the module's."""
+    """The largest difference between the logits of the written file and those of the module."""
     rng, examples = np.random.default_rng(0), []
     for each in inputs:
         shape = (2, *each["shape"][1:])

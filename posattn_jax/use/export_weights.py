@@ -1,4 +1,4 @@
-"""`--mode=export --format=hugging_face` (or timm, or big_vision): a run's weights by the names that others have."""
+"""`--mode=export --format=hugging_face` (or timm, or big_vision): writes a run's weights in the format of others."""
 
 import pathlib
 
@@ -17,7 +17,7 @@ def export_weights(workdir: pathlib.Path, names: Format) -> pathlib.Path:
     """Writes the best epoch of a BERT, or of a vision transformer, to `WORKDIR/NAMES`; returns that folder.
 
     Raises:
-      InputError: no such run, or a model that has what theirs has not.
+      InputError: there is no such run, or its model has parts that the models of the format do not have.
     """
     run = trained.of_run(workdir, (Classification, SentencePrediction, MaskedLanguageModelling))
     folder = workdir / names

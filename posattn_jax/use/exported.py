@@ -1,4 +1,4 @@
-"""Runs an exported model with jax and flatbuffers alone: this file is copied beside each, as `load.py`.
+"""Runs an exported model with only jax and flatbuffers. This file is copied next to each model as `load.py`.
 
 from load import load
 model = load()          # of this folder
@@ -19,7 +19,7 @@ class Model:
     """An exported model.
 
     Attributes:
-      about: what `model.json` says.
+      about: the content of `model.json`.
     """
 
     def __init__(self, about: dict, exported: export.Exported):
@@ -27,7 +27,7 @@ class Model:
         self._call = jax.jit(exported.call)
 
     def __call__(self, *inputs) -> jax.Array:
-        """The outputs [b ...] of arrays [b ...], as `about["inputs"]` lists them; ValueError for others."""
+        """The outputs [b ...] for inputs [b ...]. Raises ValueError unless these are as in `about["inputs"]`."""
         expected = self.about["inputs"]
         if len(inputs) != len(expected):
             raise ValueError(f"{len(inputs)} inputs: expected {', '.join(each['name'] for each in expected)}")
@@ -40,7 +40,7 @@ class Model:
 
 
 def load(folder=None) -> Model:
-    """The model in a folder, by default the one that this file lies in; ValueError where it is damaged."""
+    """The model in a folder, by default the folder of this file. Raises ValueError if the model is damaged."""
     folder = pathlib.Path(folder or pathlib.Path(__file__).parent)
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     data = (folder / about["file"]).read_bytes()

@@ -1,4 +1,4 @@
-"""`--mode=generate`: a text goes on, character by character, with caches as long as the learned spans."""
+"""`--mode=generate`: continues a text, character by character, with caches as long as the learned spans."""
 
 import codecs
 import functools
@@ -22,20 +22,20 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import trained
 
-CHUNK = 64  # tokens that are made before some are written
-FIRST = b"\n"  # of an empty prompt
+CHUNK = 64  # tokens that are generated before they are written
+FIRST = b"\n"  # stands for an empty prompt
 
 State = tuple[Kept, Float[Array, "b v"]]  # the caches, and the logits of the next token
 
 
 class Generator:
-    """A trained model that goes on with text.
+    """A trained model that continues text.
 
     Args:
-      task: with its model.
-      params: of the model.
-      temperature: logits are divided by it; 0: the likeliest token is taken.
-      top_k: only so many of the likeliest tokens are drawn from; 0: all.
+      task: the task with its model.
+      params: the parameters of the model.
+      temperature: logits are divided by it; 0: always the likeliest token.
+      top_k: tokens are drawn from the `top_k` likeliest ones only; 0: from all.
     """
 
     def __init__(self, task: CausalLanguageModelling, params: Any, temperature: float = 1.0, top_k: int = 0):
@@ -43,16 +43,16 @@ class Generator:
         (self.length,) = task.grid_shape
         self.model, self.params = with_tables(task.model, params, task.describe(params))
         halves = [np.asarray(half).astype(int).tolist() for half in task.half_spans(params)]
-        self.lengths = tuple(cache_length(task.grid_shape, half) for half in halves)  # of the caches, one a block
+        self.lengths = tuple(cache_length(task.grid_shape, half) for half in halves)  # of the caches, one per block
         self._advance = jax.jit(self._chunk, donate_argnums=1)
 
     def start(self, batch_size: int = 1) -> State:
-        """Before the first token."""
+        """The state before the first token."""
         empty = self.model.apply({"params": self.params}, batch_size, self.lengths, method=LanguageModel.start)
         return empty, jnp.zeros((batch_size, self.model.vocabulary_size))
 
     def tokens(self, prompt: np.ndarray, number: int, seed: int = 0) -> Iterator[np.ndarray]:
-        """The `number` tokens after a prompt [n], n >= 1, some at a time."""
+        """Yields the `number` tokens after a prompt [n], n >= 1, in chunks."""
         state, rng, total = self.start(), jax.random.key(seed), len(prompt) + number
         for first in range(0, total, CHUNK):
             given = np.full(CHUNK, -1, np.int32)
@@ -65,7 +65,7 @@ class Generator:
     def _chunk(
         self, params: Any, state: State, given: Int[Array, " n"], first: Array, rng: Array
     ) -> tuple[State, Int[Array, " n"]]:
-        """The next tokens: those `given`, and where that is -1 one that is drawn."""
+        """The next tokens: those of `given`, and a drawn token wherever `given` is -1."""
         step = functools.partial(self.model.apply, {"params": params}, length=self.length, method=LanguageModel.step)
 
         def advance(state, xs):
@@ -94,17 +94,18 @@ def generate(
     top_k: int = 0,
     seed: int = 0,
 ) -> None:
-    """Writes a prompt, and `number` characters (bytes) after it, as they are made.
+    """Writes a prompt and `number` generated characters (bytes) after it, as they are generated.
 
     Args:
       workdir: the folder of a run of causal language modelling.
-      prompt: in UTF-8; nothing: the text begins with a new line.
-      output: where the text goes; bytes that are no UTF-8 become U+FFFD.
-      number, seed: how many characters, and of which draw.
+      prompt: the prompt in UTF-8. If empty, the text begins after a new line.
+      output: where the text is written. Bytes that are not UTF-8 become U+FFFD.
+      number: the number of characters to generate.
+      seed: the seed of the draws.
       temperature, top_k: see `Generator`.
 
     Raises:
-      InputError: no such run, or a number out of its range.
+      InputError: there is no such run, or a number is out of its range.
     """
     for name, value, least in (("length", number, 1), ("temperature", temperature, 0), ("top_k", top_k, 0)):
         if not value >= least:

@@ -1,6 +1,6 @@
-"""`--mode=import`: weights of others as a run folder, for what takes one: fine-tuning, predict, explain, export.
+"""`--mode=import`: writes weights of others as a run folder, for fine-tuning, predict, explain and export.
 
-WORKDIR/config.json  checkpoints/0  own_data.json  tokenizer.json: a run of no update, of a model that others trained
+WORKDIR/config.json  checkpoints/0  own_data.json  tokenizer.json: a run without updates, of a model that others trained
 """
 
 import pathlib
@@ -32,26 +32,26 @@ from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes
 from posattn_jax.train.step import TrainState
 
-LENGTH, BATCH = 128, 8  # of sequences, where the model takes as long ones; and of what is told at once
+LENGTH, BATCH = 128, 8  # the longest sequences, if the model allows them; and the batch size of predictions
 PREPROCESSOR = "preprocessor_config.json"
 
 
 def import_weights(
     workdir: pathlib.Path, inputs: Sequence[str], num_heads: int | None = None, num_sentences: int | None = None
 ) -> None:
-    """Makes a run folder of a file of weights, or of a folder with one.
+    """Makes a run folder from a file of weights, or from a folder with one.
 
-    Of a BERT it is a run of masked language modelling, or with the head for it of sentence prediction; of a vision
-    transformer one of classification.
+    A BERT becomes a run of masked language modelling or, if it has a classification head, of sentence prediction. A
+    vision transformer becomes a run of classification.
 
     Args:
-      workdir: the run folder, which must not be there, or be empty.
+      workdir: the run folder, which must not exist, or must be empty.
       inputs: the file or folder: see `convert.bert` and `convert.vit`.
-      num_heads: of a vision transformer, where its file does not say it.
-      num_sentences: that a BERT's head tells of, one or two; None: one.
+      num_heads: the number of heads of a vision transformer, if its file does not contain it.
+      num_sentences: how many sentences the head of a BERT takes, one or two; None: one.
 
     Raises:
-      InputError: not one input, a folder that is in use, or no such model.
+      InputError: there is not exactly one input, the folder is in use, or the file is of no such model.
     """
     if len(inputs) != 1:
         raise InputError(f"--mode=import: expected one file or folder of weights, and there are {len(inputs)}")
@@ -66,10 +66,10 @@ def import_weights(
         run = _of_vit(weights, num_heads)
     if num_sentences is not None and run.config.data.kind != name_of(SentenceFiles):
         raise InputError(f"--num_sentences={num_sentences}: {weights.path} has no head that tells of sentences")
-    experiment.data_set(run.config)  # what is wrong with it is told before there is a folder
+    experiment.data_set(run.config)  # fails early, before the folder is made
     checkpoints = Checkpoints(workdir)
     state = TrainState(step=np.int32(0), params=run.params, opt_state={}, rng={}, totals={})
-    checkpoints.save(state, {}, score=0.0)  # nothing is known of it, and it is the best: there is no other
+    checkpoints.save(state, {}, score=0.0)  # any score: it is the only checkpoint, and so the best
     checkpoints.close()
     if run.subwords is not None:
         tokenizer.keep(run.subwords, workdir)
@@ -81,7 +81,7 @@ def import_weights(
 
 
 class _Run(NamedTuple):
-    """What a run folder is made of; `about` is what it knows of its data."""
+    """The content of a run folder. `about` is what it contains about its data."""
 
     config: ConfigDict
     params: dict[str, Any]
@@ -129,7 +129,7 @@ def _of_vit(weights: Weights, num_heads: int | None) -> _Run:
 
 
 def _sides(weights: Weights, square: Sequence[int]) -> tuple[int, int]:
-    """Height and width of the images, as a config.json says them, or square."""
+    """The height and width of the images: those in config.json, or `square`."""
     of_timm = weights.config.get("pretrained_cfg", {}).get("input_size", (0, *square))
     sides = weights.config.get("image_size", of_timm[1:])
     height, width = (sides, sides) if isinstance(sides, int) else sides
@@ -137,13 +137,13 @@ def _sides(weights: Weights, square: Sequence[int]) -> tuple[int, int]:
 
 
 def _names(weights: Weights, number: int) -> list[str]:
-    """Of the classes, as config.json says them; or their numbers."""
+    """The names of the classes in config.json, or else their numbers."""
     names = weights.config.get("id2label", {})
     return [str(names.get(str(i), i)) for i in range(number)]
 
 
 def _config(data: ConfigDict, task: ConfigDict, model: Any) -> ConfigDict:
-    """Of a run that has this data, and does not train."""
+    """The config of a run with this data that does not train."""
     config = ConfigDict({"seed": 0, "cache_dir": "data/cache", "data": data, "task": task})
     config.model = parts.of(model)
     config.model.update(dtype="float32", param_dtype="float32")

@@ -1,4 +1,4 @@
-"""`--mode=predict`: image files, arrays, or lines of text, in; JSON lines out."""
+"""`--mode=predict`: reads image files, arrays or lines of text, and writes predictions as JSON lines."""
 
 import io
 import itertools
@@ -20,26 +20,26 @@ from posattn_jax.use import trained
 def predict(
     workdir: pathlib.Path, inputs: Sequence[str], lines: Iterable[bytes], output: io.TextIOBase, top: int = 1
 ) -> int:
-    """Tells of every input its class, or of sentences that have a number, that; one line of JSON each.
+    """Predicts the class of every input, or the number if the run predicts numbers; writes one JSON line for each.
 
-      {"path": "a.png", "class": 3, "name": "cat", "probability": 0.81}   of an image; of a row of a .npz also "row": 0
-      {"line": 1, "class": 0, "name": "entailment", "probability": 0.57}  of a line of sentences; or "score": 3.2
+      {"path": "a.png", "class": 3, "name": "cat", "probability": 0.81}   for an image; with "row": 0 for one in a .npz
+      {"line": 1, "class": 0, "name": "entailment", "probability": 0.57}  for a line of sentences; or "score": 3.2
 
-    With `top` > 1 a line has also "top", the likeliest classes with their names and probabilities. An input that cannot
-    be read has a line on stderr, and no answer; the others have theirs.
+    With `top` > 1, a line also has "top", the likeliest classes with their names and probabilities. An input that
+    cannot be read gives a message on stderr and no prediction. The others are predicted all the same.
 
     Args:
       workdir: the folder of a run that classifies images, arrays or sentences.
-      inputs: files, and folders of files, of images; or .npz files.
-      lines: of a run of sentences: UTF-8, of pairs with a tab between the two.
-      output: where the answers are written, in the order of the inputs.
-      top: of how many classes the probabilities are told.
+      inputs: image files and folders of image files, or .npz files.
+      lines: for a run of sentences, the sentences in UTF-8, one per line. A tab separates the two of a pair.
+      output: where the predictions are written, in the order of the inputs.
+      top: the number of classes whose probabilities are written.
 
     Returns:
-      The exit code: 0, or 2 where an input could not be read.
+      The exit code: 0, or 2 if an input could not be read.
 
     Raises:
-      InputError: no such run, or nothing to be told.
+      InputError: there is no such run, or no input.
     """
     if top < 1:
         raise InputError(f"--top={top}: expected at least 1")

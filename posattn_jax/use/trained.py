@@ -1,6 +1,6 @@
-"""A trained run, from its folder alone: its config, its model with the parameters of its best epoch, its kind of data.
+"""Reads a trained run from its folder: its config, its model with the parameters of its best epoch, its kind of data.
 
-The data it was trained on need not be there; of a set that tensorflow-datasets has prepared its description must.
+The training data need not exist any more. Only the description of a set prepared by tensorflow-datasets must.
 """
 
 import dataclasses
@@ -36,21 +36,21 @@ from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.train import pretrained
 
 Source = ByteSequences | GridImages | Points | Sentences | SentencePairs | WordSequences
-Asked = tuple[dict[str, Any], Any] | InputError  # what names an example, and the example; or what is wrong with it
+Asked = tuple[dict[str, Any], Any] | InputError  # the name of an example, and the example; or its error
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedRun:
-    """What a run has learned.
+    """A trained model and what is needed to use it.
 
     Attributes:
-      workdir: its folder.
-      config: that it was trained with, but for one device, and for the layout of attention.
-      task: with its model.
-      params: of the best epoch.
-      step: of the best epoch.
-      data: what it was trained on.
-      source: like those it was trained on, without an example.
+      workdir: the folder of the run.
+      config: the config of its training, except for the layout of attention and for `mesh.grid`, which is 1.
+      task: the task with its model.
+      params: the parameters of the best epoch.
+      step: the step of the best epoch.
+      data: the data set of its training.
+      source: an empty source of the same kind as in training.
     """
 
     workdir: pathlib.Path
@@ -63,24 +63,24 @@ class TrainedRun:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the classes, by number; (): it tells a number, or tokens."""
+        """The names of the classes, in order; () if the run predicts a number, or tokens."""
         return self.task.classes or self.data.classes_of(self.workdir)
 
     @property
     def is_of_sentences(self) -> bool:
-        """Whether a line of text is what it can be asked about."""
+        """Whether its inputs are lines of text."""
         return isinstance(self.source, Sentences | SentencePairs | WordSequences)
 
     @property
     def is_of_images(self) -> bool:
-        """Whether an image file is what it can be asked about."""
+        """Whether its inputs can be image files."""
         return isinstance(self.source, GridImages | Points) and self.source.images.are_pictures
 
     def examples(self, given: Sequence[Any]) -> Source:
-        """A source of images [*sides c], uint8 or floats as the run has them, or of sentences, or pairs of them."""
+        """A source of the given examples: images [*sides c], uint8 or float as in training, or sentences or pairs."""
         nothing = np.zeros(len(given), np.int32)
         if isinstance(self.source, GridImages | Points):
-            max_value = self.source.images.max_value and 255  # of image files, whatever the data had
+            max_value = self.source.images.max_value and 255  # image files have 255, whatever the training data had
             images = ImageSet(np.stack(given), nothing, len(self.names), max_value)
             return dataclasses.replace(self.source, images=images)
         subwords = self.source.tokenizer
@@ -88,9 +88,9 @@ class TrainedRun:
         return Sentences(examples, nothing, nothing, self.source.length, subwords)
 
     def read_images(self, found: Iterable[pathlib.Path | InputError]) -> Iterator[Asked]:
-        """Of what `image_files.find` found: {"path"} and the image [*sides c], or what is wrong with it.
+        """Reads what `image_files.find` found: {"path"} and the image [*sides c], or an error, for each file.
 
-        Of a .npz file each row is one, {"path", "row"}.
+        Each row of a .npz file is an image with {"path", "row"}.
         """
         assert isinstance(self.source, GridImages | Points)
         like = self.source.images
@@ -109,10 +109,10 @@ class TrainedRun:
                 yield error
 
     def read_lines(self, lines: Iterable[bytes], inputs: Sequence[str]) -> Iterator[Asked]:
-        """Of each line {"line"} and its one or two sentences, which a tab divides, or what is wrong with it.
+        """Reads lines: {"line"} and the one or two sentences, separated by a tab, or an error, for each line.
 
         Raises:
-          InputError: there are `inputs`, which are of images.
+          InputError: there are `inputs`, which are for image files.
         """
         if inputs:
             raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
@@ -130,9 +130,9 @@ class TrainedRun:
             yield InputError(f"input: line {number}: expected {expected}") if wrong else ({"line": number}, parts)
 
     def told(self, logits: np.ndarray, top: int = 1) -> dict[str, Any]:
-        """What logits [k] in float64 say: the class with its name and probability, of a number the "score".
+        """The prediction from logits [k] in float64: the class with its name and probability, or the "score".
 
-        With `top` > 1 also "top", as many of the likeliest classes.
+        With `top` > 1, also "top": the `top` likeliest classes.
         """
         if not self.names:
             return {"score": round(float(logits[0]), 6)}
@@ -146,7 +146,7 @@ class TrainedRun:
 
 
 def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any]], bool]:
-    """Those that are examples, and whether there are others, each of which is told on stderr."""
+    """The examples, and whether there were errors. Each error is printed on stderr."""
     given = list(asked)
     errors = [each for each in given if isinstance(each, InputError)]
     for error in errors:
@@ -155,7 +155,7 @@ def split_errors(asked: Iterable[Asked]) -> tuple[list[tuple[dict[str, Any], Any
 
 
 def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
-    """The config of a run of one of these tasks; InputError where there is no such run."""
+    """The config of a run of one of these tasks. Raises InputError if there is no such run."""
     saved = read_json(workdir / "config.json")
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
@@ -172,15 +172,15 @@ def of_run(
     tasks: Sequence[type] = (Classification, SentencePrediction, WordOrder),
     implementation: str = "auto",
 ) -> TrainedRun:
-    """The best epoch of a run.
+    """Reads the best epoch of a run.
 
     Args:
       workdir: the run folder.
-      tasks: that are expected.
-      implementation: the layout of attention, which changes no value.
+      tasks: the expected tasks.
+      implementation: the layout of attention, which does not change the results.
 
     Raises:
-      InputError: no run of these tasks, one without a checkpoint, or one of an earlier version.
+      InputError: there is no run of these tasks, it has no checkpoint, or an earlier version wrote it.
     """
     config = read_config(workdir, tasks)
     config.mesh.grid = 1

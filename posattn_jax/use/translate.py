@@ -1,4 +1,4 @@
-"""Translating with a trained run: text as it comes, and the test set of its evaluation."""
+"""Translates with a trained run: text from a stream, and the sentences of an evaluation."""
 
 import dataclasses
 import io
@@ -31,17 +31,17 @@ from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.pretrained import average
 from posattn_jax.use.trained import read_config
 
-CHUNK_BATCHES = 8  # that are read, sorted by length and written at a time
+CHUNK_BATCHES = 8  # the batches that are read, sorted by length and written at a time
 
 
 class Translator:
-    """Sentences to sentences.
+    """Translates sentences.
 
     Args:
-      task: with its model.
-      params: of the model.
-      source, target: what makes ids of sentences, and sentences of ids.
-      buckets: the lengths that sources are padded to.
+      task: the task with its model.
+      params: the parameters of the model.
+      source, target: the tokenizers of the source and of the target.
+      buckets: the lengths to which sources are padded.
     """
 
     def __init__(self, task: Translation, params: Any, source: Tokenizer, target: Tokenizer, buckets: Sequence[int]):
@@ -49,10 +49,10 @@ class Translator:
         self.task, self.params, self.source, self.target = task, jax.device_put(params), source, target
         self.buckets, self.extra_length = tuple(buckets), decoding.extra_length
         self.beam_size, self.batch_size = decoding.beam_size, decoding.batch_size
-        # the places that the model's tables have
+        # the number of places in the model's tables
         self.max_length = min(model.encoder_positions.max_length, model.decoder_positions.max_length)
         model, tables = precomputed(task.model, self.params, self.max_length)
-        self._within = dataclasses.replace(task, model=model), tables  # for what is not longer than its tables
+        self._within = dataclasses.replace(task, model=model), tables  # for sentences that fit the tables
         self._has_tables = any(
             isinstance(mixing.energies, PairTable | OffsetTable) and getattr(mixing.energies, "query_shape", None)
             for block in (*task.model.encoder_blocks, *task.model.decoder_blocks)
@@ -60,17 +60,17 @@ class Translator:
             if mixing is not None
         )
         self._has_vectors = "learned" in (task.model.encoder_positions.form, task.model.decoder_positions.form)
-        self.num_beyond = 0  # sentences longer than there are learned vectors of places
+        self.num_beyond = 0  # sentences with more tokens than learned position vectors
 
     def __call__(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[str]:
-        """The translations, in the order of the lines; of an empty line the empty line.
+        """The translations, in the order of the lines. An empty line stays empty.
 
         Args:
-          lines: sentences.
-          numbers: of the lines, for errors; None: 1, 2, ...
+          lines: the sentences.
+          numbers: the numbers of the lines, for errors; None: 1, 2, ...
 
         Raises:
-          InputError: a line is longer than the model's tables, which have no last row to stand for others.
+          InputError: a line is longer than the model's tables, whose last entry cannot stand for later positions.
         """
         ids = [np.append(each, END).astype(np.int32) if len(each) else each for each in self.source.encode(lines)]
         order = sorted((i for i in range(len(ids)) if len(ids[i])), key=lambda i: len(ids[i]))
@@ -90,7 +90,7 @@ class Translator:
         return translated
 
     def _translate(self, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """The ids of the translations [n m] of sentences that are padded to one length."""
+        """The ids [n m] of the translations of a batch of sentences, which are padded to one length."""
         length = padded_length(max(map(len, ids)), self.buckets)
         max_steps = length + self.extra_length
         fits = max(length, max_steps) <= self.max_length
@@ -108,14 +108,14 @@ class Translator:
 
 
 def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Translator, ConfigDict]:
-    """What a run has learned: the average of its checkpoints, and its config.
+    """The translator with the average of a run's checkpoints, and the config of the run.
 
     Args:
       workdir: the run folder.
-      changes: a config whose `task.decoding` is taken instead of the run's own.
+      changes: a config whose `task.decoding` replaces that of the run.
 
     Raises:
-      InputError: no run of translation, or one without a checkpoint.
+      InputError: there is no run of translation, or it has no checkpoint.
     """
     config = read_config(workdir, (Translation,))
     if changes is not None:
@@ -138,7 +138,7 @@ def of_run(workdir: pathlib.Path, changes: ConfigDict | None = None) -> tuple[Tr
 
 
 def check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir: pathlib.Path) -> None:
-    """InputError where a run's tokenizers are not of the model whose parameters it has."""
+    """Raises InputError if a run's tokenizers and its parameters have vocabularies of different sizes."""
     for name, subwords in (("embedding", target), ("source_embedding", source)):
         if name in params and len(params[name]["embedding"]) != subwords.vocabulary_size:
             has, knows = subwords.vocabulary_size, len(params[name]["embedding"])
@@ -148,10 +148,10 @@ def check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir:
 
 
 def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable[bytes], output: io.TextIOBase) -> None:
-    """Translates text line by line, some batches at a time, in order; empty lines stay.
+    """Translates text line by line, a few batches at a time, in order. Empty lines stay empty.
 
     Raises:
-      InputError: a line is no UTF-8, or too long for a model with tables.
+      InputError: a line is not UTF-8, or is too long for a model with tables.
     """
     translator, config = of_run(workdir, changes)
     experiment.keep_programs(config)
@@ -182,9 +182,9 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
 def evaluate(
     translator: Translator, data: Translations, workdir: pathlib.Path, sources: dict[str, ParallelText]
 ) -> dict[str, dict[str, Any]]:
-    """BLEU and chrF of "validation" and "test", whose translations are kept in `WORKDIR/translations`.
+    """BLEU and chrF of "validation" and "test". The translations are written to `WORKDIR/translations`.
 
-    With them are the files that COMET and BLEURT ask for, and their commands are told.
+    It also writes the input files of COMET and BLEURT there, and prints the commands of these.
     """
     folder, results = workdir / "translations", {}
     tokenize = "zh" if data.target == "zh" else "13a"
@@ -208,8 +208,8 @@ def evaluate(
 
 
 def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> None:
-    """Draws what every mixer of the last blocks attends to in a sentence and in its translation."""
-    from posattn_jax.analysis.position_figures import attention_of_a_sentence  # a second that a translation saves
+    """Draws the weights of every mixer of the last blocks, for a sentence and its translation."""
+    from posattn_jax.analysis.position_figures import attention_of_a_sentence  # imported late: it takes a second
     from posattn_jax.system.pictures import save
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]

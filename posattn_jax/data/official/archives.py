@@ -1,4 +1,4 @@
-"""Texts in archives, read as streams; nothing is unpacked."""
+"""Reads texts in archives as streams, without unpacking them."""
 
 import contextlib
 import fnmatch
@@ -14,12 +14,12 @@ from posattn_jax.system.errors import InputError
 
 
 def lines(archive: pathlib.Path, pattern: str) -> Iterator[str]:
-    """The lines of the files in a .tgz, .tar or .zip whose names match, one file after the other, ordered by name.
+    """The lines of the files in a .tgz, .tar or .zip whose names match the pattern, ordered by file name.
 
-    A line ends with a line feed and nothing else. Bytes that are no UTF-8 become U+FFFD. Files .gz in it are read too.
+    Only a line feed ends a line. Bytes that are not UTF-8 become U+FFFD. Files .gz in the archive are unzipped.
 
     Raises:
-      InputError: there is none, or the archive is damaged.
+      InputError: no file matches, or the archive is damaged.
     """
     name = pattern
     try:

@@ -1,4 +1,4 @@
-"""Files as they are published, and sets of them: found in a folder, or fetched into it, and told from others."""
+"""Official files of data sets: finds or downloads them, and checks that they are the published ones."""
 
 import dataclasses
 import hashlib
@@ -12,12 +12,12 @@ from posattn_jax.system.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class OfficialFile:
-    """A file.
+    """A published file.
 
     Attributes:
-      url: where it is published; of a file that has a `page`, its name.
+      url: its address; for a file with a `page`, only its name.
       checksum: "sha256:..." or "md5:..."; "": none is published.
-      page: that says how to get it, where it is not given to everyone.
+      page: a page that says how to get the file, if access is restricted.
     """
 
     url: str
@@ -26,14 +26,14 @@ class OfficialFile:
 
     @property
     def name(self) -> str:
-        """Under which it lies in a folder."""
+        """Its name in a folder."""
         return self.url.rpartition("/")[2]
 
     def get(self, folder: pathlib.Path, download: bool) -> pathlib.Path:
-        """The file in a folder, fetched where it is not there, if `download` says so and its host allows it.
+        """The path of the file in a folder. If it is missing, it is downloaded with `download`, unless it has a `page`.
 
         Raises:
-          InputError: it is missing, or is not what was published.
+          InputError: the file is missing, or is not the published one.
         """
         path = folder / self.name
         if not path.is_file():
@@ -57,14 +57,14 @@ class OfficialFile:
 
 @dataclasses.dataclass(frozen=True)
 class OfficialSet:
-    """A set.
+    """A data set.
 
     Attributes:
-      config: that reads it.
-      files: of which it is made.
-      write: makes it of those that are there, by their names, in a folder, and counts what that has; None: the config
-        reads the files themselves.
-      fields: of the config, with FOLDER for the folder.
+      config: the config that reads it.
+      files: the official files from which it is made.
+      write: a function that makes the set in a folder from those files that exist, given by name, and returns counts of
+        what it wrote. None: the config reads the official files themselves.
+      fields: the options of the config, with FOLDER for the folder.
     """
 
     config: str

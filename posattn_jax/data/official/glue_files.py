@@ -1,4 +1,4 @@
-"""GLUE's tasks (Wang 2018) from the files of which its own script makes them."""
+"""Makes the files of GLUE's tasks (Wang 2018) from the same files as its own script."""
 
 import pathlib
 import shutil
@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from posattn_jax.data.glue import TASKS, GlueTask
 from posattn_jax.system.errors import InputError
 
-# Of each task what it is made of; MRPC is not in a zip.
+# The zip of each task; MRPC has none.
 ZIPS = {task.folder: f"{task.folder}.zip" for task in TASKS.values() if task.folder != "MRPC"} | {"QNLI": "QNLIv2.zip"}
 MRPC = ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "mrpc_dev_ids.tsv")
 DIAGNOSTIC = "AX.tsv"
 
 
 def write(there: Mapping[str, pathlib.Path], folder: pathlib.Path) -> dict[str, int]:
-    """Writes the files of the tasks that are there; returns how many lines each has, a header included.
+    """Writes the files of all tasks whose sources exist; returns the number of lines of each file, with the header.
 
     Raises:
-      InputError: an archive is damaged, or nothing is there.
+      InputError: an archive is damaged, or no source exists.
     """
     for task in TASKS.values():
         if ZIPS.get(task.folder) in there:
@@ -37,7 +37,7 @@ def write(there: Mapping[str, pathlib.Path], folder: pathlib.Path) -> dict[str, 
 
 
 def _unpack(archive: pathlib.Path, task: GlueTask, folder: pathlib.Path) -> None:
-    """The files of a task, of which some are read for each of its parts."""
+    """Unpacks the files of a task. MNLI has a development and a test file for each of its parts."""
     stems = ["train", *(f"{part}{suffix}" for part in ("dev", "test") for suffix, _ in task.parts)]
     (folder / task.folder).mkdir()
     name = ""
@@ -51,7 +51,7 @@ def _unpack(archive: pathlib.Path, task: GlueTask, folder: pathlib.Path) -> None
 
 
 def _write_mrpc(train: pathlib.Path, test: pathlib.Path, dev_ids: pathlib.Path, folder: pathlib.Path) -> None:
-    """Microsoft's pairs, of which GLUE names those for development; test pairs are numbered."""
+    """Writes MRPC from Microsoft's pairs. GLUE lists the development pairs. The test pairs are numbered."""
     held_out = {tuple(cells) for cells in _rows(dev_ids)}
     header, *rows = _rows(train)
     test_header, *test_rows = _rows(test)

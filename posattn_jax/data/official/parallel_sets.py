@@ -1,8 +1,8 @@
-"""The translations that our configs read: IWSLT14, WMT14 and WMT18, in the files of which they are made.
+"""The translations that our configs read, IWSLT14, WMT14 and WMT18, and the official files from which they are made.
 
-Those of IWSLT14 and WMT14, and their order, are those of the scripts of Schmidt 2023, which are fairseq's. Of WMT18
-the paper names the year and the test set alone: these are what WMT18 gave for the pair. SHA-256 sums are those of
-tensorflow-datasets, MD5 sums those of sacreBLEU.
+The files of IWSLT14 and WMT14, and their order, are those of the scripts of Schmidt 2023, which are fairseq's. For
+WMT18, the paper names only the year and the test set, so these are the files that WMT18 provides for the pair. SHA-256
+sums are those of tensorflow-datasets, MD5 sums those of sacreBLEU.
 """
 
 import functools
@@ -64,7 +64,7 @@ CWMT = tuple(
 
 
 def _corpus(file: OfficialFile, pattern: str, *languages: str) -> tuple[str, str, str]:
-    """Of a pattern with LANGUAGE in it."""
+    """The name of a file, and the pattern of each language, from a pattern with LANGUAGE in it."""
     source, target = (pattern.replace("LANGUAGE", language) for language in languages)
     return file.name, source, target
 
@@ -80,14 +80,14 @@ def _wmt(
     clean: Callable,
     test: tuple[OfficialFile, str, str, str, int],
 ) -> OfficialSet:
-    """A year's translations.
+    """The translations of a year of WMT.
 
     Args:
-      config: that reads them.
-      languages: of source and target.
-      training: file, pattern, and where they are others the languages in it.
-      clean: makes the training pairs of what is in these.
-      test: file, folder in it, name, how the languages are called there, and the number of pairs.
+      config: the config that reads them.
+      languages: those of source and target.
+      training: (file, pattern) for each corpus, and the names of the languages in it if they are different.
+      clean: the function that cleans the training lines.
+      test: the file, the folder in it, the name of the test set, its name of the pair, and the number of pairs.
     """
     file, folder, name, pair, num_pairs = test
     source, target = languages
@@ -114,7 +114,7 @@ SETS = {
                 [_corpus(TALKS, "de-en/train.tags.de-en.LANGUAGE", "de", "en")],
                 parallel_text.talks,
                 parallel_text.of_similar_length,
-                num_pairs=167_522,  # fairseq's 160,239 for training, and 7,283, every 23rd, for validation
+                num_pairs=167_522,  # fairseq's 160,239 for training and 7,283 (every 23rd) for validation
             ),
             Part(
                 "test",

@@ -1,4 +1,4 @@
-"""Translations from the files of IWSLT and WMT, cleaned as the scripts do that Schmidt 2023 uses (fairseq's)."""
+"""Makes translations from the files of IWSLT and WMT, cleaned as by the scripts of Schmidt 2023 (fairseq's)."""
 
 import contextlib
 import dataclasses
@@ -12,20 +12,22 @@ from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 
 Languages = tuple[str, str]
-Clean = Callable[[Iterable[str], str], Iterator[str]]  # of the lines of a language
-Keep = Callable[..., bool]  # of a line in each language
+Clean = Callable[[Iterable[str], str], Iterator[str]]  # (lines, language) -> clean lines
+Keep = Callable[..., bool]  # (line in each language) -> whether the pair stays
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Files PART.LANGUAGE that are written.
+    """A part of a set, which is written to files PART.LANGUAGE.
 
     Attributes:
-      name: of the part.
-      corpora: an official file's name, and the patterns of what it has in the source and the target language.
-      clean: what is made of the lines of a side.
-      keep: of the languages, which pairs stay; None: all, so that a line's number is what it is in the corpora.
-      num_pairs: how many there are, where it is published; 0: it is not.
+      name: the name of the part.
+      corpora: for each corpus, the name of an official file, and the patterns of the files in it with the source and
+        the target language.
+      clean: the function that cleans the lines of a side.
+      keep: a function from the languages to the function that decides which pairs stay. None: all stay, so that line
+        numbers are those of the corpora.
+      num_pairs: the published number of pairs; 0: none is published.
     """
 
     name: str
@@ -38,10 +40,10 @@ class Part:
 def write(
     languages: Languages, parts: Sequence[Part], there: Mapping[str, pathlib.Path], folder: pathlib.Path
 ) -> dict[str, int]:
-    """Writes the parts of what is there, by the names of the official files; returns how many pairs each has.
+    """Writes the parts from the official files that exist; returns the number of pairs of each part.
 
     Raises:
-      InputError: nothing of the first part is there, or a file is damaged.
+      InputError: no file of the first part exists, or a file is damaged.
     """
     counts = {}
     for part in parts:
@@ -83,36 +85,36 @@ def _write(paths: list[pathlib.Path], pairs: Iterator[tuple[str, ...]]) -> int:
 
 
 def talks(lines: Iterable[str], language: str) -> Iterator[str]:
-    """The text of IWSLT's training files: without addresses, keywords and numbers of talks, and without tags."""
+    """The text of IWSLT's training files, without tags, and without the addresses, keywords and numbers of talks."""
     for line in lines:
         if not re.search("<url>|<talkid>|<keywords>", line):
             yield re.sub("</?(?:title|description)>", "", line)
 
 
 def segments(lines: Iterable[str], language: str) -> Iterator[str]:
-    """The sentences of a test set's .xml or .sgm; apostrophes are straight."""
+    """The sentences of a test set in .xml or .sgm, with straight apostrophes."""
     for line in lines:
         if "<seg id" in line:
             yield re.sub(r'<seg id="[0-9]*">\s*|\s*</seg>\s*', "", line).replace("’", "'")
 
 
 def printable(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Lines in which characters that are not printed are spaces."""
+    """The lines, with a space in place of each non-printable character."""
     for line in lines:
         yield line if line.isprintable() else "".join(each if each.isprintable() else " " for each in line)
 
 
 def normalised(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Lines with the punctuation that Moses' normalize-punctuation.perl gives them, and then as `printable`."""
-    from sacremoses import MosesPunctNormalizer  # here, so that a library that is missing is told in a line
+    """The lines with punctuation as of Moses' normalize-punctuation.perl, and then as of `printable`."""
+    from sacremoses import MosesPunctNormalizer  # here, so that a missing library is reported in one line
 
     normalizer = MosesPunctNormalizer(language, perl_parity=True)
-    # Moses sees the line's end too
+    # Moses also gets the end of the line
     return printable((normalizer.normalize(f"{line}\n") for line in lines), language)
 
 
 def of_similar_length(languages: Languages, longest: int = 175, ratio: float = 1.5) -> Keep:
-    """Whether both sides have 1 to `longest` of Moses' tokens, and neither more than `ratio` times the other's."""
+    """Keeps pairs whose sides have 1 to `longest` of Moses' tokens, and at most `ratio` times those of the other."""
     from sacremoses import MosesTokenizer
 
     tokenizers = [MosesTokenizer(language) for language in languages]

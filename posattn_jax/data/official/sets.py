@@ -1,6 +1,6 @@
-"""The published sets that our configs read: their official files, and what is made of them.
+"""The published data sets that our configs read: their official files, and the functions that make the sets from them.
 
-SHA-256 sums are those of tensorflow-datasets (GLUE, ImageNet) and of the archive as many publish it (WikiText).
+SHA-256 sums are those of tensorflow-datasets (GLUE, ImageNet) and of the widely published archive (WikiText).
 """
 
 from posattn_jax.data import cifar, imagenet

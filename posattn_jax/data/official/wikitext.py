@@ -1,4 +1,4 @@
-"""WikiText (Merity 2017) as a sentence a line."""
+"""WikiText (Merity 2017) as text with one sentence per line."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ ARCHIVE = "wikitext-103-raw-v1.zip"
 
 
 def articles(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The sentences of each article: headings are left out, and WikiText's marks undone, " @-@ " and "<unk>"."""
+    """The sentences of each article, without headings. WikiText's " @-@ " becomes "-", and "<unk>" becomes "unk"."""
     article: list[str] = []
     has_begun = False
     for line in lines:
@@ -28,7 +28,7 @@ def articles(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def write(there: Mapping[str, pathlib.Path], folder: pathlib.Path) -> dict[str, int]:
-    """Writes train/ and validation/, blank lines between articles; returns how many sentences each has."""
+    """Writes train/ and validation/, with blank lines between articles; returns the number of sentences of each."""
     counts = {}
     for part, stem in (("train", "train"), ("validation", "valid")):
         path = folder / part / "wikitext103.txt"
