@@ -29,8 +29,8 @@ class Arrays(OwnImages):
 
     Attributes:
       dir: the file, or the folder of train.npz and the others. Without val.npz, the run's seed splits train.npz.
-      num_dims: p, the dimensions of the grid S. 0: the last axis is channels if its size is at most four, and if there
-        is another axis.
+      num_dims: p, the dimensions of the grid S. 0: the last axis is channels if there are four axes, or if its size is
+        at most four and it is not the only axis.
       layout: "grid"; "1d": the row-major sequence of the grid.
       pool: the factor by which the last two sides are mean-pooled.
       malformed: whether to refuse or to skip rows with values that are not finite, or with labels that the train part

@@ -75,7 +75,7 @@ class LabelledImages(DataSet):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[*sides, channels] of an image. Raises InputError if the images differ in size."""
+        """[*sides, channels] of an image. Raises InputError if the set does not say their size."""
         record = self.record
         sides = record.sides if self.scene is None else self.scene.sides
         if None in sides:

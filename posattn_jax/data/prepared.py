@@ -32,7 +32,7 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class PreparedImages(ImageRecord):
-    """A set called `name` with the features "image" and "label". A side is None if the images differ in it."""
+    """A set called `name` with the features "image" and "label". A side is None if the set does not say it."""
 
     name: str
     sides: tuple[Any, ...]

@@ -99,7 +99,7 @@ class Checkpoints:
 
         A checkpoint is read only if its files still have the checksums that they were saved with. If it is damaged,
         the newest undamaged one is read instead, with a warning that says which and why, and the damaged ones are moved
-        to the folder "unreadable". A checkpoint without checksums is read, with a warning, only if none has checksums.
+        to the folder "unreadable". A checkpoint without checksums is read too, with a warning, but others come first.
 
         Raises:
           RunError: there are checkpoints, but none can be read. They stay where they are.

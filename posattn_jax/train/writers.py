@@ -15,7 +15,7 @@ WANDB_FILE = "wandb.json"  # in a run folder
 
 
 class MetricWriter:
-    """Writes metrics to `metrics.jsonl` (one object a line: step, epoch, split, name, value) and to event files.
+    """Writes metrics to `metrics.jsonl` (one object per line: step, epoch, split, name, value) and to event files.
 
     A run that resumes at a step drops the metrics that were written after that step.
     """
