@@ -32,7 +32,7 @@ class BucketOrder:
 
     For a bucket of length l, whose examples have m target tokens on average, the number of rows of an update is
       steps * multiple * round(batch_tokens / (m multiple))    unit "target_tokens", as Schmidt 2023 counts
-      steps * multiple * floor(batch_tokens / (l multiple))    unit "places": none has more than batch_tokens
+      steps * multiple * floor(batch_tokens / (l multiple))    unit "places": at most batch_tokens per micro-batch
     The last update of a bucket is filled up with rows without an example. The id of such a row is -1 - (the number of
     the bucket), so that a process whose share has only such rows pads to the same length as the others.
 
