@@ -73,9 +73,10 @@ ALIKE += ("compare",)  # test_compare.py
 ALIKE += ("image_folder", "arrays", "sentences")  # test_own_data.py
 ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh")
 # test_main.py trains the first.
-NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips")
+NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips", "cifar2d_short_span")
 NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet", "fashion_mnist")
-RUN_ELSEWHERE = ("char_lm", "translution_cifar10")  # test_generate.py; and as translution
+RUN_ELSEWHERE = ("char_lm", "rotation")  # in test_generate.py and test_rotation.py
+RUN_ELSEWHERE += ("translution_cifar10", "translution_points")  # as translution
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
 

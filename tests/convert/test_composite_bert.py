@@ -175,7 +175,7 @@ def read(folder, tensors, kernel, **config):
     "kernel, positions, convolved",
     [
         (ALL, False, ("query", "key", "value")),
-        ("convbert", True, ()),
+        slow("convbert", True, ()),
         slow("qk_convfixed_convq 2", False, ()),
         slow("convfixed_qk 1", True, ("value",)),
         slow("convq_convk 1", False, ()),

@@ -19,6 +19,7 @@ from posattn_jax import (
 )
 from posattn_jax.ops.span import half_span
 from tests.support.made_params import made_params
+from tests.support.slow import slow
 
 TOKENS = jax.random.randint(jax.random.key(2), (2, 13), 0, 10)
 
@@ -38,7 +39,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["span", "rope", slow("absolute places")])
 def test_steps_give_the_logits_of_the_whole(name):
     model = MODELS[name]
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)

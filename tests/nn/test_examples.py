@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from posattn_jax import Content, Positional, PositionalSelfAttention, SinusoidalEncoding
 from posattn_jax.nn.examples import each_its_own
 from posattn_jax.ops.attention import Problem, attend
+from tests.support.slow import slow
 
 GRID, N, B, H = (3, 2), 6, 8, 2
 RNG = np.random.default_rng(0)
@@ -22,6 +23,8 @@ MORE = {
     "a mask for each": {"mask": RNG.random((B, 1, N, N)) < 0.7},
     "scores of pairs": {"pair_scores": RNG.normal(size=(B, H, N, N)), "return_weights": True},
 }
+MESHES = [(2, 2, 2, 1), slow((8, 1, 1, 1))]
+SINUSOIDS = [("traced", "factorised"), ("untraced", "factorised"), slow("traced", "auto"), slow("untraced", "auto")]
 
 
 def mesh(*sizes):
@@ -43,22 +46,22 @@ def results(given, features, arrays, attending):
     return attending(lambda *of: (both(*of), jax.grad(loss, (0, 1))(*of)))(features, arrays)
 
 
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
 @pytest.mark.parametrize("more", MORE)
-def test_outputs_and_gradients(float64, unchecked, more):
+def test_outputs_and_gradients(float64, unchecked, more, sizes):
     given = {name: x for name, x in MORE[more].items() if np.asarray(x).dtype.kind != "f"}
     arrays = {name: jnp.asarray(x) for name, x in MORE[more].items() if name not in given}
     query, key, value = jnp.asarray(RNG.normal(size=(3, B, N, H, 4)))
     of = (given, {"query": query, "key": key, "value": value}, arrays)
     expected = results(*of, jax.jit)
-    for sizes in ((8, 1, 1, 1), (2, 2, 2, 1)):
-        with jax.set_mesh(mesh(*sizes)):
-            found = jax.device_get(results(*of, jax.jit))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, expected)
+    with jax.set_mesh(mesh(*sizes)):
+        found = jax.device_get(results(*of, jax.jit))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, expected)
 
 
-@pytest.mark.parametrize("implementation", ["auto", "factorised"])
-@pytest.mark.parametrize("how", ["traced", "untraced"])
-def test_sinusoids_that_are_not_laid_out(float64, implementation, how):
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("how, implementation", SINUSOIDS)
+def test_sinusoids_that_are_not_laid_out(float64, how, implementation, sizes):
     """Whose factors are no array alone."""
     terms = (Content(), Positional(SinusoidalEncoding()))
     layer = PositionalSelfAttention(
@@ -67,7 +70,6 @@ def test_sinusoids_that_are_not_laid_out(float64, implementation, how):
     features = jnp.asarray(RNG.normal(size=(B, *GRID, 8)))
     variables = layer.init(jax.random.key(0), features)
     expected = layer.apply(variables, features)
-    for sizes in ((8, 1, 1, 1), (2, 2, 2, 1)):
-        with jax.set_mesh(mesh(*sizes)):
-            found = (jax.jit(layer.apply) if how == "traced" else layer.apply)(variables, features)
-        np.testing.assert_allclose(jax.device_get(found), expected, rtol=1e-10, atol=1e-12)
+    with jax.set_mesh(mesh(*sizes)):
+        found = (jax.jit(layer.apply) if how == "traced" else layer.apply)(variables, features)
+    np.testing.assert_allclose(jax.device_get(found), expected, rtol=1e-10, atol=1e-12)

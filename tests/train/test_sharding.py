@@ -117,7 +117,7 @@ LOOPED = {"data.pool": 1, f"{SPAN}.initial_sigma": 0.1, f"{ATTENTION}.implementa
 @pytest.mark.parametrize(
     "name, variant, changes",
     [
-        ("translution_mnist", "tiny", {}),
+        slow("translution_mnist", "tiny", {}),
         ("cifar2d_span", "tiny", LOOPED),
         slow("wmt14_en_de", "rposnet,tiny", {}),
         slow("bert_base", "tiny", {}),

@@ -60,7 +60,7 @@ def test_causal_and_padding(float64, suite, grid_shape):
     suite.check_against_oracle(inputs, grid_shape, is_causal=True, key_mask=mask, reference_shape=larger)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "tiled", "auto"])
+@pytest.mark.parametrize("implementation", ["dense", "tiled", slow("auto")])
 @pytest.mark.parametrize("per_head, span_mode", [(True, "log_add"), slow(False, "multiply")])
 def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode):
     """Rows and tiles of two queries of one head, each computed alone; "auto" chooses between them at run time."""

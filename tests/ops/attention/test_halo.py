@@ -272,7 +272,7 @@ def test_weights_of_a_cut_grid_are_refused(unchecked):
     ],
     ids=lambda argument: next(iter(argument)),
 )
-@pytest.mark.parametrize("num_devices", [1, 4])
+@pytest.mark.parametrize("num_devices", [slow(1), 4])
 def test_what_a_cut_grid_does_not_take_is_refused(unchecked, argument, num_devices):
     inputs = {name: jnp.asarray(x) for name, x in make_inputs((8,), dtype=np.float32).items()}
     message = f"halo_attention does not take {next(iter(argument))}: relative_attention does"

@@ -118,7 +118,7 @@ RANDOM = {"deadline": None, "suppress_health_check": [HealthCheck.function_scope
 
 
 @given(problem=problems())
-@settings(max_examples=5, derandomize=True, **RANDOM)
+@settings(max_examples=4, derandomize=True, **RANDOM)
 def test_random_problems(float64, small_pieces, problem):
     check(problem)
 
@@ -131,7 +131,7 @@ def test_200_random_problems(float64, small_pieces, problem):
 
 
 @pytest.mark.parametrize(
-    "implementation", ["dense", "tiled", *map(slow, ("auto", "reference", "patch", "window", *NATIVE))]
+    "implementation", ["tiled", *map(slow, ("dense", "auto", "reference", "patch", "window", *NATIVE))]
 )
 def test_gradients_of_gradients(float64, monkeypatch, implementation):
     """The Hessian times a vector, in both modes, against differences of the oracle's gradients: every input's row."""
