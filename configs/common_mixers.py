@@ -2,7 +2,8 @@
 
 attention, shaw, relative, aposnet, rposnet, lightconv (with GLU), lightconv_plain, lightconv_gelu (gated),
 lightconv_global (gated; offsets beyond the context have the weight of the nearest offset within it), linear, glinear
-(gated), gaussian, fourier (only in an encoder).
+(gated), gaussian, fourier (only in an encoder), mixed (content and rPosNet, with a learned share of each per head;
+ours).
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from posattn_jax import (
     GeluGate,
     Glu,
     LearnedPositions,
+    MixedEnergies,
     NormalizedGelu,
     OffsetTable,
     PairTable,
@@ -23,7 +25,7 @@ from posattn_jax import (
 )
 from posattn_jax.build.parts import part
 
-GATED = ("aposnet", "rposnet", "glinear", "lightconv_gelu", "lightconv_global")
+GATED = ("aposnet", "rposnet", "mixed", "glinear", "lightconv_gelu", "lightconv_global")
 # Where GaussianNet's heads look.
 NEIGHBOURS = {"encoder": (-1, 0, 1), "decoder": (-1, 0), "cross": (-1, 0, 1)}
 
@@ -70,6 +72,9 @@ def mixing(
         "glinear": lambda: part(PairTable, **table),
         "gaussian": lambda: part(GaussianWeights, centres=NEIGHBOURS[place]),
         "fourier": lambda: part(FourierWeights),
+        "mixed": lambda: part(
+            MixedEnergies, parts=ConfigDict({name: energies[name]() for name in ("attention", "rposnet")})
+        ),
     }
     gated = name in GATED if is_gated is None else is_gated
     values = part(Glu) if name == "lightconv" else None

@@ -40,6 +40,8 @@ for _name in ("aposnet", "rposnet"):
 # Table 4: the places of rPosNet: encoder, decoder and cross-attention.
 for _row in ("e", "d", "c", "ec", "dc", "edc"):
     MIXERS[f"rposnet_{_row}"] = {place: "rposnet" for place in ("encoder", "decoder", "cross") if place[0] in _row}
+# Ours: other mixers instead of cross-attention.
+MIXERS |= {"aposnet_c": {"cross": "aposnet"}, "mixed_c": {"cross": "mixed"}}
 # What the paper's tables compare, by the word of a variant: Tables 2 and 3 without a word, 4, 5 and 6.
 COMPARED: dict[str, tuple[str, ...]] = {
     "": ("transformer", "shaw", "fourier", "gaussian", "linear", "lightconv", "glinear", "aposnet", "rposnet"),
@@ -73,6 +75,8 @@ LABELS = {
     "rposnet_ec": "rPosNet in the encoder and across",
     "rposnet_dc": "rPosNet in the decoder and across",
     "rposnet_edc": "rPosNet everywhere",
+    "aposnet_c": "aPosNet across alone",
+    "mixed_c": "content and rPosNet across",
 }
 
 QUESTIONS = {
@@ -257,7 +261,13 @@ def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, m
     sizes: dict[str, Any] = {"context": context, "grid_shape": (max_length,)}
 
     def form(*names: str) -> str:
-        return "learned" if "rposnet" in names else "none" if names[0] in ("shaw", "relative") else "sinusoidal"
+        return (
+            "learned"
+            if {"rposnet", "mixed"} & set(names)
+            else "none"
+            if names[0] in ("shaw", "relative")
+            else "sinusoidal"
+        )
 
     paths = {"encoder": "encoder_block.mixing", "decoder": "decoder_block.mixing", "cross": "decoder_block.cross"}
     return {

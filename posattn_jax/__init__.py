@@ -15,6 +15,7 @@ from posattn_jax.nn.encodings import AxialEncoding, KernelEncoding, LearnedEncod
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.mixed_energies import MixedEnergies
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import (
     FourierPositions,
@@ -81,6 +82,7 @@ __all__ = [
     "LowRankTranslution",
     "MaskedLanguageModel",
     "Memory",
+    "MixedEnergies",
     "NormalizedGelu",
     "OffsetTable",
     "PairTable",

@@ -78,7 +78,8 @@ def compose(
         parts.append("\n".join(f"- **{each.verdict}.** {plain(each.hypothesis.claim)}: {each.told}" for each in tested))
     by_field = tables.by_field(runs)
     if by_field is not None:
-        what = f"{runs.response_title}, in hundredths: means and standard errors of the mean"
+        unit = "" if plan.of_translations else ", in hundredths"
+        what = f"{runs.response_title}{unit}: means and standard errors of the mean"
         parts += [f"## By {plan.axis}", f"{what}.\n\n{by_field}"]
     by_translations = tables.by_translations(runs)
     if by_translations is not None:

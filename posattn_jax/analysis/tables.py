@@ -38,6 +38,7 @@ def by_field(runs: Runs) -> str | None:
     axis, response = runs.plan.axis, runs.plan.response
     if axis is None or not all(isinstance(value_at(run.config, axis), str) for run in runs.all):
         return None
+    scale = 1.0 if runs.plan.of_translations else 100.0
     columns: dict[tuple[object, str], str] = {}
     for run in runs.all:
         label = runs.plan.treatment(run.treatment).label.rpartition(",")[2].strip()
@@ -52,16 +53,17 @@ def by_field(runs: Runs) -> str | None:
         ]
         seeds = set.intersection(*(set(each) for each in found))
         means = [float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)]
-        rows.append([label, *(_mean(each.values()) for each in found), _mean(means)])
+        rows.append([label, *(_mean(each.values(), scale) for each in found), _mean(means, scale)])
     nothing = {value_at(run.config, axis): run.summary.get("always_the_same", {}) for run in runs.all}
     if all(response + suffix in nothing[value] for value, suffix in columns):
         found = [nothing[value][response + suffix] for value, suffix in columns]
-        rows.append(["Always the most frequent label, or the mean", *(_mean([x]) for x in (*found, np.mean(found)))])
+        always = [_mean([value], scale) for value in (*found, np.mean(found))]
+        rows.append(["Always the most frequent label, or the mean", *always])
     return table(["", *columns.values(), "mean"], rows)
 
 
-def _mean(values: Iterable[float]) -> str:
-    return mean_and_error([100 * value for value in values], "{:.1f}")
+def _mean(values: Iterable[float], scale: float) -> str:
+    return mean_and_error([scale * value for value in values], "{:.1f}")
 
 
 def by_translations(runs: Runs) -> str | None:

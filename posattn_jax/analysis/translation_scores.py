@@ -123,11 +123,16 @@ def write_for_outside_metrics(
 
 
 def p_of_folders(folders: Sequence[pathlib.Path], tokenize: Tokenize, lowercase: bool) -> dict[str, float]:
-    """The p of `paired_bootstrap` for {"bleu", "chrf"}, from the folders of a baseline and a system; or empty."""
-    if not all((folder / HYPOTHESIS).exists() for folder in folders):
+    """The p of `paired_bootstrap` for {"bleu", "chrf"}, from the folders of a baseline and a system.
+
+    Empty if files are missing, or if the references differ.
+    """
+    paths = [folder / name for name in (HYPOTHESIS, REFERENCE) for folder in folders]
+    if not all(path.exists() for path in paths):
         return {}
-    paths = [folder / HYPOTHESIS for folder in folders] + [folders[-1] / REFERENCE]
-    theirs, ours, references = (path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths)
+    theirs, ours, references, same = (path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths)
+    if references != same:
+        return {}
     tested, _ = paired_bootstrap(theirs, {"system": ours}, references, tokenize=tokenize, lowercase=lowercase)
     return {metric: float(result.p_value) for metric, result in tested["system"].items()}
 

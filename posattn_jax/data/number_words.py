@@ -1,6 +1,10 @@
-"""Numbers in English and German words, a parallel text that needs no download: "forty-two", "zweiundvierzig"."""
+"""Numbers in English and German words, and in made-up languages: parallel texts that need no download.
+
+The words of a made-up language are English words spelled backwards: "forty-two" is "ytrof owt". Its rule decides how
+the words of a line are ordered and repeated, so it decides what a translation has to know."""
 
 import pathlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +19,14 @@ SMALL = {
 TENS = {
     "en": "twenty thirty forty fifty sixty seventy eighty ninety",
     "de": "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+}
+
+# The words of a line [English] -> those of the made-up language, before each is spelled backwards.
+MADE_UP: dict[str, Callable[[list[str]], list[str]]] = {
+    "monotone": list,
+    "repeated": lambda said: [word for word in said for _ in range(1 + len(word) % 3)],  # one to three times
+    "reversed": lambda said: said[::-1],
+    "sorted": sorted,
 }
 
 
@@ -43,11 +55,18 @@ def _joined(unit: str) -> str:
     return "ein" if unit == "eins" else unit
 
 
-def write(folder: pathlib.Path, sizes: dict[str, int], seed: int = 0) -> None:
-    """Writes PART.en and PART.de with `sizes[PART]` lines each. A line is one to four random numbers."""
+def line(numbers: Sequence[int], language: str) -> str:
+    """Numbers in the words of a language, "en", "de" or one of `MADE_UP`."""
+    if language in MADE_UP:
+        english = line(numbers, "en").replace("-", " ").split()
+        return " ".join(word[::-1] for word in MADE_UP[language](english))
+    return " ".join(words(number, language) for number in numbers)
+
+
+def write(folder: pathlib.Path, sizes: dict[str, int], seed: int = 0, languages: Sequence[str] = ("en", "de")) -> None:
+    """Writes PART.LANGUAGE with `sizes[PART]` lines for each language. A line is one to four random numbers."""
     rng = np.random.default_rng(seed)
     for part, size in sizes.items():
         lines = [rng.integers(0, 1000, rng.integers(1, 5)).tolist() for _ in range(size)]
-        for language in SMALL:
-            text = "".join(" ".join(words(number, language) for number in line) + "\n" for line in lines)
-            write_text(folder / f"{part}.{language}", text)
+        for language in languages:
+            write_text(folder / f"{part}.{language}", "".join(f"{line(each, language)}\n" for each in lines))

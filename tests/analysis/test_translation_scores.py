@@ -11,6 +11,7 @@ from posattn_jax.analysis.translation_scores import (
     corpus_scores,
     outside_commands,
     outside_scores,
+    p_of_folders,
     paired_bootstrap,
     write_for_outside_metrics,
 )
@@ -140,6 +141,14 @@ def test_commands_of_other_metrics():
         "-bleurt_checkpoint=BLEURT-20 -scores_file=out/bleurt.txt"
     )
     assert "'a b/source.txt'" in outside_commands(pathlib.Path("a b"))[0]
+
+
+def test_translations_of_other_references_are_not_compared(tmp_path):
+    for name, references in (("a", ["one", "two"]), ("b", ["one", "two"]), ("c", ["one", "three"])):
+        write_for_outside_metrics(tmp_path / name, ["eins", "zwei"], ["one", "two"], references)
+    assert set(p_of_folders([tmp_path / "a", tmp_path / "b"], "13a", False)) == {"bleu", "chrf"}
+    assert p_of_folders([tmp_path / "a", tmp_path / "c"], "13a", False) == {}
+    assert p_of_folders([tmp_path / "a", tmp_path / "none"], "13a", False) == {}
 
 
 def scored(folder, comet, bleurt):

@@ -1,12 +1,14 @@
 """Reports on translations: scores and tests by mixer, and what a gate is worth."""
 
+import dataclasses
 import json
 
 import pytest
 
 from configs import common_nmt, nmt_multi30k
-from posattn_jax.analysis import report, translation_scores
+from posattn_jax.analysis import report, tables, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
+from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.system.files import write_json
 
 REFERENCES = [f"der Hund {i} sieht die kleine Katze im Garten" for i in range(30)]
@@ -85,6 +87,16 @@ def make_sweep(tmp_path, baselines, treatments):
         write_run(tmp_path / name / "1", nmt_multi30k.get_config(name).model.to_dict(), hypotheses, 1)
     evaluate = {"task.decoding.beam_size": 12}
     return Plan("Which?", tuple(made), seeds=(1,), evaluate=evaluate, part="test", response="bleu", baselines=baselines)
+
+
+def test_scores_by_a_field_are_as_they_are(tmp_path):
+    """A table by the names of a field does not multiply BLEU by 100, as it does other scores."""
+    pytest.importorskip("sacrebleu")
+    plan = make_sweep(tmp_path, (), {"transformer": garbled(9), "rposnet": garbled(2)})
+    write_plan(tmp_path / "sweep.json", dataclasses.replace(plan, axis="data.target"), {"commands": []})
+    rows = tables.by_field(read_runs(tmp_path)).splitlines()
+    bleu = read_runs(tmp_path).runs["rposnet"][0].response
+    assert 1 < bleu < 100 and f"{bleu:.1f}" in rows[-1]
 
 
 def table_of(tmp_path, plan):

@@ -35,6 +35,19 @@ def test_others_are_refused(number, language):
         number_words.words(number, language)
 
 
+@pytest.mark.parametrize(
+    "language, expected",
+    [
+        ("monotone", "eerht derdnuh ytrof owt orez"),
+        ("repeated", "eerht eerht eerht derdnuh derdnuh ytrof ytrof ytrof owt orez orez"),
+        ("reversed", "orez owt ytrof derdnuh eerht"),
+        ("sorted", "ytrof derdnuh eerht owt orez"),
+    ],
+)
+def test_made_up_languages(language, expected):
+    assert number_words.line([342, 0], language) == expected
+
+
 def test_files(tmp_path):
     number_words.write(tmp_path, {"train": 30, "val": 3})
     lines = {path.name: path.read_text(encoding="utf-8").splitlines() for path in tmp_path.iterdir()}
@@ -45,5 +58,7 @@ def test_files(tmp_path):
         "val.de": 3,
     }
     assert not set(lines["val.en"]) & set(lines["train.en"])
+    number_words.write(tmp_path / "more", {"val": 3, "train": 30}, languages=("en", "sorted"))
+    assert {path.name for path in (tmp_path / "more").iterdir()} == {"val.en", "val.sorted", "train.en", "train.sorted"}
     number_words.write(tmp_path / "again", {"train": 30, "val": 3})
     assert (tmp_path / "again" / "val.de").read_text(encoding="utf-8").splitlines() == lines["val.de"]

@@ -18,7 +18,7 @@ from tests.support.float64 import float64
 from tests.support.slow import slow
 
 V, PAD = 11, 0
-FURTHER = ("lightconv", "aposnet", "shaw_gated", "gaussian", "glinear")
+FURTHER = ("lightconv", "aposnet", "shaw_gated", "gaussian", "glinear", "mixed_c")
 
 
 def config_of(mixer):

@@ -15,6 +15,7 @@ from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
 from posattn_jax.nn.memory import Memory
+from posattn_jax.nn.mixed_energies import MixedEnergies
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.places import LearnedPositions, SinusoidalPositions
 from posattn_jax.nn.precompute import precompute
@@ -37,6 +38,9 @@ ENERGIES = {
     "linear": lambda shape, keys: PairTable(shape, keys, **DTYPE),
     "gaussian": lambda shape, keys: GaussianWeights((-1, 0)),
     "fourier": lambda shape, keys: FourierWeights(),
+    "mixed": lambda shape, keys: MixedEnergies(
+        (ENERGIES["attention"](shape, keys), ENERGIES["rposnet"](shape, keys)), **DTYPE
+    ),
 }
 POSITION_ONLY = ("aposnet", "rposnet", "lightconv", "global", "linear", "gaussian", "fourier")
 
@@ -84,6 +88,13 @@ def energy(kind, given, b, h, t, s, shapes, ratio, length):
         case "rposnet":  # equations 9 and 10
             learned = given["energies/positions/table"][row(t, shapes[0])]
             return dot(project("query", learned), table[entry, h])
+        case "mixed":
+            found = []
+            for i, part in enumerate(("attention", "rposnet")):
+                own = {name.replace(f"energies/parts_{i}/", "energies/"): x for name, x in given.items()}
+                found.append(energy(part, own, b, h, t, s, shapes, ratio, length))
+            shares = np.exp(given["energies/mixture"][h])
+            return sum(share * each for share, each in zip(shares, found, strict=True)) / sum(shares)
         case "lightconv" | "global":  # equation 14
             outside = kind == "lightconv" and any(abs(o) > K for o in offset)
             return None if outside else given["energies/table"][h, 0, entry]
@@ -171,6 +182,7 @@ CASES = [
     ("lightconv", "glu", (4,), (4,), True, 1.0),
     ("shaw", "gelu", (1,), (1,), False, 1.0),
     ("rposnet", "gelu", (5,), (2,), False, 0.4),
+    slow("mixed", None, (3,), (4,), False, 1.5),
     *(slow(kind, None, (3,), (4,), False, 1.5) for kind in ("aposnet", "rposnet", "global", "gaussian")),
     *(slow(kind, None, (2, 2), (2, 2), False, 1.0) for kind in ("aposnet", "rposnet", "lightconv")),
 ]
@@ -368,3 +380,24 @@ def test_what_does_not_fit_together(unchecked, change, options, message):
     layer = TokenMixing(**({"num_heads": H} | change()))
     with pytest.raises(ValueError, match=message):
         layer.init(jax.random.key(0), jnp.zeros((B, 5, C)), (5,), **options)
+
+
+@pytest.mark.parametrize("parts", [(), (DotProducts(), PairTable((3,), (3,)))])
+def test_energies_that_cannot_be_mixed_are_refused(parts):
+    with pytest.raises(ValueError, match="expected one part or more, whose energies are for a softmax"):
+        TokenMixing(H, energies=MixedEnergies(parts)).init(jax.random.key(0), jnp.ones((1, 3, C)), (3,))
+
+
+def test_a_mixture_is_one_part_where_its_share_is_one():
+    """And a key outside of one part's kernel is left out."""
+    words, share = jax.random.normal(jax.random.key(1), (B, 5, C)), jnp.array([[0.0, -1e9]] * H)
+    layer = TokenMixing(H, energies=MixedEnergies((DotProducts(), OffsetTable(1, "clip"))))
+    params = layer.init(jax.random.key(0), words, (5,))["params"]
+    params["energies"]["mixture"] = share
+    alone = params | {"energies": params["energies"]["parts_0"]}
+    expected = TokenMixing(H, energies=DotProducts()).apply({"params": alone}, words, (5,))
+    np.testing.assert_allclose(layer.apply({"params": params}, words, (5,)), expected, atol=1e-6)
+    dropping = TokenMixing(H, energies=MixedEnergies((DotProducts(), OffsetTable(1))))
+    _, intermediates = dropping.apply({"params": params}, words, (5,), return_weights=True)
+    near = np.abs(np.subtract.outer(np.arange(5), np.arange(5))) <= 1
+    np.testing.assert_array_equal(intermediates["weights"][0, 0] > 0, near)

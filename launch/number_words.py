@@ -1,0 +1,18 @@
+"""Writes numbers in words, in English, German and made-up languages: the data of configs/question_cross.py.
+
+  python launch/number_words.py TO
+
+TO becomes PART.LANGUAGE for train (20,000 lines), val and test (1,000 lines each); see
+posattn_jax/data/number_words.py.
+"""
+
+import pathlib
+import sys
+
+from posattn_jax.data import number_words
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    languages = ("en", "de", *number_words.MADE_UP)
+    number_words.write(pathlib.Path(sys.argv[1]), {"train": 20_000, "val": 1_000, "test": 1_000}, languages=languages)
