@@ -79,14 +79,16 @@ def define_flags() -> flags.FlagValues:
     """The flags, unparsed."""
     values = command.define_flags(repeats=15, seconds=60.0)
     own = {"flag_values": values}
-    flags.DEFINE_list("cases", list(CASES), f"Out of {', '.join(CASES)}.", **own)
-    flags.DEFINE_list("rivals", ["native", "portable", "jax"], f"Out of {', '.join(RIVALS)}.", **own)
-    flags.DEFINE_list("passes", list(table.PASSES), f"Out of {', '.join(table.PASSES)}.", **own)
-    flags.DEFINE_list("head_dims", ["8", "32", "64", "128"], "Features a head.", **own)
-    flags.DEFINE_string("torch", None, "A Python that has torch, for sdpa and flex.", **own)
+    flags.DEFINE_list("cases", list(CASES), f"Cases to time, out of {', '.join(CASES)}.", **own)
+    flags.DEFINE_list(
+        "rivals", ["native", "portable", "jax"], f"Implementations to time, out of {', '.join(RIVALS)}.", **own
+    )
+    flags.DEFINE_list("passes", list(table.PASSES), f"Passes to time, out of {', '.join(table.PASSES)}.", **own)
+    flags.DEFINE_list("head_dims", ["8", "32", "64", "128"], "Features per head.", **own)
+    flags.DEFINE_string("torch", None, "Python interpreter with torch, for sdpa and flex.", **own)
     for name, default in (("batch", 2), ("heads", 8)):
         flags.DEFINE_integer(name, default, "A size of the arrays.", lower_bound=1, **own)
-    flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of all arrays but sigma.", **own)
+    flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Data type of all arrays except sigma.", **own)
     return values
 
 
@@ -100,7 +102,7 @@ def parse_flags(argv: list[str]) -> flags.FlagValues:
     if not all(each.isdecimal() and int(each) > 0 for each in options.head_dims):
         raise InputError(f"--head_dims={','.join(options.head_dims)}: expected numbers of at least 1")
     if options.torch is None and set(options.rivals) & set(OF_TORCH):
-        raise InputError("--torch is not given: expected a Python that has torch, for sdpa and flex")
+        raise InputError("--torch is not given: expected a Python interpreter with torch, for sdpa and flex")
     return options
 
 

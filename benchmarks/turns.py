@@ -39,7 +39,7 @@ def define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     own = {"flag_values": values}
     flags.DEFINE_integer("rounds", 20, "Turns that each command has.", lower_bound=1, **own)
-    flags.DEFINE_float("seconds", 2.0, "Of a turn.", lower_bound=0.01, **own)
+    flags.DEFINE_float("seconds", 2.0, "Length of a turn, in seconds.", lower_bound=0.01, **own)
     flags.DEFINE_float("warm_up", 0.0, "Seconds before a turn, not counted.", lower_bound=0.0, **own)
     flags.DEFINE_string("out", None, "The folder for results.json.", **own)
     return values

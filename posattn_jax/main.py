@@ -44,32 +44,32 @@ from posattn_jax.system import command_line, extras, short_help
 from posattn_jax.system.errors import InputError, RunError
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file, with a variant: configs/digits.py:tiny.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: made, or continued.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; training creates it, or continues the run in it.")
 MODES = {
-    "train": "a run, which the same command continues; the default",
-    "evaluate": "a trained run, also on another grid",
-    "translate": "the lines of the standard input",
-    "generate": "text of a language model",
-    "predict": "classes of files, or of the sentences of the standard input",
-    "explain": "what a trained run attends to, as pictures",
-    "export": "a trained run as one file that needs jax alone, or as others name weights",
-    "import": "weights of others as a run: Hugging Face's BERT and ViT, timm's and big_vision's",
-    "sweep": "every treatment and seed that a config has",
-    "report": "tables and figures of a sweep",
-    "benchmark": "updates of layouts of attention, by turns",
+    "train": "train a model, or continue its run (the default)",
+    "evaluate": "evaluate a trained run, also on a grid of another size",
+    "translate": "translate the lines of standard input",
+    "generate": "generate text with a language model",
+    "predict": "classify files, or sentences from standard input",
+    "explain": "show what a trained run attends to, as a page of pictures",
+    "export": "save a trained run as one file that needs only jax, or in another library's weight format",
+    "import": "make a run from the weights of Hugging Face (BERT, ViT), timm or big_vision",
+    "sweep": "train every treatment and seed of a config's sweep",
+    "report": "write the tables and figures of a sweep",
+    "benchmark": "time training updates with several attention layouts, in turns",
 }
 _MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
 _SEEDS = flags.DEFINE_list(
-    "seeds", None, "Of a sweep: instead of its own. Of a training: a run of each, vmapped, in WORKDIR/SEED."
+    "seeds", None, "Seeds of a sweep, instead of its own; when training: one run per seed, vmapped, in WORKDIR/SEED."
 )
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
-_TOP = flags.DEFINE_integer("top", 1, "How many of the likeliest classes are told of an input.")
+_TOP = flags.DEFINE_integer("top", 1, "Number of most likely classes to print per input.")
 OF_A_TEXT = (
-    flags.DEFINE_string("prompt", None, "What a generated text begins with; by default the standard input."),
-    flags.DEFINE_integer("length", 500, "How many characters are generated."),
-    flags.DEFINE_float("temperature", 1.0, "Of the draw of characters; 0: the likeliest."),
-    flags.DEFINE_integer("top_k", 0, "Only so many of the likeliest characters are drawn from; 0: all."),
-    flags.DEFINE_integer("seed", 0, "Of the draw.", lower_bound=0),
+    flags.DEFINE_string("prompt", None, "Start of the generated text; default: standard input."),
+    flags.DEFINE_integer("length", 500, "Number of characters to generate."),
+    flags.DEFINE_float("temperature", 1.0, "Sampling temperature; 0: always the most likely character."),
+    flags.DEFINE_integer("top_k", 0, "Sample only from this many most likely characters; 0: from all."),
+    flags.DEFINE_integer("seed", 0, "Random seed of the sampling.", lower_bound=0),
 )
 _LAYERS = flags.DEFINE_list("layers", [], "Only these layers, from 1; by default all.")
 _HEADS = flags.DEFINE_list("heads", [], "Only these heads, from 1; by default all.")
@@ -77,36 +77,46 @@ _FORMAT = flags.DEFINE_enum(
     "format",
     "stablehlo",
     ["stablehlo", "hugging_face", "timm", "big_vision"],
-    "Of an export: a program, or weights by the names of others (extra convert).",
+    "Export a StableHLO program, or weights named as in another library (needs the extra convert).",
 )
 _NUM_SENTENCES = flags.DEFINE_integer(
-    "num_sentences", None, "Of an import: those that a BERT's head tells of.", lower_bound=1, upper_bound=2
+    "num_sentences", None, "Number of sentences per input of an imported BERT classifier.", lower_bound=1, upper_bound=2
 )
-_NUM_HEADS = flags.DEFINE_integer("num_heads", None, "Of an import: what timm's files do not say.", lower_bound=1)
+_NUM_HEADS = flags.DEFINE_integer(
+    "num_heads", None, "Number of attention heads, which timm's files do not contain.", lower_bound=1
+)
 _WANDB = flags.DEFINE_string("wandb", None, "Metrics go to this project of Weights & Biases too (extra wandb).")
 _DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes of the job as jax finds them (TPU pods, Kubernetes, Open MPI)."
 )
 flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 OF_A_SWEEP = (
-    flags.DEFINE_enum("executor", "local", ["local", "slurm"], "Where the runs of a sweep are started."),
-    flags.DEFINE_integer("workers", 0, "Runs at a time; 0: one a GPU of this machine, or one."),
-    flags.DEFINE_integer("timeout_minutes", None, "Of a SLURM job, which is then submitted anew; by default a day."),
+    flags.DEFINE_enum(
+        "executor", "local", ["local", "slurm"], "Where to start the runs: on this machine, or as SLURM jobs."
+    ),
+    flags.DEFINE_integer(
+        "workers", 0, "Number of runs at a time; 0: one per GPU of this machine, or one without a GPU."
+    ),
+    flags.DEFINE_integer(
+        "timeout_minutes", None, "Time limit of a SLURM job, which is then resubmitted; default: one day."
+    ),
     flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me."),
     flags.DEFINE_list("treatments", None, "Only these treatments of the sweep."),
-    flags.DEFINE_integer("vmap_seeds", 1, "So many seeds of a treatment are vmapped, as one program."),
+    flags.DEFINE_integer("vmap_seeds", 1, "Number of seeds of a treatment to train together, vmapped in one program."),
 )
 OF_A_BENCHMARK = (
-    flags.DEFINE_list("implementations", ["auto", "dense"], "Of a benchmark: layouts of attention."),
+    flags.DEFINE_list("implementations", ["auto", "dense"], "Attention layouts to compare."),
     flags.DEFINE_list("dtypes", None, "Values of model.dtype; by default the config's."),
     flags.DEFINE_list("batch_sizes", None, "Values of train.batch_size; by default the config's."),
     flags.DEFINE_list("sigmas", None, "Values of the span's initial_sigma; by default the config's."),
     flags.DEFINE_integer("steps", 10, "Updates of a timed run.", lower_bound=1),
-    flags.DEFINE_integer("repeats", 3, "Timed runs of each, fewer where --seconds is short.", lower_bound=1),
-    flags.DEFINE_float("seconds", 600, "To spend on all timed runs, though at least three each."),
+    flags.DEFINE_integer("repeats", 3, "Timed runs per case; fewer if --seconds is short.", lower_bound=1),
+    flags.DEFINE_float("seconds", 600, "Time budget of all timed runs; each case has at least three."),
     flags.DEFINE_float("memory_limit_gib", 8, "Layouts that need more temporary memory are skipped."),
-    flags.DEFINE_enum("data", "made", ["made", "read"], "Random pixels, or the config's data set."),
-    flags.DEFINE_string("trace", None, "A folder that keeps a profile of each, for Perfetto."),
+    flags.DEFINE_enum(
+        "data", "made", ["made", "read"], "Time updates on random pixels (made), or on the config's data set (read)."
+    ),
+    flags.DEFINE_string("trace", None, "Folder for a profile of each case, to open in Perfetto."),
 )
 FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
@@ -114,8 +124,13 @@ FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
 FLAGS_OF |= {flag.name: ("generate",) for flag in OF_A_TEXT}
-NO_CONFIG = dict.fromkeys(("generate", "predict", "explain", "export"), "the run folder has the run's own")
-NO_CONFIG |= {"report": "a report is made of finished runs alone", "import": "the file says what the model is"}
+NO_CONFIG = dict.fromkeys(
+    ("generate", "predict", "explain", "export"), "expected none in this mode, as the run folder has its own config"
+)
+NO_CONFIG |= {
+    "report": "expected none with --mode=report, which reads finished runs",
+    "import": "expected none with --mode=import, as the weights determine the model",
+}
 MAIN_FLAGS = ("config", "workdir", "mode", "treatment", "seeds", "debug")  # options that --help lists for all modes
 EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
@@ -214,7 +229,9 @@ def help_text(argv: list[str]) -> str | None:
             )
             options = short_help.described(flags.FLAGS, names)
             options |= {"--config.FIELD": "A field of the config: --config.train.total_epochs=2."}
-            more = "The options of a mode: posattn --mode=MODE --help. All of them, and libraries': posattn --helpfull."
+            more = (
+                "Options of one mode: posattn --mode=MODE --help. All options, also of libraries: posattn --helpfull."
+            )
             return short_help.write(str(__doc__).splitlines()[0], MODES, options, EXAMPLES, more)
         case "full":
             return f"{__doc__}\n{flags.FLAGS.get_help()}"
@@ -235,7 +252,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         if flags.FLAGS[name].present and _MODE.value not in modes:
             raise InputError(f"--{name} is for --mode={' and '.join(modes)}, and --mode is {_MODE.value}")
     if _SEEDS.value is not None and "seed" in config_flags.get_override_values(flags.FLAGS["config"]):
-        raise InputError("--config.seed: is what the runs of --seeds differ in")
+        raise InputError("--config.seed: expected no value with --seeds, which sets the seed of each run")
     if _WANDB.value is not None:
         if not _WANDB.value:
             raise InputError("--wandb=: expected the name of a project")

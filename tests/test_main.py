@@ -73,7 +73,7 @@ def test_evaluate_on_a_larger_grid(trained):
         pytest.param(["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int", marks=pytest.mark.slow),
         (
             ["--config.mesh.data=3"],
-            "mesh.data=3, mesh.fsdp=1, mesh.model=1, mesh.grid=1: their product is not the 1 devices",
+            "mesh.data=3, mesh.fsdp=1, mesh.model=1, mesh.grid=1: expected a product of 1, the number of devices",
         ),
         pytest.param(
             ["--config.train.batch_size=900"],
@@ -138,7 +138,7 @@ def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     code, _, err = run_forked(f"--workdir={tmp_path}")
     assert code == 2
-    assert "is in use by something that is no run" in err
+    assert "is in use, but not by a run" in err
 
 
 @pytest.mark.slow

@@ -44,11 +44,13 @@ def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
     own = {"flag_values": values}
-    flags.DEFINE_enum("platform", "gpu", ["gpu", "tpu"], "Of the device.", **own)
-    flags.DEFINE_float("minutes", 8, "Nothing is started after so long.", lower_bound=0, **own)
-    flags.DEFINE_float("started", None, "When the time began, in seconds since 1970; default: now.", **own)
-    flags.DEFINE_float("step_seconds", 120, "A program that takes longer to compile and run once is given up.", **own)
-    flags.DEFINE_string("out", "benchmarks/results", "Results are in a folder of this, named after the device.", **own)
+    flags.DEFINE_enum("platform", "gpu", ["gpu", "tpu"], "Platform of the device.", **own)
+    flags.DEFINE_float("minutes", 8, "Start no further case after this many minutes.", lower_bound=0, **own)
+    flags.DEFINE_float("started", None, "Start of the time limit, in seconds since 1970; default: now.", **own)
+    flags.DEFINE_float("step_seconds", 120, "Give up a program that takes longer to compile and run once.", **own)
+    flags.DEFINE_string(
+        "out", "benchmarks/results", "Parent of the results folder, which is named after the device.", **own
+    )
     flags.DEFINE_string("only", "", "Cases whose names have this in them.", **own)
     flags.DEFINE_float("memory_limit_gib", 40, "Programs that need more temporary memory are left out.", **own)
     flags.DEFINE_bool("quick", False, "Tiny shapes, on any device.", **own)

@@ -262,7 +262,8 @@ function begin() {
       $("stage").append(button);
     }
     $("hint").textContent = "Click or touch the image, or focus it and use the arrow keys, to choose the query (blue). "
-      + "Orange is its weight on each key, the strongest its largest" + (data.layers.some(layer => layer.halfSpans)
+      + "Orange shows its weight on each key; the strongest orange is its largest weight"
+      + (data.layers.some(layer => layer.halfSpans)
       ? "; the white line is the box of the learned span." : ".");
   }
   $("heads").replaceChildren(...[["mean", MEAN], ...data.heads.map((number, i) => ["head " + number, i])].map(([name, head]) => {

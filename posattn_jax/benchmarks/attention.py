@@ -43,9 +43,9 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list("layouts", list(GENERAL), f"Layouts out of {', '.join(GENERAL)}.", **own)
     for name, default in (("batch", 2), ("heads", 8), ("head_dim", 8)):
         flags.DEFINE_integer(name, default, "A size of the arrays.", lower_bound=1, **own)
-    flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of all arrays but sigma.", **own)
+    flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Data type of all arrays except sigma.", **own)
     flags.DEFINE_bool("backward", False, "Time forward and backward pass together too.", **own)
-    flags.DEFINE_bool("static", False, "Sigma is known while compiling, and has no gradient.", **own)
+    flags.DEFINE_bool("static", False, "Make sigma a compile-time constant, without a gradient.", **own)
     return values
 
 

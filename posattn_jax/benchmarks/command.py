@@ -20,8 +20,8 @@ def define_flags(repeats: int, seconds: float) -> flags.FlagValues:
     """The flags that all measuring commands have, unparsed, in a registry of their own."""
     values = flags.FlagValues()
     own = {"flag_values": values}
-    flags.DEFINE_integer("repeats", repeats, "Runs of each, fewer where --seconds is short.", lower_bound=1, **own)
-    flags.DEFINE_float("seconds", seconds, "To spend on runs that take turns, though at least three each.", **own)
+    flags.DEFINE_integer("repeats", repeats, "Timed runs per case; fewer if --seconds is short.", lower_bound=1, **own)
+    flags.DEFINE_float("seconds", seconds, "Time budget of all timed runs; each case has at least three.", **own)
     flags.DEFINE_float("memory_limit_gib", 8, "What needs more temporary memory is skipped.", **own)
     flags.DEFINE_string("out", None, "The folder for results.json, and figures where there are any.", **own)
     flags.DEFINE_bool("help", False, "Show this.", **own)

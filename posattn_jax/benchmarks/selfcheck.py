@@ -31,10 +31,12 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list("shapes", ["2d64", "1d1024"], "Grids, as 2d64x32.", **own)
     flags.DEFINE_integer("half", 8, "The half-span in every dimension.", lower_bound=1, **own)
     flags.DEFINE_integer("heads", 8, "Heads.", lower_bound=1, **own)
-    flags.DEFINE_list("head_dims", ["64"], "Features a head.", **own)
-    flags.DEFINE_list("dtypes", ["bfloat16"], "Of the features.", **own)
-    flags.DEFINE_float("seconds", trial.SECONDS, "For a trial; then the kernel hangs.", **own)
-    flags.DEFINE_bool("renew", False, "Try what has a verdict, too.", **own)
+    flags.DEFINE_list("head_dims", ["64"], "Features per head.", **own)
+    flags.DEFINE_list("dtypes", ["bfloat16"], "Data types of the features.", **own)
+    flags.DEFINE_float(
+        "seconds", trial.SECONDS, "Time limit per trial, after which the kernel counts as hanging.", **own
+    )
+    flags.DEFINE_bool("renew", False, "Try cases again that already have a verdict.", **own)
     flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 

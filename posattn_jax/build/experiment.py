@@ -122,7 +122,9 @@ def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None 
         raise InputError(f"mesh.grid={config.mesh.grid}: expected 1 with {what}")
     penalty = getattr(task, "span_penalty", 0)
     if penalty and not any(isinstance(getattr(each, "span", None), GaussianSpan) for each in attentions):
-        raise InputError(f"task.span_penalty={penalty}: expected 0 without a GaussianSpan, which alone is learned")
+        raise InputError(
+            f"task.span_penalty={penalty}: expected 0 without a GaussianSpan, the only span that is learned"
+        )
     return task
 
 
@@ -180,7 +182,7 @@ def pretrained_run(config: ConfigDict) -> Saved | None:
         return None
     workdir, name = pathlib.Path(given.replace("{seed}", str(config.seed))), f"task.pretrained={given}"
     if workdir.is_file():
-        raise InputError(f"{name}: expected the folder of a run, which --mode=import makes of a file of weights")
+        raise InputError(f"{name}: expected a run folder; --mode=import makes one from a weights file")
     saved = read_json(workdir / "config.json")
     if saved is None:
         raise InputError(f"{name}: no run there ({workdir / 'config.json'})")

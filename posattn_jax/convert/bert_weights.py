@@ -54,9 +54,9 @@ def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
     """As `bert`, for a file that was read already."""
     config, where = weights.config, weights.path
     if not is_bert(weights):
-        raise InputError(f"{where}: no BERT: it has no {EMBEDDINGS}")
+        raise InputError(f"{where}: expected a BERT, with {EMBEDDINGS}")
     if not config:
-        raise InputError(f"{where.with_name(files.CONFIG)} is missing: it says num_attention_heads")
+        raise InputError(f"{where.with_name(files.CONFIG)} is missing: expected it, with num_attention_heads")
     for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if config.get(name, only) != only:
             raise InputError(f"{where.with_name(files.CONFIG)}: {name}={config[name]!r}: expected {only!r}")

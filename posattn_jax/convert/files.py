@@ -107,7 +107,7 @@ def _torch(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
-        raise InputError(f"{path}: torch is missing, which alone reads such a file: pip install torch") from error
+        raise InputError(f"{path}: cannot be read without torch: pip install torch") from error
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     state = next((loaded[name] for name in STATES if isinstance(loaded.get(name), dict)), loaded)
     return {

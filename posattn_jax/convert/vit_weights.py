@@ -145,7 +145,7 @@ def _fields(model: VisionTransformer) -> dict[str, Any]:
 def _of_hugging_face(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
     config, where = weights.config, weights.path.with_name(files.CONFIG)
     if not config:
-        raise InputError(f"{where} is missing: it says num_attention_heads")
+        raise InputError(f"{where} is missing: expected it, with num_attention_heads")
     if config.get("model_type", "vit") != "vit":
         raise InputError(f'{where}: model_type={config["model_type"]!r}: expected "vit"')
     layer = f"{prefix}encoder.layer.0"

@@ -181,9 +181,7 @@ class Bert(Composite):
         x *= self.embedding_scale
         if self.absolute_positions:
             if length > self.max_length:
-                raise ValueError(
-                    f"sequences of {length} tokens: absolute positions reach to max_length={self.max_length}"
-                )
+                raise ValueError(f"sequences of {length} tokens: expected at most max_length={self.max_length}")
             x += self.position_embedding(places[..., 0])
         if self.positions is not None:
             x += self.positions(places, x.shape[-1]).astype(x.dtype)

@@ -78,10 +78,10 @@ class EncoderDecoder(Composite):
         check_rates(self, "dropout_rate")
         for block in self.decoder_blocks:
             if block.cross is None:
-                raise ValueError("decoder_blocks has one without cross-attention")
+                raise ValueError("decoder_blocks: expected cross-attention in every block")
             for mixing in (block.mixing, block.cross):
                 if getattr(mixing.energies, "needs_whole_sequence", False):
-                    raise ValueError(f"decoder_blocks has {type(mixing.energies).__name__}: it cannot mix step by step")
+                    raise ValueError(f"decoder_blocks: {type(mixing.energies).__name__} cannot decode step by step")
         super().__post_init__()
 
     def setup(self):
@@ -255,7 +255,7 @@ def precomputed(
             own = dict(params[name])
             block = block.clone(parent=None)
             if any(getattr(getattr(each, "energies", None), "positions", None) for each in (block.mixing, block.cross)):
-                raise ValueError(f"{name}: a mixer with positions of its own, beside those of its stack")
+                raise ValueError(f"{name}: expected positions in its stack or in its mixers, not in both")
             for slot, keys in (("mixing", of_stack), ("cross", stacks["encoder"])):
                 if getattr(block, slot) is not None:
                     mixing, own[slot] = precompute(getattr(block, slot), own[slot], of_stack, keys)

@@ -120,7 +120,7 @@ class VisionTransformer(Composite):
             raise ValueError(f'pooling="{self.pooling}": expected "class", "mean" or "max"')
         tokens = self.token_grid(grid_shape)
         if key_mask is not None and math.prod(self.patch_shape) != 1:
-            raise ValueError(f"patch_shape={self.patch_shape}: a key_mask is for patches of one position")
+            raise ValueError(f"patch_shape={self.patch_shape}: expected patches of one position with key_mask")
         reference = None if reference_shape is None else self.token_grid(reference_shape)
         if self.absolute_positions and (positions is not None or (reference or tokens) != tokens):
             raise ValueError("absolute_positions=True needs the grid of the training")
@@ -143,7 +143,7 @@ class VisionTransformer(Composite):
             x, added = promote_dtype(x, added, dtype=self.dtype)
             x += added
         if positions is not None and self.positions is not None:
-            raise ValueError("positions of places on a grid are given to the model: points have none")
+            raise ValueError("the model's positions: expected None for points, which lie on no grid")
         x = add_positions(x, self.positions, tokens, cls)
         x = Dropout(self.dropout_rate)(x, deterministic=deterministic)
         x, intermediates = run_blocks(

@@ -56,7 +56,9 @@ class Attention:
         names = ("relative_encoding", "relative_bias")
         given = {name: getattr(self.scores, name) for name in names if getattr(self.scores, name) is not None}
         if self.tokens.positions is not None and given:
-            raise ValueError(f"positions is given: points have no {next(iter(given))} of a grid")
+            raise ValueError(
+                f"positions: expected None with {next(iter(given))}, which supports only grids, not points"
+            )
         self.intermediates |= given if self.span is None else given | {"sigma": self.span.sigma}
 
     def average(self, value: Value) -> Query:
@@ -125,7 +127,7 @@ class Attention:
     def _step(self, cache: Cache, arguments: dict[str, Any]) -> Query:
         """The outputs of the next position. The updated cache becomes an intermediate."""
         if arguments["value"] is None or self.dropout_rng is not None:
-            raise ValueError("cache: expected neither weights nor attention dropout to be asked for")
+            raise ValueError("cache: expected no attention weights and no attention dropout")
         outputs, self.intermediates["cache"] = decode(cache=cache, **arguments)
         return outputs
 
@@ -135,7 +137,7 @@ class Attention:
             "attention without a span": self.span is None,
             f'implementation="{self.implementation}"': self.implementation not in CUT_LAYOUTS,
             "class tokens, or parts that are by pair": is_pairwise,
-            "queries on a grid of their own": self.tokens.query_grid_shape is not None,
+            "query_grid_shape": self.tokens.query_grid_shape is not None,
             "return_weights": self.return_weights,
             "attention dropout": self.dropout_rate > 0,
             **{name: getattr(self.tokens, name) is not None for name in ("mask", "bias", "segment_ids", "dilation")},

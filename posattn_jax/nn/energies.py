@@ -219,7 +219,7 @@ class PairTable(nn.Module):
 def _rows_of(places: Int[Array, "_ n p"], given: tuple[int, ...], shape: tuple[int, ...]) -> Int[Array, "_ n"]:
     """The table rows of these places; ValueError if their grid is larger than the table's."""
     if any(size > limit for size, limit in zip(given, shape, strict=True)):
-        raise ValueError(f"places reach over {given}: the table of this mixer is made for at most {shape}")
+        raise ValueError(f"grid of {given}: expected at most {shape}, the size of this mixer's table")
     return mixing.row_major(places, shape)
 
 
@@ -284,10 +284,14 @@ class FourierWeights(nn.Module):
 
     def __call__(self, inputs: Features, memory: Memory, places: Places, heads: Heads) -> Energies:
         if places.is_causal or places.step is not None:
-            raise ValueError("FourierWeights needs the whole sequence: it cannot mix step by step, in a decoder")
+            raise ValueError(
+                "FourierWeights: expected is_causal=False and no decoding step, as it mixes the whole sequence"
+            )
         masks = places.masks()
         if masks and places.key.shape[-1] > 1:
-            raise ValueError("key_mask is given: FourierWeights knows the length of masked sequences in 1-D alone")
+            raise ValueError(
+                "key_mask: expected None on a grid of several dimensions, FourierWeights supports it in 1-D only"
+            )
         if masks:
             sizes = functools.reduce(operator.and_, masks)[:, 0].sum(-1, keepdims=True)  # [b t|1 1]
         else:

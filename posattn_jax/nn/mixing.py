@@ -104,11 +104,11 @@ class TokenMixing(Composite):
         """
         del span_bound
         if num_class_tokens or positions is not None:
-            raise ValueError("TokenMixing has places on a grid only: no class tokens, no points")
+            raise ValueError("num_class_tokens, positions: expected none with TokenMixing, which supports only grids")
         shape = inputs.shape
         inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask)
         if reference_shape is not None and tuple(reference_shape) != tuple(grid_shape):
-            raise ValueError(f"reference_shape={tuple(reference_shape)}: TokenMixing counts offsets in positions")
+            raise ValueError(f"reference_shape={tuple(reference_shape)}: expected None or grid_shape with TokenMixing")
         places = at.of_grid(grid_shape, segment_ids, key_mask=key_mask, is_causal=is_causal)
         if (number := places.query.shape[1]) != inputs.shape[1]:
             raise ValueError(f"inputs has {inputs.shape[1]} tokens: expected {number} for {grid_shape=}")

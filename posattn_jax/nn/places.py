@@ -114,7 +114,7 @@ def of_grid(grid_shape: Shape, segment_ids: SegmentIds | None = None, **fields: 
     if segment_ids is None:
         places = jnp.asarray(grid.positions(shape), jnp.int32)[None]
     elif len(shape) > 1:
-        raise ValueError(f"segment_ids is given: places begin anew on a line, not on a grid of {shape}")
+        raise ValueError(f"segment_ids: expected a grid of one dimension, not {shape}")
     else:
         places = of_sequence(*shape, segment_ids)
         fields |= {"query_segments": segment_ids, "key_segments": segment_ids}

@@ -80,5 +80,7 @@ class Scores:
         total = Scores(**sums)
         alone = [name for name in ("relative_encoding", "content_bias") if getattr(total, name) is not None]
         if total.query is not None and alone:
-            raise ValueError(f"a term gives query, as RotaryContent does, which does not add to {alone[0]}")
+            raise ValueError(
+                f"terms: expected no {alone[0]} beside a term that changes the query, such as RotaryContent"
+            )
         return total

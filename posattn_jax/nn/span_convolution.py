@@ -68,7 +68,9 @@ class SpanConvolution(nn.Module):
         if self.kernel_at not in get_args(KernelAt):
             raise ValueError(f'kernel_at="{self.kernel_at}": expected "query" or "key"')
         if tokens.num_class_tokens or tokens.positions is not None:
-            raise ValueError("SpanConvolution is of a grid: class tokens and points lie on none")
+            raise ValueError(
+                "num_class_tokens, positions: expected none with SpanConvolution, which supports only grids"
+            )
         kernel_shape = check_kernel(self.kernel_shape, tokens.grid_shape)
         b, n, h, d = query.shape
         dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}

@@ -78,7 +78,7 @@ class RotaryContent(nn.Module):
 
     def __call__(self, query: Query, key: Key, tokens: Tokens) -> Scores:
         if tokens.positions is not None:
-            raise ValueError("RotaryContent turns by places on a grid: points have none")
+            raise ValueError("positions: expected None with RotaryContent, which supports only grids, not points")
         tokens.check_one_grid(self)
         place = tokens.grid_shape, self.base, tokens.step, tokens.num_class_tokens
         return Scores(query=rotate(query, *place), key=rotate(key, *place))

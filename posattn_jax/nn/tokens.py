@@ -133,17 +133,17 @@ class Tokens:
         """ValueError for points, a decoding step or keys of another sequence, which this part does not support."""
         name = type(part).__name__
         if self.positions is not None:
-            raise ValueError(f"{name} knows places on a grid: points have none")
+            raise ValueError(f"positions: expected None with {name}, which supports only grids, not points")
         if self.step is not None:
-            raise ValueError(f"{name} needs the whole grid at once: it cannot go step by step, with a cache")
+            raise ValueError(f"cache: expected None with {name}, which needs the whole grid at once")
         if self.memory is not None:
-            raise ValueError(f"{name} is of one sequence: keys are not those of the queries here")
+            raise ValueError(f"memory: expected None with {name}, which supports only self-attention")
 
     def check_one_grid(self, part: object) -> None:
         """ValueError if queries and keys are on two grids, for a part that has integer offsets only."""
         if self.query_grid_shape is not None:
             grids = f"queries on {self.query_grid_shape} and keys on {self.grid_shape}"
-            raise ValueError(f"{type(part).__name__} has whole offsets alone, not those of {grids}")
+            raise ValueError(f"{type(part).__name__}: expected queries and keys on one grid, not {grids}")
 
     def check_step(self, **more: bool) -> None:
         """ValueError for a decoding step with anything it does not support, among the fields or `more`."""
@@ -151,12 +151,12 @@ class Tokens:
             "is_causal=False": not self.is_causal,
             **{name: getattr(self, name) is not None for name in STEPLESS},
             "class tokens": self.num_class_tokens > 0,
-            f"inputs of {self.inputs.shape[1]} places": self.inputs.shape[1] != 1,
+            f"inputs of {self.inputs.shape[1]} positions": self.inputs.shape[1] != 1,
             **more,
         }
         obstacle = next((name for name, found in asked.items() if found), None)
         if self.step is not None and obstacle is not None:
-            raise ValueError(f"cache: expected one place of causal attention, without {obstacle}")
+            raise ValueError(f"cache: expected causal attention of one position, without {obstacle}")
 
     def seen_within(self, span: Extent | None, is_cut: bool) -> "Tokens":
         """The same tokens with the reach of this span; for a split grid, with a `table_shape` within its bound."""
@@ -166,7 +166,7 @@ class Tokens:
         if span is None or self.query_grid_shape is not None:
             return dataclasses.replace(self, span_bound=None)
         if self.positions is not None:
-            raise ValueError("positions is given: points have no span on a grid")
+            raise ValueError("positions: expected None with a span, which supports only grids, not points")
         if self.span_bound is not None:
             return dataclasses.replace(self, reach=self.span_bound)
         half = half_span(span.sigma, span.threshold, self.grid_shape, self.reference_shape)

@@ -127,7 +127,7 @@ def axial_features(head_dim: int, num_dims: int, combine: Combine) -> int:
 def within_table(table: Float[Array, "*limits h d"], grid_shape: Shape, reference_shape: Shape) -> RelativeEncoding:
     """The offsets of `grid_shape` in a table of the reference grid's offsets; ValueError for a larger grid."""
     if any(size > limit for size, limit in zip(grid_shape, reference_shape, strict=True)):
-        raise ValueError(f"grid_shape={grid_shape}: a learned table reaches only to {reference_shape}")
+        raise ValueError(f"grid_shape={grid_shape}: expected at most {reference_shape}, the size of the learned table")
     return grid.centre(table, [size - 1 for size in grid_shape])
 
 

@@ -16,7 +16,9 @@ MAX_DIMS = 3
 def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
     """Returns `grid_shape` as a tuple; ValueError unless it is one to three sizes of at least 1."""
     if isinstance(grid_shape, jax.core.Tracer) or any(isinstance(size, jax.core.Tracer) for size in _sizes(grid_shape)):
-        raise ValueError(f"{name} is traced: expected numbers, which a jitted function closes over or has as static")
+        raise ValueError(
+            f"{name} is traced: expected plain numbers, closed over or static arguments of the jitted function"
+        )
     if getattr(grid_shape, "ndim", 1) != 1 or not len(_sizes(grid_shape)):
         raise ValueError(f"{name} is {_shown(grid_shape)}: expected one to {MAX_DIMS} sizes, such as (16, 12)")
     shape = tuple(int(size) for size in grid_shape)
@@ -43,7 +45,9 @@ def check_reference(grid_shape: Shape, reference_shape: Shape | None) -> tuple[i
     if len(reference) != len(grid_shape):
         raise ValueError(f"reference_shape={reference}: expected {len(grid_shape)} sizes, as grid_shape={grid_shape}")
     if any(r == 1 and size > 1 for r, size in zip(reference, grid_shape, strict=True)):
-        raise ValueError(f"reference_shape={reference}: a size of 1 gives grid_shape={grid_shape} no unit of distance")
+        raise ValueError(
+            f"reference_shape={reference}: expected more than 1 where grid_shape={grid_shape} is more than 1"
+        )
     return reference
 
 
@@ -161,7 +165,9 @@ def not_after(offsets: Num[Array, "... p"], is_causal: Causal = True) -> Bool[Ar
 def check_dilation(dilation: Shape, grid_shape: Shape) -> None:
     """ValueError unless there is a step of at least 1 for each dimension."""
     if len(dilation) != len(grid_shape) or min(dilation) < 1:
-        raise ValueError(f"dilation={tuple(dilation)}: expected {len(grid_shape)} steps of at least 1, one a dimension")
+        raise ValueError(
+            f"dilation={tuple(dilation)}: expected {len(grid_shape)} steps of at least 1, one per dimension"
+        )
 
 
 def check_causal(is_causal: Causal, num_dims: int) -> Causal:
@@ -170,7 +176,7 @@ def check_causal(is_causal: Causal, num_dims: int) -> Causal:
         return bool(is_causal)
     each = tuple(bool(one) for one in is_causal)
     if len(each) != num_dims:
-        raise ValueError(f"is_causal={each}: expected a bool, or {num_dims}, one a dimension of grid_shape")
+        raise ValueError(f"is_causal={each}: expected a bool, or {num_dims}, one per dimension of grid_shape")
     return each if any(each) and num_dims > 1 else any(each)
 
 

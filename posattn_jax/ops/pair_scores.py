@@ -100,7 +100,7 @@ def _check(inputs: Features, shape: tuple[int, ...], query: tuple, key: tuple, t
         if matrices is not None and has_cls != (cls is not None):
             raise ValueError(f"{name}_cls: expected it with class tokens, and only then")
     if not tables:
-        raise ValueError("query and key are both given: these are scores as usual, without matrices")
+        raise ValueError("query, key: expected matrices for at least one of them (query_matrices, key_matrices)")
     if n < grid.num_positions(shape):
         raise ValueError(f"inputs has {n} tokens: expected at least {grid.num_positions(shape)} for grid_shape={shape}")
     first, *others = tables

@@ -25,9 +25,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints."""
     saved = check_evaluation(config, workdir)
     if experiment.task_class(config) is Translation and jax.process_count() > 1:
-        raise InputError(
-            f"--mode=evaluate: a translation is evaluated by one process, and here are {jax.process_count()}"
-        )
+        raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
     experiment.keep_programs(config)
     data = experiment.data_set(config)
     remembered.check(data.files(), workdir, evaluates=True)

@@ -59,7 +59,7 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     saved = read_json(workdir / "config.json")
     visible = workdir.is_dir() and any(not path.name.startswith(".") for path in workdir.iterdir())
     if saved is None and (visible or workdir.is_file()):
-        raise InputError(f"--workdir={workdir}: is in use by something that is no run (it has no config.json)")
+        raise InputError(f"--workdir={workdir}: is in use, but not by a run (it has no config.json)")
     return saved
 
 

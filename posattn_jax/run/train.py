@@ -35,7 +35,7 @@ def check_vmapped(config: ConfigDict) -> None:
     if "fused" in leaves(config.model, "implementation"):
         raise InputError(f'implementation="fused": {only} another')
     if jax.process_count() > 1:
-        raise InputError(f"{only} one process, and here are {jax.process_count()}")
+        raise InputError(f"{only} one process, not {jax.process_count()}")
 
 
 def train(

@@ -33,7 +33,13 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
     config_flags.DEFINE_config_file("config", None, "The config file, with a variant.", sys_argv=argv, **own)
     flags.DEFINE_string("workdir", None, "The sweep's folder.", **own)
     flags.DEFINE_list("treatments", None, "Only these treatments of the sweep.", **own)
-    flags.DEFINE_integer("updates", 5, "Timed, after as many that are not; the median counts.", lower_bound=1, **own)
+    flags.DEFINE_integer(
+        "updates",
+        5,
+        "Number of timed updates, after as many untimed ones; the median is reported.",
+        lower_bound=1,
+        **own,
+    )
     return values
 
 

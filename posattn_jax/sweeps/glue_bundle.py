@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     """Parses the command line and writes the zip; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdir", type=pathlib.Path, help="the folder of a sweep of configs/glue.py")
-    parser.add_argument("name", help="of a convolution, such as composite")
+    parser.add_argument("name", help="name of a convolution, such as composite")
     parser.add_argument("--out", type=pathlib.Path, help="the zip; by default WORKDIR/NAME.zip")
     options = parser.parse_args(argv[1:])
     bundle(options.workdir, options.name, options.out or options.workdir / f"{options.name}.zip")

@@ -46,7 +46,7 @@ def check_free(changed: Collection[str], reserved: Collection[str]) -> None:
     """Raises InputError if a field that the user has set is a reserved one, or within one."""
     for name in changed:
         if any(f"{name}.".startswith(f"{each}.") for each in reserved):
-            raise InputError(f"--config.{name}: is what the runs of this sweep differ in")
+            raise InputError(f"--config.{name}: expected no value, each run of this sweep sets its own")
 
 
 def make_jobs(

@@ -61,7 +61,7 @@ class Executor:
                 raise InputError(f"--{name}={given}: expected at least {least}")
         for name, given in (("timeout_minutes", self.timeout_minutes), ("slurm", ",".join(self.slurm))):
             if given and self.cluster != "slurm":
-                raise InputError(f"--{name}={given}: --executor is {self.cluster}")
+                raise InputError(f"--{name}={given}: expected --executor=slurm, not {self.cluster}")
         if self.cluster == "slurm" and shutil.which("srun") is None:
             raise InputError('--executor=slurm: this machine has no command "srun"')
 
@@ -86,7 +86,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
     slots = [place / f"slot_{i}" for i in range(workers)]
     if taken := sum(map(is_claimed, slots)):
         print(
-            f"--workers={workers}: {taken} of them work for another command already; with more, more runs go at a time"
+            f"--workers={workers}: {taken} of them are busy with another command; a larger number runs more at a time"
         )
     # SIGTERM raises too. So does SIGINT, even if a shell that started this in the background ignores it: otherwise the
     # workers would inherit that, and could not be stopped.
@@ -132,7 +132,7 @@ def _at_work(submitted: Sequence[submitit.Job], executor: Executor) -> Callable[
 
 def _reason(job: Job, folder: pathlib.Path) -> str:
     if not job.log.exists():
-        return f"no worker came to it (see {folder / 'jobs'})"
+        return f"no worker started it (see {folder / 'jobs'})"
     return f"{job.failure() or 'was stopped from outside'} (see {job.log})"
 
 

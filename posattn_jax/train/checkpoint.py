@@ -26,7 +26,7 @@ from posattn_jax.train import retention
 
 _logger = logging.getLogger(__name__)
 _NONE, _ALL_DAMAGED = -1, -2  # instead of a step
-_NO_SUMS = f"it has no {checksums.FILE}, as those that earlier versions saved"
+_NO_SUMS = f"it has no {checksums.FILE}, like checkpoints of earlier versions"
 
 
 class _WithSums(atomicity.AtomicRenameTemporaryPath):
@@ -123,13 +123,15 @@ class Checkpoints:
                 for newer in (each for each in self._steps() if each > candidate):
                     failures.setdefault(newer, _NO_SUMS)
             for other, reason in failures.items():
-                _logger.warning("checkpoint %d cannot be read (%s): %d is taken", other, reason, candidate)
+                _logger.warning(
+                    "checkpoint %d cannot be read (%s): checkpoint %d is used instead", other, reason, candidate
+                )
             self._set_aside(failures)
             return restored["state"], restored["progress"]
         if candidate == _ALL_DAMAGED:
             newest = max(failures, default="?")  # only the first process knows the failures
             reason = f"{len(failures)} tried, {newest}: {failures.get(newest)}"
-            raise RunError(f"no checkpoint in {self.folder} can be read: {reason}; put a sound copy there")
+            raise RunError(f"no checkpoint in {self.folder} can be read: {reason}; restore an intact copy")
         return None
 
     def read_params(self, step: int) -> Any:
@@ -141,8 +143,8 @@ class Checkpoints:
         path = self.folder / str(step) / "state"
         one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         if (reason := self._damage(step)) is not None:
-            others = "move this folder away, and others are taken"
-            raise RunError(f"checkpoint {path.parent} cannot be read: {reason}; put a sound copy there, or {others}")
+            others = "move this folder away to use another one"
+            raise RunError(f"checkpoint {path.parent} cannot be read: {reason}; restore an intact copy, or {others}")
         try:
             with ocp.StandardCheckpointer() as checkpointer:
                 saved: Any = checkpointer.metadata(path).item_metadata

@@ -50,7 +50,7 @@ class MeshAxes:
             sizes[sizes.index(-1)] = num_devices // known
         if min(sizes) < 1 or math.prod(sizes) != num_devices:
             raise InputError(
-                f"{given}: their product is not the {num_devices} devices (one of them may be -1: what is left)"
+                f"{given}: expected a product of {num_devices}, the number of devices (one may be -1: the rest)"
             )
         # Auto: the compiler finds the sharding of intermediate arrays. Explicit axes break tensor parallelism.
         return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))

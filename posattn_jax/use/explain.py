@@ -127,7 +127,7 @@ def _kept_image(run: TrainedRun) -> list[Asked]:
         return []
     with np.load(path, allow_pickle=False) as file:  # each pooled pixel is repeated to the size before pooling
         pixels = np.rint(file["image"] * 255).astype(np.uint8).repeat(pool, 0).repeat(pool, 1)
-    return [({"path": "an image of the validation"}, pixels)]
+    return [({"path": "a validation image"}, pixels)]
 
 
 def _example(
@@ -149,8 +149,8 @@ def _example(
 
 def _sentence(told: dict[str, Any]) -> str:
     if "score" in told:
-        return f"The model tells: {told['score']:.3f}."
-    return f"The model tells: {told['name']}, with probability {told['probability']:.3f}."
+        return f"The model predicts: {told['score']:.3f}."
+    return f"The model predicts: {told['name']}, with probability {told['probability']:.3f}."
 
 
 def _layers(
@@ -163,10 +163,10 @@ def _layers(
     for at, i in enumerate(layers):
         out, attention = intermediates[f"block_{i}"], run.task.blocks[i].attention
         mean = attention_page.mean_by_offset([each[at][:, cls:, cls:] for each in weights], grid)
-        kernels, half = [("Mean weight", "of keys so far from their query, in these inputs", mean)], None
+        kernels, half = [("Mean weight", "mean over all pairs of these inputs at this distance", mean)], None
         alone = _scores_of_positions(run, i, out)
         if alone is not None:
-            what = "what any key so far from its query is scored for that"
+            what = "the part of a score that depends only on the distance"
             kernels.append(("Scores of positions alone", what, np.asarray(alone, float)[list(heads)]))
         if "sigma" in out:
             reach = span.half_span(out["sigma"], attention.span.threshold, grid)

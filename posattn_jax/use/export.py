@@ -26,8 +26,8 @@ from posattn_jax.use.trained import TrainedRun
 PLATFORMS = ("cpu", "cuda", "tpu")
 MODEL_FILE = "model.stablehlo"
 IMAGES = (
-    "--mode=predict reads files thus: the largest central part of these proportions, resized (bicubic); grey by ITU-R "
-    "601-2 luma; transparent pixels on black; divided by 255"
+    "--mode=predict reads files as follows: the largest central part of these proportions, resized (bicubic); grey by "
+    "ITU-R 601-2 luma; transparent pixels on black; divided by 255"
 )
 
 
@@ -68,7 +68,7 @@ def export(workdir: pathlib.Path) -> pathlib.Path:
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     write_json(folder / "model.json", about)  # last: it says which model is whole
     print(f"{folder / MODEL_FILE}: {len(data) / 2**20:.1f} MiB for {', '.join(whole.platforms)}, batches of any size")
-    with doing("comparing what was written with the module"):
+    with doing("comparing the exported file with the module"):
         difference = _difference(run, folder, inputs)
     print(f"logits differ from the module's by {difference:.1e} at most (2 random inputs)")
     return folder
@@ -83,7 +83,7 @@ def _inputs(run: TrainedRun) -> list[dict[str, Any]]:
             {"name": "tokens", "shape": shape, "dtype": "int32", "is": ids},
             {"name": "segments", "shape": shape, "dtype": "int32", "is": "1 in the second part, its [SEP] too"},
         ]
-    what = "brightness from 0, black, to 1, white; what else the model asks for is done inside"
+    what = "brightness from 0 (black) to 1 (white); all other preprocessing is part of the program"
     if run.source.images.max_value is None:
         what = "values as in the data"
     return [{"name": "pixels", "shape": ["b", *run.source.images.images.shape[1:]], "dtype": "float32", "is": what}]

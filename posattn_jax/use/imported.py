@@ -60,12 +60,12 @@ def import_weights(
     weights = files.read(inputs[0])
     if bert_weights.is_bert(weights):
         if num_heads is not None:
-            raise InputError(f"--num_heads={num_heads}: {CONFIG} says it of a BERT")
+            raise InputError(f"--num_heads={num_heads}: expected none for a BERT, whose {CONFIG} contains it")
         run = _of_bert(weights, num_sentences)
     else:
         run = _of_vit(weights, num_heads)
     if num_sentences is not None and run.config.data.kind != name_of(SentenceFiles):
-        raise InputError(f"--num_sentences={num_sentences}: {weights.path} has no head that tells of sentences")
+        raise InputError(f"--num_sentences={num_sentences}: expected none, as {weights.path} has no head for sentences")
     experiment.data_set(run.config)  # fails early, before the folder is made
     checkpoints = Checkpoints(workdir)
     state = TrainState(step=np.int32(0), params=run.params, opt_state={}, rng={}, totals={})
@@ -77,7 +77,7 @@ def import_weights(
         own.keep(workdir, run.about)
     write_json(workdir / "config.json", run.config.to_dict())
     number = sum(array.size for array in jax.tree.leaves(run.params))
-    print(f"{workdir}: a run of no update, {number:,} parameters of {weights.path}")
+    print(f"{workdir}: imported {number:,} parameters of {weights.path}")
 
 
 class _Run(NamedTuple):
@@ -100,7 +100,7 @@ def _of_bert(weights: Weights, num_sentences: int | None) -> _Run:
         data = part(Text, vocabulary_size=encoder.vocabulary_size, length=length)
         return _Run(_config(data, part(MaskedLanguageModelling), encoder), params, {}, subwords)
     if weights.config.get("problem_type") == "multi_label_classification":
-        raise InputError(f"{weights.path.with_name(CONFIG)}: problem_type: several labels of one text are not told")
+        raise InputError(f"{weights.path.with_name(CONFIG)}: problem_type: multi-label classification is not supported")
     number = params["head"]["bias"].size
     names = _names(weights, number) if number > 1 else []
     about = {"classes": names, "num_examples": 0}

@@ -45,7 +45,7 @@ def predict(
         raise InputError(f"--top={top}: expected at least 1")
     run = trained.of_run(workdir)
     if top > 1 and not run.names:
-        raise InputError(f"--top={top}: this run tells no classes but a number")
+        raise InputError(f"--top={top}: expected 1, as this run predicts a number, not classes")
     most = run.config.train.eval_batch_size
     if run.is_of_sentences:
         asked, size = run.read_lines(lines, inputs), most

@@ -79,7 +79,7 @@ class Translator:
                 break
             if self._has_tables:
                 number = i + 1 if numbers is None else numbers[i]
-                places = f"this model's tables have places for {self.max_length} (model.encoder_positions.max_length)"
+                places = f"expected at most {self.max_length} (model.encoder_positions.max_length)"
                 raise InputError(f"line {number} has {len(ids[i])} tokens: {places}")
             self.num_beyond += self._has_vectors
         translated = [""] * len(lines)
@@ -143,7 +143,7 @@ def check_vocabulary(params: Any, source: Tokenizer, target: Tokenizer, workdir:
         if name in params and len(params[name]["embedding"]) != subwords.vocabulary_size:
             has, knows = subwords.vocabulary_size, len(params[name]["embedding"])
             raise InputError(
-                f"--workdir={workdir}: its tokenizer has {has} tokens, its checkpoint is of a model of {knows}"
+                f"--workdir={workdir}: its tokenizer has {has} tokens, expected {knows} as in its checkpoint"
             )
 
 
@@ -168,7 +168,7 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
 def _tell_beyond(translator: Translator, number: int) -> None:
     if translator.num_beyond:
         beyond = f"{translator.num_beyond:,} of {number:,} lines are longer than {translator.max_length} tokens"
-        print(f"{beyond}: places beyond have the vector of the last", file=sys.stderr)
+        print(f"{beyond}: positions beyond that use the last position's vector", file=sys.stderr)
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[str]:

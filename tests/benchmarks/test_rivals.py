@@ -61,7 +61,7 @@ def test_pairs():
         ("--rivals=numpy", "--rivals=numpy: expected some of native, portable,"),
         ("--passes=both", "--passes=both: expected some of forward, forward_backward"),
         ("--head_dims=8,x", "--head_dims=8,x: expected numbers of at least 1"),
-        ("--rivals=sdpa", "--torch is not given: expected a Python that has torch"),
+        ("--rivals=sdpa", "--torch is not given: expected a Python interpreter with torch"),
     ],
 )
 def test_bad_input_is_one_line(capsys, argument, message):

@@ -102,7 +102,7 @@ def test_composite_terms_in_the_place_of_absolute_positions(files, capsys):
         ),
         ({SPAN: part(GaussianSpan)}, r"attention/span/sigma begin as they are drawn\)$"),
         ({f"{ATTENTION}.num_heads": 1}, f"{ATTENTION}.num_heads is 2 there and 1 here: logits differ"),
-        ({"task.pretrained": "FILE"}, "expected the folder of a run, which --mode=import makes of a file"),
+        ({"task.pretrained": "FILE"}, "expected a run folder; --mode=import makes one from a weights file"),
     ],
     ids=["rotary", "narrow span", "heads", "file"],
 )

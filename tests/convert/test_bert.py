@@ -138,7 +138,7 @@ QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder
         ({QUERY: None}, rf"{QUERY} is missing, expected \(8, 8\)$"),
         ({QUERY: np.zeros((4, 8), np.float32)}, rf"{QUERY} is \(4, 8\), expected \(8, 8\)$"),
         ({f"{LAYER}crossattention.x": np.zeros(3, np.float32)}, rf"{LAYER}crossattention.x \(3,\) has no place here$"),
-        ({"bert.embeddings.word_embeddings.weight": None}, "no BERT: it has no embeddings.word_embeddings.weight"),
+        ({"bert.embeddings.word_embeddings.weight": None}, "expected a BERT, with embeddings.word_embeddings.weight"),
         ({"bert.embeddings.position_embeddings.weight": None}, "embeddings.position_embeddings.weight is missing$"),
         ({"bert.embeddings.position_embeddings.weight": np.zeros(3, np.float32)}, r"is \(3,\), expected 2 sizes$"),
         ({"config": {"model_type": "roberta"}}, "config.json: model_type='roberta': expected 'bert'"),
@@ -175,7 +175,7 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(InputError, match="cut.safetensors: cannot be read"):
         convert.bert(tmp_path / "cut.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(whole)
-    with pytest.raises(InputError, match="config.json is missing: it says num_attention_heads"):
+    with pytest.raises(InputError, match="config.json is missing: expected it, with num_attention_heads"):
         convert.bert(tmp_path / "cut.safetensors")
 
 

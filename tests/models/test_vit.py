@@ -178,7 +178,7 @@ def test_masked_points_are_ignored():
     [
         ({"patch_shape": (2, 4)}, {}, r"patch_shape=\(2, 4\) does not divide grid_shape=\(4, 6\)"),
         ({"patch_shape": (2,)}, {}, r"patch_shape=\(2,\): expected 2 sizes"),
-        ({}, {"key_mask": jnp.ones((3, 24), bool)}, "a key_mask is for patches of one position"),
+        ({}, {"key_mask": jnp.ones((3, 24), bool)}, "expected patches of one position with key_mask"),
         ({}, {"reference_shape": (8, 6)}, "absolute_positions=True needs the grid of the training"),
     ],
 )

@@ -342,7 +342,7 @@ def test_scores_add():
     assert total.limit == (2, 1) and total.key is not None and total.is_pairwise and total.relative_bias is None
     with pytest.raises(ValueError, match="two terms give key"):
         total + Scores(key=jnp.ones((1, 4, 2, 4)))
-    with pytest.raises(ValueError, match="a term gives query, .*, which does not add to content_bias"):
+    with pytest.raises(ValueError, match="terms: expected no content_bias beside a term that changes the query"):
         total + Scores(query=jnp.ones((1, 4, 2, 4)))
 
 

@@ -46,8 +46,8 @@ def five_axes():
         (lambda: init(span=7), "span=7: expected a part, a function or module"),
         (lambda: init(12), r"grid_shape is 12: expected one to 3 sizes, such as \(16, 12\)"),
         (lambda: init(INPUTS), r"grid_shape is an array of shape \(2, 12, 8\): expected one to 3 sizes"),
-        (lambda: jax.jit(lambda n: init((n, 4)))(3), "grid_shape is traced: expected numbers"),
-        (lambda: jax.jit(init)(jnp.array([3, 4])), "grid_shape is traced: expected numbers"),
+        (lambda: jax.jit(lambda n: init((n, 4)))(3), "grid_shape is traced: expected plain numbers"),
+        (lambda: jax.jit(init)(jnp.array([3, 4])), "grid_shape is traced: expected plain numbers"),
         (lambda: init((3, 5)), r"query has shape .*: expected \(2, 15, 2, 4\) for grid_shape=\(3, 5\)"),
         (
             without_rng,

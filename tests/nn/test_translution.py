@@ -370,9 +370,17 @@ def test_initialisation():
         ({"values": GeneralTranslution(num_bases=0)}, {}, "num_bases=0: expected at least 1"),
         ({"terms": (RelativeContent(relative_query=False, relative_key=False),)}, {}, r"this is Content\(\)"),
         ({"use_output": False, "head_dim": 2}, {}, "use_output=False needs num_heads=2 x head_dim=2 to be 6"),
-        ({"values": Translution()}, {"points": True}, "points have none"),
-        ({"values": GeneralTranslution(), "span": GaussianSpan()}, {"points": True}, "points have no span"),
-        ({"terms": (Content(), Positional(SirenEncoding()))}, {"points": True}, "points have no relative"),
+        ({"values": Translution()}, {"points": True}, "positions: expected None with Translution"),
+        (
+            {"values": GeneralTranslution(), "span": GaussianSpan()},
+            {"points": True},
+            "positions: expected None with a span",
+        ),
+        (
+            {"terms": (Content(), Positional(SirenEncoding()))},
+            {"points": True},
+            "positions: expected None with relative",
+        ),
     ],
 )
 def test_what_does_not_fit(fields, options, message):

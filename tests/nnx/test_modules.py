@@ -106,7 +106,7 @@ ERRORS = {
     "bias_init=": lambda rngs: Siren(1, 2, bias_init="ones", rngs=rngs),
     "odd sizes": lambda rngs: RelativeBias((2,), 2, rngs=rngs),
     "kernel_shape=": lambda rngs: KernelEncoding((3,), 2, 2, rngs=rngs)(TOKENS),
-    "reaches only to": lambda rngs: LearnedEncoding((2, 2), 2, 2, rngs=rngs)(TOKENS),
+    "the size of the learned table": lambda rngs: LearnedEncoding((2, 2), 2, 2, rngs=rngs)(TOKENS),
 }
 
 

@@ -114,5 +114,5 @@ def test_bad_arguments(unchecked, change, message):
 
 def test_two_usual_sides_are_none_of_its(unchecked):
     x = make_inputs((4,), ())
-    with pytest.raises(ValueError, match="query and key are both given"):
+    with pytest.raises(ValueError, match="query, key: expected matrices for at least one"):
         call(x, (4,))

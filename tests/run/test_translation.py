@@ -182,7 +182,7 @@ def test_a_table_refuses_what_is_longer(tmp_path):
     output = io.StringIO()
     translate.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n"), output)
     assert output.getvalue().count("\n") == 1
-    with pytest.raises(InputError, match=r"line 2 has \d+ tokens: this model's tables have places for 72"):
+    with pytest.raises(InputError, match=r"line 2 has \d+ tokens: expected at most 72"):
         translate.translate(tmp_path / "run", None, io.BytesIO(b"The cat.\n" + b"cat " * 200), io.StringIO())
 
 
@@ -194,7 +194,7 @@ def test_a_checkpoint_of_another_vocabulary(tmp_path):
     params = {name: {"embedding": np.zeros((60, 4))} for name in ("embedding", "source_embedding")}
     translate.check_vocabulary(params, of_60, of_60, tmp_path)
     for source, target in ((of_58, of_60), (of_60, of_58)):
-        with pytest.raises(InputError, match="its tokenizer has 58 tokens, its checkpoint is of a model of 60"):
+        with pytest.raises(InputError, match="its tokenizer has 58 tokens, expected 60 as in its checkpoint"):
             translate.check_vocabulary(params, source, target, tmp_path)
 
 
@@ -247,9 +247,9 @@ def test_every_so_manyth_pair_is_the_validation(files):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"model.decoder_block.mixing": mixing("fourier", 2)}, "model.decoder_blocks has FourierWeights"),
-        ({"model.decoder_block.cross": mixing("fourier", 2)}, "model.decoder_blocks has FourierWeights"),
-        ({"model.decoder_block.cross": None}, "model.decoder_blocks has one without cross-attention"),
+        ({"model.decoder_block.mixing": mixing("fourier", 2)}, "model.decoder_blocks: FourierWeights cannot decode"),
+        ({"model.decoder_block.cross": mixing("fourier", 2)}, "model.decoder_blocks: FourierWeights cannot decode"),
+        ({"model.decoder_block.cross": None}, "model.decoder_blocks: expected cross-attention in every"),
         ({"model": common.classifier()}, 'model.kind="Classifier": expected EncoderDecoder with task Translation'),
         ({"data.buckets": (72, 24)}, r"data.buckets=\(72, 24\): expected ascending lengths"),
         ({"data.vocabulary_size": 4}, "data.vocabulary_size=4: expected more than the special tokens"),

@@ -54,9 +54,9 @@ def test_jobs_with_an_evaluation(tmp_path):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"seed": 3}, "--config.seed: is what the runs of this sweep differ in"),
-        ({f"{SPAN}.threshold": 0.2}, f"--config.{SPAN}.threshold: is what the runs"),
-        ({"data.layout": "1d"}, "--config.data.layout: is what the runs"),  # of treatments that are not chosen
+        ({"seed": 3}, "--config.seed: expected no value, each run of this sweep sets its own"),
+        ({f"{SPAN}.threshold": 0.2}, f"--config.{SPAN}.threshold: expected no value, each run"),
+        ({"data.layout": "1d"}, "--config.data.layout: expected no value"),  # of treatments that are not chosen
         ({"data.name": "cifar10", "data.dir": "/nowhere"}, "/nowhere"),
     ],
     ids=str,
@@ -115,13 +115,16 @@ def test_lists_that_mean_nothing(function, values, message):
         (["--mode=sweep", "--treatments=span_3d"], "--treatments=span_3d: expected some of baseline_1d"),
         (["--vmap_seeds=2"], "--vmap_seeds is for --mode=sweep, and --mode is train"),
         (["--mode=evaluate", "--seeds=1"], "--seeds is for --mode=train and sweep, and --mode is evaluate"),
-        (["--seeds=1,2", "--config.seed=3"], "--config.seed: is what the runs of --seeds differ in"),
+        (
+            ["--seeds=1,2", "--config.seed=3"],
+            "--config.seed: expected no value with --seeds, which sets the seed of each run",
+        ),
         (
             ["--seeds=1,2", "--config.task.kind=posattn_jax.tasks.masked_lm:MaskedLanguageModelling"],
             "task MaskedLanguageModelling: seeds are vmapped only",
         ),
         (["--mode=sweep", "--vmap_seeds=2", "--config.mesh.grid=2"], "mesh.grid=2: seeds are vmapped"),
-        (["--mode=report"], "--config: a report is made of finished runs alone"),
+        (["--mode=report"], "--config: expected none with --mode=report, which reads finished runs"),
         (["--mode=report", None], "no runs there"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -199,5 +202,5 @@ def test_a_treatment_of_its_own():
     assert config == change(digits.get_config("tiny"), {f"{SPAN}.threshold": 0.0})
     with pytest.raises(InputError, match="^--treatment=gausian: expected one of baseline_1d, siren_1d, gaussian_1d"):
         prepare.treat(config, FILE, [], "gausian")
-    with pytest.raises(InputError, match=f"^--config.{SPAN}.mode: is what the runs of this sweep differ in"):
+    with pytest.raises(InputError, match=f"^--config.{SPAN}.mode: expected no value, each run of this sweep"):
         prepare.treat(config, FILE, [f"{SPAN}.mode"], "siren_2d")

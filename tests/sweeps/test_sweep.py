@@ -269,7 +269,7 @@ def test_a_command_that_waits_for_anothers_workers_says_so(tmp_path, capsys, mon
         others.enter_context(claim(place / "slot_0"))
         monkeypatch.setattr(sweep.time, "sleep", lambda seconds: (others.close(), sleep(seconds)))
         assert sweep.run([job], tmp_path, Executor(workers=1))
-    assert "--workers=1: 1 of them work for another command already" in capsys.readouterr().out
+    assert "--workers=1: 1 of them are busy with another command" in capsys.readouterr().out
     assert job.finished
 
 
@@ -315,8 +315,8 @@ def test_a_longer_training_is_not_finished(tmp_path):
     [
         ({"workers": -1}, "--workers=-1: expected at least 0"),
         ({"timeout_minutes": 0}, "--timeout_minutes=0: expected at least 1"),
-        ({"timeout_minutes": 9}, "--timeout_minutes=9: --executor is local"),
-        ({"slurm": {"partition": "gpu"}}, "--slurm=partition: --executor is local"),
+        ({"timeout_minutes": 9}, "--timeout_minutes=9: expected --executor=slurm, not local"),
+        ({"slurm": {"partition": "gpu"}}, "--slurm=partition: expected --executor=slurm, not local"),
         ({"cluster": "slurm"}, 'this machine has no command "srun"'),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, caplog
     reason = f"{name} {'is missing' if damage is delete else 'has changed: '}"
     if file == checksums.FILE:
         reason = f"it has no {checksums.FILE}" if damage is delete else ""
-    assert told.startswith(f"checkpoint 2 cannot be read ({reason}") and told.endswith("): 1 is taken")
+    assert told.startswith(f"checkpoint 2 cannot be read ({reason}") and told.endswith("checkpoint 1 is used instead")
     assert (tmp_path / "unreadable" / "2").is_dir() and steps_of(tmp_path) == {1}, "nothing is deleted"
 
 

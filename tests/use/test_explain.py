@@ -78,7 +78,9 @@ def test_weights_are_the_modules(digits_run, explained):
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
         close(weights_of(explained, 0, i), weights, weights.max(-1, keepdims=True))
         np.testing.assert_allclose(weights_of(explained, 0, i).sum(-1), 1, atol=0.03)
-    assert explained["examples"][0]["told"].startswith(f"The model tells: {int(jnp.argmax(logits))}, with probability")
+    assert explained["examples"][0]["told"].startswith(
+        f"The model predicts: {int(jnp.argmax(logits))}, with probability"
+    )
     assert (explained["kind"], explained["grid"], explained["shown"], explained["heads"]) == (
         "image",
         [4, 4],

@@ -104,7 +104,10 @@ def test_the_command(workdir, tmp_path):
     assert (code, out, told(err)) == (0, expected.getvalue(), [])
     for wrong, message in (
         (("--prompt=a", "--top_k=900"), "--top_k=900: expected at most 256"),
-        (("--prompt=a", "--config=configs/char_lm.py"), "--config: the run folder has the run's own"),
+        (
+            ("--prompt=a", "--config=configs/char_lm.py"),
+            "--config: expected none in this mode, as the run folder has its own config",
+        ),
         (("--prompt=a", "--mode=predict"), "--prompt is for --mode=generate, and --mode is predict"),
     ):
         code, out, err = run_forked(*arguments, *wrong, config=None)

@@ -113,7 +113,7 @@ def test_a_classifier_of_sentences_is_asked(tmp_path):
     """Imported by the command, as one of pairs."""
     options = "--mode=import", f"--workdir={tmp_path / 'run'}", "--num_sentences=2"
     code, out, err = run_forked(*options, str(MADE / "classifier"), config=None)
-    assert code == 0 and "a run of no update, 1,651 parameters of" in out, err
+    assert code == 0 and "imported 1,651 parameters of" in out, err
     told = answers(tmp_path / "run", lines=PAIRS)
     with np.load(MADE / "classifier" / "outputs.npz") as expected:
         probabilities = jax.nn.softmax(expected["logits"])
@@ -168,9 +168,9 @@ def test_what_is_no_import(bert, tmp_path):
     refused("expected one file or folder of weights, and there are 0")
     refused("expected one file or folder of weights, and there are 2", MADE / "bert", MADE / "vit")
     refused("is in use: expected a new folder", MADE / "bert", workdir=bert)
-    refused("--num_heads=2: config.json says it of a BERT", MADE / "bert", num_heads=2)
+    refused("--num_heads=2: expected none for a BERT, whose config.json contains it", MADE / "bert", num_heads=2)
     refused("no vision transformer", MADE / "t5")
-    refused("--num_sentences=1: .* has no head that tells of sentences", MADE / "vit", num_sentences=1)
+    refused("--num_sentences=1: expected none, as .* has no head for sentences", MADE / "vit", num_sentences=1)
     refused("has no head: expected a classifier", without(tmp_path / "vit", "classifier.weight", "classifier.bias"))
     shutil.copytree(MADE / "bert", tmp_path / "bert")
     (tmp_path / "bert" / "tokenizer.json").unlink()
@@ -182,7 +182,7 @@ def test_what_is_no_import(bert, tmp_path):
     }
     shutil.copytree(MADE / "classifier", tmp_path / "several")
     (tmp_path / "several" / "config.json").write_text(json.dumps(several))
-    refused("problem_type: several labels of one text are not told", tmp_path / "several")
+    refused("problem_type: multi-label classification is not supported", tmp_path / "several")
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 

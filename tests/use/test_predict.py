@@ -115,7 +115,10 @@ def test_arrays_are_as_files(digits_run, tmp_path, capsys):
     [
         (["--mode=predict", "--top=0", "a.png"], "--top=0: expected at least 1"),
         (["--mode=predict"], "--mode=predict: files or folders of images are missing"),
-        (["--mode=predict", "--config=configs/digits.py", "a.png"], "--config: the run folder has the run's own"),
+        (
+            ["--mode=predict", "--config=configs/digits.py", "a.png"],
+            "--config: expected none in this mode, as the run folder has its own config",
+        ),
         (["--mode=evaluate", "--config=configs/digits.py:tiny", "--top=3"], "--top is for --mode=predict"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -176,7 +179,7 @@ def test_a_number(tmp_path):
     answers, code = told(workdir, lines=[b"The cat sees a dog.\tA dog likes the cat."])
     assert code == 0
     assert answers == [{"line": 1, "score": answers[0]["score"]}]
-    with pytest.raises(InputError, match="--top=2: this run tells no classes but a number"):
+    with pytest.raises(InputError, match="--top=2: expected 1, as this run predicts a number"):
         told(workdir, lines=[], top=2)
 
 

@@ -133,8 +133,8 @@ def decode(
     """
     place, length, needed = cache.step, cache.length, grid.num_positions(grid_shape)
     if length > needed or (sigma is None and length < needed):
-        most = "without a span" if sigma is None else "at most"
-        raise ValueError(f"a cache of {length} places on grid_shape={grid_shape}: expected {needed} {most}")
+        most = "exactly" if sigma is None else "at most"
+        raise ValueError(f"cache of {length} positions: expected {most} {needed} for grid_shape={grid_shape}")
     cache = cache.put(key, value)
     ages = (place - jnp.arange(length)) % length  # of the slots
     offsets = grid.coordinates(place - ages, grid_shape) - grid.coordinates(place, grid_shape)  # [s p]

@@ -186,9 +186,9 @@ def halo_attention(
         known = ", ".join(sorted(CUT_LAYOUTS))
         raise ValueError(f'implementation="{implementation}": expected one of {known} where the grid is cut')
     if sigma is None:
-        raise ValueError("sigma is None: expected a span, which says what devices need of each other")
+        raise ValueError("sigma is None: expected a span, which limits what devices exchange")
     if refused := [name for name in UNSUPPORTED if arguments.get(name) is not None]:
-        raise ValueError(f"halo_attention does not take {refused[0]}: relative_attention does")
+        raise ValueError(f"{refused[0]}: expected None with halo_attention; relative_attention supports it")
     shape = grid.check_grid(grid_shape)
     far = tuple(size - 1 for size in shape)
     bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])
@@ -201,7 +201,7 @@ def halo_attention(
     arguments |= {"sigma": sigma, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
     problem = Problem(query, key, value, shape, **arguments)
     if problem.is_pairwise or problem.return_weights or problem.dropout_rate > 0:
-        raise ValueError("halo_attention has no weights, no dropout and no scores of pairs: relative_attention has")
+        raise ValueError("halo_attention does not support weights, dropout or scores per pair: relative_attention does")
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])
     if exchange.gathers:
         _say_that_it_gathers(shape, bound[0], exchange)
@@ -269,8 +269,8 @@ def with_halo(x: Array, exchange: Exchange, line: int, axis_name: str) -> Array:
 @functools.cache
 def _say_that_it_gathers(grid_shape: tuple[int, ...], bound: int, exchange: Exchange) -> None:
     _LOG.warning(
-        "grid %s cut over %d devices: a half-span of up to %d rows of %d a device makes halos send %d rows in %d hops, "
-        "and an all-gather is cheaper with %d: every device is given all keys and values",
+        "grid %s split over %d devices: with a half-span of up to %d rows and %d rows per device, halos would send "
+        "%d rows in %d hops; an all-gather of %d rows is cheaper, so every device receives all keys and values",
         grid_shape,
         exchange.num_devices,
         bound,

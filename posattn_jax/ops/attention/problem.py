@@ -120,10 +120,10 @@ class Problem:
         self._check_masks((b, h, num_queries, n))
         for bias, sides in (("content_bias", ("key",)), ("position_bias", ("relative_encoding", "factors"))):
             if getattr(self, bias) is not None and all(getattr(self, side) is None for side in sides):
-                raise ValueError(f"{bias} is given without {sides[0]}, which it is multiplied with")
+                raise ValueError(f"{bias}: expected {sides[0]} too, which it is multiplied with")
         given = ("key", "relative_encoding", "relative_bias")
         if all(getattr(self, name) is None for name in (*given, "factors", "pair_scores")):
-            raise ValueError(f"{', '.join(given[:2])} and {given[2]} are all None: there is nothing to attend by")
+            raise ValueError(f"{', '.join(given[:2])} and {given[2]} are all None: expected at least one")
         if self.relative_bias is not None and not self.scaling:
             raise ValueError("scale=0 is given with relative_bias, which is not scaled")
         if self.dilation is not None:
@@ -176,7 +176,7 @@ class Problem:
         if len(self.span_bound) != len(self.grid_shape) or min(self.span_bound) < 0:
             raise ValueError(
                 f"span_bound={self.span_bound}: expected {len(self.grid_shape)} half-spans of at least 0, "
-                f"one a dimension of grid_shape={self.grid_shape}"
+                f"one per dimension of grid_shape={self.grid_shape}"
             )
         half = self.concrete_half
         if half is not None and any(h > bound for h, bound in zip(half, self.span_bound, strict=True)):

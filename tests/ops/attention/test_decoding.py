@@ -127,7 +127,7 @@ def test_a_cache_that_is_too_short_for_the_span_gives_nan(float64, grid_shape, h
     assert np.isnan(decode_all(inputs, grid_shape, length - 1)[1]).all()
 
 
-@pytest.mark.parametrize("span, length, expected", [(False, 8, "expected 9 without a span"), (True, 10, "9 at most")])
+@pytest.mark.parametrize("span, length, expected", [(False, 8, "expected exactly 9"), (True, 10, "expected at most 9")])
 def test_caches_that_do_not_fit(span, length, expected):
     with pytest.raises(ValueError, match=expected):
         decode_all(make_inputs((9,), span=span, dtype=np.float32), (9,), length)
@@ -213,11 +213,11 @@ def test_a_cache_does_not_grow_with_the_text():
     [
         ({}, {"is_causal": False}, "without is_causal=False"),
         ({}, {"key_mask": jnp.ones((1, 1), bool)}, "without key_mask"),
-        ({}, {"inputs": jnp.ones((1, 2, 8))}, "without inputs of 2 places"),
-        ({}, {"return_weights": True}, "neither weights nor attention dropout"),
-        ({"terms": (KeyPositional(KernelEncoding((3,))),)}, {}, "KeyPositional needs the whole grid at once"),
-        ({"values": PlusDepthwise(DepthwiseConvolution((3,)))}, {}, "DepthwiseConvolution needs the whole grid"),
-        ({"values": Translution()}, {}, "Translution needs the whole grid at once"),
+        ({}, {"inputs": jnp.ones((1, 2, 8))}, "without inputs of 2 positions"),
+        ({}, {"return_weights": True}, "expected no attention weights and no attention dropout"),
+        ({"terms": (KeyPositional(KernelEncoding((3,))),)}, {}, "cache: expected None with KeyPositional"),
+        ({"values": PlusDepthwise(DepthwiseConvolution((3,)))}, {}, "cache: expected None with DepthwiseConvolution"),
+        ({"values": Translution()}, {}, "cache: expected None with Translution"),
         ({"extra_heads": SpanConvolution((3,)), "head_dim": 2}, {}, "without extra_heads"),
     ],
 )

@@ -49,7 +49,7 @@ def test_values_and_gradients(float64, implementation, grid_shape, dilation, opt
 @pytest.mark.parametrize("dilation", [(2,), (0, 1)], ids=str)
 def test_steps_that_do_not_fit(dilation):
     x = jnp.ones((1, 6, 1, 2))
-    with pytest.raises(ValueError, match=r"dilation=.*expected 2 steps of at least 1, one a dimension"):
+    with pytest.raises(ValueError, match=r"dilation=.*expected 2 steps of at least 1, one per dimension"):
         relative_attention(x, x, x, grid_shape=(3, 2), dilation=dilation)
 
 

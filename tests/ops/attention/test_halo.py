@@ -147,7 +147,7 @@ def test_a_traced_span_over_its_bound_is_nan():
             {"implementation": "patch"},
             'implementation="patch": expected one of auto, dense, tiled where the grid is cut',
         ),
-        ({"sigma": None}, "sigma is None: expected a span, which says what devices need of each other"),
+        ({"sigma": None}, "sigma is None: expected a span, which limits what devices exchange"),
         ({"sigma": np.array([0.5])}, r"span_bound=\(2,\): smaller than the half-span \(8,\)"),
         ({"span_bound": (2, 2)}, r"span_bound=\(2, 2\): expected 1 half-spans"),
         ({"relative_encoding": np.ones((3, H, D))}, r"relative_encoding has shape \(3, 2, 2\): expected \(5, 2, 2\)"),
@@ -170,8 +170,8 @@ def test_all_gather_is_announced_once(caplog):
         for bound in ((7,), (8,), (8,)):
             jax.eval_shape(lambda x, bound=bound: halo_attention(**x, grid_shape=(16,), span_bound=bound), inputs)
     (record,) = caplog.records
-    assert "half-span of up to 8 rows of 4 a device makes halos send 12 rows in 2 hops" in record.getMessage()
-    assert "an all-gather is cheaper with 12" in record.getMessage()
+    assert "half-span of up to 8 rows and 4 rows per device, halos would send 12 rows in 2 hops" in record.getMessage()
+    assert "an all-gather of 12 rows is cheaper" in record.getMessage()
 
 
 def test_cost_of_the_exchange():
@@ -255,7 +255,7 @@ def test_memory_of_a_volume_on_eight_devices(backward):
 def test_weights_of_a_cut_grid_are_refused(unchecked):
     inputs = make_inputs((8,), dtype=np.float32)
     inputs = {name: jnp.asarray(x) for name, x in inputs.items()} | {"sigma": jnp.array([0.1])}
-    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention has no weights, no dropout"):
+    with jax.set_mesh(mesh_of(4)), pytest.raises(ValueError, match="halo_attention does not support weights, dropout"):
         halo_attention(**inputs, grid_shape=(8,), return_weights=True)
 
 
@@ -275,6 +275,6 @@ def test_weights_of_a_cut_grid_are_refused(unchecked):
 @pytest.mark.parametrize("num_devices", [slow(1), 4])
 def test_what_a_cut_grid_does_not_take_is_refused(unchecked, argument, num_devices):
     inputs = {name: jnp.asarray(x) for name, x in make_inputs((8,), dtype=np.float32).items()}
-    message = f"halo_attention does not take {next(iter(argument))}: relative_attention does"
+    message = f"{next(iter(argument))}: expected None with halo_attention; relative_attention supports it"
     with jax.set_mesh(mesh_of(num_devices)), pytest.raises(ValueError, match=message):
         halo_attention(**inputs | {"sigma": jnp.array([0.1])} | argument, grid_shape=(8,))

@@ -130,7 +130,7 @@ def test_class_tokens_and_a_limit(float64, grid_shape, half_span, span_mode, cls
         ({"pair_scores": np.zeros((2, H, 4, 3))}, "pair_scores has shape"),
         (
             dict.fromkeys(("key", "content_bias", "position_bias", "relative_encoding", "relative_bias")),
-            "there is nothing to attend by",
+            "are all None: expected at least one",
         ),
         ({"dropout_rate": 0.5}, "dropout_rate=0.5 needs dropout_rng"),
         ({"sigma": np.array([0.0])}, "sigma"),

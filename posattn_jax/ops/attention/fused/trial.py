@@ -142,13 +142,15 @@ def _outcome(case: Case) -> str | None:
     verdict = kept(case, here)
     if verdict is None:
         if jax.default_backend() == "tpu":  # a second process cannot use it now
-            _logger.info("the fused kernel is not tried yet: python -m posattn_jax.benchmarks.selfcheck does")
+            _logger.info(
+                "the fused kernel is not tested on this device yet: run python -m posattn_jax.benchmarks.selfcheck"
+            )
             return None
-        _logger.info("trying the fused kernel, once for this device: up to %g s", SECONDS)
+        _logger.info("testing the fused kernel, once per device: this takes up to %g s", SECONDS)
         verdict = keep(case, tried(case), here)
     if verdict.outcome != "trusted":
         _logger.warning(
-            "attention does without the fused kernel, which is %s here (%s); please send us %s",
+            "attention does not use the fused kernel, which is %s here (%s); please send us %s",
             verdict.outcome,
             verdict.reason,
             place(case, here),
@@ -176,7 +178,7 @@ def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
     try:
         write_json(place(case, machine), {"verdict": verdict._asdict(), "case": case._asdict(), **machine})
     except OSError as error:
-        _logger.info("the verdict on the fused kernel is not kept: %s", error)
+        _logger.info("the verdict on the fused kernel cannot be saved: %s", error)
     return verdict
 
 

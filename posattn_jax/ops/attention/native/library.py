@@ -52,7 +52,7 @@ def obstacle(dtype: str, check: Callable[[], None]) -> str | None:
             except Exception as error:
                 _obstacles[dtype] = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _logger.warning(
-                    "no native attention for this CPU, which other layouts do without: %s", _obstacles[dtype]
+                    "native attention is not available on this CPU, other layouts are used: %s", _obstacles[dtype]
                 )
         return _obstacles[dtype]
 
@@ -64,7 +64,7 @@ def _load(dtype: str, check: Callable[[], None]) -> None:
     if kept.exists():
         _register(kept, dtype)
         return
-    _logger.info("compiling native attention for this CPU, which is done once: %s", kept)
+    _logger.info("compiling native attention, once per CPU: %s", kept)
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         place = kept.parent
