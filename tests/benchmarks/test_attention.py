@@ -18,7 +18,7 @@ SMALL = ("--repeats=3", "--batch=1", "--heads=2", "--head_dim=2")
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     out = tmp_path_factory.mktemp("benchmark")
-    arguments = ("--shapes=2d4,1d8", "--spans=.2", "--window=3", "--layouts=dense,reference")
+    arguments = ("--shapes=1d16,2d4,1d8", "--spans=.2", "--window=3", "--layouts=dense,reference")
     assert attention.run(["attention", *SMALL, *arguments, "--backward", f"--out={out}"]) == 0
     return out, json.loads((out / "results.json").read_text())
 
@@ -26,7 +26,7 @@ def measured(tmp_path_factory):
 def test_every_point_is_measured(measured):
     _, results = measured
     halves = [(point["shape"], tuple(point["half"])) for point in results["points"]]
-    expected = {"2d4": [(1, 1), (3, 3)], "1d8": [(1,), (3,)]}
+    expected = {"1d16": [(3,)], "2d4": [(1, 1), (3, 3)], "1d8": [(1,), (3,)]}
     assert halves == [(shape, half) for shape, of_shape in expected.items() for half in of_shape]
     assert set(results["versions"]) == {"jax", "jaxlib", "numpy", "python"}
     assert results["options"]["spans"] == [".2"]

@@ -258,6 +258,6 @@ def test_points_have_no_kernels():
         {"values": PlusDepthwise(DepthwiseConvolution((3,)))},
         {"extra_heads": SpanConvolution((3,))},
     ):
-        with pytest.raises(ValueError, match="point"):
+        with pytest.raises(ValueError, match="positions"):
             layer = PositionalSelfAttention(H, **fields)
             layer.init(jax.random.key(0), jnp.zeros((1, 5, C)), (5,), positions=positions)

@@ -122,7 +122,7 @@ def test_fewer_bits(dtype, tolerance):
         ({"kernel": np.ones((6, H, D + 1))}, "kernel has shape"),
         ({"key_mask": np.ones((B, 3), bool)}, "key_mask has shape"),
         ({"key_mask": np.zeros((B, 4), np.float32)}, "key_mask has dtype float32: expected bool"),
-        ({"key": None}, "content_bias is given without key"),
+        ({"key": None}, "content_bias: expected key too"),
         ({"combine": "product"}, 'combine="product": expected "sum" or "concat"'),
         ({"grid_shape": (2, 2), "kernel": np.ones((5, H, D))}, "num_features=5"),
         ({"reference_shape": (4, 4)}, "reference_shape="),
