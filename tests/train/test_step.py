@@ -79,7 +79,7 @@ def test_mesh():
     assert dict(MeshAxes(2, -1, 2).make().shape) == {"data": 2, "fsdp": 2, "model": 2, "grid": 1}
     assert dict(MeshAxes(1, 1, 2, -1).make().shape) == {"data": 1, "fsdp": 1, "model": 2, "grid": 4}
     assert num_shards(MeshAxes(2, 2, 2).make()) == 4
-    with pytest.raises(InputError, match=r"mesh.data=3, mesh.fsdp=1, mesh.model=1, mesh.grid=1: expected a product of 8"):
+    with pytest.raises(InputError, match="mesh.data=3, .* mesh.grid=1: expected a product of 8"):
         MeshAxes(3).make()
 
 
