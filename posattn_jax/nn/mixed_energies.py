@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -62,7 +62,7 @@ class MixedEnergies(Composite):
         mixture = self.param("mixture", self.mixture_init, (heads[0], len(self.parts)), self.param_dtype)
         found = [part(inputs, memory, places, heads) for part in self.parts]
         weights = jax.nn.softmax(mixture).T[..., None, None]  # [i h 1 1]
-        total = sum(
+        total: Any = sum(
             weight.astype(energies.dtype) * energies for weight, (energies, _) in zip(weights, found, strict=True)
         )
         inside = [mask for _, mask in found if mask is not None]
