@@ -261,13 +261,9 @@ def mixer_fields(name: str, num_heads: int, dropout_rate: float, context: int, m
     sizes: dict[str, Any] = {"context": context, "grid_shape": (max_length,)}
 
     def form(*names: str) -> str:
-        return (
-            "learned"
-            if {"rposnet", "mixed"} & set(names)
-            else "none"
-            if names[0] in ("shaw", "relative")
-            else "sinusoidal"
-        )
+        if {"rposnet", "mixed"} & set(names):
+            return "learned"
+        return "none" if names[0] in ("shaw", "relative") else "sinusoidal"
 
     paths = {"encoder": "encoder_block.mixing", "decoder": "decoder_block.mixing", "cross": "decoder_block.cross"}
     return {

@@ -15,4 +15,8 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     languages = ("en", "de", *number_words.MADE_UP)
-    number_words.write(pathlib.Path(sys.argv[1]), {"train": 20_000, "val": 1_000, "test": 1_000}, languages=languages)
+    sizes = {"train": 20_000, "val": 1_000, "test": 1_000}
+    try:
+        number_words.write(pathlib.Path(sys.argv[1]), sizes, languages=languages)
+    except OSError as error:
+        sys.exit(f"number_words: {error.filename}: {error.strerror}")

@@ -83,10 +83,12 @@ def compose(
         parts += [f"## By {plan.axis}", f"{what}.\n\n{by_field}"]
     by_translations = tables.by_translations(runs)
     if by_translations is not None:
-        against = "the first row" if len(runs.plan.baselines) < 2 else "the treatment named above it"
-        what = f"p: paired bootstrap of 1,000 samples against {against}, of one seed's translations"
-        what += ", corrected for all tests of the metric (Holm)"
-        parts += ["## Translations", f"Of the {plan.part} part; {what}.\n\n{by_translations}"]
+        what = f"Of the {plan.part} part"
+        if baselines := [*tables.baselines_of(runs).values()]:
+            against = baselines[0] if len(baselines) == 1 else "the treatment named above it"
+            what += f"; p: paired bootstrap of 1,000 samples against {against}, of one seed's translations"
+            what += ", corrected for all tests of the metric (Holm)"
+        parts += ["## Translations", f"{what}.\n\n{by_translations}"]
     parts += ["## Treatments", _outcome_table(runs, found), NORMALITY]
     if tested:
         parts += ["## Hypotheses", _finding_table(tested), _explanation(runs)]

@@ -76,7 +76,7 @@ def by_translations(runs: Runs) -> str | None:
     """
     if not runs.plan.of_translations:
         return None
-    baselines = list(dict.fromkeys(baseline for tests in runs.p.values() for baseline in tests))
+    baselines = baselines_of(runs)
     header, columns = ["", "n", "parameters"], []
     for metric, title in METRICS.items():
         if any(metric in run.figures for run in runs.all):
@@ -84,7 +84,7 @@ def by_translations(runs: Runs) -> str | None:
             columns.append({name: _score(of_one, metric) for name, of_one in runs.runs.items()})
         corrected = _corrected(runs, metric)
         for baseline in baselines if corrected else ():
-            header.append("p" if len(baselines) == 1 else f"p: {runs.plan.treatment(baseline).label}")
+            header.append("p" if len(baselines) == 1 else f"p: {baselines[baseline]}")
             columns.append({name: corrected.get((name, baseline), "") for name in runs.runs})
     rows = []
     for name, of_one in runs.runs.items():
@@ -94,6 +94,11 @@ def by_translations(runs: Runs) -> str | None:
     signatures = dict.fromkeys(run.figures[f"{metric}_signature"] for run in runs.all for metric in ("bleu", "chrf"))
     told = f"Signatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
     return f"{table([*header, 'hours per run'], rows)}\n\n{told}"
+
+
+def baselines_of(runs: Runs) -> dict[str, str]:
+    """The treatments that translations were tested against, and their labels."""
+    return {name: runs.plan.treatment(name).label for tests in runs.p.values() for name in tests}
 
 
 def _score(of_one: list[Run], metric: str) -> str:

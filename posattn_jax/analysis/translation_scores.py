@@ -162,10 +162,10 @@ def outside_scores(folder: pathlib.Path) -> dict[str, float]:
         path = folder / name
         if not path.exists():
             continue
-        lines = (folder / HYPOTHESIS).read_text(encoding="utf-8").count("\n")
         try:
+            lines = (folder / HYPOTHESIS).read_text(encoding="utf-8").count("\n")
             scores = scores_of(path.read_text(encoding="utf-8"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
         if len(scores) != lines or not all(map(math.isfinite, scores)):
             raise InputError(f"{path}: {len(scores)} scores, expected a finite one for each of {lines:,} sentences")

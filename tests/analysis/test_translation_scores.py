@@ -165,6 +165,9 @@ def test_scores_of_other_metrics_are_read(tmp_path):
     assert outside_scores(folder) == {"comet": 37.5, "bleurt": 62.5}
     (folder / "comet.json").unlink()
     assert outside_scores(folder) == {"bleurt": 62.5}
+    (folder / "hypothesis.txt").unlink()
+    with pytest.raises(InputError, match="bleurt.txt: cannot be read .*hypothesis.txt"):
+        outside_scores(folder)
 
 
 def test_scores_of_other_translations_are_deleted(tmp_path):
