@@ -1,10 +1,11 @@
-// What attention is asked for, and the logits of a tile of queries, which both passes need.
+// The problem that the kernel solves, and the logits of a tile of queries, which both passes need.
 //
 //   logits[t, s] = factor[s - t] ((q_t + u) . k_s + (q_t + v) . E[s - t]) + addend[s - t] + key_addend[s]
 //
-// A grid of fewer than three dimensions has 1 for those before: [S0, S1, S2]. Keys of a query are met by rows along the
-// last dimension. A tile is kQueries queries of one row: their products with the encodings of a row of offsets are one
-// dense product, read askew.
+// Grids have three sizes, [S0, S1, S2]; a grid of fewer dimensions starts with sizes of 1. The keys of a query are
+// visited row by row; a row lies along the last dimension. A tile is kQueries neighbouring queries of one row. The
+// products of a tile with the encodings of a row of offsets are one dense matrix product. Query i reads its results
+// shifted by i columns.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +20,11 @@ namespace posattn {
 
 // As in `posattn_jax.ops.scores`.
 constexpr T kMasked = -1e30, kLowest = kMasked / 10;
-// The most keys that a tile meets at once, and the tiles whose queries meet a row of keys one after the other.
+// kSegment: the most keys that a tile visits at once. kTiles: neighbouring tiles that visit a row of keys together.
 constexpr int64_t kSegment = 192, kTiles = 64 / kQueries;
-// What is read, and ignored, at either end of a row: by queries beyond the row, and to fill a vector.
+// Elements that may be read beyond either end of a row, and are ignored: whole vectors and whole tiles are read.
 constexpr int64_t kMargin = 8;
-// From the lane kLanes - n on, a vector that leaves out all lanes but the first n.
+// The vector that starts at lanes[kLanes - n], added to logits, masks all lanes but the first n.
 struct Beyond {
   T lanes[2 * kLanes];
   constexpr Beyond() : lanes() {
@@ -37,13 +38,13 @@ struct Problem {
   int64_t outer, batch, heads, features;
   int64_t size[3];
   int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
-  bool causal;  // in row-major order
-  int64_t causal_axes[3];  // in single dimensions
-  T scale;  // the factor where there is no table of factors: of queries, before their products
-  // Features [outer batch positions heads features], encoding [outer *relative heads features], biases [outer heads
-  // features]; tables [outer table_heads *relative], the last axis with a margin on either side; key_addend [outer
-  // batch positions] and segments likewise, the last axis with a margin behind; half [outer half_heads 3]. Some may be
-  // null.
+  bool causal;  // over positions in row-major order
+  int64_t causal_axes[3];  // whether attention is causal along each dimension
+  T scale;  // multiplies the queries where there is no table of factors
+  // Shapes. query, key, value: [outer batch positions heads features]. encoding: [outer *relative heads features].
+  // Biases: [outer heads features]. factor, addend: [outer table_heads *relative], the last axis with a margin at both
+  // ends. key_addend, segments: [outer batch positions], each row of the grid with a margin at its end. half: [outer
+  // half_heads 3], half-spans. All but query, value and half may be null.
   const T *query, *key, *value, *encoding, *content_bias, *position_bias, *factor, *addend, *key_addend;
   const int32_t *half, *segments;
 
@@ -55,7 +56,7 @@ struct Problem {
   int64_t key_row() const { return size[2] + kMargin; }
 };
 
-// Numbers, not initialised, at the beginning of a cache line.
+// An array, not initialised, that starts at a cache line.
 class Buffer {
  public:
   T* resize(int64_t count) {
@@ -74,18 +75,18 @@ class Buffer {
   int64_t count_ = 0;
 };
 
-// Keys of a row, of one tile: from `low` up to `high`, in the row at `row` and `offset` from that of the queries.
+// Keys that a tile visits at once: columns [low, high) of row `row`. Its offset from the queries' row is `offset`.
 struct Segment {
   int64_t row, offset[2], low, high;
   int64_t width() const { return high - low; }
 };
 
-// The arrays of one head of one example, contiguous.
+// The arrays of one head of one example, copied so that each is contiguous.
 class Unit {
  public:
   Unit(const Problem& problem) : p(problem) {}
 
-  // Another head: the encodings within its span, [rows of offsets, offsets, features] and [.., features, offsets].
+  // Chooses a head. Copies the encodings within its span: [rows, offsets, features] and [rows, features, offsets].
   void set_head(int64_t outer, int64_t head) {
     const int64_t d = p.features;
     o = outer, h = head;
@@ -110,7 +111,7 @@ class Unit {
       }
   }
 
-  // Another example; `backward` needs keys and values both ways.
+  // Chooses an example, and copies its keys and values. `backward` also needs the transposed values.
   void set_example(int64_t example, bool backward) {
     b = example;
     if (p.key) {
@@ -126,11 +127,11 @@ class Unit {
     segments = p.segments ? p.segments + keys : nullptr;
   }
 
-  // Where the features of a position are in an array of the problem.
+  // Index of a position's features in query, key and value.
   int64_t features_at(int64_t position) const {
     return (((o * p.batch + b) * p.positions() + position) * p.heads + h) * p.features;
   }
-  // What queries are multiplied with.
+  // The factor of the queries.
   T scale() const { return factor ? 1 : p.scale; }
   int64_t encoding_at(int64_t offset) const {
     const int64_t offsets = p.relative(0) * p.relative(1) * p.relative(2);
@@ -140,18 +141,19 @@ class Unit {
     return (i + p.size[0] - 1) * p.relative(1) + j + p.size[1] - 1;
   }
   int64_t box_row(const Segment& s) const { return (s.offset[0] + half[0]) * box[1] + s.offset[1] + half[1]; }
-  // Where a table has the offset between the first query of a tile, at x, and the first key of a segment.
+  // Index in a table: the offset from the first query of the tile at x to the first key of a segment.
   int64_t table_at(const Segment& s, int64_t x) const {
     return relative_row(s.offset[0], s.offset[1]) * p.table_row() + kMargin + p.size[2] - 1 + s.low - x;
   }
 
-  // The offsets that a tile at x and a segment have between them, within the span.
+  // The offsets between the tile at x and a segment that lie within the span: the lowest, and how many.
   int64_t band_low(const Segment& s, int64_t x) const { return std::max(-half[2], s.low - (x + kQueries - 1)); }
   int64_t band_width(const Segment& s, int64_t x) const {
     return std::min(half[2], s.high - 1 - x) - band_low(s, x) + 1;
   }
 
-  // Sums of products [kQueries, kWidth] of the queries of a tile at x, and logits if `scores` is another array.
+  // Computes the logits [kQueries, kWidth] of the tile at x and a segment. `scores` gets the sums of products before
+  // factor and addends, unless it is the same array as `logits`.
   void logits(const T* content_query, const T* position_query, int64_t x, const Segment& s, T* by_offset, T* scores,
               T* logits) const {
     const int64_t d = p.features, width = s.width();
@@ -191,7 +193,8 @@ class Unit {
     }
   }
 
-  // Calls visit(tile, x, segment) for the tiles of a row of queries that begin at `start`, row of keys by row of keys.
+  // Calls visit(tile, x, segment) for kTiles tiles of a row of queries from column `start`, one row of keys after the
+  // other.
   template <typename Visit>
   void for_each_segment(int64_t row, int64_t start, Visit visit) const {
     const int64_t y[2] = {row / p.size[1], row % p.size[1]}, end = std::min(start + kTiles * kQueries, p.size[2]);
@@ -219,7 +222,7 @@ class Unit {
       }
   }
 
-  // Leaves out keys at either end that lie in no segment of a tile's queries, at x: in packed rows, all of others.
+  // Drops keys at both ends of `s` whose segment id lies outside the range of those of the tile's queries.
   void narrow(int64_t row, int64_t x, Segment& s) const {
     const int32_t *own = segments + row * p.key_row(), *of_keys = segments + s.row * p.key_row();
     const auto [least, most] = std::minmax_element(own + x, own + std::min(x + kQueries, p.size[2]));
@@ -228,12 +231,12 @@ class Unit {
     while (s.low < s.high && outside(s.high - 1)) s.high--;
   }
 
-  // The queries of whole tiles that begin at `start`.
+  // How many queries the tiles from column `start` have, those beyond the row included.
   int64_t queries(int64_t start) const {
     return std::min(kTiles * kQueries, (p.size[2] - start + kQueries - 1) / kQueries * kQueries);
   }
 
-  // Queries with a bias, [queries(start), features], scaled: 0 beyond the row.
+  // Copies (query + bias) scale to [queries(start), features]. Queries beyond the row are 0.
   void load_queries(const T* from, const T* bias, T scale, int64_t row, int64_t start, T* to) const {
     const int64_t d = p.features;
     for (int64_t i = 0; i < queries(start); i++) {
@@ -259,7 +262,7 @@ class Unit {
     for (int64_t n = 0; n < p.positions(); n++) copy(from + features_at(n), p.features, to + n * p.features);
     return to;
   }
-  // [rows, features, key_row]
+  // The transposed rows: [rows, features, key_row].
   T* transposed(Buffer& buffer, const T* from) {
     T* to = buffer.resize(p.rows() * p.features * p.key_row());
     for (int64_t row = 0; row < p.rows(); row++)

@@ -1,8 +1,8 @@
-// The backward pass: weights are computed again.
+// The backward pass, which computes the weights again.
 //
 //   dV_s = sum_t A_ts dO_t      dL_ts = A_ts (dO_t . V_s - dO_t . O_t)      dS_ts = factor dL_ts
 //
-// with A the weights, L the logits and S the sums of products that `factor` scales; without it queries are scaled.
+// A: the weights. L: the logits. S: the sums of products that `factor` multiplies. O: the outputs.
 #pragma once
 
 #include "attention.h"
@@ -11,8 +11,8 @@ namespace posattn {
 
 struct Backward {
   const T *outputs, *statistics, *cotangent;
-  // As the arrays of the problem; what is of all examples has one more leading axis, of `groups` of examples. Null
-  // where it is not asked for. Tables have all heads.
+  // Gradients, with the shapes of the problem's arrays; null: not needed. All but query, key and value are sums over
+  // examples, and have one more leading axis, of `groups` groups of examples. Tables have an axis of all heads.
   T *query, *key, *value, *encoding, *content_bias, *position_bias, *factor, *addend;
   int64_t groups;
 };
@@ -40,7 +40,7 @@ inline void backward_tile(BackwardWorkspace& w, int64_t tile, int64_t x, const S
   const Problem& p = unit.p;
   const int64_t d = p.features, at = tile * kQueries, first_key = s.row * p.size[2] + s.low, width = s.width();
   const int64_t table = unit.table_at(s, x);
-  T* products = w.logits;  // dO . V, where the logits were
+  T* products = w.logits;  // dO . V overwrites the logits
   unit.logits(w.content + at * d, w.position + at * d, x, s, w.by_offset, w.scores, w.logits);
   for (int i = 0; i < kQueries; i++)
     for (int64_t k = i * kWidth; k < i * kWidth + width; k += kLanes)
@@ -75,7 +75,7 @@ inline void backward_tile(BackwardWorkspace& w, int64_t tile, int64_t x, const S
   }
 }
 
-// A row of queries of one example and head.
+// One row of queries of an example and head.
 inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T* d_content_bias, T* d_position_bias) {
   const Unit& unit = w.unit;
   const Problem& p = unit.p;
@@ -85,7 +85,7 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
     if (p.encoding) unit.load_queries(p.query, p.position_bias, unit.scale(), row, start, w.position);
     unit.load_queries(g.cotangent, nullptr, 1, row, start, w.cotangent);
     for (int64_t i = 0; i < unit.queries(start); i++) {
-      w.most[i] = w.inverse[i] = w.removed[i] = 0;  // weights 0 beyond the row
+      w.most[i] = w.inverse[i] = w.removed[i] = 0;  // so that weights beyond the row are 0
       if (start + i >= p.size[2]) continue;
       const int64_t at = unit.features_at(row * p.size[2] + start + i);
       w.most[i] = g.statistics[at / d * 2];
@@ -111,7 +111,7 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
   }
 }
 
-// All examples of one group, for one head.
+// One head of all examples of a group.
 inline void backward_group(BackwardWorkspace& w, int64_t group, int64_t outer, int64_t head, const Backward& g) {
   Unit& unit = w.unit;
   const Problem& p = unit.p;

@@ -1,4 +1,4 @@
-// The forward pass: softmax accumulated over the keys that a tile meets.
+// The forward pass: an online softmax over the segments of keys that a tile visits.
 #pragma once
 
 #include "attention.h"
@@ -10,7 +10,7 @@ struct Forward {
   T *statistics;  // [outer batch positions heads 2]: a logit m near the largest, and 1 / sum of exp(logit - m)
 };
 
-// A larger logit moves m only where it is this much larger: sums are then rarely scaled anew.
+// m follows the largest logit only when that is larger by this much, so that sums are rarely rescaled.
 constexpr T kSlack = 8;
 
 struct ForwardWorkspace {
@@ -30,7 +30,7 @@ struct ForwardWorkspace {
   alignas(64) T scores[kQueries * kWidth];
 };
 
-// Weights of a tile and a segment, and the values by them.
+// Adds a segment of keys to the outputs of a tile.
 inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Segment& s) {
   const Unit& unit = w.unit;
   const int64_t d = unit.p.features, at = tile * kQueries;
@@ -66,7 +66,7 @@ inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Seg
   product(w.scores, kWidth, values, d, s.width(), w.outputs + at * d, d, d, true);
 }
 
-// All queries of rows [from, to) of one example and head.
+// All queries in rows [from, to) of one example and head.
 inline void forward_rows(ForwardWorkspace& w, int64_t from, int64_t to, const Forward& result) {
   const Unit& unit = w.unit;
   const Problem& p = unit.p;

@@ -1,4 +1,4 @@
-// Attention as two functions that XLA calls on a CPU: `layout.py` says what they are given.
+// The two functions that XLA calls on a CPU. `layout.py` describes their arguments.
 #include "backward.h"
 #include "forward.h"
 #include "pool.h"
@@ -32,7 +32,7 @@ Problem problem_of(In query, In key, In value, In encoding, In content_bias, In 
   return p;
 }
 
-// An example and head at a time; its rows in parts where there are fewer of them than threads.
+// A task is one example and head, or a part of its rows if there would be too few tasks for the threads.
 ffi::Error forward(ffi::ThreadPool pool, In query, In key, In value, In encoding, In content_bias, In position_bias,
                    In factor, In addend, In key_addend, Numbers half, Numbers segments, Out outputs, Out statistics,
                    ffi::Span<const int64_t> size, bool causal, ffi::Span<const int64_t> causal_axes, double scale) {
@@ -56,7 +56,7 @@ ffi::Error forward(ffi::ThreadPool pool, In query, In key, In value, In encoding
   return ffi::Error::Success();
 }
 
-// A head at a time, of a group of examples.
+// A task is one head of a group of examples.
 ffi::Error backward(ffi::ThreadPool pool, In query, In key, In value, In encoding, In content_bias, In position_bias,
                     In factor, In addend, In key_addend, Numbers half, Numbers segments, In outputs, In statistics,
                     In cotangent, Out d_query, Out d_key, Out d_value, Out d_encoding, Out d_content_bias,

@@ -25,7 +25,7 @@ from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import window_loops
 
 ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", *program.GIVEN)
-# The most queries that meet a key together, and the keys that a query meets at once: see vectors.h.
+# The most queries of a tile, and the most keys of a vector: see vectors.h.
 TILE_QUERIES = LANES = 8
 
 

@@ -1,4 +1,4 @@
-// Tasks on XLA's own threads.
+// Runs tasks on XLA's own threads.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@
 
 namespace posattn {
 
-// Runs every task below `tasks`, in the caller and in as many threads of the pool as are free, each by a function of
-// its own: make()(task).
+// Runs the tasks 0, 1, ... tasks - 1 in the calling thread and in all free threads of the pool. Each thread calls
+// make() once, and then the function that this returns, for each of its tasks.
 //
-// The caller takes tasks itself and waits for those alone that a thread has begun, so that it ends however many
-// threads there are. Nothing spins.
+// The caller works too, and waits only for tasks that another thread has begun. So it ends even if no thread of the
+// pool is ever free. Waiting does not spin.
 template <typename Make>
 void parallel(xla::ffi::ThreadPool& pool, int64_t tasks, Make make) {
   struct Shared {
@@ -30,7 +30,7 @@ void parallel(xla::ffi::ThreadPool& pool, int64_t tasks, Make make) {
 
     void work() {
       int64_t task = next++;
-      if (task >= tasks) return;  // what `make` refers to may be gone
+      if (task >= tasks) return;  // the caller may have returned, with what `make` refers to
       int64_t finished = 0;
       {
         auto run = make();

@@ -1,6 +1,6 @@
-// Vectors of SCALAR, their exponential, and the two products that attention is made of.
+// Vectors of SCALAR, their exponential, and the two matrix products of attention.
 //
-// GCC's vector extensions, which Clang has too: one source for every instruction set.
+// They use GCC's vector extensions, which Clang supports too: one source for every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace posattn {
 
-using T = SCALAR;  // float or double, by the compiler's command line
+using T = SCALAR;  // float or double, set on the compiler's command line
 using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 
 constexpr int kLanes = 32 / sizeof(T);
 #ifdef __AVX512VL__
-constexpr int kQueries = 8;  // 32 registers: 8 x 3 sums
+constexpr int kQueries = 8;  // 8 x 3 sums fit into 32 registers
 #else
-constexpr int kQueries = 4;  // 16 registers: 4 x 3 sums
+constexpr int kQueries = 4;  // 4 x 3 sums fit into 16 registers
 #endif
 
 typedef T Vector __attribute__((vector_size(32)));
@@ -28,7 +28,7 @@ inline void store(T* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
 inline Vector splat(T x) { return x - Vector{}; }
 inline Vector larger(Vector x, Vector y) { return x < y ? y : x; }
 
-// The lanes of v, those `distance` apart exchanged.
+// v with every two lanes that are `distance` apart exchanged.
 template <int distance>
 inline Vector exchanged(Vector v) {
   Integers from;
@@ -56,12 +56,12 @@ inline T largest(Vector v) {
   return v[0];
 }
 
-// exp(x) for x <= 0, NaN for NaN: 2^n exp(r) with |r| <= ln 2 / 2, and exp(r) by its Taylor series.
+// exp(x) for x <= 0 or NaN: 2^n exp(r) with |r| <= ln 2 / 2, and exp(r) from its Taylor series.
 inline Vector exponential(Vector x) {
   constexpr bool single = sizeof(T) == 4;
   constexpr int mantissa = std::numeric_limits<T>::digits - 1;
   constexpr T lowest = single ? T(-87) : T(-708);
-  constexpr T shift = 1.5 * (int64_t(1) << mantissa);  // added, it leaves n in the lowest bits
+  constexpr T shift = 1.5 * (int64_t(1) << mantissa);  // adding it rounds to n, which is then in the lowest bits
   constexpr T ln2_high = single ? 0.693359375 : 0.693147180369123816490, ln2_low = 0.693147180559945309417 - ln2_high;
   constexpr int terms = single ? 6 : 13;
   Vector n = x * T(1.44269504088896340736) + shift;
@@ -75,7 +75,7 @@ inline Vector exponential(Vector x) {
   return x < lowest ? Vector{} : y;
 }
 
-// out[i, x] (+)= sum_c a[i, c] b[c, x] for the queries i of a tile, V vectors of x. A row of a, b, out has lda, ldb, ldo.
+// out[i, x] (+)= sum_c a[i, c] b[c, x] for the queries i of a tile and V vectors of x. lda, ldb, ldo: elements per row.
 template <int V>
 inline void product_block(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t count, T* out, int64_t ldo, bool add) {
   Vector sums[kQueries][V];
@@ -100,7 +100,7 @@ inline void product_block(const T* a, int64_t lda, const T* b, int64_t ldb, int6
     for (int v = 0; v < V; v++) store(out + i * ldo + v * kLanes, sums[i][v]);
 }
 
-// The same for `width` of x, rounded up to whole vectors.
+// The same for `width` values of x, rounded up to whole vectors.
 inline void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t count, T* out, int64_t ldo, int64_t width,
                     bool add) {
   int64_t vectors = (width + kLanes - 1) / kLanes;
@@ -111,7 +111,7 @@ inline void product(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t co
   if (vectors) product_block<1>(a, lda, b, ldb, count, out, ldo, add);
 }
 
-// out[s, f] += sum_i a[i, s] b[i, f] over the queries i of a tile, V vectors of f.
+// out[s, f] += sum_i a[i, s] b[i, f] over the queries i of a tile, for V vectors of f.
 template <int V>
 inline void outer_block(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t count, T* out, int64_t ldo) {
   Vector rows[kQueries][V];
@@ -134,14 +134,14 @@ inline void outer_block(const T* a, int64_t lda, const T* b, int64_t ldb, int64_
   }
 }
 
-// The same for `width` of f, whole vectors.
+// The same for `width` values of f, a multiple of kLanes.
 inline void outer(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t count, T* out, int64_t ldo, int64_t width) {
   int64_t f = 0;
   for (; f + 2 * kLanes <= width; f += 2 * kLanes) outer_block<2>(a, lda, b + f, ldb, count, out + f, ldo);
   if (f < width) outer_block<1>(a, lda, b + f, ldb, count, out + f, ldo);
 }
 
-// Whole vectors of features.
+// Element by element; `count` is a multiple of kLanes.
 inline void copy(const T* from, int64_t count, T* to) {
   for (int64_t f = 0; f < count; f += kLanes) store(to + f, load(from + f));
 }
@@ -155,7 +155,7 @@ inline void scale(T* x, T factor, int64_t count) {
   for (int64_t f = 0; f < count; f += kLanes) store(x + f, load(x + f) * factor);
 }
 
-// [rows, columns] -> [columns, ld] with ld >= rows; what is beyond them is 0.
+// Transposes [rows, columns] to [columns, ld], with ld >= rows. The rest of each row is 0.
 inline void transpose(const T* x, int64_t rows, int64_t columns, T* out, int64_t ld) {
   int64_t start = 0;
   for (; start + kLanes <= rows; start += kLanes)
