@@ -4,6 +4,7 @@ A compiler can compile for a device that is not there, if it gets a description 
 they serve to compare programs.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -86,13 +87,17 @@ class Instrument(NamedTuple):
     environment: Mapping[str, str]
 
     @property
+    def device(self) -> str:
+        """The kind of device, "gpu" or "tpu"."""
+        return self.mark.partition("_")[0]
+
+    @property
     def versions(self) -> dict[str, str]:
         """The versions of the compilers; InputError if one is missing."""
         try:
             return {name: metadata.version(name) for name in self.packages}
         except metadata.PackageNotFoundError as error:
-            extra = self.mark.partition("_")[0] + "-aot"
-            raise InputError(f"{error.name} is missing: pip install posattn_jax[{extra}]") from error
+            raise InputError(f"{error.name} is missing: pip install posattn_jax[{self.device}-aot]") from error
 
 
 def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.FlagValues:
@@ -109,7 +114,7 @@ def define_flags(instrument: Instrument, shapes: str, seconds: float) -> flags.F
     flags.DEFINE_integer("heads", 1, "Heads.", lower_bound=1, **own)
     flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Data type of all arrays except sigma.", **own)
     flags.DEFINE_float("seconds", seconds, "Time limit per case, after which it is given up.", **own)
-    flags.DEFINE_string("out", None, "File for the results; those of unchanged source code are kept.", **own)
+    flags.DEFINE_string("out", None, "File for the results; those of unchanged code are kept.", **own)
     flags.DEFINE_string("into", None, "Page to put the tables into, with all results of --out.", **own)
     flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
@@ -139,12 +144,21 @@ def cases(options: flags.FlagValues, instrument: Instrument) -> list[Case]:
 
 
 def source_of(case: Case, instrument: Instrument) -> str:
-    """The SHA-256 of the source that a case depends on: the instrument, and the layouts if the case is one of ours."""
+    """The SHA-256 of the code that a case depends on: the instrument, and the layouts if the case is one of ours."""
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
     if case.layout in LAYOUTS:
-        ours = sorted((PACKAGE / "ops").rglob("*.py"))
-        used += [path for path in ours if case.layout == "fused" or "fused" not in path.parts]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in used)).hexdigest()
+        apart = {"gpu", "tpu"} - {instrument.device} if case.layout == "fused" else {"fused"}
+        used += [path for path in sorted((PACKAGE / "ops").rglob("*.py")) if not apart & set(path.parts)]
+    return hashlib.sha256("\0".join(map(_code, used)).encode()).hexdigest()
+
+
+def _code(path):
+    """The code of a module without its comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.unparse(tree)
 
 
 def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, Any]:

@@ -149,6 +149,34 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
     capsys.readouterr()
 
 
+def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
+    """Nor on the kernels of another device, or on those of another layout."""
+    path = {"tpu": tmp_path / "ops/fused/tpu/kernel.py", "gpu": tmp_path / "ops/fused/gpu/kernel.py"}
+    path["all"] = tmp_path / "ops/scores.py"
+    for name in ("hlo", "shapes", "timing", *tpu_cycles.INSTRUMENT.parts, *gpu_code.INSTRUMENT.parts):
+        (tmp_path / "benchmarks").mkdir(exist_ok=True)
+        (tmp_path / "benchmarks" / f"{name}.py").touch()
+    for each in path.values():
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.write_text('"""Words."""\n\ndef f(x):\n    """Words."""\n    return x + 1  # words\n')
+    monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
+
+    def sources():
+        fused, tiled = (Case("v5e", layout, "2d64", 8, 1, 1, 64, "bfloat16", False) for layout in ("fused", "tiled"))
+        asked = [(fused, tpu_cycles), (fused, gpu_code), (tiled, tpu_cycles)]
+        return [compiled.source_of(case, command.INSTRUMENT) for case, command in asked]
+
+    def changed(name, old, new):
+        before = sources()
+        path[name].write_text(path[name].read_text().replace(old, new))
+        return [one != two for one, two in zip(before, sources(), strict=True)]
+
+    assert changed("tpu", "ords", "hat it does") == [False] * 3
+    assert changed("tpu", "x + 1", "x + 2") == [True, False, False]
+    assert changed("gpu", "x + 1", "x + 2") == [False, True, False]
+    assert changed("all", "x + 1", "x + 2") == [True] * 3
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
