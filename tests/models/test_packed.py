@@ -103,7 +103,7 @@ BLOCKS = {
     "gaussian": mixed(GaussianWeights()),
     "fourier": mixed(FourierWeights()),
 }
-MOST = ("convolutions", "rotary", "siren", "aposnet")
+MOST = ("rotary", "siren", "aposnet")
 POSITIONS = {
     "absolute": {"absolute_positions": True, "max_length": T},
     "sinusoids": {"positions": SinusoidalPositions()},

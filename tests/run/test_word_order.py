@@ -18,6 +18,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_from_the_command_to_answers(tmp_path, capsys):
     workdir = tmp_path / "run"
     fields = [f"--config.data.dir={write_text(tmp_path / 'text')}", f"--config.cache_dir={tmp_path / 'cache'}"]

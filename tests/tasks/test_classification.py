@@ -85,17 +85,19 @@ def test_span_penalty_rises_in_its_warmup(plain):
     """An update of training has the penalty of its step; a loss by itself has all of it."""
     optimizer, batch = optax.sgd(1.0), jax.tree.map(lambda x: x[None], BATCH)
 
-    def loss_at(step, **fields):
+    def loss_by_step(**fields):
         task = make_task(**fields)
         state = jax.eval_shape(lambda: init_state(task, optimizer, 1))
-        state = jax.tree.map(jnp.zeros_like, state).replace(step=jnp.array(step), params=params)
-        return float(jax.jit(make_train_step(task, optimizer, 1))(state, batch)[1]["loss"])
+        state = jax.tree.map(jnp.zeros_like, state).replace(params=params)
+        update = jax.jit(make_train_step(task, optimizer, 1))
+        return lambda step: float(update(state.replace(step=jnp.array(step)), batch)[1]["loss"])
 
     _, params, loss_of = plain
     rising = {"span_penalty": 2.0, "span_penalty_warmup_steps": 4}
     share = float(span_share(params["blocks_0"]["attention"]["span"]["sigma"], 0.1))
+    priced, free = loss_by_step(**rising), loss_by_step()
     for step, part in ((0, 0.0), (1, 0.25), (4, 1.0), (9, 1.0)):
-        np.testing.assert_allclose(loss_at(step, **rising) - loss_at(step), 2 * part * share, atol=1e-5)
+        np.testing.assert_allclose(priced(step) - free(step), 2 * part * share, atol=1e-5)
     whole = jax.jit(make_task(**rising).loss)(params, BATCH)[0] - loss_of(params, BATCH, None)[0]
     np.testing.assert_allclose(whole, 2 * share, rtol=1e-4)
 

@@ -73,6 +73,14 @@ def on_a_deep_stack(function):
         threading.stack_size(before)
 
 
+@pytest.mark.parametrize("grid_shape", [(21,), slow((7, 5)), slow((2, 2, 6))], ids=str)
+def test_encodings_that_do_not_fit(float64, in_the_place_of_tiled, grid_shape):
+    """Without room for the cotangents of all encodings of a head, a kernel of its own computes them."""
+    in_the_place_of_tiled.pop("limit")
+    in_the_place_of_tiled["room"] = 0
+    TestFusedTpu().check_against_oracle(make_inputs(grid_shape, per_head=True), grid_shape, threshold=0.4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("grid_shape", [(300,), (20, 30), (2, 3, 150)], ids=str)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
@@ -94,7 +102,7 @@ def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
     expected = jax.jit(functools.partial(evaluate, implementation="dense"))(rounded)
     lower = {name: x.astype(dtype) if name != "sigma" else x for name, x in rounded.items()}
     got = on_a_deep_stack(functools.partial(jax.jit(functools.partial(evaluate, implementation="tiled")), lower))
-    tolerance = 1e-4 if dtype == jnp.float32 else 0.03
+    tolerance = 1e-4 if dtype == jnp.float32 else 0.04  # "dense" in bfloat16 is .032 off for the biases
     for array, exact in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(array.astype(jnp.float32), exact, rtol=0, atol=tolerance * float(abs(exact).max()))
 
@@ -136,25 +144,26 @@ def lowered(grid_shape, head_dim, dtype, left_out=(), **options):
 
 
 @pytest.mark.parametrize(
-    "grid_shape, head_dim, dtype, options",
+    "grid_shape, head_dim, dtype, options, launches",
     [
-        ((32, 32), 64, jnp.bfloat16, {}),
-        slow((32, 32), 64, jnp.float32, {"is_causal": True}),
-        slow((500,), 8, jnp.float32, {"span_mode": "log_add"}),
-        slow((5000,), 128, jnp.bfloat16, {"is_causal": True}),
-        slow((256, 256), 32, jnp.float32, {}),
-        slow((8, 16, 12), 128, jnp.float32, {}),
-        slow((3, 5, 70), 8, jnp.bfloat16, {}),
-        slow((7,), 64, jnp.float32, {"left_out": ("key", "content_bias")}),
-        slow((7, 7), 64, jnp.float32, {"left_out": ("relative_encoding", "position_bias")}),
-        slow((7, 7), 32, jnp.bfloat16, {"left_out": ("relative_encoding", "position_bias", "relative_bias")}),
-        slow((7, 7), 32, jnp.float32, {"left_out": ("sigma",)}),
+        ((32, 32), 64, jnp.bfloat16, {}, 2),
+        slow((32, 32), 64, jnp.float32, {"is_causal": True}, 2),
+        slow((500,), 8, jnp.float32, {"span_mode": "log_add"}, 2),
+        slow((5000,), 128, jnp.bfloat16, {"is_causal": True}, 3),
+        slow((5000,), 128, jnp.bfloat16, {"span_bound": (100,)}, 2),
+        slow((256, 256), 32, jnp.float32, {}, 3),
+        slow((8, 16, 12), 128, jnp.float32, {}, 3),
+        slow((3, 5, 70), 8, jnp.bfloat16, {}, 3),
+        slow((7,), 64, jnp.float32, {"left_out": ("key", "content_bias")}, 2),
+        slow((7, 7), 64, jnp.float32, {"left_out": ("relative_encoding", "position_bias")}, 2),
+        slow((7, 7), 32, jnp.bfloat16, {"left_out": ("relative_encoding", "position_bias", "relative_bias")}, 2),
+        slow((7, 7), 32, jnp.float32, {"left_out": ("sigma",)}, 2),
     ],
     ids=str,
 )
-def test_lowers_for_tpus(in_the_place_of_tiled, grid_shape, head_dim, dtype, options):
+def test_lowers_for_tpus(in_the_place_of_tiled, grid_shape, head_dim, dtype, options, launches):
+    """One launch forward. Backward a third one computes the encodings if they do not fit beside the queries."""
     in_the_place_of_tiled.clear()
     forward, backward = lowered(grid_shape, head_dim, dtype, **options)
     assert forward.count("@tpu_custom_call") == 1
-    positions = {"relative_encoding", "relative_bias"} - {*options.get("left_out", ())}
-    assert backward.count("@tpu_custom_call") == (4 if positions else 3)
+    assert backward.count("@tpu_custom_call") == 1 + launches

@@ -32,7 +32,7 @@ class Kernels(Pair):
     own_queries: Tile
     own_keys: Tile
 
-    def forward(self, place: Place, first: Array, last: Array, bounds, ins, outs):
+    def forward(self, place: Place, first: dict[str, Array], last: Array, bounds, ins, outs):
         """Softmax and outputs, accumulated over the chunks of keys; statistics [chunk 2], as in `Loop`.
 
         Until the last chunk, the largest logit and the sum of exponentials of a query are stored in every lane.
@@ -40,7 +40,7 @@ class Kernels(Pair):
         queries, keys = self.own_queries
         features = outs["outputs"].shape[-1]
 
-        @pl.when(first)
+        @pl.when(first["outputs"])
         def _():
             outs["outputs"][...] = jnp.zeros_like(outs["outputs"])
             outs["largest"][...] = jnp.full_like(outs["largest"], scores.LOWEST)
@@ -76,9 +76,15 @@ class Kernels(Pair):
             outs["statistics"][:, 1:2] = inverse[:, 0:1]
             outs["outputs"][...] = outs["outputs"][...] * _across(inverse, features)
 
-    def to_queries(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """The cotangents of queries, and of the coefficients of ln G: [pairs, S], one sum per column of a tile."""
+    def to_queries(self, place: Place, first: dict[str, Array], last: Array, bounds, ins, outs):
+        """The cotangents of queries, encodings and coefficients of ln G ([pairs, S], one sum per column of a tile).
+
+        Only those in `outs` are computed. "encodings" are those of all steps of a head, "encoding" those of one step.
+        """
         _begin_with_zeros(first, outs)
+        of_offsets = outs.get("encoding")
+        if "encodings" in outs:
+            of_offsets = outs["encodings"].at[self.strips.step(place.offset)]
 
         def tile(start, others):
             rows = self.rows(start, place.query, self.own_queries.queries)
@@ -91,11 +97,15 @@ class Kernels(Pair):
                 if "content_query" in carry:
                     of_keys = self.rows(key, place.key, self.own_queries.keys)
                     carry["content_query"] += self.mix(d_terms, ins["key"][of_keys, :])
-                if "position_query" in carry:
-                    for band, by_offset in enumerate(self.by_offset(d_terms)):
-                        offsets = ins["encoding"][band, self.offsets(place, self.own_queries, met), :]
-                        carry["position_query"] += self.mix(by_offset, offsets)
-                if products:
+                bands = self.by_offset(d_terms) if "position_query" in carry or of_offsets is not None else []
+                offsets = self.offsets(place, self.own_queries, met)
+                for band, by_offset in enumerate(bands):
+                    if "position_query" in carry:
+                        carry["position_query"] += self.mix(by_offset, ins["encoding"][band, offsets, :])
+                    if of_offsets is not None:
+                        query = ins["position_query"][rows, :]
+                        of_offsets[band, offsets, :] += self.mix(by_offset, query, ROWS_WITH_ROWS)
+                if "d_coefficients" in outs:
                     d_log = d_logits * logits if self.multiply else d_logits
                     for m, product in enumerate(products):
                         outs["d_coefficients"][m : m + 1, :] += jnp.sum(d_log * product, 0, keepdims=True)
@@ -107,7 +117,11 @@ class Kernels(Pair):
 
         self.each_tile(place, bounds, place.query, place.key, self.own_queries, tile)
 
-    def to_keys(self, place: Place, first: Array, last: Array, bounds, ins, outs):
+    def to_encoding(self, *args):
+        """The cotangent of the encodings of a step alone, if those of all steps do not fit on the chip."""
+        self.to_queries(*args)
+
+    def to_keys(self, place: Place, first: dict[str, Array], last: Array, bounds, ins, outs):
         """The cotangents of keys and values, accumulated over the chunks of queries."""
         _begin_with_zeros(first, outs)
 
@@ -130,25 +144,6 @@ class Kernels(Pair):
                 outs[name][rows, :] = total
 
         self.each_tile(place, bounds, place.key, place.query, self.own_keys, tile, from_keys=True)
-
-    def to_encoding(self, place: Place, first: Array, last: Array, bounds, ins, outs):
-        """The cotangent of the encodings of a step, accumulated over the batch and the chunks of queries."""
-        _begin_with_zeros(first, outs)
-
-        def tile(start, others):
-            query = ins["position_query"][self.rows(start, place.query, self.own_queries.queries), :]
-
-            def step(k, _):
-                key, first_key = others.at(k)
-                met = Met(start, key, first_key=first_key)
-                d_terms = self.backward(place, bounds, ins, self.own_queries, met)[2]
-                for band, by_offset in enumerate(self.by_offset(d_terms)):
-                    offsets = self.offsets(place, self.own_queries, met)
-                    outs["encoding"][band, offsets, :] += self.mix(by_offset, query, ROWS_WITH_ROWS)
-
-            lax.fori_loop(0, others.count, step, None)
-
-        self.each_tile(place, bounds, place.query, place.key, self.own_queries, tile)
 
     def each_tile(self, place, bounds, own, other, tile, body, from_keys=False):
         """Calls body(start, Walk) for each tile of chunk `own`, with the tiles of chunk `other` within its span."""
@@ -182,10 +177,12 @@ class Kernels(Pair):
             lax.fori_loop(0, in_use, each, None)
 
 
-def _begin_with_zeros(first: Array, outs) -> None:
-    @pl.when(first)
-    def _():
-        for out in outs.values():
+def _begin_with_zeros(first: dict[str, Array], outs) -> None:
+    """Sets each output to 0 in the first step of those that it is the sum of."""
+    for name, out in outs.items():
+
+        @pl.when(first[name])
+        def _(out=out):
             out[...] = jnp.zeros_like(out)
 
 

@@ -1,5 +1,8 @@
 """Attention fused into kernels for TPUs, in Pallas Mosaic: scores, span, softmax and products never leave the chip."""
 
+import functools
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,15 +12,12 @@ from jax.experimental.pallas import tpu as pltpu
 from posattn_jax.ops import scores, span
 from posattn_jax.ops.attention.fused.tpu import skew
 from posattn_jax.ops.attention.fused.tpu.kernels import Kernels
-from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile, plan_for
+from posattn_jax.ops.attention.fused.tpu.plan import ROOM, Plan, Tile, arrange, plan_for
 from posattn_jax.ops.attention.fused.tpu.skew import LANES
-from posattn_jax.ops.attention.fused.tpu.strips import Strips
 from posattn_jax.ops.attention.fused.tpu.walk import Bounds, Place
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 
-# The part of a kernel's 16 MiB of VMEM that chunks may fill; the rest is for scores.
-CHUNK_BYTES = 12 * 2**20
 # The rows of a register for the smallest dtype: a tile may begin at multiples of this.
 SUBLANES = 16
 # The arrays by position, which are cut into chunks: features and statistics.
@@ -25,7 +25,7 @@ FEATURES = ("value", "key", "content_query", "position_query", "cotangent", "out
 
 
 class FusedTpu(Loop):
-    """Attention of all heads in one launch forward and three backward, for `attend`.
+    """Attention of all heads in one launch forward and two or three backward, for `attend`.
 
     The grid is arranged in `Strips`, which are cut into chunks of at most `limit` positions. A launch has a step for
     each chunk of queries and each chunk of keys that the largest span of all heads reaches. The chunks of the next step
@@ -36,10 +36,11 @@ class FusedTpu(Loop):
 
     The backward pass computes the weights again in each of its kernels. The cotangents of queries and sigma are summed
     over keys, those of keys and values over queries, and those of encodings over strips and the batch. So there is no
-    scatter.
+    scatter. If the cotangents of all encodings of a head fit into VMEM, the kernel of the queries computes them too.
+    Otherwise a third kernel does, one step between chunks at a time.
 
     Two chunks of each array are in VMEM at a time, one in use and one on its way, whatever the size of the grid. With
-    the default `limit` they fill at most about CHUNK_BYTES. Products of float32 are as exact as
+    the default `limit` the arrays fill at most about `room` bytes. Products of float32 are as exact as
     `jax_default_matmul_precision` says.
 
     `interpret` runs the kernels on any device, slowly, for tests. ValueError for weights, dropout and a `Block`.
@@ -52,14 +53,13 @@ class FusedTpu(Loop):
         plan: Plan | None = None,
         step: int = SUBLANES,
         limit: int | None = None,
+        room: int = ROOM,
     ):
         problem.check_local("fused")
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
         width, tile = plan_for(problem.grid_shape, problem.static_half) if plan is None else plan
-        half = problem.static_half or tuple(size - 1 for size in problem.grid_shape)
-        limit = _longest_chunk(problem, max(tile)) if limit is None else limit
-        self.strips = Strips(problem.grid_shape, width, max(tile), limit, half)
+        self.strips, self.fit_encodings = arrange(problem, width, max(tile), limit, room)
         axes = self.strips.axes
         self.kernels = Kernels(
             strips=self.strips,
@@ -103,12 +103,16 @@ class FusedTpu(Loop):
         if self.kernels.pairs:
             shape = (*ins["value"].shape[:4], self.strips.chunks, *ins["coefficients"].shape[1:])
             outs["d_coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
+        if self.fit_encodings:
+            outs["encodings"] = like["encoding"]
         cotangents = self.launch(self.kernels.to_queries, "query", arrays, ins, outs)
         if "d_coefficients" in cotangents:
             cotangents["coefficients"] = cotangents.pop("d_coefficients").sum((0, 2, 3, 4, 6))
         sides = {name: like[name] for name in ("key", "value") if name in like}
         cotangents |= self.launch(self.kernels.to_keys, "key", arrays, ins, sides)
-        if "encoding" in ins:
+        if self.fit_encodings:
+            cotangents["encoding"] = cotangents.pop("encodings")
+        elif "encoding" in ins:
             bands = {"encoding": like["encoding"]}
             cotangents |= self.launch(self.kernels.to_encoding, "offset", arrays, ins, bands)
             cotangents["encoding"] = jnp.where(self.visited(arrays), cotangents["encoding"], 0)
@@ -166,20 +170,17 @@ class FusedTpu(Loop):
         own = self.strips.counts
         steps = tuple(2 * r + 1 for r in Bounds(known).reach)
         b, h = ins["value"].shape[:2]
-        if by == "offset":
-            launched, reduced = (h, *steps, b, *own), range(4, 8)
-        else:
-            launched, reduced = (b, h, *own, *steps), range(5, 8)
+        launched = (h, *steps, b, *own) if by == "offset" else (h, b, *own, *steps)
+        # The axes of the launch over which an output is summed: all that follow those that it is for.
+        summed = {name: range(4 if by == "offset" else 1 if name == "encodings" else 5, 8) for name in outs}
         prefetched = [] if isinstance(known, list) else [known]
 
         def kernel(*refs):
             *numbers, ins, outs, scratch = refs
             bounds = Bounds(*numbers or [known])
             ids = [pl.program_id(axis) for axis in range(8)]
-            first, last = True, True
-            for axis in reduced:
-                first &= ids[axis] == 0
-                last &= ids[axis] == pl.num_programs(axis) - 1
+            first = {name: _all(ids[axis] == 0 for axis in axes) for name, axes in summed.items()}
+            last = _all(ids[axis] == pl.num_programs(axis) - 1 for axis in range(5, 8))
             _, place = self.place(by, ids, bounds)
             body(place, first, last, bounds, ins, outs | scratch)
 
@@ -202,7 +203,9 @@ class FusedTpu(Loop):
             ),
             out_shape=outs,
             compiler_params=pltpu.CompilerParams(
-                dimension_semantics=["arbitrary" if axis in reduced else "parallel" for axis in range(8)]
+                dimension_semantics=[
+                    "arbitrary" if any(axis in axes for axes in summed.values()) else "parallel" for axis in range(8)
+                ]
             ),
             interpret=self.interpret,
             name=f"posattn_{body.__name__}",
@@ -211,12 +214,12 @@ class FusedTpu(Loop):
 
     def place(self, by, ids, bounds):
         """The example and the place of a step of the launch."""
+        head, *ids = ids
         if by == "offset":
-            head, *offset, example = ids[:5]
+            *offset, example = ids[:4]
+            own = ids[4:]
         else:
-            example, head, *_ = ids
-            offset = ids[5:]
-        own = ids[5:] if by == "offset" else ids[2:5]
+            example, own, offset = ids[0], ids[1:4], ids[4:]
         offset = [o - reach for o, reach in zip(offset, bounds.reach, strict=True)]
         query = [i - o for i, o in zip(own, offset, strict=True)] if by == "key" else own
         return example, Place(head, tuple(query), tuple(offset))
@@ -233,28 +236,20 @@ class FusedTpu(Loop):
                 return place.head, 0, 0
             if name == "d_coefficients":
                 return example, place.head, *place.query, 0, 0
+            if name == "encodings":
+                return place.head, *(0,) * 6
             if name == "encoding":
-                return place.head, *(o + most for o, most in zip(place.offset, self.strips.reach, strict=True)), 0, 0, 0
+                return place.head, *self.strips.step(place.offset), 0, 0, 0
             if name == "key_addend":
                 return example if len(array) > 1 else 0, *clipped(place.key), 0, 0
             return example, place.head, *clipped(place.key if name in ("key", "value") else place.query), 0
 
-        rank = 3 if name == "encoding" else 2
+        rank = {"encodings": 6, "encoding": 3}.get(name, 2)
         shape = array.shape[-rank:]
         if name in FEATURES:
             shape = self.strips.chunk, *shape[1:]
         return shape, index
 
 
-def _longest_chunk(problem: Problem, unit: int) -> int:
-    """The most positions of a chunk that the largest backward kernel has room for: a multiple of `unit`, up to 1024."""
-
-    def lanes(size):
-        return -(-size // LANES) * LANES
-
-    d = lanes(problem.value.shape[-1])
-    encoded = 0 if problem.encoding is None else lanes(problem.encoding.shape[-1])
-    features = 4 * d + 5 * encoded  # query, key, value, cotangent; query, and two bands of twice as many encodings
-    accumulators = max(d + encoded, 4 * encoded) + LANES
-    position = 2 * (features * problem.value.dtype.itemsize + accumulators * problem.dtype.itemsize)
-    return max(min(CHUNK_BYTES // position, 1024) // unit, 1) * unit
+def _all(conditions):
+    return functools.reduce(operator.and_, conditions, True)

@@ -85,7 +85,8 @@ class Pair:
                 logits += log_gaussian
             half = bounds.half(place.head)
             masks = [jnp.abs(rows) <= jnp.asarray(half[1]).astype(self.dtype)]
-            masks.append(jnp.abs(columns) <= jnp.asarray(half[2]).astype(self.dtype))
+            if self.strips.width > 1:  # otherwise the grid has one column
+                masks.append(jnp.abs(columns) <= jnp.asarray(half[2]).astype(self.dtype))
         if self.is_causal:
             before = jnp.asarray(place.offset[0] < 0)
             masks.append((rows * self.strips.frame[2] + columns <= 0) | before)

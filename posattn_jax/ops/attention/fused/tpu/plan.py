@@ -1,12 +1,15 @@
-"""Chooses how a grid is cut for the fused TPU kernels: the width of strips, and the size of tiles."""
+"""Chooses how a grid is cut for the fused TPU kernels: the width of strips, and the sizes of tiles and chunks."""
 
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from posattn_jax.axes import Shape
+from posattn_jax.ops.attention.fused.tpu.skew import LANES
 from posattn_jax.ops.attention.fused.tpu.strips import Strips
+from posattn_jax.ops.attention.problem import Problem
 
 # The sizes of tiles to choose from, in whole registers of 128 lanes.
 QUERIES = (128, 256)
@@ -17,6 +20,10 @@ WIDTHS = (128, 64, 32, 16, 8, 4, 2)
 TILE_PAIRS = 25_000
 # If the span is known only at run time, tiles are chosen for a half-span of this share of the grid.
 GUESSED_HALF = 1 / 8
+# The part of a kernel's 16 MiB of VMEM that its arrays may fill; the rest is for scores.
+ROOM = 12 * 2**20
+# The most positions of a chunk: a power of two.
+LONGEST = 1024
 
 
 class Tile(NamedTuple):
@@ -53,3 +60,33 @@ def cost(plan: Plan, grid_shape: Shape, half: Shape) -> int:
     met = min(queries + 2 * reach * width, strips.held)
     tiles = -(-strips.held // queries) * -(-met // keys)
     return strips.strips * min(2 * strips.reach[1] + 1, strips.strips) * tiles * (queries * keys + TILE_PAIRS)
+
+
+def arrange(problem: Problem, width: int, unit: int, limit: int | None, room: int) -> tuple[Strips, bool]:
+    """The strips, and whether the cotangents of all encodings of a head fit beside the chunks into `room` bytes.
+
+    Without a `limit`, chunks are the longest with which they fit. If there are none, chunks fit `room` by themselves.
+    """
+
+    def strips(limit):
+        half = problem.static_half or tuple(size - 1 for size in problem.grid_shape)
+        return Strips(problem.grid_shape, width, unit, limit, half)
+
+    def lanes(size):
+        return -(-size // LANES) * LANES
+
+    itemsize = problem.dtype.itemsize
+    d = lanes(problem.value.shape[-1])
+    encoded = 0 if problem.encoding is None else lanes(problem.encoding.shape[-1])
+    features = 4 * d + 5 * encoded  # query, key, value, cotangent; query, and two bands of twice as many encodings
+
+    def per_position(accumulators):
+        return 2 * (features * problem.value.dtype.itemsize + (accumulators + LANES) * itemsize)
+
+    limits = [limit] if limit else [LONGEST >> k for k in range(LONGEST.bit_length()) if (LONGEST >> k) % unit == 0]
+    for tried in map(strips, limits if encoded else []):
+        encodings = math.prod(2 * reach + 1 for reach in tried.reach) * tried.bands * 2 * tried.chunk * encoded
+        if 2 * encodings * itemsize + tried.chunk * per_position(d + encoded) <= room:
+            return tried, True
+    most = min(room // per_position(max(d + encoded, 4 * encoded)), LONGEST)
+    return strips(limit or max(most // unit, 1) * unit), False

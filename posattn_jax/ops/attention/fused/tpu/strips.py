@@ -135,6 +135,10 @@ class Strips:
         steps = self.steps(self.in_frame(np.array(self.half)))
         return tuple(min(int(step), count - 1) for step, count in zip(steps, self.counts, strict=True))
 
+    def step(self, offset: Sequence[Any]) -> tuple[Any, ...]:
+        """The index, among the encodings of all steps, of those of an offset in planes, strips and chunks."""
+        return tuple(o + most for o, most in zip(offset, self.reach, strict=True))
+
 
 def _pad(x: Array, axis: int, before: int, after: int, fill: float = 0.0) -> Array:
     if not before and not after:
