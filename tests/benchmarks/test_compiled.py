@@ -247,10 +247,14 @@ def test_a_program_for_a_gpu(backward):
 
 @needs_libtpu
 @pytest.mark.slow
-def test_cycles_on_a_tpu_have_a_limit():
-    """Of the forward pass in two dimensions: half of what the layout of padded lines took."""
-    cycles = figures(tpu_cycles, "v5e", "fused", "2d64", 8, 1, 1, 64, "bfloat16", False)["cycles"]
-    assert sum(cycles.values()) < 600_000
+@pytest.mark.parametrize(
+    "shape, half, backward, limit",
+    [("2d64", 8, False, 150), ("2d64", 8, True, 750), ("1d8192", 256, False, 150), ("1d8192", 256, True, 650)],
+)
+def test_cycles_on_a_tpu_have_a_limit(shape, half, backward, limit):
+    """In thousands, of our kernels; XLA's work around them is not counted."""
+    cycles = figures(tpu_cycles, "v5e", "fused", shape, half, 1, 1, 64, "bfloat16", backward)["cycles"]
+    assert sum(each for name, each in cycles.items() if name != "XLA") < 1000 * limit
 
 
 @needs_cuda
