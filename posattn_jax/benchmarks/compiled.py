@@ -7,6 +7,7 @@ they serve to compare programs.
 import ast
 import hashlib
 import json
+import operator
 import os
 import pathlib
 import re
@@ -27,6 +28,7 @@ from posattn_jax.system.files import read_json, write_json
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # backward includes forward
 LAYOUTS = ("fused", "tiled", "dense")  # ours
+ORDER = operator.attrgetter("target", "shape", "half", "head_dim", "backward")  # the rows of tables
 # For every process: compilers look for no device, inherit no flags, and print the error last.
 OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
 
@@ -198,7 +200,7 @@ def main(argv: list[str], instrument: Instrument, values: flags.FlagValues, abou
             if path is not None:
                 write_json(path, {"versions": versions, "cases": list(results.values())})
     shown = results if path is not None else {case: results[case] for case in asked}
-    text = instrument.table(shown, versions)
+    text = instrument.table({case: shown[case] for case in sorted(shown, key=ORDER)}, versions)
     print(text)
     if options.into is not None:
         put_into(pathlib.Path(options.into), instrument.mark, text)
