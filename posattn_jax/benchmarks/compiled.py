@@ -150,7 +150,8 @@ def source_of(case: Case, instrument: Instrument) -> str:
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
     if case.layout in LAYOUTS:
         apart = {"gpu", "tpu"} - {instrument.device} if case.layout == "fused" else {"fused"}
-        used += [path for path in sorted((PACKAGE / "ops").rglob("*.py")) if not apart & set(path.parts)]
+        ours = sorted((PACKAGE / "ops").rglob("*.py"))
+        used += [path for path in ours if not apart & set(path.relative_to(PACKAGE).parts)]
     return hashlib.sha256("\0".join(map(_code, used)).encode()).hexdigest()
 
 

@@ -150,11 +150,12 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
 
 
 def test_results_depend_on_code_and_not_on_words(monkeypatch, tmp_path):
-    """Nor on the kernels of another device, or on those of another layout."""
+    """Nor on the kernels of another device, or on those of another layout, wherever the package is."""
+    tmp_path /= "fused/gpu/tpu"
     path = {"tpu": tmp_path / "ops/fused/tpu/kernel.py", "gpu": tmp_path / "ops/fused/gpu/kernel.py"}
     path["all"] = tmp_path / "ops/scores.py"
     for name in ("hlo", "shapes", "timing", *tpu_cycles.INSTRUMENT.parts, *gpu_code.INSTRUMENT.parts):
-        (tmp_path / "benchmarks").mkdir(exist_ok=True)
+        (tmp_path / "benchmarks").mkdir(parents=True, exist_ok=True)
         (tmp_path / "benchmarks" / f"{name}.py").touch()
     for each in path.values():
         each.parent.mkdir(parents=True, exist_ok=True)
@@ -248,13 +249,19 @@ def test_a_program_for_a_gpu(backward):
 @needs_libtpu
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "shape, half, backward, limit",
-    [("2d64", 8, False, 150), ("2d64", 8, True, 750), ("1d8192", 256, False, 150), ("1d8192", 256, True, 650)],
+    "shape, half, backward, of_kernels, of_all",
+    [
+        ("2d64", 8, False, 150, 300),
+        ("2d64", 8, True, 750, 750),
+        ("1d8192", 256, False, 150, 300),
+        ("1d8192", 256, True, 650, 950),
+    ],
 )
-def test_cycles_on_a_tpu_have_a_limit(shape, half, backward, limit):
-    """In thousands, of our kernels; XLA's work around them is not counted."""
+def test_cycles_on_a_tpu_have_a_limit(shape, half, backward, of_kernels, of_all):
+    """In thousands, of our kernels, and with XLA's work around them."""
     cycles = figures(tpu_cycles, "v5e", "fused", shape, half, 1, 1, 64, "bfloat16", backward)["cycles"]
-    assert sum(each for name, each in cycles.items() if name != "XLA") < 1000 * limit
+    assert sum(each for name, each in cycles.items() if name != "XLA") < 1000 * of_kernels
+    assert sum(cycles.values()) < 1000 * of_all
 
 
 @needs_cuda

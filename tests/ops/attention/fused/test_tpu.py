@@ -85,7 +85,11 @@ def test_encodings_that_do_not_fit(float64, in_the_place_of_tiled, grid_shape):
 @pytest.mark.parametrize("grid_shape", [(300,), (20, 30), (2, 3, 150)], ids=str)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
-    """Tiles as they are on a TPU; values and gradients against those of layout "dense" in float32."""
+    """Tiles as they are on a TPU; values and gradients against those of layout "dense" in float32.
+
+    In the gradient of a bias, terms of all queries nearly cancel. In bfloat16 it may be off by twice as much as in
+    "dense", if that is more than 3 %.
+    """
     in_the_place_of_tiled.clear()
     in_the_place_of_tiled["interpret"] = True
     inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, dtype=np.float32, per_head=True))
@@ -102,9 +106,11 @@ def test_whole_tiles(in_the_place_of_tiled, grid_shape, dtype):
     expected = jax.jit(functools.partial(evaluate, implementation="dense"))(rounded)
     lower = {name: x.astype(dtype) if name != "sigma" else x for name, x in rounded.items()}
     got = on_a_deep_stack(functools.partial(jax.jit(functools.partial(evaluate, implementation="tiled")), lower))
-    tolerance = 1e-4 if dtype == jnp.float32 else 0.04  # "dense" in bfloat16 is .032 off for the biases
-    for array, exact in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(array.astype(jnp.float32), exact, rtol=0, atol=tolerance * float(abs(exact).max()))
+    dense = jax.jit(functools.partial(evaluate, implementation="dense"))(lower)
+    tolerance = 1e-4 if dtype == jnp.float32 else 0.03
+    for array, exact, own in zip(*map(jax.tree.leaves, (got, expected, dense)), strict=True):
+        allowed = max(tolerance * float(abs(exact).max()), 2 * float(abs(own.astype(jnp.float32) - exact).max()))
+        np.testing.assert_allclose(array.astype(jnp.float32), exact, rtol=0, atol=allowed)
 
 
 @pytest.mark.slow
