@@ -17,6 +17,7 @@ from posattn_jax.ops.attention.arguments import Block
 from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
 from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile
 from posattn_jax.ops.attention.loop import attend
+from tests.ops.attention import attention_suite
 from tests.ops.attention.attention_suite import B, FusedSuite, make_inputs
 from tests.support.slow import slow
 
@@ -61,6 +62,15 @@ def test_many_chunks(float64, grid_shape, covariance):
     inputs["relative_bias"] = np.random.default_rng(3).normal(size=inputs["relative_encoding"].shape[:-1])
     TestFusedTpu().check_against_oracle(inputs, grid_shape, is_causal=True, key_mask=mask, span_mode="log_add")
     TestFusedTpu().check_against_oracle(inputs, grid_shape, threshold=0.4)
+
+
+@pytest.mark.parametrize("num_heads, lanes", [(3, 16), slow(3, 4), slow(5, 8)], ids=str)
+def test_heads_that_share_registers(float64, in_the_place_of_tiled, monkeypatch, num_heads, lanes):
+    """A group that is not full, a head with registers of its own, and a last group with fewer heads."""
+    in_the_place_of_tiled["lanes"] = lanes
+    monkeypatch.setattr(attention_suite, "H", num_heads)
+    inputs = make_inputs((3, 5), per_head=True)
+    TestFusedTpu().check_against_oracle(inputs, (3, 5), threshold=0.4)
 
 
 def on_a_deep_stack(function):

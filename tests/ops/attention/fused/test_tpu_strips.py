@@ -3,12 +3,13 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from posattn_jax.ops.attention.fused.tpu import skew
 from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile, plan_for
-from posattn_jax.ops.attention.fused.tpu.strips import Strips
+from posattn_jax.ops.attention.fused.tpu.strips import Lanes, Strips
 
 
 @pytest.mark.parametrize(
@@ -25,15 +26,14 @@ from posattn_jax.ops.attention.fused.tpu.strips import Strips
 )
 def test_strips(grid_shape, width, half, counts, length):
     """What is laid out is found again; and at every offset within the span stands its encoding."""
-    strips = Strips(grid_shape, width, unit=128, limit=128, half=half)
+    strips = Strips(grid_shape, width, unit=128, limit=128, half=half, sublanes=min(width, 8) if width > 1 else 8)
     assert (strips.counts, strips.length) == (counts, length)
-    x = np.arange(math.prod(grid_shape), dtype=np.float32).reshape(1, 1, *grid_shape, 1)
-    laid = np.asarray(jax.jit(strips.lay)(x))
+    x = np.arange(math.prod(grid_shape), dtype=np.float32).reshape(1, *grid_shape, 1)
+    laid = jax.jit(strips.lay)(x)
     np.testing.assert_array_equal(jax.jit(strips.unlay)(laid), x)
+    laid = np.asarray(strips.in_order(laid)).reshape(*strips.counts[:2], strips.length)
     relative = tuple(2 * size - 1 for size in grid_shape)
-    encodings = jax.jit(strips.encodings)(
-        np.arange(1, math.prod(relative) + 1, dtype=np.float32).reshape(*relative, 1, 1)
-    )
+    encodings = jax.jit(strips.encodings)(np.arange(1, math.prod(relative) + 1, dtype=np.float32).reshape(*relative, 1))
     encodings = np.asarray(encodings)
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -41,12 +41,26 @@ def test_strips(grid_shape, width, half, counts, length):
         offset = np.clip(rng.integers(-np.array(half), np.array(half) + 1), -query, np.array(grid_shape) - 1 - query)
         (qz, qy, qx), (kz, ky, kx) = (strips.in_frame(where) for where in (query, query + offset))
         q, k = (y * width + x % width for y, x in ((qy, qx), (ky, kx)))
-        assert laid[0, 0, qz, qx // width, q, 0] == x[(0, 0, *query, 0)]
+        assert laid[qz, qx // width, q] == x[(0, *query, 0)]
         steps = np.array([kz - qz, kx // width - qx // width, k // strips.chunk - q // strips.chunk])
         along = k - q - (steps[2] - 1) * strips.chunk
         band = int(kx % width < qx % width)
         expected = np.ravel_multi_index(offset + np.array(grid_shape) - 1, relative) + 1
-        assert encodings[(0, *steps + strips.reach, band, along, 0)] == expected
+        assert encodings[(*steps + strips.reach, band, along, 0)] == expected
+
+
+@pytest.mark.parametrize("lanes", [Lanes(3, 4, 2, 8), Lanes(3, 2, 3, 8), Lanes(1, 3, 1, 3), Lanes(2, 8, 1, 8)], ids=str)
+def test_lanes(lanes):
+    """Heads lie side by side in groups, with zeros behind features, heads and groups that are not full."""
+    x = np.arange(1, 4 * lanes.heads * 2 + 1).reshape(4, lanes.heads, 2)
+    joined = np.asarray(lanes.join(jnp.asarray(x)))
+    assert joined.shape == (4, lanes.groups * lanes.width)
+    np.testing.assert_array_equal(lanes.part(jnp.asarray(joined), 2), x)
+    assert np.count_nonzero(joined) == x.size
+    for head in range(lanes.heads):
+        group, member = divmod(head, lanes.group)
+        first = group * lanes.width + member * lanes.each
+        np.testing.assert_array_equal(joined[:, first : first + 2], x[:, head])
 
 
 @pytest.mark.parametrize("tile", [(4, 4), (4, 8), (8, 4)])

@@ -46,9 +46,9 @@ class Kernels(Pair):
             outs["largest"][...] = jnp.full_like(outs["largest"], scores.LOWEST)
             outs["total"][...] = jnp.zeros_like(outs["total"])
 
-        def tile(start, others):
-            rows = self.rows(start, place.query, queries)
-            accumulated = [outs[name] for name in ("largest", "total", "outputs")]
+        def tile(place, start, others):
+            own = place.member
+            accumulated = outs["largest"].at[own], outs["total"].at[own], outs["outputs"]
 
             def step(k, carry):
                 largest, total, outputs = carry
@@ -59,61 +59,73 @@ class Kernels(Pair):
                 weights = jnp.exp(logits - _across(new, keys))
                 decay = jnp.exp(largest - new)
                 total = total * decay + jnp.sum(weights, 1, keepdims=True)
-                value = ins["value"][self.rows(key, place.key, keys), :]
+                value = self.read(ins["value"], key, place.key, keys)
                 return new, total, outputs * _across(decay, features) + self.mix(weights, value)
 
-            carry = lax.fori_loop(0, others.count, step, tuple(ref[rows, :] for ref in accumulated))
-            for ref, value in zip(accumulated, carry, strict=True):
-                ref[rows, :] = value
+            carry = tuple(self.read(ref, start, place.query, queries) for ref in accumulated)
+            *statistics, outputs = lax.fori_loop(0, others.count, step, carry)
+            for ref, x in zip(accumulated, statistics, strict=False):
+                self.write(ref, start, place.query, x)
+            self.write(outs["outputs"], start, place.query, outputs, place)
 
         self.each_tile(place, bounds, place.query, place.key, self.own_queries, tile)
 
         @pl.when(last)
         def _():
-            total = outs["total"][...]
-            inverse = 1 / jnp.where(total == 0, 1, total)
-            outs["statistics"][:, 0:1] = outs["largest"][:, 0:1]
-            outs["statistics"][:, 1:2] = inverse[:, 0:1]
-            outs["outputs"][...] = outs["outputs"][...] * _across(inverse, features)
+            def finish(place):
+                total = outs["total"][place.member]
+                inverse = _across(1 / jnp.where(total == 0, 1, total), features)
+                largest = _across(outs["largest"][place.member], features)
+                lane = lax.broadcasted_iota(jnp.int32, inverse.shape, inverse.ndim - 1)
+                first = self.lanes["value"].each * place.member
+                # The statistics of a head are in its first two lanes.
+                columns = jnp.where(lane == first, largest, inverse)
+                results = {"outputs": outs["outputs"][...] * inverse, "statistics": columns}
+                for name, x in results.items():
+                    if self.group > 1:
+                        x = jnp.where(self.belongs(x.shape, place), x, outs[name][...])
+                    outs[name][...] = x
+
+            self.each_head(place, finish)
 
     def to_queries(self, place: Place, first: dict[str, Array], last: Array, bounds, ins, outs):
         """The cotangents of queries, encodings and coefficients of ln G ([pairs, S], one sum per column of a tile).
 
-        Only those in `outs` are computed. "encodings" are those of all steps of a head, "encoding" those of one step.
+        Only those in `outs` are computed. "encodings" are those of all steps of a group, "encoding" those of one step.
         """
         _begin_with_zeros(first, outs)
         of_offsets = outs.get("encoding")
         if "encodings" in outs:
             of_offsets = outs["encodings"].at[self.strips.step(place.offset)]
+        queries, keys = self.own_queries
 
-        def tile(start, others):
-            rows = self.rows(start, place.query, self.own_queries.queries)
-
+        def tile(place, start, others):
             def step(k, carry):
                 carry = dict(carry)
                 key, first_key = others.at(k)
                 met = Met(start, key, first_key=first_key)
                 _, d_logits, d_terms, (logits, products) = self.backward(place, bounds, ins, self.own_queries, met)
                 if "content_query" in carry:
-                    of_keys = self.rows(key, place.key, self.own_queries.keys)
-                    carry["content_query"] += self.mix(d_terms, ins["key"][of_keys, :])
+                    carry["content_query"] += self.mix(d_terms, self.read(ins["key"], key, place.key, keys))
                 bands = self.by_offset(d_terms) if "position_query" in carry or of_offsets is not None else []
                 offsets = self.offsets(place, self.own_queries, met)
                 for band, by_offset in enumerate(bands):
                     if "position_query" in carry:
                         carry["position_query"] += self.mix(by_offset, ins["encoding"][band, offsets, :])
                     if of_offsets is not None:
-                        query = ins["position_query"][rows, :]
+                        query = self.read(ins["position_query"], start, place.query, queries, place)
                         of_offsets[band, offsets, :] += self.mix(by_offset, query, ROWS_WITH_ROWS)
                 if "d_coefficients" in outs:
                     d_log = d_logits * logits if self.multiply else d_logits
                     for m, product in enumerate(products):
-                        outs["d_coefficients"][m : m + 1, :] += jnp.sum(d_log * product, 0, keepdims=True)
+                        total = jnp.sum(d_log * product, 0, keepdims=True)
+                        outs["d_coefficients"][place.member, m : m + 1, :] += total
                 return carry
 
-            carry = {name: outs[name][rows, :] for name in ("content_query", "position_query") if name in outs}
+            names = [name for name in ("content_query", "position_query") if name in outs]
+            carry = {name: self.read(outs[name], start, place.query, queries) for name in names}
             for name, total in lax.fori_loop(0, others.count, step, carry).items():
-                outs[name][rows, :] = total
+                self.write(outs[name], start, place.query, total, place)
 
         self.each_tile(place, bounds, place.query, place.key, self.own_queries, tile)
 
@@ -124,29 +136,52 @@ class Kernels(Pair):
     def to_keys(self, place: Place, first: dict[str, Array], last: Array, bounds, ins, outs):
         """The cotangents of keys and values, accumulated over the chunks of queries."""
         _begin_with_zeros(first, outs)
+        queries, keys = self.own_keys
 
-        def tile(start, others):
-            rows = self.rows(start, place.key, self.own_keys.keys)
-
+        def tile(place, start, others):
             def step(k, carry):
                 carry = dict(carry)
                 query, first_query = others.at(k)
                 met = Met(query, start, first_query=first_query)
                 weights, _, d_terms, _ = self.backward(place, bounds, ins, self.own_keys, met)
-                of_queries = self.rows(query, place.query, self.own_keys.queries)
-                carry["value"] += self.mix(weights, ins["cotangent"][of_queries, :], ROWS_WITH_ROWS)
+                cotangent = self.read(ins["cotangent"], query, place.query, queries)
+                carry["value"] += self.mix(weights, cotangent, ROWS_WITH_ROWS)
                 if "key" in carry:
-                    carry["key"] += self.mix(d_terms, ins["content_query"][of_queries, :], ROWS_WITH_ROWS)
+                    content = self.read(ins["content_query"], query, place.query, queries)
+                    carry["key"] += self.mix(d_terms, content, ROWS_WITH_ROWS)
                 return carry
 
-            carry = {name: out[rows, :] for name, out in outs.items()}
+            carry = {name: self.read(out, start, place.key, keys) for name, out in outs.items()}
             for name, total in lax.fori_loop(0, others.count, step, carry).items():
-                outs[name][rows, :] = total
+                self.write(outs[name], start, place.key, total, place)
 
         self.each_tile(place, bounds, place.key, place.query, self.own_keys, tile, from_keys=True)
 
+    def each_head(self, place, body):
+        """Calls body(Place) for each head of a group."""
+        heads = self.lanes["value"].heads
+
+        def each(member, _):
+            body(dataclasses.replace(place, member=member, head=place.group * self.group + member))
+
+        if self.group == 1:
+            each(0, None)
+        else:
+            lax.fori_loop(0, jnp.minimum(heads - place.group * self.group, self.group), each, None)
+
     def each_tile(self, place, bounds, own, other, tile, body, from_keys=False):
-        """Calls body(start, Walk) for each tile of chunk `own`, with the tiles of chunk `other` within its span."""
+        """Calls body(Place, start, Walk) for each head, and each tile of chunk `own`, with the tiles of chunk `other`.
+
+        These are the tiles within the head's span.
+        """
+
+        def of_head(place):
+            self.each_tile_of_head(place, bounds, own, other, tile, functools.partial(body, place), from_keys)
+
+        self.each_head(place, of_head)
+
+    def each_tile_of_head(self, place, bounds, own, other, tile, body, from_keys):
+        """`each_tile` for one head: calls body(start, Walk)."""
         strips = self.strips
         width, chunk = strips.width, strips.chunk
         size, other_size = tile[::-1] if from_keys else tile
@@ -188,4 +223,4 @@ def _begin_with_zeros(first: dict[str, Array], outs) -> None:
 
 def _across(x, columns):
     """Repeats or cuts x, whose columns are all equal, to `columns` columns."""
-    return jnp.concatenate([x] * -(-columns // x.shape[1]), 1)[:, :columns]
+    return jnp.concatenate([x] * -(-columns // x.shape[-1]), -1)[..., :columns]

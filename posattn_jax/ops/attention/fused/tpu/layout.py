@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from posattn_jax.ops import scores, span
 from posattn_jax.ops.attention.fused.tpu import skew
 from posattn_jax.ops.attention.fused.tpu.kernels import Kernels
-from posattn_jax.ops.attention.fused.tpu.plan import ROOM, Plan, Tile, arrange, plan_for
+from posattn_jax.ops.attention.fused.tpu.plan import ROOM, Plan, Tile, arrange, lanes_for, plan_for
 from posattn_jax.ops.attention.fused.tpu.skew import LANES
 from posattn_jax.ops.attention.fused.tpu.walk import Bounds, Place
 from posattn_jax.ops.attention.loop import Loop
@@ -20,8 +20,6 @@ from posattn_jax.ops.attention.problem import Problem
 
 # The rows of a register for the smallest dtype: a tile may begin at multiples of this.
 SUBLANES = 16
-# The arrays by position, which are cut into chunks: features and statistics.
-FEATURES = ("value", "key", "content_query", "position_query", "cotangent", "outputs", "statistics")
 
 
 class FusedTpu(Loop):
@@ -34,9 +32,14 @@ class FusedTpu(Loop):
     tile of queries with the encodings of all its offsets. The rows of the result are then shifted against each other,
     so that scores by offset become scores by key.
 
+    Features of heads lie side by side, as projections return them: see `Lanes`. A step reads a group of heads that fill
+    the lanes of a register, and computes one head after another. The features of the other heads are multiplied by 0
+    where products would mix them in. A row of a strip is a row of the grid, or a part of it. So no array of features is
+    moved in memory before or after a kernel, if strips and chunks divide the grid.
+
     The backward pass computes the weights again in each of its kernels. The cotangents of queries and sigma are summed
     over keys, those of keys and values over queries, and those of encodings over strips and the batch. So there is no
-    scatter. If the cotangents of all encodings of a head fit into VMEM, the kernel of the queries computes them too.
+    scatter. If the cotangents of all encodings of a group fit into VMEM, the kernel of the queries computes them too.
     Otherwise a third kernel does, one step between chunks at a time.
 
     Two chunks of each array are in VMEM at a time, one in use and one on its way, whatever the size of the grid. With
@@ -54,15 +57,19 @@ class FusedTpu(Loop):
         step: int = SUBLANES,
         limit: int | None = None,
         room: int = ROOM,
+        lanes: int = LANES,
     ):
         problem.check_local("fused")
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
         width, tile = plan_for(problem.grid_shape, problem.static_half) if plan is None else plan
-        self.strips, self.fit_encodings = arrange(problem, width, max(tile), limit, room)
+        self.lanes = lanes_for(problem, lanes)
+        sublanes = min(skew.SUBLANES, step)
+        self.strips, self.fit_encodings = arrange(problem, self.lanes, width, max(tile), limit, room, sublanes)
         axes = self.strips.axes
         self.kernels = Kernels(
             strips=self.strips,
+            lanes=self.lanes,
             own_queries=tile,
             own_keys=Tile(*tile[::-1]),
             step=max(step, width),
@@ -76,32 +83,30 @@ class FusedTpu(Loop):
     def some_forward(self, arrays):
         """As in `Loop`."""
         ins = self.prepared(arrays)
-        like = jax.ShapeDtypeStruct(ins["value"].shape, self.dtype)
-        columns = jax.ShapeDtypeStruct((*like.shape[:-1], 2), self.dtype)
-        outs = {"outputs": like, "statistics": columns}
-        lanes = skew.lanes_of(*self.kernels.own_queries)
-        running = pltpu.VMEM((self.strips.chunk, lanes), self.dtype)
-        scratch = {"largest": running, "total": running}
+        lanes = self.lanes["value"]
+        outs = dict.fromkeys(("outputs", "statistics"), jax.ShapeDtypeStruct(ins["value"].shape, self.dtype))
+        running = (lanes.group, *self.strips.rows, skew.lanes_of(*self.kernels.own_queries))
+        scratch = dict.fromkeys(("largest", "total"), pltpu.VMEM(running, self.dtype))
         outs = self.launch(self.kernels.forward, "query", arrays, ins, outs, scratch)
-        return self.strips.unlay(outs["outputs"]), None, self.strips.unlay(outs["statistics"])
+        outputs = self.apart(outs["outputs"], lanes, arrays["value"].shape[-1])
+        return outputs, None, self.apart(outs["statistics"], lanes, 2)
 
     def some_backward(self, arrays, outputs, statistics, d_outputs, d_weights):
         """The cotangents of the arrays that have one."""
         d_outputs = d_outputs.astype(self.dtype)
         removed = (d_outputs * outputs).sum(-1, keepdims=True)
-        largest, inverse = jnp.split(statistics, 2, -1)
-        # Queries that only fill up a strip get a very large "largest logit", so that all their weights are 0.
-        columns = [self.strips.lay(largest, -scores.MASKED), self.strips.lay(inverse), self.strips.lay(removed)]
         exact = {name: x.astype(self.dtype) for name, x in arrays.items() if name != "key_addend"}
         _, unprepare = jax.vjp(self.laid_out, exact)
         ins = self.prepared(arrays)
-        ins["cotangent"] = self.strips.lay(d_outputs.astype(arrays["value"].dtype))
-        ins["statistics"] = jnp.concatenate(columns, -1)
+        ins["cotangent"] = self.side_by_side(d_outputs.astype(arrays["value"].dtype), self.lanes["value"])
+        # Queries that only fill up a strip get a very large "largest logit", so that all their weights are 0.
+        statistics = jnp.concatenate([statistics, removed], -1)
+        ins["statistics"] = self.side_by_side(statistics, self.lanes["value"], -scores.MASKED)
         like = {name: jax.ShapeDtypeStruct(x.shape, self.dtype) for name, x in ins.items()}
 
         outs = {name: like[name] for name in ("content_query", "position_query") if name in like}
         if self.kernels.pairs:
-            shape = (*ins["value"].shape[:4], self.strips.chunks, *ins["coefficients"].shape[1:])
+            shape = (len(ins["value"]), self.lanes["value"].held, *self.strips.counts, *ins["coefficients"].shape[1:])
             outs["d_coefficients"] = jax.ShapeDtypeStruct(shape, self.dtype)
         if self.fit_encodings:
             outs["encodings"] = like["encoding"]
@@ -118,15 +123,29 @@ class FusedTpu(Loop):
             cotangents["encoding"] = jnp.where(self.visited(arrays), cotangents["encoding"], 0)
         return unprepare(cotangents)[0]
 
+    def side_by_side(self, x, lanes, fill=0.0):
+        """[b h *S c] -> [b z rows strips _ _ L]: the positions in strips, with the features of all heads."""
+        x = jnp.moveaxis(x.reshape(*x.shape[:2], -1, x.shape[-1]), 1, 2)
+        return self.strips.lay(lanes.join(x), fill)
+
+    def apart(self, x, lanes, features):
+        """The inverse of `side_by_side`."""
+        x = self.strips.unlay(x).reshape(len(x), -1, x.shape[-1])
+        x = jnp.moveaxis(lanes.part(x, features), 2, 1)
+        return x.reshape(*x.shape[:2], *self.problem.grid_shape, features)
+
     def laid_out(self, arrays):
         """The inputs of the kernels from the arrays that have gradients."""
-        ins = {name: self.strips.lay(arrays[name]) for name in ("key", "value") if name in arrays}
-        ins |= {name: self.strips.lay(x) for name, x in self.of_queries(arrays).items()}
+        ins = {name: self.side_by_side(arrays[name], self.lanes[name]) for name in ("key", "value") if name in arrays}
+        for name, lanes in (("content_query", "key"), ("position_query", "encoding")):
+            if name in arrays:
+                ins[name] = self.side_by_side(arrays[name], self.lanes[lanes])
         if "encoding" in arrays:
-            ins["encoding"] = self.strips.encodings(arrays["encoding"])
+            ins["encoding"] = self.strips.encodings(self.lanes["encoding"].join(arrays["encoding"]))
         if "sigma" in arrays:
             coefficients = self.problem.coefficients(arrays["sigma"]).astype(self.dtype)
-            ins["coefficients"] = jnp.broadcast_to(coefficients, (self.heads, coefficients.shape[-1]))
+            coefficients = jnp.broadcast_to(coefficients, (self.heads, coefficients.shape[-1]))
+            ins["coefficients"] = jnp.pad(coefficients, ((0, self.lanes["value"].held - self.heads), (0, 0)))
         return ins
 
     def prepared(self, arrays):
@@ -136,9 +155,8 @@ class FusedTpu(Loop):
         repeated in every lane.
         """
         ins, kernels = self.laid_out(arrays), self.kernels
-        addend = jnp.zeros((1, 1, *self.problem.grid_shape, 1), self.dtype)
-        addend = self.strips.lay(arrays.get("key_addend", addend), scores.MASKED)[:, 0]
-        addend = addend.reshape(*addend.shape[:3], self.strips.chunks, 1, self.strips.chunk)
+        addend = arrays.get("key_addend", jnp.zeros((1, 1, *self.problem.grid_shape, 1), self.dtype))[:, 0]
+        addend = self.strips.in_order(self.strips.lay(addend, scores.MASKED)).swapaxes(-2, -1)
         padding = [(0, 0)] * 5 + [(0, LANES)]
         ins["key_addend"] = jnp.pad(addend, padding, constant_values=scores.MASKED)
         if "coefficients" in ins:
@@ -158,10 +176,10 @@ class FusedTpu(Loop):
 
     def visited(self, arrays):
         """Whether the launch had a step for each encoding; for the others nothing was written."""
-        visited = jnp.ones((1,) * 7, bool)
+        visited = jnp.ones((1,) * 6, bool)
         for axis, (most, reach) in enumerate(zip(self.strips.reach, self.bounds(arrays), strict=False)):
             seen = jnp.abs(jnp.arange(-most, most + 1)) <= reach
-            visited &= jnp.expand_dims(seen, [i for i in range(7) if i != axis + 1])
+            visited &= jnp.expand_dims(seen, [i for i in range(6) if i != axis])
         return visited
 
     def launch(self, body, by, arrays, ins, outs, scratch=None):
@@ -169,8 +187,8 @@ class FusedTpu(Loop):
         known = self.bounds(arrays)
         own = self.strips.counts
         steps = tuple(2 * r + 1 for r in Bounds(known).reach)
-        b, h = ins["value"].shape[:2]
-        launched = (h, *steps, b, *own) if by == "offset" else (h, b, *own, *steps)
+        b, groups = len(ins["value"]), self.lanes["value"].groups
+        launched = (groups, *steps, b, *own) if by == "offset" else (groups, b, *own, *steps)
         # The axes of the launch over which an output is summed: all that follow those that it is for.
         summed = {name: range(4 if by == "offset" else 1 if name == "encodings" else 5, 8) for name in outs}
         prefetched = [] if isinstance(known, list) else [known]
@@ -190,7 +208,7 @@ class FusedTpu(Loop):
             def of_step(*ids):
                 return index(*self.place(by, ids[:8], Bounds(*ids[8:] or [known])))
 
-            return pl.BlockSpec((*(None for _ in range(x.ndim - len(shape))), *shape), of_step)
+            return pl.BlockSpec(shape, of_step)
 
         launch = pl.pallas_call(
             kernel,
@@ -214,7 +232,7 @@ class FusedTpu(Loop):
 
     def place(self, by, ids, bounds):
         """The example and the place of a step of the launch."""
-        head, *ids = ids
+        group, *ids = ids
         if by == "offset":
             *offset, example = ids[:4]
             own = ids[4:]
@@ -222,33 +240,37 @@ class FusedTpu(Loop):
             example, own, offset = ids[0], ids[1:4], ids[4:]
         offset = [o - reach for o, reach in zip(offset, bounds.reach, strict=True)]
         query = [i - o for i, o in zip(own, offset, strict=True)] if by == "key" else own
-        return example, Place(head, tuple(query), tuple(offset))
+        return example, Place(group, tuple(query), tuple(offset))
 
     def spec(self, name, array):
         """The shape of a chunk of an array, and the function from (example, Place) to the index of its chunk."""
-        counts = self.strips.counts
+        group, strips = self.lanes["value"].group, self.strips
+        features = array.shape[-1] // self.lanes["value"].groups
 
         def clipped(where):
-            return [jnp.clip(index, 0, count - 1) for index, count in zip(where, counts, strict=True)]
+            return [jnp.clip(index, 0, count - 1) for index, count in zip(where, strips.counts, strict=True)]
+
+        match name:
+            case "coefficients":
+                return (group, *array.shape[1:]), lambda _, place: (place.group, 0, 0)
+            case "d_coefficients":
+                shape = (None, group, None, None, None, *array.shape[-2:])
+                return shape, lambda example, place: (example, place.group, *place.query, 0, 0)
+            case "encodings":
+                return (*array.shape[:-1], features), lambda _, place: (*(0,) * 5, place.group)
+            case "encoding":
+                shape = (None, None, None, *array.shape[3:-1], features)
+                return shape, lambda _, place: (*strips.step(place.offset), 0, 0, place.group)
+            case "key_addend":
+                shape = (None, None, None, None, *array.shape[-2:])
+                return shape, lambda example, place: (example if len(array) > 1 else 0, *clipped(place.key), 0, 0)
 
         def index(example, place):
-            if name == "coefficients":
-                return place.head, 0, 0
-            if name == "d_coefficients":
-                return example, place.head, *place.query, 0, 0
-            if name == "encodings":
-                return place.head, *(0,) * 6
-            if name == "encoding":
-                return place.head, *self.strips.step(place.offset), 0, 0, 0
-            if name == "key_addend":
-                return example if len(array) > 1 else 0, *clipped(place.key), 0, 0
-            return example, place.head, *clipped(place.key if name in ("key", "value") else place.query), 0
+            plane, strip, chunk = clipped(place.key if name in ("key", "value") else place.query)
+            return example, plane, chunk, strip, 0, 0, place.group
 
-        rank = {"encodings": 6, "encoding": 3}.get(name, 2)
-        shape = array.shape[-rank:]
-        if name in FEATURES:
-            shape = self.strips.chunk, *shape[1:]
-        return shape, index
+        rows, *in_row = strips.rows
+        return (None, None, rows, None, *in_row, features), index
 
 
 def _all(conditions):

@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.fused.tpu import skew
-from posattn_jax.ops.attention.fused.tpu.strips import Strips
+from posattn_jax.ops.attention.fused.tpu.strips import Lanes, Strips
 from posattn_jax.ops.attention.fused.tpu.walk import over
 
 # The axes along which two tiles [rows, columns] are multiplied.
@@ -26,6 +26,7 @@ class Pair:
 
     Attributes:
       strips: how the grid is arranged.
+      lanes: how the heads and features are arranged, by array.
       step: tiles begin at multiples of this.
       dtype: the dtype of scores and accumulators.
       scaling, is_causal: as in `Problem`.
@@ -34,6 +35,7 @@ class Pair:
     """
 
     strips: Strips
+    lanes: dict[str, Lanes]
     step: int
     dtype: jnp.dtype
     scaling: float
@@ -41,9 +43,42 @@ class Pair:
     is_causal: bool
     pairs: tuple[tuple[int, int], ...]
 
+    @property
+    def group(self) -> int:
+        """The number of heads of a group."""
+        return self.lanes["value"].group
+
+    def read(self, ref, start, where, size, place=None):
+        """A tile of a chunk: [size, _]. With `place`, only the features of its head, and 0 in the place of others."""
+        x = ref[self.rows(start, where, size)].reshape(size, ref.shape[-1])
+        if place is None or self.group == 1:
+            return x
+        # A factor and no selection: see `skew.by_offset`.
+        return x * self.belongs(x.shape, place).astype(x.dtype)
+
+    def write(self, ref, start, where, x, place=None):
+        """The inverse of `read`. With `place`, the features of other heads stay."""
+        if place is not None and self.group > 1:
+            x = jnp.where(self.belongs(x.shape, place), x, self.read(ref, start, where, len(x)))
+        ref[self.rows(start, where, len(x))] = x.reshape(len(x) // self.strips.row, *ref.shape[1:])
+
     def rows(self, start, where, size):
-        """The rows of a tile in its chunk."""
-        return pl.ds(pl.multiple_of(start - where[2] * self.strips.chunk, self.step), size)
+        """The rows of a chunk in which a tile lies."""
+        first = over(start - where[2] * self.strips.chunk, self.strips.row)
+        return pl.ds(first, size // self.strips.row)
+
+    def statistics(self, ins, place, met, queries):
+        """The statistics of a head, in the first lanes: largest logit, 1 / sum, and what is subtracted backward."""
+        x = self.read(ins["statistics"], met.query, place.query, queries)
+        if self.group == 1:
+            return x
+        each, width = self.lanes["value"].each, x.shape[-1]
+        return pltpu.roll(x, _turn(-place.member * each, width), 1)
+
+    def belongs(self, shape, place):
+        """Whether a feature belongs to the head of `place`."""
+        each = self.lanes["value"].each
+        return over(lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1), each) == place.member
 
     def offsets(self, place, tile, met):
         """The rows, in the bands, of the offsets from a tile of queries to a tile of keys."""
@@ -53,12 +88,12 @@ class Pair:
     def logits(self, place, bounds, ins, tile, met):
         """The logits of two tiles; the logits before masking, the factor of the terms, and the products of offsets."""
         terms = jnp.zeros(tile, self.dtype)
-        of_queries = self.rows(met.query, place.query, tile.queries)
-        of_keys = self.rows(met.key, place.key, tile.keys)
         if "key" in ins:
-            terms += self.dot(ins["content_query"][of_queries, :], ins["key"][of_keys, :], COLUMNS_WITH_COLUMNS)
+            query = self.read(ins["content_query"], met.query, place.query, tile.queries, place)
+            key = self.read(ins["key"], met.key, place.key, tile.keys)
+            terms += self.dot(query, key, COLUMNS_WITH_COLUMNS)
         if "encoding" in ins:
-            query = ins["position_query"][of_queries, :]
+            query = self.read(ins["position_query"], met.query, place.query, tile.queries, place)
             offsets = self.offsets(place, tile, met)
             bands = [
                 self.dot(query, ins["encoding"][band, offsets, :], COLUMNS_WITH_COLUMNS)
@@ -73,9 +108,8 @@ class Pair:
         if self.pairs:
             offsets = [jnp.asarray(place.offset[0]).astype(self.dtype), rows, columns]
             products = [offsets[i] * offsets[j] for i, j in self.pairs]
-            log_gaussian = sum(
-                ins["coefficients"][m : m + 1, : tile.keys] * product for m, product in enumerate(products)
-            )
+            coefficients = ins["coefficients"][place.member, :, : tile.keys]
+            log_gaussian = sum(coefficients[m : m + 1] * product for m, product in enumerate(products))
             if any(i != j for i, j in self.pairs):
                 log_gaussian = jnp.minimum(log_gaussian, 0)  # rounding may make it positive
             if self.multiply:
@@ -124,13 +158,13 @@ class Pair:
     def backward(self, place, bounds, ins, tile, met):
         """Weights; the cotangents of logits and terms, as in "tiled"; the unmasked logits and products of `logits`."""
         logits, unmasked, factor, products = self.logits(place, bounds, ins, tile, met)
-        rows = self.rows(met.query, place.query, tile.queries)
-        statistics = ins["statistics"][rows, :]
+        statistics = self.statistics(ins, place, met, tile.queries)
         position = met.query + lax.broadcasted_iota(jnp.int32, (tile.queries, 1), 0)
         largest = jnp.where(position >= met.first_query, statistics[:, 0:1], -scores.MASKED)
         weights = jnp.exp(logits - largest) * statistics[:, 1:2]
-        value = ins["value"][self.rows(met.key, place.key, tile.keys), :]
-        d_weights = self.dot(ins["cotangent"][rows, :], value, COLUMNS_WITH_COLUMNS)
+        value = self.read(ins["value"], met.key, place.key, tile.keys)
+        cotangent = self.read(ins["cotangent"], met.query, place.query, tile.queries, place)
+        d_weights = self.dot(cotangent, value, COLUMNS_WITH_COLUMNS)
         d_logits = weights * (d_weights - statistics[:, 2:3])
         return weights, d_logits, factor * d_logits, (unmasked, products)
 

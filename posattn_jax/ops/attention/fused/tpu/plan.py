@@ -8,13 +8,13 @@ import numpy as np
 
 from posattn_jax.axes import Shape
 from posattn_jax.ops.attention.fused.tpu.skew import LANES
-from posattn_jax.ops.attention.fused.tpu.strips import Strips
+from posattn_jax.ops.attention.fused.tpu.strips import Lanes, Strips
 from posattn_jax.ops.attention.problem import Problem
 
 # The sizes of tiles to choose from, in whole registers of 128 lanes.
 QUERIES = (128, 256)
 KEYS = (128, 256)
-WIDTHS = (128, 64, 32, 16, 8, 4, 2)
+WIDTHS = (128, 64, 32, 16, 8)
 # The fixed cost of a tile, in pairs: the latency of its products and maxima. It comes from the cycles that libtpu's
 # simulator reports for tiles of 128 x 128 to 256 x 256.
 TILE_PAIRS = 25_000
@@ -62,26 +62,43 @@ def cost(plan: Plan, grid_shape: Shape, half: Shape) -> int:
     return strips.strips * min(2 * strips.reach[1] + 1, strips.strips) * tiles * (queries * keys + TILE_PAIRS)
 
 
-def arrange(problem: Problem, width: int, unit: int, limit: int | None, room: int) -> tuple[Strips, bool]:
-    """The strips, and whether the cotangents of all encodings of a head fit beside the chunks into `room` bytes.
+def lanes_for(problem: Problem, most: int) -> dict[str, Lanes]:
+    """The lanes of "value" and "key", and of "encoding" if there is one: as many heads in a group as fit into `most`.
+
+    All have the same groups. A head has at least the lanes of its three statistics. If a head alone has more features
+    than `most`, it is padded to a multiple of `most`.
+    """
+    _, _, h, d = problem.query.shape
+    features = {"key": d, "value": problem.value.shape[-1]}
+    if problem.encoding is not None:
+        features["encoding"] = problem.encoding.shape[-1]
+    each = 1 << (max(3, *features.values()) - 1).bit_length()
+    if each <= most:
+        group = min(h, most // each)
+        return dict.fromkeys(features, Lanes(h, each, group, each if group == 1 else most))
+    sizes = {name: -(-size // most) * most for name, size in features.items()}
+    return {name: Lanes(h, size, 1, size) for name, size in sizes.items()}
+
+
+def arrange(
+    problem: Problem, lanes: dict[str, Lanes], width: int, unit: int, limit: int | None, room: int, sublanes: int
+) -> tuple[Strips, bool]:
+    """The strips, and whether the cotangents of all encodings of a group fit beside the chunks into `room` bytes.
 
     Without a `limit`, chunks are the longest with which they fit. If there are none, chunks fit `room` by themselves.
     """
 
     def strips(limit):
         half = problem.static_half or tuple(size - 1 for size in problem.grid_shape)
-        return Strips(problem.grid_shape, width, unit, limit, half)
+        return Strips(problem.grid_shape, width, unit, limit, half, sublanes)
 
-    def lanes(size):
-        return -(-size // LANES) * LANES
-
+    sizes = {name: -(-each.width // LANES) * LANES for name, each in lanes.items()}
     itemsize = problem.dtype.itemsize
-    d = lanes(problem.value.shape[-1])
-    encoded = 0 if problem.encoding is None else lanes(problem.encoding.shape[-1])
+    d, encoded = max(sizes["key"], sizes["value"]), sizes.get("encoding", 0)
     features = 4 * d + 5 * encoded  # query, key, value, cotangent; query, and two bands of twice as many encodings
 
     def per_position(accumulators):
-        return 2 * (features * problem.value.dtype.itemsize + (accumulators + LANES) * itemsize)
+        return 2 * (features * problem.value.dtype.itemsize + (accumulators + d) * itemsize)  # d: statistics
 
     limits = [limit] if limit else [LONGEST >> k for k in range(LONGEST.bit_length()) if (LONGEST >> k) % unit == 0]
     for tried in map(strips, limits if encoded else []):

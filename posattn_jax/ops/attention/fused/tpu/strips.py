@@ -16,6 +16,45 @@ FRAME = 3
 
 
 @dataclasses.dataclass(frozen=True)
+class Lanes:
+    """The order of heads and features in the last axis of an array: heads side by side, in groups that fill registers.
+
+    Attributes:
+      heads: the number of heads.
+      each: the lanes of a head: its features, then zeros. A power of two if a group has several heads.
+      group: the number of heads of a group.
+      width: the lanes of a group: those of its heads, then zeros.
+    """
+
+    heads: int
+    each: int
+    group: int
+    width: int
+
+    @property
+    def groups(self) -> int:
+        """The number of groups. The last may have fewer heads, and zeros in their place."""
+        return -(-self.heads // self.group)
+
+    @property
+    def held(self) -> int:
+        """The number of heads with those that only fill the last group."""
+        return self.groups * self.group
+
+    def join(self, x: Array) -> Array:
+        """[... h c] -> [... L], where L is `groups` times `width`."""
+        x = _pad(_pad(x, -1, 0, self.each - x.shape[-1]), -2, 0, self.held - self.heads)
+        x = x.reshape(*x.shape[:-2], self.groups, self.group * self.each)
+        x = _pad(x, -1, 0, self.width - x.shape[-1])
+        return x.reshape(*x.shape[:-2], self.groups * self.width)
+
+    def part(self, x: Array, features: int) -> Array:
+        """The inverse of `join`: [... L] -> [... h c]."""
+        x = x.reshape(*x.shape[:-1], self.groups, self.width)[..., : self.group * self.each]
+        return x.reshape(*x.shape[:-2], self.held, self.each)[..., : self.heads, :features]
+
+
+@dataclasses.dataclass(frozen=True)
 class Strips:
     """The order of a grid's positions in strips, and of the encodings at every offset along a strip.
 
@@ -34,6 +73,7 @@ class Strips:
       unit: the size of a chunk is a multiple of this.
       limit: the most positions per chunk, a multiple of `unit`.
       half: the largest possible half-span.
+      sublanes: the positions that lie side by side in a register. `width` is a multiple of this, or 1.
     """
 
     grid_shape: tuple[int, ...]
@@ -41,6 +81,7 @@ class Strips:
     unit: int
     limit: int
     half: tuple[int, ...]
+    sublanes: int = 8
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -88,22 +129,41 @@ class Strips:
         """The number of bands of encodings for each step between strips."""
         return 1 if self.width == 1 else 2
 
+    @property
+    def row(self) -> int:
+        """The number of positions of a row of the arrays: those of a strip's row, or of one register."""
+        return max(self.width, self.sublanes)
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """The rows of a chunk in an array: their number, and how they lie in registers."""
+        return self.chunk // self.row, self.row // self.sublanes, self.sublanes
+
     def lay(self, x: Array, fill: float = 0.0) -> Array:
-        """[b h *S d] -> [b h z strips length d], with `fill` where there is no position of the grid."""
+        """[b *S L] -> [b z rows strips _ _ L], with `fill` where there is no position of the grid.
+
+        Positions keep their order in memory if the grid fills all strips and chunks.
+        """
         z, y, columns = self.frame
-        x = x.reshape(*x.shape[:2], z, y, columns, x.shape[-1])
+        x = x.reshape(len(x), z, y, columns, x.shape[-1])
         x = _pad(x, -2, 0, self.strips * self.width - columns, fill)
-        x = x.reshape(*x.shape[:4], self.strips, self.width, x.shape[-1]).swapaxes(3, 4)
-        return _pad(x.reshape(*x.shape[:4], self.held, x.shape[-1]), -2, 0, self.length - self.held, fill)
+        x = _pad(x, -3, 0, self.length // self.width - y, fill)
+        _, *in_row = self.rows
+        return x.reshape(len(x), z, self.length // self.row, self.strips, *in_row, x.shape[-1])
 
     def unlay(self, x: Array) -> Array:
         """The inverse of `lay`."""
-        x = x[..., : self.held, :].reshape(*x.shape[:4], self.frame[1], self.width, x.shape[-1]).swapaxes(3, 4)
-        x = x.reshape(*x.shape[:4], self.strips * self.width, x.shape[-1])
-        return x[..., : self.frame[2], :].reshape(*x.shape[:2], *self.grid_shape, x.shape[-1])
+        z, y, columns = self.frame
+        x = x.reshape(len(x), z, self.length // self.width, self.strips * self.width, x.shape[-1])
+        return x[:, :, :y, :columns].reshape(len(x), *self.grid_shape, x.shape[-1])
+
+    def in_order(self, x: Array) -> Array:
+        """An array that `lay` has laid out, by chunk: [b z rows strips _ _ L] -> [b z strips chunks chunk L]."""
+        x = jnp.moveaxis(x, 3, 2)
+        return x.reshape(*x.shape[:3], self.chunks, self.chunk, x.shape[-1])
 
     def encodings(self, encoding: Array) -> Array:
-        """[*R h d] -> [h, steps between planes, strips and chunks, bands, 2 chunk, d]: the encodings of each step.
+        """[*R L] -> [steps between planes, strips and chunks, bands, 2 chunk, L]: the encodings of each step.
 
         Steps go from -reach to reach. The encodings between the queries of a chunk and the keys of the chunk w chunks
         later begin with f = (w - 1) chunk. There are 2 chunk of them, so each encoding is stored twice.
@@ -111,14 +171,13 @@ class Strips:
         planes, strips, chunks = self.reach
         columns = (strips + 1) * self.width
         rows = (chunks + 1) * self.chunk // self.width
-        x = jnp.moveaxis(encoding, -2, 0)
-        x = x.reshape(len(x), *(2 * size - 1 for size in self.frame), x.shape[-1])
+        x = encoding.reshape(*(2 * size - 1 for size in self.frame), encoding.shape[-1])
         x = _around_centre(x, [(planes, planes), (rows, rows), (columns, columns - 1)])
-        x = x.reshape(*x.shape[:3], 2 * strips + 2, self.width, x.shape[-1]).swapaxes(2, 3)
-        bands = [x[:, :, 1:, :-1], x[:, :, :-1, 1:]][: self.bands]  # the second, x < 0: a row later
-        bands = [band.reshape(*band.shape[:3], 2 * chunks + 2, self.chunk, x.shape[-1]) for band in bands]
-        x = jnp.stack(bands, 4)
-        return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], -2)
+        x = x.reshape(*x.shape[:2], 2 * strips + 2, self.width, x.shape[-1]).swapaxes(1, 2)
+        bands = [x[:, 1:, :-1], x[:, :-1, 1:]][: self.bands]  # the second, x < 0: a row later
+        bands = [band.reshape(*band.shape[:2], 2 * chunks + 2, self.chunk, x.shape[-1]) for band in bands]
+        x = jnp.stack(bands, 3)
+        return jnp.concatenate([x[:, :, :-1], x[:, :, 1:]], -2)
 
     def in_frame(self, half: Array | np.ndarray) -> Array | np.ndarray:
         """Half-spans [h p] -> [h 3]."""
@@ -150,6 +209,6 @@ def _pad(x: Array, axis: int, before: int, after: int, fill: float = 0.0) -> Arr
 
 def _around_centre(x: Array, sides: Sequence[tuple[int, int]]) -> Array:
     """Cuts the inner axes, or pads them with 0, to `sides` entries before and after their middle."""
-    middles = [size // 2 for size in x.shape[1:-1]]
+    middles = [size // 2 for size in x.shape[:-1]]
     padding = [(before - m, after - m, 0) for (before, after), m in zip(sides, middles, strict=True)]
-    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+    return lax.pad(x, jnp.zeros((), x.dtype), [*padding, (0, 0, 0)])

@@ -11,11 +11,16 @@ from posattn_jax.ops.attention.fused.tpu.strips import FRAME
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The place of a kernel in its launch: head; plane, strip and chunk of its queries; and the offset of its keys."""
+    """The place of a kernel in its launch: head; plane, strip and chunk of its queries; and the offset of its keys.
 
-    head: Any
+    A kernel has a group of heads, and computes one after another. `member` is the number of the head in its group.
+    """
+
+    group: Any
     query: tuple[Any, Any, Any]
     offset: tuple[Any, Any, Any]
+    head: Any = None
+    member: Any = 0
 
     @property
     def key(self) -> tuple[Any, Any, Any]:
