@@ -12,7 +12,8 @@ paper's Table 6, not run here.
 python -m posattn_jax.main --config=configs/glue.py:rte,from=runs/imported --workdir=runs/NAME --config.data.dir=GLUE
 starts from the run in that folder, for example an imported one, and has its model (docs/weights.md).
 python -m posattn_jax.main --config=configs/glue.py:from=runs/imported --mode=sweep --workdir=runs/grafts \
-    --config.data.dir=GLUE: five tasks, with parts added that do not change its function at first, and without positions
+    --config.data.dir=GLUE: five tasks, with parts added that do not change its function at first, and without positions;
+    :mrpc,from=runs/imported: only MRPC
 A variant is a task (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte or wnli; by default cola), a size (bert_tiny,
 bert_small or bert_base; by default bert_small) and a convolution (see configs/bert_small.py; by default composite), in
 any order; or a task and from=RUN; or tiny (tests).
@@ -103,11 +104,12 @@ def sweep(variant: str = "") -> Plan:
 
     The runs start from those of configs/bert_SIZE.py --mode=sweep --workdir=runs/bert_SIZE. With bert_small and
     bert_base, MRPC, RTE and STS-B start from the runs of MNLI in --workdir=runs/glue. They fail if they come before
-    these, and the same command tries them again. With from=RUN, the treatments are parts added to that run's model.
+    these, and the same command tries them again. With from=RUN, the treatments are parts added to that run's model, on
+    the named tasks, or on five.
     """
     words = set(variant.split(",")) - {"", "tiny"}
     if start := next((word for word in words if word.startswith("from=")), ""):
-        return _of_grafts(start.removeprefix("from="))
+        return _of_grafts(start.removeprefix("from="), words - {start})
     size = _take(words, tuple(common_bert.SIZES), "bert_small")
     if words:
         raise InputError(f'sweep of "{variant}": expected one of {", ".join(common_bert.SIZES)}')
@@ -141,9 +143,13 @@ def sweep(variant: str = "") -> Plan:
     )
 
 
-def _of_grafts(start: str) -> Plan:
+def _of_grafts(start: str, names: set[str]) -> Plan:
     """Parts added to an imported model. SST-2 has .3 epochs, as long as three epochs of a tenth; CoLA is short."""
-    tasks = {task: TASKS[task] for task in ("cola", "mrpc", "rte", "stsb", "sst2")}
+    known = ("cola", "mrpc", "rte", "stsb", "sst2")
+    if unknown := names - set(known):
+        raise InputError(f'sweep of "{",".join(sorted(unknown))}" with from=RUN: expected none or {", ".join(known)}')
+    tasks = {task: TASKS[task] for task in known if task in names or not names}
     recipes = {task: recipe(task, "imported") | {"data.length": 32 if task == "cola" else 64} for task in tasks}
-    recipes["sst2"] |= {"train.total_epochs": 0.3, "optimizer.schedule.warmup_epochs": 0.03}
+    if "sst2" in recipes:
+        recipes["sst2"] |= {"train.total_epochs": 0.3, "optimizer.schedule.warmup_epochs": 0.03}
     return common_grafts.sweep(start, tasks, recipes)

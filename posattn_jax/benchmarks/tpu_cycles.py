@@ -1,7 +1,7 @@
 """The cycles of attention on TPUs, estimated without a TPU by libtpu's simulator.
 
   python -m posattn_jax.benchmarks.tpu_cycles [--targets=v5e,v6e] [--layouts=fused,tiled,dense,flash]
-      [--shapes=2d64:8,1d8192:256] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
+      [--shapes=2d64:8,1d8192:256] [--heads=1] [--head_dims=64] [--passes=forward,backward] [--seconds=900]
       [--out=FILE.json] [--into=docs/accelerators.md]
 
 Needs no TPU: pip install posattn_jax[tpu-aot]. The span is known while a program is compiled, as it is for an export.
@@ -50,8 +50,7 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
         case = next(iter(alike.values()))[0]
         cells = [thousands(total(alike[name][1])) if name in alike else "-" for name in layouts]
         kind, least = max(floors(case).items(), key=lambda each: each[1])
-        size = f"{case.batch}, {case.heads}, {case.head_dim}"
-        rows.append([f"{case.shape}: {case.half}", size, case.target, PASSES[case.backward]])
+        rows.append([f"{case.shape}: {case.half}", _size(case), case.target, PASSES[case.backward]])
         rows[-1] += [f"{thousands(least)} ({kind})", *cells]
     dtypes = ", ".join(dict.fromkeys(case.dtype for case in results))
     told = [
@@ -64,6 +63,10 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
     return "\n\n".join(part for part in told if part) + "\n"
 
 
+def _size(case: Case) -> str:
+    return f"{case.batch}, {case.heads}, {case.head_dim}"
+
+
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
     """The thousand cycles of each kernel of the layout "fused", and of XLA's code around them."""
     found = {
@@ -72,10 +75,10 @@ def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
     if not found:
         return ""
     names = sorted({name for cycles in found.values() for name in cycles} - {"XLA"})
-    rows = [["grid: half-span", "d", "chip", "pass", *names, "XLA, around them"]]
+    rows = [["grid: half-span", "b, h, d", "chip", "pass", *names, "XLA, around them"]]
     for case, cycles in found.items():
         cells = [thousands(cycles.get(name)) for name in (*names, "XLA")]
-        rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward], *cells])
+        rows.append([f"{case.shape}: {case.half}", _size(case), case.target, PASSES[case.backward], *cells])
     return "By kernel:\n\n" + markdown(rows)
 
 

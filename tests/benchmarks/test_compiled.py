@@ -140,7 +140,7 @@ def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatc
     assert "jax 1.2" in text
     if command is tpu_cycles:
         assert "| 2d64: 8 | 1, 1, 64 | v5e | forward | 3.90 (memory) | 3.50 | 3.50 | - |" in text
-        assert "| 2d64: 8 | 64 | v5e | forward | 2.50 | 1.00 |" in text
+        assert "| 2d64: 8 | 1, 1, 64 | v5e | forward | 2.50 | 1.00 |" in text
     else:
         assert "| 2d64: 8 | 64 | h200 | forward | 0 | 168 | 4 | 2.00 | 100 | 32.0 | MUFU 3 |" in text
     monkeypatch.setattr(compiled, "source_of", lambda case, instrument: "another")

@@ -153,6 +153,14 @@ def test_treatments_of_the_sweep_add_what_begins_at_0(files, name):
     assert config.train.total_epochs == 3 and config.data.length == 64
 
 
+def test_a_sweep_of_some_tasks(files):
+    plan = glue.sweep(f"rte,mrpc,from={files / 'bert'}")
+    assert {each.name.split("_")[0] for each in plan.treatments} == {"rte", "mrpc"}
+    assert len(plan.treatments) == 2 * len(common_grafts.LABELS)
+    with pytest.raises(InputError, match='sweep of "wnli" with from=RUN: expected none or cola, mrpc'):
+        glue.sweep(f"wnli,from={files / 'bert'}")
+
+
 @pytest.mark.slow
 def test_runs_with_added_parts(files, tmp_path):
     """Sentences, and images with two seeds at once."""
