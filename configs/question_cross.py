@@ -6,7 +6,8 @@ python -m posattn_jax.main --config=configs/question_cross.py --mode=sweep --wor
 English numbers are translated word by word. monotone keeps the order; repeated writes each word one to three times, so
 that positions drift; reversed turns the order round, so that a position depends on the sentence's length; sorted orders
 the words alphabetically, so that a position depends on the words. Only the mixer of cross-attention differs.
-Hardware and time: an estimated 4 minutes of a CPU core per run, 48 runs. Expected: not known, not run yet.
+Hardware and time: one CPU core, 2.1 hours of runs, 48 runs. Expected greedy test BLEU of the languages in this order,
+means of three seeds: attention 98.4, 98.6, 96.9, 94.8; rPosNet across 96.8, 97.0, 87.7, 94.5 (docs/posnet.md).
 A language and a mixer (transformer, rposnet_c, aposnet_c, mixed_c), in any order; tiny (tests).
 """
 
