@@ -34,8 +34,9 @@ class FusedTpu(Loop):
 
     Features of heads lie side by side, as projections return them: see `Lanes`. A step reads a group of heads that fill
     the lanes of a register, and computes one head after another. The features of the other heads are multiplied by 0
-    where products would mix them in. A row of a strip is a row of the grid, or a part of it. So no array of features is
-    moved in memory before or after a kernel, if strips and chunks divide the grid.
+    where products would mix them in, so NaN in one head reaches the heads of its group. A row of a strip is a row of
+    the grid, or a part of it. So no array of features is moved in memory before or after a kernel, if strips and chunks
+    divide the grid.
 
     The backward pass computes the weights again in each of its kernels. The cotangents of queries and sigma are summed
     over keys, those of keys and values over queries, and those of encodings over strips and the batch. So there is no
