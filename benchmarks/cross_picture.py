@@ -33,6 +33,14 @@ def content_shares(params: Any) -> np.ndarray:
     return weights[:, 0] / weights.sum(1)
 
 
+def shares_of(sweep: pathlib.Path, runs: Runs, language: str) -> np.ndarray:
+    """The shares of content of all finished runs of the mixture in a language. Raises InputError if there is none."""
+    name = f"{language}_mixed_c"
+    if not runs.responses(name):
+        raise InputError(f"{sweep}: no finished run of {name}")
+    return np.concatenate([content_shares(pretrained.read(sweep / name / str(run.seed))[0]) for run in runs.runs[name]])
+
+
 def draw(runs: Runs, shares: dict[str, np.ndarray], out: pathlib.Path) -> None:
     """Draws both into `out`; `shares` has those of all runs, by language."""
     figure, (left, right) = panels(2, 2, 4.6, 3.4)
@@ -72,16 +80,7 @@ def main() -> None:
         parser.error(f"{runs_of}: no such file: the sweep has no report")
     try:
         runs = runs_file.read(runs_of)
-        shares = {
-            language: np.concatenate(
-                [
-                    content_shares(pretrained.read(arguments.sweep / f"{language}_mixed_c" / str(run.seed))[0])
-                    for run in runs.runs[f"{language}_mixed_c"]
-                ]
-            )
-            for language in LANGUAGES
-        }
-        draw(runs, shares, arguments.out)
+        draw(runs, {each: shares_of(arguments.sweep, runs, each) for each in LANGUAGES}, arguments.out)
     except InputError as error:
         parser.error(str(error))
 

@@ -145,11 +145,13 @@ def sweep(variant: str = "") -> Plan:
 
 def _of_grafts(start: str, names: set[str]) -> Plan:
     """Parts added to an imported model. SST-2 has .3 epochs, as long as three epochs of a tenth; CoLA is short."""
+    own: dict[str, dict[str, Any]] = {
+        "cola": {"data.length": 32},
+        "sst2": {"train.total_epochs": 0.3, "optimizer.schedule.warmup_epochs": 0.03},
+    }
     known = ("cola", "mrpc", "rte", "stsb", "sst2")
     if unknown := names - set(known):
         raise InputError(f'sweep of "{",".join(sorted(unknown))}" with from=RUN: expected none or {", ".join(known)}')
     tasks = {task: TASKS[task] for task in known if task in names or not names}
-    recipes = {task: recipe(task, "imported") | {"data.length": 32 if task == "cola" else 64} for task in tasks}
-    if "sst2" in recipes:
-        recipes["sst2"] |= {"train.total_epochs": 0.3, "optimizer.schedule.warmup_epochs": 0.03}
+    recipes = {task: recipe(task, "imported") | {"data.length": 64} | own.get(task, {}) for task in tasks}
     return common_grafts.sweep(start, tasks, recipes)

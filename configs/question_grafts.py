@@ -3,8 +3,9 @@
 python -m posattn_jax.main --config=configs/question_grafts.py --mode=sweep --workdir=runs/question_grafts \
     --workers=1 --config.data.dir=FOLDER
 A transformer with absolute positions is trained for six epochs. Every other run starts from the one of its seed, in
-runs/question_grafts, with a part added that does not change its function at first, and trains for two more. Images
-have 16 x 16 pixels, and patches 2 x 2. The result is that of the test set after the last epoch.
+runs/question_grafts, and trains for two more: unchanged, with a part added that does not change its function at first,
+or without positions. Images have 16 x 16 pixels, and patches 2 x 2. The result is that of the test set after the last
+epoch.
 Hardware and time: an estimated 3 hours of one CPU core for 18 runs. Expected: not known, not run as a whole yet.
 "" or :tiny (tests).
 """

@@ -22,6 +22,8 @@ def test_shares_and_the_picture(tmp_path):
     runs = {name: [Run(name, seed, {}, {}, {}, 90.0 + seed) for seed in range(3)] for name in names}
     plan = Plan("?", tuple(Treatment(name, name, {}) for name in names), ())
     shares = {language: np.linspace(0.1, 0.9, 8) for language in cross_picture.LANGUAGES}
+    with pytest.raises(InputError, match="no finished run of sorted_mixed_c"):
+        cross_picture.shares_of(tmp_path, Runs(plan, {}, [], [], {}, {}, {}, {}), "sorted")
     cross_picture.draw(Runs(plan, runs, [], [], {}, {}, {}, {}), shares, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").stat().st_size > 20_000
 

@@ -11,9 +11,9 @@ from posattn_jax.ops.attention.fused.tpu.strips import FRAME
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The place of a kernel in its launch: head; plane, strip and chunk of its queries; and the offset of its keys.
+    """The place of a kernel in its launch: group of heads; plane, strip and chunk of queries; and the offset of keys.
 
-    A kernel has a group of heads, and computes one after another. `member` is the number of the head in its group.
+    A kernel computes the heads of its group one after another: `head`, which is number `member` of the group.
     """
 
     group: Any
