@@ -48,12 +48,19 @@ def fields(name: str) -> dict[str, Any]:
 
 
 def sweep(start: str, tasks: dict[str, str], recipes: dict[str, dict[str, Any]]) -> Plan:
-    """A sweep of each of `LABELS` on each of the tasks, which have a name, a label and a recipe."""
+    """A sweep of each of `LABELS` on each of the tasks, which have a name, a label and a recipe.
+
+    Its hypotheses are about the mean over the tasks, if there are several, and about each of them.
+    """
     treatments, hypotheses = [], []
     for task, title in tasks.items():
         for name, label in LABELS.items():
             own = {"task.pretrained": start} | recipes[task] | fields(name)
             treatments.append(Treatment(f"{task}_{name}", f"{label}, {title}", own))
+    for claim, name, control, direction in CLAIMS if len(tasks) > 1 else ():
+        pair, *also = ((f"{task}_{name}", f"{task}_{control}") for task in tasks)
+        hypotheses.append(Hypothesis(f"On average: {claim}", *pair, direction, also=tuple(also)))
+    for task, title in tasks.items():
         for claim, name, control, direction in CLAIMS:
             hypotheses.append(Hypothesis(f"{title}: {claim}", f"{task}_{name}", f"{task}_{control}", direction))
     return Plan(

@@ -81,16 +81,18 @@ def findings(runs: Runs) -> list[Finding]:
     """The finding for every hypothesis of the plan, in its order. If it cannot be tested, its figures are NaN."""
     hypotheses = runs.plan.hypotheses
     samples = {each.name: statistics.sample(runs.responses(each.name)) for each in runs.plan.treatments}
-    comparisons = [statistics.compare([samples[name] for name in h.names], h.alternative, h.border) for h in hypotheses]
+    comparisons = [
+        statistics.compare([samples[name] for name in h.names], h.alternative, h.border, h.weights) for h in hypotheses
+    ]
     corrected = statistics.holm([comparison.p_stated for comparison in comparisons])
     corrected_two_sided = statistics.holm([comparison.p_two_sided for comparison in comparisons])
     made = []
     for hypothesis, comparison, *holm in zip(hypotheses, comparisons, corrected, corrected_two_sided, strict=True):
         by_seed = [{run.seed: run.response for run in runs.runs.get(name, [])} for name in hypothesis.names]
         seeds = [seed for seed in by_seed[0] if all(seed in others for others in by_seed)]
-        first, second, *others = (np.array([of_one[seed] for seed in seeds]) for of_one in by_seed)
-        sides = (first - second, others[0] - others[1]) if others else (first, second)
-        sides = (sides[0] - hypothesis.border, sides[1])
+        sides = [np.full(len(seeds), -hypothesis.border), np.zeros(len(seeds))]
+        for weight, of_one in zip(hypothesis.weights, by_seed, strict=True):
+            sides[weight < 0] += abs(weight) * np.array([of_one[seed] for seed in seeds])
         paired = statistics.paired(*(side.tolist() for side in sides), hypothesis.alternative)
         said = verdict(hypothesis, comparison, *holm, samples)
         made.append(Finding(hypothesis, comparison, *holm, len(seeds), *paired, *said))
@@ -105,7 +107,8 @@ def verdict(
     Corrected p-values decide. The interval belongs to the test that decides, one-sided or two-sided.
     """
     *firsts, last = (str(samples[name].n) for name in hypothesis.names)
-    runs = f"n = {', '.join(firsts)} and {last}"
+    same = len(firsts) > 1 and {*firsts} == {last}
+    runs = f"n = {last} of each" if same else f"n = {', '.join(firsts)} and {last}"
     if math.isnan(c.p_stated):
         return UNTESTED, f"{runs}, and a test needs two runs of each, and some variation between them."
     direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
@@ -114,7 +117,7 @@ def verdict(
     one_sided = stated_sign != 0 and not contradicted
     interval = c.interval_stated if one_sided else c.interval_two_sided
     measured = (
-        f"the {'mean' if hypothesis.than is None else 'difference of the means'} is {abs(c.effect):.4f} {direction} "
+        f"the {_what(hypothesis)} is {abs(c.effect):.4f} {direction} "
         f"({'one' if one_sided else 'two'}-sided 95% interval of the difference, uncorrected: "
         f"{interval_text(interval, '{:+.4f}')}; {f'margin {hypothesis.margin:g}; ' * bool(hypothesis.margin)}{runs})."
     )
@@ -136,3 +139,10 @@ def verdict(
         f"large as the measured one would be found by {c.power:.0%} of single tests like this, and by 80% with "
         f"{needed} runs of each (two-sided, uncorrected)."
     )
+
+
+def _what(hypothesis: Hypothesis) -> str:
+    """What is higher or lower."""
+    if hypothesis.also:
+        return f"mean over {1 + len(hypothesis.also)} pairs"
+    return "difference of the means" if hypothesis.than else "mean"

@@ -59,7 +59,8 @@ def _plain(value: Any) -> Any:
 class Hypothesis:
     """H1: the mean of `treatment` is greater than, less than, or different from the mean of `control`.
 
-    With `than`, H1 compares two differences of means: treatment - control, and the same for two other treatments.
+    With `than`, H1 compares two differences of means: treatment - control, and the same for two other treatments. With
+    `also`, H1 is about the mean of several such differences, for example over several data sets.
 
     Attributes:
       claim: H1 in words.
@@ -67,6 +68,7 @@ class Hypothesis:
       alternative: the direction that the claim states.
       paper_p: the two-sided p-value that the paper printed.
       than: (treatment, control) of the difference with which the first difference is compared.
+      also: (treatment, control) of the other differences, whose mean with the first one H1 is about.
       margin: by how much the treatment may be worse. H1 is then that it is less than control + margin ("less"), or
         greater than control - margin ("greater").
     """
@@ -77,6 +79,7 @@ class Hypothesis:
     alternative: Alternative = "two-sided"
     paper_p: float | None = None
     than: tuple[str, str] | None = None
+    also: tuple[tuple[str, str], ...] = ()
     margin: float = 0.0
 
     @property
@@ -87,7 +90,15 @@ class Hypothesis:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all treatments that the hypothesis is about."""
-        return (self.treatment, self.control, *(self.than or ()))
+        return (self.treatment, self.control, *(self.than or ()), *(name for pair in self.also for name in pair))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weights of the means of `names`. Their weighted sum is what H1 is about."""
+        if self.than:
+            return (1.0, -1.0, -1.0, 1.0)
+        num_pairs = 1 + len(self.also)
+        return (1 / num_pairs, -1 / num_pairs) * num_pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +157,8 @@ class Plan:
             for name in hypothesis.names:
                 if name not in names:
                     raise InputError(f'hypothesis "{hypothesis.claim}": no treatment "{name}" ({", ".join(names)})')
+            if hypothesis.than and hypothesis.also:
+                raise InputError(f'hypothesis "{hypothesis.claim}": than and also are set: expected one')
             if hypothesis.margin and hypothesis.alternative == "two-sided":
                 raise InputError(f'hypothesis "{hypothesis.claim}": margin={hypothesis.margin} needs a direction')
             if hypothesis.alternative not in get_args(Alternative):
@@ -226,9 +239,10 @@ def plan_of(fields: dict[str, Any]) -> Plan:
         Treatment(**(treatment | {"paper": treatment["paper"] and Printed(**treatment["paper"])}))
         for treatment in fields["treatments"]
     ]
-    hypotheses = [
-        Hypothesis(**(hypothesis | {"than": hypothesis.get("than") and tuple(hypothesis["than"])}))
-        for hypothesis in fields["hypotheses"]
-    ]
+    hypotheses = []
+    for hypothesis in fields["hypotheses"]:
+        than, also = hypothesis.get("than"), hypothesis.get("also", ())
+        pairs = {"than": than and tuple(than), "also": tuple(map(tuple, also))}
+        hypotheses.append(Hypothesis(**(hypothesis | pairs)))
     lists = {name: tuple(fields.get(name, ())) for name in ("seeds", "baselines")}
     return Plan(**(fields | lists | {"treatments": tuple(treatments), "hypotheses": tuple(hypotheses)}))

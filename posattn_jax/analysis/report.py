@@ -19,7 +19,7 @@ from posattn_jax.analysis import runs_file, tables
 from posattn_jax.analysis.findings import Finding, Outcome, findings, outcomes
 from posattn_jax.analysis.joining import join
 from posattn_jax.analysis.markdown_text import figure, interval_text, number, plain, table
-from posattn_jax.analysis.plan import Plan, Treatment
+from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 from posattn_jax.analysis.report_page import to_html
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.runs import Complete, Runs
@@ -136,8 +136,7 @@ def _finding_table(tested: Sequence[Finding]) -> str:
     for finding in tested:
         c = finding.comparison
         side = {"greater": ">", "less": "<", "two-sided": "≠"}[finding.hypothesis.alternative]
-        first, second, *others = finding.hypothesis.names
-        names = f"{first} - {second} {side} {others[0]} - {others[1]}" if others else f"{first} {side} {second}"
+        names = _names(finding.hypothesis, side)
         if finding.hypothesis.margin:
             names += f" {finding.hypothesis.border:+g}"
         row = [names, figure(c.effect, "{:+.4f}")]
@@ -150,6 +149,16 @@ def _finding_table(tested: Sequence[Finding]) -> str:
             row.append("-" if finding.hypothesis.paper_p is None else number(finding.hypothesis.paper_p))
         rows.append(row)
     return table(header, rows)
+
+
+def _names(hypothesis: Hypothesis, side: str) -> str:
+    first, second = hypothesis.treatment, hypothesis.control
+    if hypothesis.than:
+        return f"{first} - {second} {side} {' - '.join(hypothesis.than)}"
+    if hypothesis.also:
+        firsts, seconds = (", ".join(names) for names in zip((first, second), *hypothesis.also, strict=True))
+        return f"mean of {firsts} {side} mean of {seconds}"
+    return f"{first} {side} {second}"
 
 
 def paper_power(plan: Plan) -> str:

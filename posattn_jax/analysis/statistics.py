@@ -37,10 +37,10 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The comparison of two treatments, or of their difference with that of two others.
+    """The comparison of two treatments, or of a weighted sum of the means of several.
 
     Attributes:
-      effect: mean of the treatment - mean of the control, minus the same difference of the others.
+      effect: mean of the treatment - mean of the control, or the weighted sum.
       t, df: Welch's statistic and its degrees of freedom.
       p_two_sided, p_stated: the p-values of the two-sided test, and of the test that the hypothesis states.
       interval_two_sided, interval_stated: the 95% intervals of the effect that belong to these tests: the border is
@@ -79,24 +79,26 @@ def mean_interval(of: Sample) -> Interval:
     return Interval(of.mean - reach, of.mean + reach)
 
 
-def compare(samples: Sequence[Sample], alternative: Alternative, border: float = 0.0) -> Comparison:
+def compare(
+    samples: Sequence[Sample], alternative: Alternative, border: float = 0.0, weights: Sequence[float] = (1.0, -1.0)
+) -> Comparison:
     """Welch's test, which does not assume equal variances, with effect size and power.
 
-      t = (m1 - m2 - border) / sqrt(s1^2 / n1 + s2^2 / n2)
-      t = (m1 - m2 - (m3 - m4) - border) / sqrt(s1^2 / n1 + ... + s4^2 / n4)
+      t = (sum w_i m_i - border) / sqrt(sum w_i^2 s_i^2 / n_i)
 
-    Both have the degrees of freedom of Welch and Satterthwaite. Let r be the square root, and q the quantiles of t's
+    with the degrees of freedom of Welch and Satterthwaite. Let r be the square root, and q the quantiles of t's
     distribution. The two-sided 95% interval is effect -+ q(.975) r. That of "greater" is from effect - q(.95) r to
     infinity, that of "less" from minus infinity to effect + q(.95) r. Results are NaN if they are undefined: if a
     treatment has fewer than two runs, or if no treatment has any variation.
 
     Args:
-      samples: the treatment and its control; or these and two others, with whose difference theirs is compared.
+      samples: the treatment and its control; or as many as there are weights.
       alternative: the direction that the hypothesis states.
       border: the difference at the border of the hypothesis.
+      weights: w, the weight of the mean of each sample.
     """
-    effect = sum(sign * each.mean for sign, each in zip((1, -1, -1, 1), samples, strict=False))
-    variances = [each.std**2 / each.n for each in samples if each.n > 1]
+    effect = sum(weight * each.mean for weight, each in zip(weights, samples, strict=True))
+    variances = [(w * each.std) ** 2 / each.n for w, each in zip(weights, samples, strict=True) if each.n > 1]
     if len(variances) < len(samples) or sum(variances) == 0:
         nan = math.nan
         return Comparison(effect, nan, nan, nan, nan, Interval(nan, nan), Interval(nan, nan), nan, nan, nan)
@@ -121,31 +123,33 @@ def compare(samples: Sequence[Sample], alternative: Alternative, border: float =
         interval_two_sided=intervals["two-sided"],
         interval_stated=intervals[alternative],
         effect_size=size,
-        power=power(size, *(each.n for each in samples)),
-        runs_needed=runs_needed(size, len(samples)),
+        power=power(size, *(each.n for each in samples), weights=weights),
+        runs_needed=runs_needed(size, weights),
     )
 
 
-def power(size: float, *runs: int) -> float:
-    """P(|T| > t_crit) of a two-sided t-test at `LEVEL`, T noncentral: df = sum (n_i - 1), nc = d / sqrt(sum 1 / n_i).
+def power(size: float, *runs: int, weights: Sequence[float] = (1.0, -1.0)) -> float:
+    """The probability that a two-sided t-test at `LEVEL` finds an effect of d pooled standard deviations.
 
-    It is NaN if df is 0.
+    P(|T| > t_crit), where T is noncentral: df = sum (n_i - 1), nc = d / sqrt(sum w_i^2 / n_i). NaN if df is 0.
     """
     df = sum(runs) - len(runs)
     if df < 1 or math.isnan(size):
         return math.nan
     critical = float(scipy.stats.t.ppf(1 - LEVEL / 2, df))
-    noncentrality = abs(size) / math.sqrt(sum(1 / n for n in runs))
+    noncentrality = abs(size) / math.sqrt(sum(w**2 / n for w, n in zip(weights, runs, strict=True)))
     found = scipy.stats.nct.sf(critical, df, noncentrality) + scipy.stats.nct.cdf(-critical, df, noncentrality)
     # For large noncentralities, scipy's tail may be NaN, and the power is 1.
     return 1.0 if math.isnan(found) and noncentrality > critical else float(found)
 
 
-def runs_needed(size: float, treatments: int = 2, wanted: float = 0.8, limit: int = 1_000_000) -> float:
+def runs_needed(
+    size: float, weights: Sequence[float] = (1.0, -1.0), wanted: float = 0.8, limit: int = 1_000_000
+) -> float:
     """The runs of each treatment at which `power` reaches `wanted`; infinite if they exceed the limit."""
 
     def enough(n: int) -> bool:
-        return power(size, *[n] * treatments) >= wanted
+        return power(size, *[n] * len(weights), weights=weights) >= wanted
 
     if math.isnan(size):
         return math.nan

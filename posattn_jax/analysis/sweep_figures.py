@@ -119,7 +119,7 @@ def _by_field(runs: Runs) -> Figure | None:
 
 def _learning_curves(runs: Runs) -> Figure | None:
     """A panel for every hypothesis, with the treatment and its control; without hypotheses, one panel with all."""
-    groups = [(h.treatment, h.control) for h in runs.plan.hypotheses if h.than is None and {*h.names} <= {*runs.runs}]
+    groups = [h.names for h in runs.plan.hypotheses if len(h.names) == 2 and {*h.names} <= {*runs.runs}]
     curves = _drawable(runs, "epochs")
     groups = [[name for name in names if name in curves] for names in groups or [tuple(runs.runs)]]
     groups = [names for names in groups if names]

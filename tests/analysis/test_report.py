@@ -473,6 +473,7 @@ def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
     hypotheses = (
         Hypothesis("b is better than a", "b", "a", "greater"),
         Hypothesis("d is further above c than b above a", "d", "c", "greater", than=("b", "a")),
+        Hypothesis("b and d are better than a and c on average", "b", "a", "greater", also=(("d", "c"),)),
     )
     treatments = (
         Treatment("a", "plain, 1", {"model.depth": 1}),
@@ -496,14 +497,19 @@ def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
     results = json.loads((tmp_path / "report" / "results.json").read_text())
     assert results["left_out"] == []
     assert [outcome["responses"] for outcome in results["treatments"]] == list(responses.values())
-    _, finding = results["hypotheses"]
+    _, finding, average = results["hypotheses"]
     means = {name: np.mean(values) for name, values in responses.items()}
     assert finding["comparison"]["effect"] == pytest.approx(means["d"] - means["c"] - means["b"] + means["a"])
     first, second = (np.subtract(responses[x], responses[y])[:3] for x, y in (("d", "c"), ("b", "a")))
     assert finding["pairs"] == 3
     assert finding["paired_p_stated"] == pytest.approx(stats.ttest_rel(first, second, alternative="greater").pvalue)
     text = (tmp_path / "report" / "report.md").read_text()
+    assert average["comparison"]["effect"] == pytest.approx((means["b"] - means["a"] + means["d"] - means["c"]) / 2)
+    expected = stats.ttest_1samp((first + second) / 2, 0, alternative="greater").pvalue
+    assert average["pairs"] == 3 and average["paired_p_stated"] == pytest.approx(expected)
+    assert "the mean over 2 pairs is" in average["told"]
     assert "Last-epoch test accuracy" in text and "| d - c > b - a |" in text
+    assert "| mean of b, d > mean of a, c |" in text
     assert "the difference of the means is" in finding["told"] and "n = 3, 3, 5 and 5" in finding["told"]
     assert {"by_field.png", "by_field.svg"} <= {path.name for path in (tmp_path / "report" / "figures").iterdir()}
 
@@ -511,6 +517,11 @@ def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
 def test_a_hypothesis_about_a_treatment_that_there_is_not():
     with pytest.raises(InputError, match='no treatment "x"'):
         plan(hypotheses=(Hypothesis("more", "span", "none", than=("half", "x")),))
+    with pytest.raises(InputError, match='no treatment "y"'):
+        plan(hypotheses=(Hypothesis("more", "span", "none", also=(("half", "y"),)),))
+    with pytest.raises(InputError, match="and also are set: expected one"):
+        pair = ("half", "none")
+        plan(hypotheses=(Hypothesis("more", "span", "none", than=pair, also=(pair,)),))
 
 
 def test_runs_of_several_folders_are_one_sweep(folder, tmp_path_factory, undrawn, capsys):

@@ -188,7 +188,8 @@ def test_a_difference_against_another_difference(alternative):
     rng = np.random.default_rng(3)
     a, c = rng.normal(0.9, 0.01, 5), rng.normal(0.7, 0.02, 3)
     flat = [Sample(4, 0.85, 0.0), Sample(6, 0.68, 0.0)]
-    result = compare([sample(a.tolist()), flat[0], sample(c.tolist()), flat[1]], alternative)
+    samples = [sample(a.tolist()), flat[0], sample(c.tolist()), flat[1]]
+    result = compare(samples, alternative, weights=(1.0, -1.0, -1.0, 1.0))
     expected = scipy.stats.ttest_ind(a - 0.85, c - 0.68, equal_var=False, alternative=alternative)
     assert result.effect == pytest.approx((a - 0.85).mean() - (c - 0.68).mean())
     assert [result.t, result.df, result.p_stated] == pytest.approx([expected.statistic, expected.df, expected.pvalue])
@@ -202,5 +203,27 @@ def test_power_of_a_difference_of_differences():
     means, variances = groups.mean(-1), groups.var(-1, ddof=1)
     t = (means[0] - means[1] - means[2] + means[3]) / np.sqrt(variances.mean(0) * 4 / n)
     found = np.mean(np.abs(t) > scipy.stats.t.ppf(0.975, 4 * n - 4))
-    assert power(size, n, n, n, n) == pytest.approx(found, abs=0.01)
-    assert runs_needed(size, 4) > runs_needed(size)
+    assert power(size, n, n, n, n, weights=(1.0, -1.0, -1.0, 1.0)) == pytest.approx(found, abs=0.01)
+    assert runs_needed(size, (1.0, -1.0, -1.0, 1.0)) > runs_needed(size)
+
+
+def test_the_mean_of_several_differences():
+    """Of six samples: the formula of Welch and Satterthwaite in full, and the power by simulation."""
+    rng = np.random.default_rng(5)
+    values = [rng.normal(mean, 0.02, n) for mean, n in ((0.8, 3), (0.78, 4), (0.5, 3), (0.51, 5), (0.9, 3), (0.86, 3))]
+    weights = (1 / 3, -1 / 3) * 3
+    result = compare([sample(each.tolist()) for each in values], "greater", 0.001, weights)
+    effect = np.mean([values[i].mean() - values[i + 1].mean() for i in (0, 2, 4)])
+    parts = np.array([each.var(ddof=1) / len(each) / 9 for each in values])
+    df = parts.sum() ** 2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, values, strict=True))
+    t = (effect - 0.001) / math.sqrt(parts.sum())
+    assert [result.effect, result.t, result.df] == pytest.approx([effect, t, df])
+    assert result.p_stated == pytest.approx(scipy.stats.t.sf(t, df))
+
+    n, size, draws = 3, 1.2, 20_000
+    groups = rng.normal(size=(6, draws, n)) + np.array([3 * size, 0, 0, 0, 0, 0])[:, None, None]
+    mean = np.tensordot(weights, groups.mean(-1), 1)
+    simulated = mean / np.sqrt(groups.var(-1, ddof=1).mean(0) * 6 / 9 / n)
+    found = np.mean(np.abs(simulated) > scipy.stats.t.ppf(0.975, 6 * n - 6))
+    assert power(size, *[n] * 6, weights=weights) == pytest.approx(found, abs=0.01)
+    assert runs_needed(size, weights) < runs_needed(size)

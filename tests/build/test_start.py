@@ -150,13 +150,15 @@ def test_treatments_of_the_sweep_add_what_begins_at_0(files, name):
     added = {"composite": {dynamic, beta}, "dynamic": {dynamic}, "span": {"span/precision"}, "depthwise": kernel}
     assert first - common == added.get(name.removeprefix("bare_"), set())
     assert ("encoder/position_embedding/embedding" in shapes) != name.startswith("bare")
-    assert config.train.total_epochs == 3 and config.data.length == 64
+    assert config.train.total_epochs == 2 and config.data.length == 64
 
 
 def test_a_sweep_of_some_tasks(files):
     plan = glue.sweep(f"rte,mrpc,from={files / 'bert'}")
     assert {each.name.split("_")[0] for each in plan.treatments} == {"rte", "mrpc"}
     assert len(plan.treatments) == 2 * len(common_grafts.LABELS)
+    assert len(plan.hypotheses) == 3 * len(common_grafts.CLAIMS)  # of the mean of both tasks, and of each
+    assert plan.hypotheses[0].names == ("mrpc_composite", "mrpc_unchanged", "rte_composite", "rte_unchanged")
     with pytest.raises(InputError, match='sweep of "wnli" with from=RUN: expected none or cola, mrpc'):
         glue.sweep(f"wnli,from={files / 'bert'}")
 
