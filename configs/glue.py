@@ -144,7 +144,11 @@ def sweep(variant: str = "") -> Plan:
 
 
 def _of_grafts(start: str, names: set[str]) -> Plan:
-    """Parts added to an imported model, at lengths that cut few texts, and for two epochs, or a fifth of SST-2's."""
+    """Parts added to an imported model, for two epochs, or a fifth of SST-2's, at lengths that most texts fit.
+
+    They cut 37 % of RTE's, 20 % of MRPC's, 11 % of STS-B's, 5 % of SST-2's and 1 % of CoLA's. The learning rate is for
+    a small model: one run of CoLA with another seed reached .26 with it.
+    """
     known = ("cola", "mrpc", "rte", "stsb", "sst2")
     if unknown := names - set(known):
         raise InputError(f'sweep of "{",".join(sorted(unknown))}" with from=RUN: expected none or {", ".join(known)}')
@@ -153,6 +157,10 @@ def _of_grafts(start: str, names: set[str]) -> Plan:
     recipes: dict[str, dict[str, Any]] = {}
     for task in tasks:
         epochs = 0.2 if task == "sst2" else 2.0
-        length = {"train.total_epochs": epochs, "optimizer.schedule.warmup_epochs": epochs / 10}
-        recipes[task] = recipe(task, "imported") | length | {"data.length": lengths.get(task, 64)}
+        recipes[task] = recipe(task, "imported") | {
+            "train.total_epochs": epochs,
+            "optimizer.schedule.warmup_epochs": epochs / 10,
+            "optimizer.learning_rate": 1e-4,
+            "data.length": lengths.get(task, 64),
+        }
     return common_grafts.sweep(start, tasks, recipes)
