@@ -6,6 +6,7 @@ they serve to compare programs.
 
 import ast
 import hashlib
+import io
 import json
 import operator
 import os
@@ -13,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -28,6 +30,7 @@ from posattn_jax.system.files import read_json, write_json
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # backward includes forward
 LAYOUTS = ("fused", "tiled", "dense")  # ours
+CHOOSING = {"auto.py", "trial.py", "verdict.py"}  # which choose a layout, and are in no program of a named one
 ORDER = operator.attrgetter("target", "shape", "half", "head_dim", "backward")  # the rows of tables
 # For every process: compilers look for no device, inherit no flags, and print the error last.
 OF_ALL = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_TRACEBACK_FILTERING": "off"}
@@ -151,17 +154,23 @@ def source_of(case: Case, instrument: Instrument) -> str:
     if case.layout in LAYOUTS:
         apart = {"gpu", "tpu"} - {instrument.device} if case.layout == "fused" else {"fused"}
         ours = sorted((PACKAGE / "ops").rglob("*.py"))
-        used += [path for path in ours if not apart & set(path.relative_to(PACKAGE).parts)]
+        used += [path for path in ours if not (apart | CHOOSING) & set(path.relative_to(PACKAGE).parts)]
     return hashlib.sha256("\0".join(map(_code, used)).encode()).hexdigest()
 
 
-def _code(path):
-    """The code of a module without its comments and docstrings."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+def _code(path: pathlib.Path) -> str:
+    """The lines of a module without comments, docstrings and blank lines: the same in every version of Python."""
+    text = path.read_text()
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return ast.unparse(tree)
+            for row in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1):
+                lines[row - 1] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, Any]:

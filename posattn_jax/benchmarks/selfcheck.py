@@ -14,7 +14,7 @@ import sys
 from absl import flags
 
 from posattn_jax.benchmarks.shapes import parse_shape
-from posattn_jax.ops.attention.fused import trial
+from posattn_jax.ops.attention.fused import verdict
 from posattn_jax.ops.attention.fused.layout import KERNELS
 from posattn_jax.system import command_line
 from posattn_jax.system.cache import cache_folder
@@ -34,14 +34,14 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list("head_dims", ["64"], "Features per head.", **own)
     flags.DEFINE_list("dtypes", ["bfloat16"], "Data types of the features.", **own)
     flags.DEFINE_float(
-        "seconds", trial.SECONDS, "Time limit per trial, after which the kernel counts as hanging.", **own
+        "seconds", verdict.SECONDS, "Time limit per trial, after which the kernel counts as hanging.", **own
     )
     flags.DEFINE_bool("renew", False, "Try cases again that already have a verdict.", **own)
     flags.DEFINE_bool("help", False, "Show this.", **own)
     return values
 
 
-def cases(options: flags.FlagValues) -> list[trial.Case]:
+def cases(options: flags.FlagValues) -> list[verdict.Case]:
     """The cases to try."""
     if not all(each.isdecimal() and int(each) > 0 for each in options.head_dims):
         raise InputError(f"--head_dims={','.join(options.head_dims)}: expected numbers of at least 1")
@@ -50,7 +50,7 @@ def cases(options: flags.FlagValues) -> list[trial.Case]:
             raise InputError(f"--dtypes={dtype}: expected bfloat16 or float32")
     shapes = [parse_shape(name) for name in options.shapes]
     return [
-        trial.Case(shape, tuple(min(options.half, size - 1) for size in shape), options.heads, int(d), dtype, PARTS)
+        verdict.Case(shape, tuple(min(options.half, size - 1) for size in shape), options.heads, int(d), dtype, PARTS)
         for shape in shapes
         for d in options.head_dims
         for dtype in options.dtypes
@@ -64,17 +64,17 @@ def main(argv: list[str], platforms: tuple[str, ...] = tuple(KERNELS)) -> int:
         print(f"{__doc__}\n{options.get_help()}")
         return 0
     folder = cache_folder() / "fused"
-    asked, machine = cases(options), trial.machine_apart()  # only one process can hold a TPU: the trial's
+    asked, machine = cases(options), verdict.machine_apart()  # only one process can hold a TPU: the trial's
     if machine["platform"] in platforms:
         for case in asked:
-            if options.renew or trial.kept(case, machine) is None:
+            if options.renew or verdict.kept(case, machine) is None:
                 print(f"trying {_named(case._asdict())} ...", flush=True)
-                trial.keep(case, trial.tried(case, options.seconds), machine)
+                verdict.keep(case, verdict.tried(case, options.seconds), machine)
     for path in sorted(folder.glob("*.json")):
         found = read_json(path)
-        verdict = found["verdict"]
+        said = found["verdict"]
         print(f"{found['device']}, jax {found['jax']}: {_named(found['case'])}:")
-        print(f"  {verdict['outcome']} ({verdict['reason']})")
+        print(f"  {said['outcome']} ({said['reason']})")
         print(f"  {path}")
     if machine["platform"] not in platforms:
         raise InputError(f"no fused kernel for platform {machine['platform']}: expected one of {', '.join(platforms)}")

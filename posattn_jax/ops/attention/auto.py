@@ -1,7 +1,7 @@
 """The choice of the layout for implementation="auto".
 
 "native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used if a
-trial on this device found it correct and the fastest: see `fused/trial.py`.
+trial on this device found it correct and the fastest: see `fused/verdict.py`.
 """
 
 import math
@@ -12,7 +12,7 @@ from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import factorised
 from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.fused import plain, trial
+from posattn_jax.ops.attention.fused import plain, verdict
 from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.native import layout as native
@@ -38,7 +38,7 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
         return factorised.factorised_attention(problem)
     if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
         return native.native_attention(problem, portable_loops)
-    if trial.obstacle(problem) is None and trial.is_trusted(problem):
+    if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
         return fused_attention(problem)
     return attend(problem, portable_loops(problem))
 

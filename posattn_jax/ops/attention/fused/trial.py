@@ -1,222 +1,33 @@
-"""Decides whether "auto" may use the fused kernel: tries it on a device in a separate process, and keeps the verdict.
+"""Tries the fused kernel on this device: is it right, and faster than the other layouts?
 
-  python -m posattn_jax.ops.attention.fused.trial CASE    # that process; prints the verdict on a `Case` as JSON
-
-A kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once.
-A kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
+python -m posattn_jax.ops.attention.fused.trial CASE    # prints the verdict on a `Case` as JSON
 """
 
-import functools
-import hashlib
 import importlib
 import json
-import logging
 import math
-import os
-import pathlib
-import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 
 from posattn_jax.axes import Shape
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.fused.layout import KERNELS
-from posattn_jax.ops.attention.fused.plain import is_shared_out
+from posattn_jax.ops.attention.fused.verdict import Case, Verdict
 from posattn_jax.ops.attention.loop import attend
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
-from posattn_jax.system.cache import cache_folder
-from posattn_jax.system.files import read_json, write_json
 
-# The environment variable that keeps "auto" from using the kernel if it is 0.
-VARIABLE = "POSATTN_FUSED"
-KERNEL = "posattn_jax.ops.attention.fused.layout:fused_attention"
-SECONDS = 180.0  # for the process; after that it counts as hung
 RUNS = 7
 THRESHOLD = 0.1
 # The grids on which outputs and gradients are compared, by the number of dimensions: no size is a multiple of a tile.
 SMALL = {1: (37,), 2: (5, 19), 3: (2, 3, 17)}
-ARRAYS = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask", "sigma")
-
-_logger = logging.getLogger(__name__)
-
-
-class Case(NamedTuple):
-    """The kind of problem that a verdict is on.
-
-    Attributes:
-      grid_shape: S, each size rounded up to a power of 2: the grid for timing.
-      half: the half-spans, likewise.
-      num_heads, head_dim, dtype: those of the features.
-      arrays: the names in `ARRAYS` that the problem has.
-      is_full: whether sigma is the factor of a full covariance.
-      span_mode, is_causal: as in `relative_attention`.
-      kernel: MODULE:FUNCTION, which is called with a `Problem`.
-    """
-
-    grid_shape: tuple[int, ...]
-    half: tuple[int, ...]
-    num_heads: int
-    head_dim: int
-    dtype: str
-    arrays: tuple[str, ...]
-    is_full: bool = False
-    span_mode: str = "multiply"
-    is_causal: bool = False
-    kernel: str = KERNEL
-
-
-class Verdict(NamedTuple):
-    """The result of a trial.
-
-    Attributes:
-      outcome: "trusted"; or "wrong", "slower", "refused" or "hung".
-      reason: the reason in words.
-      fused_ms, other_ms: the median times of a forward and backward pass, if they were measured.
-    """
-
-    outcome: str
-    reason: str
-    fused_ms: float | None = None
-    other_ms: float | None = None
-
-
-def obstacle(problem: Problem) -> str | None:
-    """The reason why a problem cannot use the fused kernel, if it is known before a trial; else None."""
-    device = jax.devices()[0]
-    if device.platform not in KERNELS:
-        return f"the platform {device.platform}"
-    if is_shared_out() or jax.process_count() > 1:  # trials that differ would give processes different programs
-        return "several devices"
-    if os.environ.get(VARIABLE) == "0":
-        return f"{VARIABLE}=0"
-    if problem.is_pairwise or problem.factors is not None:
-        return "class tokens, or parts that are by pair"
-    try:
-        problem.check_local("fused")
-        KERNELS[device.platform](problem)
-    except (ValueError, ImportError) as error:
-        return str(error)
-    return None
-
-
-def is_trusted(problem: Problem) -> bool:
-    """Whether the kernel is correct and the fastest, on this device, for problems like this one without `obstacle`."""
-    return _outcome(case_of(problem)) == "trusted"
-
-
-def case_of(problem: Problem) -> Case:
-    """The case that a problem belongs to."""
-    sizes = tuple(_power_of_2(size) for size in problem.grid_shape)
-    half = problem.static_half or [max(1, size // 8) for size in sizes]
-    return Case(
-        sizes,
-        tuple(min(_power_of_2(reach), size - 1) for reach, size in zip(half, sizes, strict=True)),
-        *problem.query.shape[2:],
-        problem.value.dtype.name,
-        tuple(name for name in ARRAYS if getattr(problem, name) is not None),
-        problem.sigma is not None and problem.sigma.ndim == 3,
-        problem.span_mode,
-        bool(problem.is_causal),
-    )
-
-
-def _power_of_2(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
-
-
-@functools.cache
-def _outcome(case: Case) -> str | None:
-    """The outcome of the kept verdict, or of a new trial; None if no trial is possible now. Logged once."""
-    here = machine()
-    verdict = kept(case, here)
-    if verdict is None:
-        if jax.default_backend() == "tpu":  # a second process cannot use it now
-            _logger.info(
-                "the fused kernel is not tested on this device yet: run python -m posattn_jax.benchmarks.selfcheck"
-            )
-            return None
-        _logger.info("testing the fused kernel, once per device: this takes up to %g s", SECONDS)
-        verdict = keep(case, tried(case), here)
-    if verdict.outcome != "trusted":
-        _logger.warning(
-            "attention does not use the fused kernel, which is %s here (%s); please send us %s",
-            verdict.outcome,
-            verdict.reason,
-            place(case, here),
-        )
-    return verdict.outcome
-
-
-def place(case: Case, machine: dict[str, str]) -> pathlib.Path:
-    """The file of a verdict; its name depends on the case, the device, the versions of jax and the kernels' source."""
-    asked = json.dumps([case, machine, _sources()])
-    device = re.sub(r"[^\w.-]+", "_", machine["device"])
-    return cache_folder() / "fused" / f"{device}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json"
-
-
-def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
-    """The verdict on disk, or None."""
-    try:
-        return Verdict(**read_json(place(case, machine))["verdict"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
-    """Writes the verdict, with all that it depends on, and returns it. A failure to write is only logged."""
-    try:
-        write_json(place(case, machine), {"verdict": verdict._asdict(), "case": case._asdict(), **machine})
-    except OSError as error:
-        _logger.info("the verdict on the fused kernel cannot be saved: %s", error)
-    return verdict
-
-
-def machine() -> dict[str, str]:
-    """The device and the versions that a verdict depends on. This process then holds the device."""
-    device = jax.devices()[0]
-    versions = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
-    return {"platform": device.platform, "device": device.device_kind, **versions}
-
-
-def machine_apart() -> dict[str, str]:
-    """The same, from another process, which gives the device back when it ends."""
-    program = f"import json; from {__name__} import machine; print(json.dumps(machine()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@functools.cache
-def _sources() -> str:
-    folder = pathlib.Path(__file__).parent
-    texts = [path.read_bytes() for path in sorted(folder.rglob("*.py"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
-
-
-def tried(case: Case, seconds: float = SECONDS) -> Verdict:
-    """The verdict from a separate process, which may take at most `seconds`."""
-    command = [sys.executable, "-m", __name__, json.dumps(case)]
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # the calling program needs memory too
-    options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    try:
-        done = subprocess.run(command, **options, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return Verdict("hung", f"no answer after {seconds:g} s")
-    try:
-        return Verdict(*json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError, TypeError):
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return Verdict("refused", lines[-1])
 
 
 def judge(case: Case) -> Verdict:

@@ -9,7 +9,7 @@ import pytest
 
 from posattn_jax.benchmarks import selfcheck
 from posattn_jax.ops.attention import auto, relative_attention
-from posattn_jax.ops.attention.fused import trial
+from posattn_jax.ops.attention.fused import trial, verdict
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.system.errors import InputError
@@ -20,14 +20,14 @@ ARRAYS = ("key", "sigma")
 
 def case(kernel, **changes):
     fields = {"grid_shape": (16,), "half": (2,), "num_heads": 2, "head_dim": 8, "dtype": "float32"}
-    return trial.Case(**(fields | {"arrays": ARRAYS, "kernel": f"tests.support.made_kernels:{kernel}"} | changes))
+    return verdict.Case(**(fields | {"arrays": ARRAYS, "kernel": f"tests.support.made_kernels:{kernel}"} | changes))
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(verdict, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(selfcheck, "cache_folder", lambda: tmp_path)
-    trial._outcome.cache_clear()
+    verdict._outcome.cache_clear()
     return tmp_path
 
 
@@ -35,16 +35,16 @@ def test_a_kernel_that_is_wrong_or_refuses():
     wrong = trial.judge(case("wrong"))
     assert wrong.outcome == "wrong" and "is off by" in wrong.reason and "outputs" not in wrong.reason
     refused = trial.judge(case("refusing"))
-    assert refused == trial.Verdict("refused", "ValueError: no such instruction")
+    assert refused == verdict.Verdict("refused", "ValueError: no such instruction")
 
 
-@pytest.mark.parametrize("arrays", [ARRAYS, pytest.param(trial.ARRAYS, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("arrays", [ARRAYS, pytest.param(verdict.ARRAYS, marks=pytest.mark.slow)], ids=len)
 def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays):
     taken = iter((2.0, 3.0, 3.0, 2.0))  # the kernel, the other layouts; and again
     monkeypatch.setattr(trial, "_milliseconds", lambda each, layout: next(taken))
     asked = case("right", grid_shape=(16, 16), half=(2, 2), arrays=arrays)
-    assert trial.judge(asked) == trial.Verdict("trusted", "2 ms, the other layouts 3", 2.0, 3.0)
-    assert trial.judge(asked) == trial.Verdict("slower", "3 ms, the other layouts 2", 3.0, 2.0)
+    assert trial.judge(asked) == verdict.Verdict("trusted", "2 ms, the other layouts 3", 2.0, 3.0)
+    assert trial.judge(asked) == verdict.Verdict("slower", "3 ms, the other layouts 2", 3.0, 2.0)
 
 
 def test_what_a_kernel_takes_is_timed():
@@ -52,58 +52,58 @@ def test_what_a_kernel_takes_is_timed():
 
 
 def test_a_kernel_that_hangs_or_ends_its_process(monkeypatch):
-    assert trial.tried(case("hanging"), seconds=3.0) == trial.Verdict("hung", "no answer after 3 s")
-    monkeypatch.setattr(trial.sys, "executable", "/bin/false")
-    assert trial.tried(case("right")) == trial.Verdict("refused", "exit code 1")
+    assert verdict.tried(case("hanging"), seconds=3.0) == verdict.Verdict("hung", "no answer after 3 s")
+    monkeypatch.setattr(verdict.sys, "executable", "/bin/false")
+    assert verdict.tried(case("right")) == verdict.Verdict("refused", "exit code 1")
 
 
 def test_a_process_of_its_own_gives_the_verdict():
-    assert trial.machine_apart() == trial.machine()
-    assert trial.tried(case("refusing")) == trial.Verdict("refused", "ValueError: no such instruction")
+    assert verdict.machine_apart() == verdict.machine()
+    assert verdict.tried(case("refusing")) == verdict.Verdict("refused", "ValueError: no such instruction")
 
 
 def test_a_verdict_is_kept_and_told_once(folder, monkeypatch, caplog):
     asked = []
-    monkeypatch.setattr(trial, "tried", lambda each: asked.append(each) or trial.Verdict("slower", "3 ms, and 2"))
+    monkeypatch.setattr(verdict, "tried", lambda each: asked.append(each) or verdict.Verdict("slower", "3 ms, and 2"))
     with caplog.at_level(logging.WARNING):
-        assert [trial._outcome(case("right")) for _ in range(2)] == ["slower"] * 2
-        trial._outcome.cache_clear()  # as in another process
-        assert trial._outcome(case("right")) == "slower"
+        assert [verdict._outcome(case("right")) for _ in range(2)] == ["slower"] * 2
+        verdict._outcome.cache_clear()  # as in another process
+        assert verdict._outcome(case("right")) == "slower"
     assert len(asked) == 1 and len(list(folder.rglob("*.json"))) == 1
     assert "which is slower here (3 ms, and 2)" in caplog.messages[0] and str(folder) in caplog.messages[0]
     kept = json.loads(next(folder.rglob("*.json")).read_text())
     assert kept["case"]["grid_shape"] == [16] and kept["jax"] == jax.__version__
     next(folder.rglob("*.json")).write_text("{")  # half written: tried again
-    trial._outcome.cache_clear()
-    assert trial._outcome(case("right")) == "slower" and len(asked) == 2
+    verdict._outcome.cache_clear()
+    assert verdict._outcome(case("right")) == "slower" and len(asked) == 2
 
 
 def test_a_tpu_is_not_tried_while_it_is_held(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    monkeypatch.setattr(trial, "tried", lambda each: pytest.fail("a second process cannot have the device"))
-    assert trial._outcome(case("right")) is None
+    monkeypatch.setattr(verdict, "tried", lambda each: pytest.fail("a second process cannot have the device"))
+    assert verdict._outcome(case("right")) is None
 
 
 def test_a_case_of_a_problem():
     x = jnp.ones((1, 5 * 12, 2, 8), jnp.bfloat16)
     problem = Problem(query=x, key=x, value=x, grid_shape=(5, 12), sigma=jnp.array([0.3, 0.1]), is_causal=True)
-    found = trial.case_of(problem)
-    assert found == trial.Case((8, 16), (4, 4), 2, 8, "bfloat16", ("key", "sigma"), False, "multiply", True)
+    found = verdict.case_of(problem)
+    assert found == verdict.Case((8, 16), (4, 4), 2, 8, "bfloat16", ("key", "sigma"), False, "multiply", True)
 
 
 @pytest.mark.parametrize("outcome", ["trusted", "wrong", None])
 def test_auto_has_the_kernel_where_it_is_trusted(monkeypatch, outcome):
     """With another layout in the kernel's place, of a platform that has one."""
     used = []
-    monkeypatch.setattr(trial, "KERNELS", {"cpu": lambda problem: None})
+    monkeypatch.setattr(verdict, "KERNELS", {"cpu": lambda problem: None})
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     monkeypatch.setattr(auto, "is_native", lambda: False)
-    monkeypatch.setattr(trial, "_outcome", lambda case: outcome)
+    monkeypatch.setattr(verdict, "_outcome", lambda case: outcome)
     monkeypatch.setattr(auto, "fused_attention", lambda problem: used.append(1) or reference_attention(problem))
     x = jnp.ones((1, 8, 2, 8))
     jax.eval_shape(lambda x: relative_attention(x, x, x, grid_shape=(8,), sigma=jnp.array([0.1])), x)
     assert bool(used) == (outcome == "trusted")
-    monkeypatch.setenv(trial.VARIABLE, "0")
+    monkeypatch.setenv(verdict.VARIABLE, "0")
     used.clear()
     jax.eval_shape(lambda x: relative_attention(x, x, x, grid_shape=(8,), sigma=jnp.array([0.2])), x)
     assert not used
@@ -111,11 +111,11 @@ def test_auto_has_the_kernel_where_it_is_trusted(monkeypatch, outcome):
 
 def test_several_devices_have_it_each_for_its_own(monkeypatch):
     """The compiler cannot share out a kernel: where it would have to, "auto" does without."""
-    monkeypatch.setattr(trial, "KERNELS", {"cpu": lambda problem: None})
+    monkeypatch.setattr(verdict, "KERNELS", {"cpu": lambda problem: None})
     x, found = jnp.ones((8, 8, 2, 8)), []
 
     def attend(x):
-        found.append(trial.obstacle(Problem(query=x, key=x, value=x, grid_shape=(8,), sigma=jnp.array([0.1]))))
+        found.append(verdict.obstacle(Problem(query=x, key=x, value=x, grid_shape=(8,), sigma=jnp.array([0.1]))))
         return x
 
     by_example = jax.sharding.PartitionSpec("data")
@@ -132,9 +132,9 @@ def test_several_devices_have_it_each_for_its_own(monkeypatch):
 
 def test_the_command(monkeypatch, capsys):
     argv = ["selfcheck", "--shapes=1d16", "--half=2", "--heads=1", "--head_dims=8", "--dtypes=float32"]
-    verdicts = iter([trial.Verdict("slower", "3 ms, and 2"), trial.Verdict("trusted", "1 ms, and 2", 1.0, 2.0)])
-    monkeypatch.setattr(trial, "tried", lambda case, seconds: next(verdicts))
-    monkeypatch.setattr(trial, "machine_apart", trial.machine)
+    verdicts = iter([verdict.Verdict("slower", "3 ms, and 2"), verdict.Verdict("trusted", "1 ms, and 2", 1.0, 2.0)])
+    monkeypatch.setattr(verdict, "tried", lambda case, seconds: next(verdicts))
+    monkeypatch.setattr(verdict, "machine_apart", verdict.machine)
     for renew, outcome in (((), "slower"), ((), "slower"), (("--renew",), "trusted")):
         assert selfcheck.main([*argv, *renew], platforms=("cpu",)) == 0
         assert f"16, half-span 2, 1 heads of 8, float32:\n  {outcome} (" in capsys.readouterr().out
