@@ -6,7 +6,9 @@ A transformer with absolute positions is trained for six epochs. Every other run
 runs/question_grafts, and trains for two more: unchanged, with a part added that does not change its function at first,
 or without positions. Images have 16 x 16 pixels, and patches 2 x 2. The result is that of the test set after the last
 epoch.
-Hardware and time: an estimated 3 hours of one CPU core for 18 runs. Expected: not known, not run as a whole yet.
+Hardware and time: one CPU core, 18 runs, 2.6 hours. Expected accuracies, means of three seeds: .524 before, and after
+the two epochs .528 unchanged, .529 with a span, .546 with Translution, .438 without positions, .536 with Translution
+instead of them.
 "" or :tiny (tests).
 """
 
