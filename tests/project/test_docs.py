@@ -27,7 +27,7 @@ def test_examples_of_importing(unchecked):
     assert names["cache"].length == 4 and int(names["cache"].step) == 64
     assert names["looked"].shape == names["decoded"].shape
     assert names["look_variables"]["params"]["projections"]["key_value_kernel"].shape == (32, 2, 2, 8)
-    parts = {"terms_0", "terms_1", "projections", "gate", "output"}
+    parts = {"terms_0", "terms_1", "terms_2", "projections", "gate", "output"}
     assert names["own_variables"]["params"].keys() == parts
     alike = jnp.ones((1, 48, 16))  # a neighbourhood has nothing more than its centre
     np.testing.assert_allclose(names["own"].apply(names["own_variables"], alike, (6, 8)), 0, atol=1e-5)
