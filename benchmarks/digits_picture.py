@@ -29,9 +29,9 @@ ROWS: tuple[tuple[str, Scene | None, Split, int], ...] = (
 
 def draw(folder: pathlib.Path, out: pathlib.Path) -> None:
     """Draws the first digits of each row. Raises InputError if the folder lacks MNIST's files."""
+    rows = [Images(name="mnist", dir=str(folder), scene=scene).read(split) for _, scene, split, _ in ROWS]
     figure, axes = panels(len(ROWS) * NUMBER, NUMBER, 1.2, 1.2)
-    for i, (title, scene, split, patch) in enumerate(ROWS):
-        images = Images(name="mnist", dir=str(folder), scene=scene).read(split)
+    for i, ((title, _, _, patch), images) in enumerate(zip(ROWS, rows, strict=True)):
         assert images is not None, "MNIST has both parts"
         for axis, image in zip(axes[i * NUMBER :], np.asarray(images.images[:NUMBER]), strict=False):
             axis.imshow(image[..., 0], cmap="gray")
