@@ -34,7 +34,7 @@ def draw(folder: pathlib.Path, out: pathlib.Path) -> None:
     for i, ((title, _, _, patch), images) in enumerate(zip(ROWS, rows, strict=True)):
         assert images is not None, "MNIST has both parts"
         for axis, image in zip(axes[i * NUMBER :], np.asarray(images.images[:NUMBER]), strict=False):
-            axis.imshow(image[..., 0], cmap="gray")
+            axis.imshow(image[..., 0], cmap="gray", vmin=0, vmax=255)
             borders = np.arange(patch, len(image), patch) - 0.5
             axis.set_xticks(borders, [""] * len(borders))
             axis.set_yticks(borders, [""] * len(borders))

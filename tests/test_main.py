@@ -70,6 +70,7 @@ def test_evaluate_on_a_larger_grid(trained):
     [
         (["--config.optimizer.schedule=cosine"], "--config.optimizer.schedule=cosine: expected a field of this part"),
         (["--config.data.pol=1"], 'no field "pol", did you mean "pool"?'),
+        (["--config.train.epochz=2"], '--config: no field "epochz"\n'),
         pytest.param(["--config.data.pool=x"], "--config.data.pool=x: invalid literal for int", marks=pytest.mark.slow),
         (
             ["--config.mesh.data=3"],
@@ -100,6 +101,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
     [
         ("configs/digit.py", "--config=configs/digit.py: no such file"),
         ("configs/digits.py:small", 'digits variant "small"'),
+        ("configs/glue.py:from=nowhere", "posattn_jax: error: from=nowhere: no run there"),
         ("configs/reconstruction.py:small", 'reconstruction variant "small": expected none or "tiny"'),
         ("configs/cifar2d_span.py:small", 'config variant "small": expected none, "quick", "half", "digits" or "tiny"'),
     ],

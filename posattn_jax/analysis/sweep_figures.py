@@ -164,7 +164,7 @@ def _against_seconds(runs: Runs) -> Figure | None:
     """The response over seconds. If there are too many treatments, only those of the hypotheses are drawn."""
     shown = list(runs.runs)
     if len(shown) > MOST_CURVES:
-        named = {name for h in runs.plan.hypotheses for name in (h.treatment, h.control)}
+        named = {name for h in runs.plan.hypotheses for name in h.names}
         shown = [name for name in shown if name in named] or shown
     curves = _drawable(runs, "seconds")
     if not any(name in curves for name in shown):

@@ -35,14 +35,15 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     except (AttributeError, KeyError) as error:
         text = str(error.args[0])
         near = re.search('Did you mean "(.*)" instead of "(.*)"', text)
-        hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else text
+        unknown = re.fullmatch(r"""["']+(\w+)["']+""", text)
+        hint = f'"{near[2]}", did you mean "{near[1]}"?' if near else f'"{unknown[1]}"' if unknown else text
         raise InputError(f"--config: no field {hint}") from error
     except Exception as error:  # flags.Error, or whatever a config file raises, with its traceback as the message
         last = str(error).strip().splitlines()[-1]
         if part := re.match(r"flag (--config\.([\w.]+)=.*): Failed to parse .* as a ConfigDict", last):
             expected = f"expected a field of this part, such as --config.{part[2]}.kind=CLASS; or kind=none"
             raise InputError(f"{part[1]}: {expected}") from error
-        raise InputError(re.sub(r"^(ValueError|SyntaxError): ", "", last)) from error
+        raise InputError(re.sub(r"^(ValueError|SyntaxError|[\w.]+\.InputError): ", "", last)) from error
     return rest
 
 
