@@ -47,7 +47,9 @@ def fields(name: str) -> dict[str, Any]:
     return without
 
 
-def sweep(start: str, tasks: dict[str, str], recipes: dict[str, dict[str, Any]]) -> Plan:
+def sweep(
+    start: str, tasks: dict[str, str], recipes: dict[str, dict[str, Any]], response: str, axis: str | None = None
+) -> Plan:
     """A sweep of each of `LABELS` on each of the tasks, which have a name, a label and a recipe.
 
     Its hypotheses are about the mean over the tasks, if there are several, and about each of them.
@@ -68,7 +70,7 @@ def sweep(start: str, tasks: dict[str, str], recipes: dict[str, dict[str, Any]])
         tuple(treatments),
         tuple(hypotheses),
         seeds=PAPER_SEEDS[:3],
-        response="score",
+        response=response,
         epoch="last",
-        axis="data.name",
+        axis=axis,
     )

@@ -164,4 +164,4 @@ def _of_grafts(start: str, names: set[str]) -> Plan:
             "optimizer.learning_rate": 1e-4,
             "data.length": lengths.get(task, 64),
         }
-    return common_grafts.sweep(start, tasks, recipes)
+    return common_grafts.sweep(start, tasks, recipes, "score", "data.name")

@@ -71,9 +71,9 @@ def load_sources(config: ConfigDict, test: bool = False, workdir: pathlib.Path |
     for name in ("train", "optimizer", "mesh"):  # fails early, before minutes of reading
         build(config[name], name)
     places = [shape[0] for shape in leaves(config.model, "key_shape") if shape]
-    has_begun = workdir is not None and (workdir / HASH_FILE).exists()  # then the run that it started from may be gone
-    saved = None if has_begun else pretrained_run(config)
-    start = None if saved is None else saved.workdir
+    if workdir is None or not (workdir / HASH_FILE).exists():  # else the run that it started from may be gone
+        pretrained_run(config)
+    start = _start_of(config)
     reading = Reading(seed, pathlib.Path(config.cache_dir), workdir, test, start, min(places, default=None))
     try:
         return data_set(config).load(reading)
@@ -177,10 +177,10 @@ class Saved(NamedTuple):
 
 def pretrained_run(config: ConfigDict) -> Saved | None:
     """The run that a config starts from, or None. Raises InputError if there is no such run."""
-    given = config.task.get("pretrained")
-    if not given:
+    workdir = _start_of(config)
+    if workdir is None:
         return None
-    workdir, name = pathlib.Path(given.replace("{seed}", str(config.seed))), f"task.pretrained={given}"
+    name = f"task.pretrained={config.task.pretrained}"
     if workdir.is_file():
         raise InputError(f"{name}: expected a run folder; --mode=import makes one from a weights file")
     saved = read_json(workdir / "config.json")
@@ -188,6 +188,12 @@ def pretrained_run(config: ConfigDict) -> Saved | None:
         raise InputError(f"{name}: no run there ({workdir / 'config.json'})")
     check_version(saved, workdir)
     return Saved(name, workdir, saved)
+
+
+def _start_of(config: ConfigDict) -> pathlib.Path | None:
+    """The folder of the run that a config starts from, if it names one."""
+    given = config.task.get("pretrained")
+    return pathlib.Path(given.replace("{seed}", str(config.seed))) if given else None
 
 
 class Experiment(NamedTuple):

@@ -90,13 +90,15 @@ class SentencePairs:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus(DataSet):
-    """Text, cut into subwords by a tokenizer that is trained on it. `read` makes the examples from its lines.
+    """Text, cut into subwords. `read` makes the examples from its lines.
+
+    The tokenizer is that of the run that this one starts from, or else is trained on the text.
 
     Attributes:
       dir: a file, or a folder of .txt and .txt.gz files, with one sentence per line and blank lines between documents.
       validation_dir: the same for validation; "": a twentieth of the examples, drawn by the run's seed.
       validation_limit: use only the first so many examples of the validation part; 0: all.
-      vocabulary_size: the number of tokens, including 4 special ones.
+      vocabulary_size: the size of a tokenizer that is trained, including 4 special tokens.
       length: the length of a sequence in tokens.
       examples: what the examples are called in messages.
     """
@@ -121,8 +123,11 @@ class Corpus(DataSet):
     def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet` and, for the tokenizer, `of_reading`. There is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
-        make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
-        subwords = tokenizer.of_reading(reading, make)
+        if reading.pretrained is not None:
+            subwords = tokenizer.of_start(reading)
+        else:
+            make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
+            subwords = tokenizer.of_reading(reading, make)
         train = self.read(files, subwords, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")

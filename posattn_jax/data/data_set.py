@@ -19,7 +19,7 @@ class Reading:
       cache: the folder of cached tokenizers and token ids.
       workdir: the run folder, which has the run's tokenizer; None: there is no run folder.
       evaluates: whether the run is evaluated. Then the test part is read too.
-      pretrained: the folder of the run that it starts from, if there is one.
+      pretrained: the folder of the run that it starts from, if there is one. It may be gone once the run has begun.
       places: the number of places in the model's tables; None: any length.
     """
 

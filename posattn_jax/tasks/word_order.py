@@ -30,6 +30,8 @@ class WordOrder(SequenceTask):
       shuffled: one of all orders, drawn again if the result is the sentence as written, or within one swap of it
 
     Attributes:
+      pretrained: the folder of a run whose encoder this run starts with. "{seed}" in it is replaced by this run's
+        seed. The head is initialised anew.
       model, input_shape, pad_id: see `SequenceTask`.
     """
 
@@ -38,6 +40,7 @@ class WordOrder(SequenceTask):
     classes: ClassVar[tuple[str, ...]] = ("as written", "swapped", "shuffled")
 
     model: SequenceClassifier = dataclasses.field(metadata=FROM_DATA)
+    pretrained: str = ""
 
     @classmethod
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> SequenceClassifier:

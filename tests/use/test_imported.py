@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import glue
+from configs import glue, word_order
 from posattn_jax import convert
+from posattn_jax.build import experiment
+from posattn_jax.build.parts import change
 from posattn_jax.run.train import train
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
@@ -22,7 +24,7 @@ from posattn_jax.use.export_weights import export_weights
 from posattn_jax.use.imported import import_weights
 from tests.support.command import run_forked
 from tests.support.made_runs import make_masked_lm
-from tests.support.made_text import write_rte
+from tests.support.made_text import write_rte, write_text
 
 safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
 MADE = pathlib.Path(__file__).parents[1] / "convert" / "made"
@@ -83,6 +85,25 @@ def test_another_model_than_the_run_has(bert, tmp_path):
         glue.get_config("rte,from=nowhere")
     config = glue.get_config(f"rte,from={bert}")
     assert config.optimizer.learning_rate == 5e-5 and config.task.pretrained == str(bert)
+
+
+def test_word_order_with_a_part_added(bert, tmp_path, capsys):
+    """The tokenizer is that of the start, also when the run goes on after its start has gone."""
+    start = shutil.copytree(bert, tmp_path / "bert")
+    config = word_order.get_config(f"from={start}")
+    change(config, word_order.sweep(f"from={start}").treatment("order_composite").fields)
+    config.data.update(dir=str(write_text(tmp_path / "text")), validation_limit=8, length=14)
+    config.train.update(batch_size=8, total_steps=2, eval_batch_size=8)
+    config.cache_dir = str(tmp_path / "cache")
+    train(config, tmp_path / "order")
+    out = capsys.readouterr().out
+    assert f"starts from {start}, step 0" in out and "the same function: logits of 8 examples" in out
+    kept = (start / "tokenizer.json").read_bytes()
+    shutil.rmtree(start)
+    sources = experiment.load_sources(config, workdir=tmp_path / "order")
+    assert [sources[part].tokenizer.model for part in ("train", "validation")] == [kept, kept]
+    with pytest.raises(InputError, match="bert: no run there"):
+        experiment.load_sources(config, workdir=tmp_path / "another")
 
 
 def test_an_encoder_alone_is_explained(tmp_path):
