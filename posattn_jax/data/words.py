@@ -79,8 +79,8 @@ class WordSequences:
 class Words(Corpus):
     """Text as sentences, one per line. For the fields see `Corpus`.
 
-    A word is text between white space. The tokenizer of a BERT also separates punctuation: each mark is a word. A sentence is left out if, cut to `length`, it has fewer than three different
-    words before the last word.
+    A word is text between white space. The tokenizer of a BERT also separates punctuation: each mark is a word. A
+    sentence is left out if, cut to `length`, it has fewer than three different words before the last word.
     """
 
     name: ClassVar[str] = "words"
