@@ -97,5 +97,5 @@ def test_numbers_of_pairs(tmp_path):
     assert f'{path}: line 80: label "much": expected a finite number (malformed' in refused
     assert {"score", "pearson", "spearman"} < set(evaluation["validation"])
     answers, code, err = predict(workdir, given="The cat sees a dog.\tA dog.\nAlone.\n")
-    assert code == 2 and err == "posattn_jax: error: input: line 2: expected 2 sentences, a tab between them\n"
+    assert code == 2 and err.endswith("posattn_jax: error: input: line 2: expected 2 sentences, a tab between them\n")
     assert [answer.keys() for answer in answers] == [{"line", "score"}]
