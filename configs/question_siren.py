@@ -1,8 +1,8 @@
 """How much do a SIREN's frequencies and initialisation matter? (Alfons 2022, section 6.) Sequential images, no span.
 
 python -m posattn_jax.main --config=configs/question_siren.py:digits --mode=sweep --workdir=runs/question_siren
-Hardware and time: :digits 16 treatments x 5 seeds, about 1.5 hours of one core. Expected, in the paper (CIFAR-10):
-accuracies from .46 to .74 if both omegas are the same, from .57 to .70 if only the initial one changes. On digits: .59
+Hardware and time: :digits 16 treatments x 5 seeds, about an hour of one core. Expected, in the paper (CIFAR-10):
+accuracies from .46 to .74 if both omegas are the same, from .57 to .70 if only the initial one changes. On digits: .60
 to .97 and .60 to .98 (docs/results/question_siren).
 "" (CIFAR-10 at 32x32), :half (16x16), :quick (8x8, 3 blocks), :digits, :tiny (tests).
 """
