@@ -123,11 +123,9 @@ class Corpus(DataSet):
     def load(self, reading: Reading) -> dict[str, Any]:
         """See `DataSet` and, for the tokenizer, `of_reading`. There is no test part."""
         files, cache = text_files.find(pathlib.Path(self.dir), "data.dir"), reading.cache
-        if reading.pretrained is not None:
-            subwords = tokenizer.of_start(reading)
-        else:
-            make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
-            subwords = tokenizer.of_reading(reading, make)
+        make = functools.partial(tokenizer.of_text, text_files.lines(files), files, self.vocabulary_size, cache)
+        of_another = None if reading.pretrained is None else tokenizer.of_start(reading)
+        subwords = of_another or tokenizer.of_reading(reading, make)
         train = self.read(files, subwords, cache)
         if self.validation_dir:
             held_out = text_files.find(pathlib.Path(self.validation_dir), "data.validation_dir")
