@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from posattn_jax.data import tokenizer
+from posattn_jax.data import tokenizer, tokenizer_json
 from posattn_jax.data.data_set import Reading
 from posattn_jax.data.tokenizer import CLS, PAD, SEP, SPECIALS
 from posattn_jax.data.words import Words
@@ -43,6 +43,18 @@ def test_a_words_pieces_are_those_of_the_word_alone(subwords):
         assert ids.tolist() == [each for word in words_of(" ".join(moved), subwords) for each in word]
         assert subwords.begins_word[ids].sum() == len(moved)
     assert subwords.begins_word.shape == (60,) and not subwords.begins_word[list(SPECIALS)].any()
+
+
+def test_with_the_tokenizer_of_a_bert_punctuation_marks_are_words():
+    """And here too, a moved word has the pieces that it has alone."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "sail", "##or", "##s", "isn", "'", "t", ",", "."]
+    subwords = tokenizer_json.of_vocabulary("\n".join(vocabulary), {})
+    (ids,) = subwords.encode(["The sailor isn't, the sails."])
+    words = np.split(ids, np.flatnonzero(subwords.begins_word[ids])[1:])
+    found = " ".join("".join(subwords.pieces(word)) for word in words)
+    assert found == "the sail##or isn ' t , the sail##s ."
+    moved = np.concatenate([words[place] for place in (5, 7, 3, 1, 0, 6, 4, 2, 8)])
+    np.testing.assert_array_equal(subwords.encode([", sails ' sailor the the t isn."])[0], moved)
 
 
 def test_words_of_every_token(tmp_path, subwords, capsys):

@@ -9,7 +9,7 @@ from configs import word_order
 from posattn_jax.run.train import train
 from posattn_jax.train.program import Program
 from posattn_jax.use.predict import predict
-from tests.support.command import run_forked
+from tests.support.command import run_forked, told
 from tests.support.made_text import sentences, write_text
 from tests.support.recorded import figures_of
 
@@ -30,7 +30,7 @@ def test_from_the_command_to_answers(tmp_path, capsys):
     assert sum(final[name] for name in accuracies) / 3 == pytest.approx(final["accuracy"])
     output, asked = io.StringIO(), [*sentences(5, 2), "no\ttab"]
     assert predict(workdir, [], [f"{line}\n".encode() for line in asked], output) == 2
-    assert capsys.readouterr().err.endswith("posattn_jax: error: input: line 3: expected 1 sentence\n")
+    assert told(capsys.readouterr().err) == ["posattn_jax: error: input: line 3: expected 1 sentence"]
     answers = list(map(json.loads, output.getvalue().splitlines()))
     assert [answer["line"] for answer in answers] == [1, 2]
     assert {answer["name"] for answer in answers} <= {"as written", "swapped", "shuffled"}
