@@ -2,7 +2,7 @@
 
 python -m posattn_jax.main --config=configs/question_grid.py:digits --mode=sweep --workdir=runs/question_grid
 Hardware and time: :digits 4 treatments x 5 seeds, 11 minutes of one CPU core. Expected, :digits: .10 to .18 on the
-larger grid, where chance is .10: none carries over, and no span is shown to help.
+larger grid, where chance is .10. No span is shown to help.
 "" (CIFAR-10, 16x16 and then 32x32), :quick and :digits (4x4 and then 8x8, 3 blocks), :tiny (tests).
 """
 
