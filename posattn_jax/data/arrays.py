@@ -123,7 +123,7 @@ def _values(path: pathlib.Path, file: Any) -> np.ndarray:
     values = file[names[0]]
     if values.dtype != np.uint8 and values.dtype.kind != "f":
         raise InputError(f'{path}: "{names[0]}" is {values.dtype}: expected uint8 or floats')
-    if values.ndim < 2:
+    if values.ndim < 2 or not all(values.shape[1:]):
         raise InputError(f'{path}: "{names[0]}" is {list(values.shape)}: expected [n *S] or [n *S c]')
     return values if values.dtype == np.uint8 else values.astype(np.float32)
 
@@ -140,6 +140,8 @@ def _labels(path: pathlib.Path, file: Any) -> tuple[list[str], tuple[str, ...]]:
         found = [str(label) for label in labels.tolist()]
         return found, own.in_order(found)
     names = tuple(map(str, file["names"].tolist()))
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f'{path}: "names" has {own.listed(twice)} twice: expected each once')
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
         raise InputError(f'{path}: "labels" is {labels.min()} to {labels.max()}, and there are {len(names)} "names"')
     return [names[label] for label in labels], names

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import prepared, sequences
+from posattn_jax.data import own, prepared, sequences
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.sequences import Metric, Sentences
@@ -123,9 +123,6 @@ class Glue(DataSet):
         parts["validation"] = parts["validation"].select(slice(self.validation_limit or None))
         most = max(len(parts[name]) for name in ("train", "validation"))
         sequences.tell_what_is_cut(parts, "examples")
-        for name, part in parts.items():
-            if part.num_skipped:
-                print(f"{name}: {part.num_skipped:,} malformed lines are skipped, beside {len(part):,} examples")
         return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
 
     def read(self, part: Part, tokenizer: Tokenizer) -> Sentences:
@@ -133,21 +130,22 @@ class Glue(DataSet):
         texts: list[tuple[str, ...]] = []
         targets: list[float] = []
         groups: list[int] = []
-        num_skipped, refuses = 0, self.malformed == "refuse" or part == "test"  # every test line needs an answer
+        wrong, refuses = [], self.malformed == "refuse" or part == "test"  # every test line needs an answer
         for group, rows in enumerate(self._rows(part)):
             for row in rows:
                 if isinstance(row, InputError):
                     if refuses:
                         raise row
-                    num_skipped += 1
+                    wrong.append(row)
                     continue
                 texts.append(row[0])
                 targets.append(row[1])
                 groups.append(group)
+        own.tell_left_out(wrong, part, "lines", len(texts))
         if not texts:
             raise InputError(f"{self.dir}: {part} of {self.name} has no example")
         examples = list(zip(*map(tokenizer.encode, zip(*texts, strict=True)), strict=True))
-        return self._sentences(examples, targets, groups, tokenizer, num_skipped)
+        return self._sentences(examples, targets, groups, tokenizer)
 
     @property
     def has_test(self) -> bool:
@@ -164,11 +162,11 @@ class Glue(DataSet):
     def empty(self, workdir: pathlib.Path) -> Sentences:
         return self._sentences([], [], [], of_run(workdir))
 
-    def _sentences(self, examples: list, targets: list, groups: list, *more: Any) -> Sentences:
+    def _sentences(self, examples: list, targets: list, groups: list, tokenizer: Tokenizer) -> Sentences:
         task = self.task
         arrays = np.array(targets, np.int32 if task.labels else np.float32), np.array(groups, np.int32)
         told = {"names": task.labels, "metric": task.metric, "num_parts": len(task.sentences)}
-        return Sentences(examples, *arrays, self.length, *more, **told)
+        return Sentences(examples, *arrays, self.length, tokenizer, **told)
 
     @property
     def _prepared(self) -> pathlib.Path | None:

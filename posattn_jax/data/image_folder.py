@@ -28,7 +28,8 @@ class ImageFolder(OwnImages):
       layout: "2d"; "1d": the row-major sequence of pixels.
       pool: the factor by which height and width are mean-pooled.
       mean, deviation: one per channel, or one for all. The model gets (x - mean) / deviation, x from 0 to 1.
-      malformed: whether to refuse or to skip files that cannot be read, or that are not in the folder of a class.
+      malformed: whether to refuse or to skip files that cannot be read, files that are not in the folder of a class,
+        and folders beside train that are no parts.
       validation_limit: use only the first so many images of the validation part; 0: all.
     """
 
@@ -54,7 +55,15 @@ class ImageFolder(OwnImages):
         folder = pathlib.Path(self.dir)
         if not folder.is_dir():
             raise InputError(f"data.dir={folder}: no such folder (expected one with a folder of images for each class)")
-        return own.find_parts(folder) if (folder / "train").is_dir() else {"train": folder}
+        found = {each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")}
+        known = {name for names in own.PARTS.values() for name in names}
+        if "train" not in found and (not found or found - known):
+            return {"train": folder}
+        others = sorted(found - known)
+        if others and self.malformed == "refuse":
+            has = f"has train and {own.listed(others)}: expected no other folders than {', '.join(sorted(known))}"
+            raise InputError(f"data.dir={folder}: {has} (data.malformed=skip leaves them out)")
+        return own.find_parts(folder)
 
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
         files = image_files.below(path)

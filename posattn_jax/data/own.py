@@ -8,7 +8,8 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 
 FILE = "own_data.json"  # in a run folder
-MOST_TOLD = 10
+MOST_TOLD = 10  # labels that a message lists
+MOST_LINES = 1000  # malformed examples that get a line each
 PARTS = {"train": ("train",), "validation": ("val", "valid", "validation", "dev"), "test": ("test",)}
 
 Malformed = Literal["refuse", "skip"]
@@ -37,7 +38,7 @@ def find_parts(path: pathlib.Path, suffixes: Sequence[str] = ("",)) -> dict[str,
 
 
 def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: Malformed) -> list[Example]:
-    """The examples of a part without the malformed ones, about which it prints.
+    """The examples of a part without the malformed ones. It prints a line for each of these.
 
     Raises:
       InputError: an example is malformed and must not be skipped, or no example is left.
@@ -46,15 +47,28 @@ def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: 
     for each in read:
         (wrong if isinstance(each, InputError) else good).append(each)
     if wrong and malformed == "refuse":
+        first, *others = wrong
+        _tell(f"{part}: malformed", others)
         more = f"malformed {what}: {len(wrong):,}, which data.malformed=skip leaves out"
-        raise InputError(f"{wrong[0]} ({more})")
-    for each in wrong[:MOST_TOLD]:
-        print(f"{part}: left out: {each}")
-    if wrong:
-        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, beside {len(good):,}")
+        raise InputError(f"{first} ({more})")
+    tell_left_out(wrong, part, what, len(good))
     if not good:
         raise InputError(f"data.dir: the {part} part has no {what}")
     return good
+
+
+def tell_left_out(wrong: Sequence[InputError], part: str, what: str, num_good: int) -> None:
+    """Prints a line for each malformed example that is left out, and their number."""
+    _tell(f"{part}: left out", wrong)
+    if wrong:
+        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, beside {num_good:,}")
+
+
+def _tell(start: str, wrong: Sequence[InputError]) -> None:
+    for each in wrong[:MOST_LINES]:
+        print(f"{start}: {each}")
+    if len(wrong) > MOST_LINES:
+        print(f"{start}: and {len(wrong) - MOST_LINES:,} more")
 
 
 def in_order(labels: Collection[str]) -> tuple[str, ...]:
@@ -72,8 +86,12 @@ def check_labels(names: Sequence[str], where: object) -> None:
 
 def unknown(label: str, names: Sequence[str]) -> str:
     """The error message for a label that the training data do not have."""
-    some = ", ".join(names[:MOST_TOLD]) + (", ..." if len(names) > MOST_TOLD else "")
-    return f'label "{label}": expected one of the training data, {some}'
+    return f'label "{label}": expected one of the training data, {listed(names)}'
+
+
+def listed(names: Sequence[str], most: int = MOST_TOLD) -> str:
+    """The first few names, for a message."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def keep(workdir: pathlib.Path, about: dict[str, Any]) -> None:

@@ -103,9 +103,9 @@ class ParallelText:
         return int(np.sum(self.lengths > self.buckets[-1]))
 
     @property
-    def num_skipped(self) -> int:
-        """The number of lines that were left out because only one side is empty."""
-        return int(np.sum(np.logical_xor(np.diff(self.source_starts), np.diff(self.target_starts))))
+    def skipped(self) -> np.ndarray:
+        """The lines, from 0, that were left out because only one side is empty."""
+        return np.flatnonzero((np.diff(self.source_starts) > 0) != (np.diff(self.target_starts) > 0))
 
     @property
     def knows(self) -> dict[str, Any]:

@@ -43,12 +43,12 @@ class SentenceFiles(DataSet):
       sentences: the columns of the one or two sentences.
       label: the column of the label.
       target: the kind of label: "class", one of several classes; or "number", with the squared error as loss; "auto": a
-        number if all labels are numbers, and one is not whole.
+        number if most labels of the train part are numbers, and one of these is not whole.
       metric: the metric of the predictions; "auto": accuracy for classes, correlation for numbers.
       vocabulary_size: the size of a tokenizer that is trained, including 4 special tokens.
       length: the length of a sequence in tokens.
-      malformed: whether to refuse or to skip rows in which a column is missing or empty, and rows with a label that the
-        train part does not have.
+      malformed: whether to refuse or to skip rows in which a column is missing or empty, rows with a label that the
+        train part does not have, and rows whose label is no number where labels are numbers.
       validation_limit: use only the first so many rows of the validation part; 0: all.
     """
 
@@ -84,7 +84,7 @@ class SentenceFiles(DataSet):
             texts, targets = zip(*good, strict=True)
             examples = list(zip(*map(subwords.encode, zip(*texts, strict=True)), strict=True))
             sources[part] = self._source(examples, targets, subwords, names)
-            what = f"of {len(names)} classes" if names else "with a number"
+            what = f"of {len(names)} classes ({own.listed(names)})" if names else "with a number"
             print(f"{part}: {len(examples):,} rows {what} in {paths[part]}")
         if "validation" not in sources:
             sources["train"], sources["validation"] = split(sources["train"], reading.seed, train_share=0.8)
@@ -110,7 +110,8 @@ class SentenceFiles(DataSet):
         for column in (*self.sentences, self.label):
             value = row.get(column)
             if isinstance(value, bool | int | float) and column == self.label:
-                value = json.dumps(value)
+                whole = isinstance(value, float) and value.is_integer()  # 1.0 is the label 1
+                value = json.dumps(int(value) if whole else value)
             if not isinstance(value, str) or not value.strip():
                 given = "is missing" if value is None else "is empty" if value == "" else f"is {json.dumps(value)}"
                 return InputError(f'{where}: "{column}" {given}: expected a text')
@@ -124,12 +125,11 @@ class SentenceFiles(DataSet):
 
     def _names(self, rows: list[Labelled], path: pathlib.Path) -> tuple[str, ...]:
         """The names of the classes; (): labels are numbers."""
-        labels = {label for _, label, _ in rows}
-        numbers = [_number(label) for label in labels]
-        are_numbers = None not in numbers and not all(number.is_integer() for number in numbers if number is not None)
+        numbers = [number for _, label, _ in rows if (number := _number(label)) is not None]
+        are_numbers = 2 * len(numbers) > len(rows) and not all(number.is_integer() for number in numbers)
         if self.target == "number" or (self.target == "auto" and are_numbers):
             return ()
-        names = own.in_order(labels)
+        names = own.in_order({label for _, label, _ in rows})
         own.check_labels(names, path)
         return names
 
@@ -174,7 +174,8 @@ def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tupl
     for texts, label, where in rows:
         target = numbers.get(label) if names else _number(label)
         if target is None:
-            expected = own.unknown(label, names) if names else f'label "{label}": expected a finite number'
+            number = f'label "{label}": expected a finite number, or data.target=class'
+            expected = own.unknown(label, names) if names else number
             yield InputError(f"{where}: {expected}")
         else:
             yield texts, target

@@ -79,7 +79,6 @@ class Sentences:
       groups: [n] for each example, the number of the file of its part that it is from.
       length: t, the length of a sequence.
       tokenizer: the tokenizer of the ids.
-      num_skipped: the number of malformed lines that were left out.
       num_ids: the number of examples of the largest labelled part; 0: not known.
       names: the names of the labels, in order; (): the target is a number.
       metric: the metric of the predictions.
@@ -91,7 +90,6 @@ class Sentences:
     groups: np.ndarray
     length: int
     tokenizer: Tokenizer
-    num_skipped: int = 0
     num_ids: int = 0
     names: tuple[str, ...] = ()
     metric: Metric = "accuracy"

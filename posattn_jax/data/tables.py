@@ -67,18 +67,23 @@ def _split_at_tabs(path: pathlib.Path, lines: list[str]) -> Iterator[tuple[str, 
 
 
 def _quoted(path: pathlib.Path, text: str) -> Iterator[tuple[str, list[str] | InputError]]:
-    """The rows of CSV. A row may span several lines. Empty lines are skipped."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    """The rows of CSV. A row may span several lines. Empty lines are skipped.
+
+    After an error, reading goes on in the next line, so that a quote which is never closed costs no other row.
+    """
+    lines = io.StringIO(text, newline="").readlines()
+    start, reader, before = 0, csv.reader(lines, strict=True), 0  # `before`: the lines before those of the reader
     while True:
-        start = reader.line_num + 1
+        where = f"{path}: line {start + 1}"
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            end = f" to {reader.line_num}" if reader.line_num > start else ""
-            where = f"{path}: line {start}{end}"
             yield where, InputError(f"{where}: {error}")
+            start += 1
+            reader, before = csv.reader(lines[start:], strict=True), start
             continue
         if cells is None:
             return
         if cells:
-            yield f"{path}: line {start}", cells
+            yield where, cells
+        start = before + reader.line_num

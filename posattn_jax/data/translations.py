@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import parallel, prepared, tokenizer
+from posattn_jax.data import own, parallel, prepared, tokenizer
 from posattn_jax.data.buckets import BatchUnit, check_buckets
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.lines import Side
@@ -108,8 +108,9 @@ class Translations(DataSet):
         for name in ("train", "validation", *(("test",) if reading.evaluates else ())):
             sides = (self._side(self._part(name), each) for each in (self.source, self.target))
             parts[name] = parallel.of_text(*sides, subwords, self.buckets, reading.cache, self.malformed)
-            if parts[name].num_skipped:
-                print(f"{name}: {parts[name].num_skipped:,} lines are left out, one side of them is empty")
+            if len(skipped := parts[name].skipped):
+                told = own.listed([f"{line + 1:,}" for line in skipped], own.MOST_LINES)
+                print(f"{name}: {len(skipped):,} lines are left out, one side of them is empty: {told}")
             if self.every and name != "test":
                 held_out = (parts[name].numbers + 1) % self.every == 0
                 parts[name] = parts[name].select(np.flatnonzero(held_out == (name == "validation")))

@@ -128,14 +128,16 @@ BAD = [
 
 
 @pytest.mark.parametrize("header, row, message", BAD, ids=["columns", "label", "header"])
-def test_malformed_lines_are_told(tmp_path, subwords, header, row, message):
+def test_malformed_lines_are_told(tmp_path, subwords, capsys, header, row, message):
     good = (0, A, B, "entailment")[: len(header)]
     write_tsv(tmp_path / "RTE" / "train.tsv", [header, good, row, good])
     with pytest.raises(InputError, match=message):
         load("rte", tmp_path, "train", subwords)
     if len(header) == 4:
         found = load("rte", tmp_path, "train", subwords, malformed="skip")
-        assert len(found) == 2 and found.num_skipped == 1
+        told = capsys.readouterr().out.splitlines()
+        assert len(found) == 2 and told[-1] == "train: malformed lines that are left out: 1, beside 2"
+        assert message in told[-2]
 
 
 def test_every_line_of_a_test_set_is_answered(tmp_path, subwords):

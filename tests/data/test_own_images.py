@@ -95,6 +95,19 @@ def test_wrong_folders(tmp_path):
         image_folder(folder).load(Reading(1))
     assert len(image_folder(folder, malformed="skip").load(Reading(1))["train"]) == 3
     (folder / "train" / "alone.png").unlink()
+    (folder / "Test").mkdir()
+    message = (
+        rf"data.dir={folder}: has train and Test: expected no other folders than dev, test, .*\(data.malformed=skip.*"
+    )
+    with pytest.raises(InputError, match=one_line(message)):
+        image_folder(folder).load(Reading(1))
+    assert len(image_folder(folder, malformed="skip").load(Reading(1))["train"]) == 3
+    (folder / "Test").rmdir()
+    (folder / "train").rename(folder / "training")
+    (folder / "training").rename(folder.parent / f"{folder.name}_training")
+    with pytest.raises(InputError, match=one_line(rf"data.dir={folder}: nothing to train on .*")):
+        image_folder(folder).load(Reading(1))
+    (folder.parent / f"{folder.name}_training").rename(folder / "train")
     for path in (folder / "val").rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(InputError, match="malformed images: 2, which data.malformed=skip leaves out"):
@@ -183,6 +196,8 @@ WRONG = [
     ({"labels": LABELS / 2}, r'"labels" is float64 \[10\]: expected integers or texts \[n\]'),
     ({"labels": LABELS * 0}, r'classes: 1 \("0"\): expected at least 2'),
     ({"names": np.array(["a"])}, '"labels" is 0 to 1, and there are 1 "names"'),
+    ({"names": np.array(["a", "b", "a"])}, '"names" has a twice: expected each once'),
+    ({"images": numbers(10, 5, 0)}, r'"images" is \[10, 5, 0\]: expected \[n \*S\] or \[n \*S c\]'),
     ({"images": numbers(10, 5, 6) > 3}, '"images" is bool: expected uint8 or floats'),
     ({"images": numbers(10)}, r'"images" is \[10\]: expected \[n \*S\] or \[n \*S c\]'),
     ({"images": numbers(10, 2, 2, 2, 2, 2)}, r"arrays of \[2, 2, 2, 2, 2\]: expected a grid of 1 to 3 dimensions, .*"),

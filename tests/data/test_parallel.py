@@ -119,7 +119,7 @@ def test_counts(train):
     assert train.lengths.tolist() == np.maximum(source, target).tolist()
     assert train.length_ratio == pytest.approx(np.mean([a / b for a, b in zip(source, target, strict=True)]))
     assert train.length_ratio > 1, "articles are left out"
-    assert train.num_skipped == 0
+    assert train.skipped.tolist() == []
 
 
 def test_batches_are_as_long_as_the_smallest_bucket_that_holds_them(train):
@@ -207,13 +207,13 @@ def test_zipped_files_and_a_last_line_without_end(files, subwords, tmp_path, tra
 def test_empty_lines(subwords, tmp_path):
     """Of both sides are left out; of one are refused, or skipped. No-width spaces alone are no text."""
     good = of_lines(tmp_path, subwords, ["The cat.", "", "A dog."], ["tac.", " ", "god."])
-    assert good.numbers.tolist() == [0, 2] and good.num_skipped == 0
+    assert good.numbers.tolist() == [0, 2] and good.skipped.tolist() == []
     sides = ["The cat.", "The dog.", "", "A dog."], ["tac.", "\u200b", "", "god."]
     message = r"a.qb: line 2 is empty, that of .*a.qa is not .one of 1; data.malformed=\"skip\" leaves them out.$"
     with pytest.raises(InputError, match=message):
         of_lines(tmp_path, subwords, *sides)
     skipped = of_lines(tmp_path, subwords, *sides, "skip")
-    assert skipped.numbers.tolist() == [0, 3] and skipped.num_skipped == 1
+    assert skipped.numbers.tolist() == [0, 3] and skipped.skipped.tolist() == [1]
     assert [subwords.decode(row) for row in skipped.batch(np.arange(2))["target"]] == ["tac.", "god."]
     with pytest.raises(InputError, match=r"a.qa: line 2 is empty, that of .*a.qb is not"):
         of_lines(tmp_path, subwords, *sides[::-1])

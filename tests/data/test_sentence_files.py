@@ -1,6 +1,7 @@
 """Labelled sentences of a user's own, in TSV, CSV and JSONL."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -78,6 +79,8 @@ def test_csv_has_quotes_and_tsv_has_none(tmp_path, run):
         ([0.5, 1, -2, 3], {}, (), "correlation"),
         ([0, 1, 2, 3], {"target": "number"}, (), "correlation"),
         ([0.5, 1.5, 0.5, 1.5], {"target": "class"}, ("0.5", "1.5"), "accuracy"),
+        ([1, 2.0, 1.0, 2], {}, ("1", "2"), "accuracy"),
+        ([0.5, "a", "b", 1], {}, ("0.5", "1", "a", "b"), "accuracy"),
     ],
 )
 def test_what_labels_are(tmp_path, run, labels, fields, names, metric):
@@ -86,7 +89,7 @@ def test_what_labels_are(tmp_path, run, labels, fields, names, metric):
     assert (source.names, source.metric) == (names, metric)
     told = [names[target] for target in source.targets] if names else source.targets.tolist()
     kept = np.random.default_rng(1).permutation(4)[:3]
-    assert told == [json.dumps(labels[i]).strip('"') if names else labels[i] for i in kept]
+    assert told == [json.dumps(labels[i]).strip('"').removesuffix(".0") if names else labels[i] for i in kept]
 
 
 def test_without_a_start_the_text_makes_the_tokenizer(tmp_path):
@@ -130,7 +133,6 @@ MALFORMED = [
     (".tsv", b"A \xff cat.\tyes", 'line 4: "sentence" is no UTF-8'),
     (".csv", b"A cat.,yes,", "line 4: columns: 3, expected 2"),
     (".csv", b'"A" cat.,yes', r"line 4: .*expected after.*"),
-    (".csv", b'"A cat.\nyes', "line 4 to 5: unexpected end of data"),
     (".jsonl", b"", r"line 3: no JSON \(.*\)"),
     (".jsonl", b'{"sentence": "A cat."', r"line 3: no JSON \(.*\)"),
     (".jsonl", b'["A cat.", "yes"]', "line 3: expected a JSON object"),
@@ -150,6 +152,38 @@ def test_malformed_rows(tmp_path, run, capsys, suffix, row, message):
     sources = load(path, run, malformed="skip")
     assert len(sources["train"]) + len(sources["validation"]) == 2
     assert "train: malformed rows that are left out: 1, beside 2" in capsys.readouterr().out
+
+
+def test_every_malformed_row_is_told(tmp_path, run, capsys):
+    """Whether the file is refused or they are left out."""
+    path = write_table(tmp_path / "a.tsv", HEADER, [(A, "yes"), ("", "no"), (B, "no"), (C, "")])
+    told = f'{path}: line 3: "sentence" is empty: expected a text', f'{path}: line 5: "label" is empty: expected a text'
+    with pytest.raises(InputError, match=re.escape(f"{told[0]} (malformed rows: 2, ")):
+        load(path, run)
+    assert capsys.readouterr().out == f"train: malformed: {told[1]}\n"
+    load(path, run, malformed="skip")
+    assert capsys.readouterr().out.splitlines()[:2] == [f"train: left out: {each}" for each in told]
+
+
+def test_a_quote_that_is_never_closed_costs_one_row(tmp_path, run, capsys):
+    path = write_table(tmp_path / "a.csv", HEADER, [(A, "yes"), (B, "no")])
+    path.write_bytes(path.read_bytes() + f'"{A},yes\n"{B}\n{C}",no\n{C},yes\n'.encode())
+    with pytest.raises(InputError, match=rf"{path}: line 4: .* \(malformed rows: 1, "):
+        load(path, run)
+    capsys.readouterr()
+    sources = load(path, run, malformed="skip")
+    both = [*texts(sources["train"]), *texts(sources["validation"])]
+    assert sorted(both) == sorted(read_again(run, (A,), (B,), (f"{B}\n{C}",), (C,)))
+    assert f"train: left out: {path}: line 4: " in capsys.readouterr().out
+
+
+def test_a_label_that_is_no_number_is_malformed_among_numbers(tmp_path, run):
+    path = write_table(tmp_path / "a.tsv", HEADER, [(A, "1.5"), (B, "2"), (A, "n/a"), (C, "0")])
+    message = f'{path}: line 4: label "n/a": expected a finite number, or data.target=class (malformed labels: 1, '
+    with pytest.raises(InputError, match=re.escape(message)):
+        load(path, run)
+    sources = load(path, run, malformed="skip")
+    assert sources["train"].names == () and len(sources["train"]) + len(sources["validation"]) == 3
 
 
 def test_labels_that_nothing_was_trained_on(tmp_path, run):

@@ -68,18 +68,21 @@ def test_volumes(tmp_path):
     assert [answer["name"] for answer in answers] == [("ill", "well")[answer["row"] % 2] for answer in answers]
 
 
-def test_sentences(tmp_path):
+@pytest.mark.parametrize("suffixes", [("tsv", "csv", "jsonl"), ("jsonl", "tsv", "csv")], ids=["tsv", "jsonl"])
+def test_sentences(tmp_path, suffixes):
     """In each format."""
     folder, workdir = tmp_path / "sentences", tmp_path / "run"
-    for seed, (name, number) in enumerate({"train.tsv": 200, "val.csv": 40, "test.jsonl": 40}.items()):
+    names = [f"{part}.{suffix}" for part, suffix in zip(("train", "val", "test"), suffixes, strict=True)]
+    lines = {name: number + 2 - name.endswith("jsonl") for name, number in zip(names, (200, 40, 40), strict=True)}
+    for seed, (name, number) in enumerate(zip(names, (200, 40, 40), strict=True)):
         rows = [*made_own.labelled(number, seed), ("", "true")]
         made_own.write_table(folder / name, ("sentence", "label"), rows)
     fields = f"data.dir={folder}", "train.batch_size=32", "train.total_steps=100", "train.eval_steps=50"
     refused, trained, evaluation = story(workdir, "configs/sentences.py:tiny", *fields)
-    told = f'{folder}/train.tsv: line 202: "sentence" is empty: expected a text'
+    told = f'{folder}/{names[0]}: line {lines[names[0]]}: "sentence" is empty: expected a text'
     assert refused.startswith(f"posattn_jax: error: {told} (malformed rows: 1, ")
-    for part, name, line in (("train", "train.tsv", 202), ("validation", "val.csv", 42), ("test", "test.jsonl", 41)):
-        assert f'{part}: left out: {folder}/{name}: line {line}: "sentence" is empty' in trained
+    for part, name in zip(("train", "validation", "test"), names, strict=True):
+        assert f'{part}: left out: {folder}/{name}: line {lines[name]}: "sentence" is empty' in trained
     assert min(evaluation[part]["accuracy"] for part in ("validation", "test")) > 0.9
     rows = made_own.labelled(20, seed=9)
     answers, code, err = predict(workdir, given="".join(f"{sentence}\n" for sentence, _ in rows))
@@ -95,7 +98,7 @@ def test_numbers_of_pairs(tmp_path):
     path = made_own.write_table(tmp_path / "pairs.jsonl", ("first", "second", "alike"), [*rows, ("a", "b", "much")])
     fields = f"data.dir={path}", "data.sentences='first','second'", "data.label=alike", "data.target=number"
     refused, _, evaluation = story(workdir, "configs/sentences.py:tiny", *fields)
-    assert f'{path}: line 80: label "much": expected a finite number (malformed' in refused
+    assert f'{path}: line 80: label "much": expected a finite number, or data.target=class (malformed' in refused
     assert {"score", "pearson", "spearman"} < set(evaluation["validation"])
     answers, code, err = predict(workdir, given="The cat sees a dog.\tA dog.\nAlone.\n")
     assert code == 2 and err == "posattn_jax: error: input: line 2: expected 2 sentences, a tab between them"
