@@ -2,34 +2,57 @@
 
 python -m posattn_jax.main --config=configs/sentences.py --workdir=runs/NAME --config.data.dir=FILE_OR_FOLDER
 ... --mode=evaluate; python -m posattn_jax.main --mode=predict --workdir=runs/NAME < LINES
+python -m posattn_jax.main --config=configs/sentences.py:from=RUN --mode=sweep ...   adds parts to RUN's model
 Hardware and time: depend on your data, as those of configs/glue.py:bert_tiny. Expected: not known.
-"" (the columns sentence and label), :pairs (sentence1, sentence2 and label), :tiny (tests). It starts from scratch, or
-with --config.task.pretrained=RUN from a run of configs/bert_tiny.py:composite.
+"" (the columns sentence and label), :pairs (sentence1, sentence2 and label), :from=RUN or :pairs,from=RUN (starts from
+that run, such as an imported BERT, with its model: docs/weights.md), :tiny (tests). Without from=RUN it starts from
+scratch, or with --config.task.pretrained=RUN from a run of configs/bert_tiny.py:composite.
 """
 
 from ml_collections import ConfigDict
 
-from configs import common_bert
+from configs import common, common_bert, common_grafts
+from posattn_jax.analysis.plan import Plan
 from posattn_jax.build.parts import part
 from posattn_jax.data.sentence_files import SentenceFiles
+from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
 from posattn_jax.train.schedule import Linear
 
 
 def get_config(variant: str = "") -> ConfigDict:
+    words, start = _words(variant)
+    if variant != "tiny" and words - {"pairs"}:
+        raise ValueError(f'sentences variant "{variant}": expected none, "pairs", "from=RUN", both or "tiny"')
     config = common_bert.get_config("bert_tiny", "tiny" if variant == "tiny" else "composite")
-    sizes = {"vocabulary_size": 50, "length": 12} if variant == "tiny" else {}
-    config.data = part(SentenceFiles, **sizes)
-    config.task = part(SentencePrediction)
-    config.optimizer.update(learning_rate=3e-4, schedule=part(Linear, warmup_epochs=0.5))
-    match variant:
-        case "":
-            config.train.update(total_epochs=5.0, batch_size=32)
-        case "pairs":
-            config.train.update(total_epochs=5.0, batch_size=32)
-            config.data.sentences = ("sentence1", "sentence2")
-        case "tiny":
-            config.optimizer.schedule.warmup_epochs = 0.0
-        case _:
-            raise ValueError(f'sentences variant "{variant}": expected none, "pairs" or "tiny"')
+    config.data, config.task = part(SentenceFiles), part(SentencePrediction)
+    config.optimizer.update(learning_rate=3e-4, schedule=part(Linear))
+    if variant == "tiny":
+        config.data.update(vocabulary_size=50, length=12)
+        return config
+    config.train.update(total_epochs=5.0, batch_size=32)
+    config.optimizer.schedule.warmup_epochs = 0.5
+    if "pairs" in words:
+        config.data.sentences = ("sentence1", "sentence2")
+    if start:  # as configs/glue.py:from=RUN
+        config.task.pretrained, config.model = start, common.of_run(start).model
+        config.data.length = min(config.data.length, config.model.max_length or config.data.length)
+        config.train.total_epochs, config.optimizer.learning_rate = 3.0, 5e-5
+        config.optimizer.schedule.warmup_epochs = 0.3
+        config.optimizer.weight_decay = 0.0
     return config
+
+
+def sweep(variant: str = "") -> Plan:
+    """Parts added to the model of from=RUN, which do not change its function at first: does one help on your data?"""
+    _, start = _words(variant)
+    if not start:
+        raise InputError(f'sweep of "{variant}": expected from=RUN')
+    return common_grafts.sweep(start, {"own": "own sentences"}, {"own": {}}, "score")
+
+
+def _words(variant: str) -> tuple[set[str], str]:
+    """The words of a variant without from=RUN, and RUN."""
+    words = set(variant.split(",")) - {""}
+    start = next((word for word in words if word.startswith("from=")), "")
+    return words - {start}, start.removeprefix("from=")

@@ -10,7 +10,9 @@ Hardware and time: one CPU core; a run takes 8 minutes, the sweep of 18 runs 2.4
     parameters) a run takes 3 to 4 minutes, its 21 runs 1.2 hours. Expected validation accuracy: none and fixed 1 / 3,
     absolute .61, rposnet .62, composite .62 to .76, dynamic .67 to .75 (docs/convolutions.md); with MiniLM .79, also
     with parts added, and 1 / 3 without positions (docs/weights.md).
-composite (also ""), none, absolute, fixed, dynamic, rposnet; from=RUN; tiny (tests).
+composite (also ""), none, absolute, fixed, dynamic, rposnet; other mixers, with absolute positions: aposnet, shaw,
+relative, lightconv, lightconv_gelu, glinear, gaussian; from=RUN; tiny (tests). The sweep of the variant mixers compares
+four of these with attention (15 runs; not run yet).
 """
 
 from typing import Any
@@ -35,10 +37,18 @@ RECIPE: dict[str, Any] = {
     "optimizer.schedule.warmup_steps": 12,
 }
 LABELS = {name: common_bert.LABELS[name] for name in common_bert.FIVE} | {"rposnet": "rPosNet + abs position"}
+# Mixers of Schmidt 2023. They have absolute positions as well, as in the paper's models.
+COMPARED = {
+    "aposnet": "aPosNet",
+    "lightconv_gelu": "LightConv, GELU gate",
+    "glinear": "gLinearNet",
+    "gaussian": "GaussianNet",
+}
+MIXERS = ("rposnet", *COMPARED, "shaw", "relative", "lightconv")
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """A BERT of three blocks with one of `LABELS`."""
+    """A BERT of three blocks with one of `LABELS` or `MIXERS`."""
     is_tiny = variant == "tiny"
     config = common_bert.get_config("bert_tiny", "tiny" if is_tiny else "none")
     config.task = part(WordOrder)
@@ -50,8 +60,11 @@ def get_config(variant: str = "") -> ConfigDict:
         start = variant.removeprefix("from=")
         config.model, config.task.pretrained = common.of_run(start).model, start
         return change(config, RECIPE)
-    if (variant or "composite") not in LABELS:
-        raise ValueError(f'config variant "{variant}": expected nothing, {", ".join(LABELS)}, from=RUN or tiny')
+    if variant == "mixers":  # the sweep's
+        variant = "absolute"
+    if (variant or "composite") not in (*LABELS, *MIXERS):
+        known = ", ".join(dict.fromkeys((*LABELS, *MIXERS)))
+        raise ValueError(f'config variant "{variant}": expected nothing, {known}, mixers, from=RUN or tiny')
     config.train.update(total_steps=2000, batch_size=32, eval_steps=1000)
     config.optimizer.learning_rate = 1e-3
     config.optimizer.schedule.warmup_steps = 200
@@ -59,8 +72,8 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def fields(name: str) -> dict[str, Any]:
-    """The fields of one of `LABELS`, for any base config. rPosNet's context is that of the kernels, eight tokens."""
-    is_mixer = name == "rposnet"
+    """The fields of one of `LABELS` or `MIXERS`, for any base config. Mixers see as far as kernels, eight tokens."""
+    is_mixer = name in MIXERS
     model: Any = common_bert.get_config("bert_tiny", "absolute" if is_mixer else name).model
     attention = model.block.attention
     if is_mixer:
@@ -74,11 +87,17 @@ def sweep(variant: str = "") -> Plan:
 
     Without positions, a third is right, by construction. The other hypotheses are those of section 3.3 on GLUE, and
     whether weights computed from positions only do as well. With from=RUN, the treatments are parts added to that
-    run's model.
+    run's model. "mixers" has a plan of its own: does each of four mixers differ from attention?
     """
     if variant.startswith("from="):
         title = {"order": "word order"}
         return common_grafts.sweep(variant.removeprefix("from="), title, {"order": RECIPE}, "accuracy")
+    if variant == "mixers":
+        treatments = [Treatment("absolute", LABELS["absolute"], fields("absolute"))]
+        treatments += [Treatment(name, f"{label} + abs position", fields(name)) for name, label in COMPARED.items()]
+        differ = [Hypothesis(f"{label} and attention differ", name, "absolute") for name, label in COMPARED.items()]
+        title = "Which mixer tells whether words are in their order?"
+        return Plan(title, tuple(treatments), tuple(differ), seeds=PAPER_SEEDS[:3], epoch="last")
     claims = (
         ("Absolute positions give a higher accuracy than none", "absolute", "none"),
         ("Composite attention gives a higher accuracy than absolute positions", "composite", "absolute"),

@@ -45,14 +45,17 @@ def beginning(config: ConfigDict, task: Task, source: Source) -> Callable[[Any],
     its = flatten_dict(trained)
     whole = _Other.of(config, saved, its, source)
     other = whole.without(MAY_GO) if config.model.get(MAY_GO) is False else whole
+    differing = list(_differing(other.config.model.to_dict(), config.model.to_dict(), "model"))
     fresh: Any = jax.jit(lambda: init_params(task, jax.random.key(config.seed)))()
-    found, own = begin_as(task.model, fresh, other.task.model, other.params(fresh)), flatten_dict(fresh)
+    own = flatten_dict(fresh)
+    if any(own[path].shape != array.shape for path, array in other.drawn.items()):  # a head of another width
+        raise InputError(f"{saved.name}: another model: {'; '.join(differing)}")
+    found = begin_as(task.model, fresh, other.task.model, other.params(fresh))
     print(f"starts from {saved.workdir}, step {step}: {_count(other.taken)} of its {_count(its)} parameters")
     _tell("left out", its, (its.keys() - other.taken.keys()) | found.left_out)
     _tell("drawn anew", own, other.drawn)
     _tell("made of its projections", own, found.made)
     _tell("added", own, found.added)
-    differing = list(_differing(other.config.model.to_dict(), config.model.to_dict(), "model"))
     if differing or other.taken.keys() != whole.taken.keys():
         there, here = other.told(fresh), _told(config, found.params, source)
         most = _most(there, here)
@@ -74,14 +77,14 @@ class _Other(NamedTuple):
       config: the config of the run, with the model of the other.
       task: the task of this config.
       taken: the parameters that are taken over from the other run, by their paths.
-      drawn: the paths of the parameters that are not, which are drawn anew.
+      drawn: the shapes of the parameters that are not, which are drawn anew.
       source: the source of the run's examples.
     """
 
     config: ConfigDict
     task: Any
     taken: dict[Path, np.ndarray]
-    drawn: list[Path]
+    drawn: Flat
     source: Source
 
     @classmethod
@@ -97,7 +100,8 @@ class _Other(NamedTuple):
             own.model = ConfigDict(unflatten_dict(model))
         task, shapes = _made(own, source)
         taken = pretrained.taken_over(shapes, its, _same_labels(config, saved, source), saved.name)
-        return cls(own, task, taken, [path for path in shapes if path not in taken], source)
+        drawn = {path: array for path, array in shapes.items() if path not in taken}
+        return cls(own, task, taken, drawn, source)
 
     def without(self, field: str) -> "_Other":
         """The same model with `field` set to False."""

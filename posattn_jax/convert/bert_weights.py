@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posattn_jax.convert import convolutions, files, tensors
 from posattn_jax.convert.blocks import activation_name, activation_of, blocks, check_alike, entries, fields_of
@@ -45,6 +46,14 @@ def bert(path: str | pathlib.Path) -> tuple[Bert, dict[str, Any]]:
     return of_weights(files.read(path))
 
 
+def _check_tied(found: tensors.Tensors, embeddings: str, where: pathlib.Path) -> None:
+    """Raises InputError if the output embeddings, or a second bias, are not those of `MaskedLanguageModel`."""
+    for name, other in (("weight", embeddings), ("bias", "cls.predictions.bias")):
+        own = found.get(f"cls.predictions.decoder.{name}")
+        if own is not None and other in found and not np.array_equal(own, found[other]):
+            raise InputError(f"{where}: cls.predictions.decoder.{name} is not {other}: expected tied embeddings")
+
+
 def is_bert(weights: Weights) -> bool:
     """Whether a file has the embeddings of a BERT."""
     return any(name.endswith(EMBEDDINGS) for name in weights.tensors)
@@ -70,6 +79,8 @@ def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
         heads = [head for head in heads if head != "head"]
     if "transform" in heads and encoder.blocks[0].activation is not exact_gelu:
         raise InputError(f'{where}: hidden_act="{config["hidden_act"]}": expected "gelu" with cls.predictions')
+    if "transform" in heads:
+        _check_tied(renamed, f"{prefix}{EMBEDDINGS}", where)
     num_outputs = weights.shape("classifier.weight", 2)[0] if "head" in heads else 0
     shapes = _shapes(where, encoder, heads, num_outputs)
     return encoder, tensors.take(_entries(encoder, heads, prefix), shapes, renamed, where, SPARE)
@@ -118,6 +129,7 @@ def _save(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], con
     named = {"transform": of_tokens, "head": "BertForSequenceClassification"}
     architecture = next((name for head, name in named.items() if head in heads), "BertModel")
     prefix = "" if architecture == "BertModel" else "bert."
+    labels = {"num_labels": params["head"]["bias"].size} if "head" in params and "id2label" not in config else {}
     about = {
         "architectures": [architecture],
         "model_type": "bert",
@@ -133,7 +145,7 @@ def _save(folder: str | pathlib.Path, encoder: Bert, params: dict[str, Any], con
         "type_vocab_size": encoder.num_segments,
         "layer_norm_eps": encoder.layer_norm_epsilon,
     }
-    return files.write(folder, tensors.give(_entries(encoder, heads, prefix), params), about | config)
+    return files.write(folder, tensors.give(_entries(encoder, heads, prefix), params), about | labels | config)
 
 
 def _renamed(name: str) -> str:
@@ -145,9 +157,9 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
     config, where = weights.config, weights.path
     vocabulary_size, embedding_dim = weights.shape(f"{prefix}{EMBEDDINGS}", 2)
     mlp_dim, width = weights.shape(f"{prefix}encoder.layer.0.intermediate.dense.weight", 2)
-    has_positions = not config.get("remove_position_embeddings", False)
+    has_positions = not weights.setting("remove_position_embeddings", False)
     positions = f"{prefix}embeddings.position_embeddings.weight"
-    epsilon, rate = config.get("layer_norm_eps", 1e-12), config.get("hidden_dropout_prob", 0.1)
+    epsilon, rate = weights.setting("layer_norm_eps", 1e-12), weights.setting("hidden_dropout_prob", 0.1)
     try:
         return Bert(
             vocabulary_size,
@@ -155,17 +167,19 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
             blocks(
                 weights.count(f"{prefix}encoder.layer."),
                 norm="post",
-                num_heads=config.get("num_attention_heads", 12),
+                num_heads=weights.setting("num_attention_heads", 12),
                 mlp_dim=mlp_dim,
                 activation=activation_of(config, where.with_name(files.CONFIG)),
                 layer_norm_epsilon=epsilon,
                 dropout_rate=rate,
-                attention_dropout_rate=config.get("attention_probs_dropout_prob", 0.1),
+                attention_dropout_rate=weights.setting("attention_probs_dropout_prob", 0.1),
                 more=lambda: convolutions.of_config(config, where.with_name(files.CONFIG), width),
             ),
             embedding_dim=None if embedding_dim == width else embedding_dim,
             absolute_positions=has_positions,
-            max_length=weights.shape(positions, 2)[0] if has_positions else config.get("max_position_embeddings", 512),
+            max_length=weights.shape(positions, 2)[0]
+            if has_positions
+            else weights.setting("max_position_embeddings", 512),
             num_segments=weights.shape(f"{prefix}embeddings.token_type_embeddings.weight", 2)[0],
             dropout_rate=rate,
             layer_norm_epsilon=epsilon,

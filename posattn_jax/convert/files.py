@@ -1,6 +1,7 @@
 """Reads and writes files of weights: safetensors, .npz, and PyTorch's .pt, which needs torch. No code in them runs."""
 
 import dataclasses
+import logging
 import pathlib
 import zipfile
 from typing import Any
@@ -12,6 +13,7 @@ from posattn_jax.system import extras
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_atomically, write_json
 
+_logger = logging.getLogger(__name__)
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder of Hugging Face
 TORCH = (".pt", ".pth", ".bin")
 STATES = ("model_state_dict", "state_dict", "model")  # the keys of the tensors in a .pt that has more than tensors
@@ -39,6 +41,15 @@ class Weights:
         if len(shape) != num_axes:
             raise InputError(f"{self.path}: {name} is {shape}, expected {num_axes} sizes")
         return shape
+
+    def setting(self, name: str, default: Any) -> Any:
+        """An entry of config.json, or the default. Raises InputError unless it is of the default's type."""
+        value = self.config.get(name, default)
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+            where = self.path.with_name(CONFIG)
+            raise InputError(f"{where}: {name}={value!r}: expected a value such as {default!r}")
+        return value
 
     def count(self, before: str, after: str = ".") -> int:
         """One more than the largest number between `before` and `after` in the names of tensors."""
@@ -103,13 +114,18 @@ def _npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _torch(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The state dict of a file. Its pickle may only make tensors. Floats become float32."""
+    """The state dict of a file. Its pickle may only make tensors. Floats become float32. A warning lists the rest."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise InputError(f"{path}: cannot be read without torch: pip install torch") from error
     loaded = torch.load(path, map_location="cpu", weights_only=True)
-    state = next((loaded[name] for name in STATES if isinstance(loaded.get(name), dict)), loaded)
+    key = next((name for name in STATES if isinstance(loaded.get(name), dict)), None)
+    state = loaded if key is None else loaded[key]
+    others = [name for name in loaded if key is not None and name != key]
+    others += [name for name, each in state.items() if not torch.is_tensor(each)]
+    if others:
+        _logger.warning("%s: left out: %s", path, ", ".join(map(str, others)))
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         for name, tensor in state.items()

@@ -11,6 +11,7 @@ from posattn_jax.nn.buckets import BucketedBias
 from posattn_jax.system.errors import InputError
 
 TABLE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+MOST = "relative_attention_max_distance"
 
 
 def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
@@ -23,11 +24,25 @@ def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
       path: a folder with model.safetensors, or such a file. A config.json in the folder has the largest distance.
 
     Raises:
-      InputError: there is no such file, or it has no table.
+      InputError: there is no such file, it has no table, or it has a table for each layer (UMT5).
     """
     weights = files.read(path)
     if TABLE not in weights.tensors:
         raise InputError(f"{weights.path}: no encoder of T5: it has no {TABLE}")
+    if TABLE.replace("block.0", "block.1") in weights.tensors:
+        raise InputError(f"{weights.path}: has a table for each layer: expected one that all layers share")
     table = np.asarray(weights.tensors[TABLE], np.float32)
-    term = BucketedBias(len(table), weights.config.get("relative_attention_max_distance", 128))
+    term = BucketedBias(len(table), weights.setting(MOST, 128))
     return term, {"table": jnp.asarray(table)}
+
+
+def save_t5_bias(folder: str | pathlib.Path, term: BucketedBias, params: dict[str, Any]) -> pathlib.Path:
+    """Writes the table to model.safetensors, under its name in T5's encoder, and the term's sizes to config.json.
+
+    Nothing else of T5 is in the file. `transformers` loads it into a T5 with `load_state_dict(..., strict=False)`.
+
+    Returns:
+      The path of model.safetensors.
+    """
+    sizes = {"relative_attention_num_buckets": term.num_buckets, MOST: term.max_distance}
+    return files.write(folder, {TABLE: np.asarray(params["table"])}, sizes)

@@ -8,13 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 
 from posattn_jax.axes import Shape
-from posattn_jax.convert import files, tensors
+from posattn_jax.convert import files, pixels, tensors
 from posattn_jax.convert.blocks import activation_name, activation_of, blocks, check_alike, fields_of
 from posattn_jax.convert.files import Weights
+from posattn_jax.convert.pixels import Scale
 from posattn_jax.convert.vit_names import NAMES, Format, modern
 from posattn_jax.models.vit import VisionTransformer
 from posattn_jax.nn.gating import exact_gelu, tanh_gelu
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import write_json
 
 # What the files do not contain: fields of the library's own vision transformers.
 OWN: dict[Format, dict[str, Any]] = {
@@ -79,6 +81,7 @@ def save_vit(
     params: dict[str, Any],
     grid_shape: Shape,
     names: Format = "hugging_face",
+    scale: Scale | None = None,
     **config: Any,
 ) -> pathlib.Path:
     """Writes a vision transformer in a format of others.
@@ -88,7 +91,8 @@ def save_vit(
       model: a model as `vit` returns it: without norms of patches, with absolute positions and only content terms.
       params: the parameters of the model.
       grid_shape: the height and width of its images.
-      names: "hugging_face": model.safetensors and config.json; "timm": model.safetensors; "big_vision": model.npz.
+      names: "hugging_face" or "timm": model.safetensors and config.json; "big_vision": model.npz.
+      scale: how its pixels are scaled; Hugging Face's preprocessor_config.json or timm's config.json then says so.
       **config: further entries of config.json, such as id2label.
 
     Returns:
@@ -99,8 +103,8 @@ def save_vit(
     """
     if names not in NAMES:
         raise InputError(f'names="{names}": expected {", ".join(NAMES)}')
-    if config and names != "hugging_face":
-        raise InputError(f'{next(iter(config))}: expected nothing more with names="{names}"')
+    if names == "big_vision" and (config or scale is not None):
+        raise InputError(f'{next(iter(config), "scale")}: expected nothing more with names="{names}"')
     if len(model.patch_shape) != 2:
         raise InputError(f"patch_shape={model.patch_shape}: expected two sizes")
     fields = _fields(model)
@@ -113,12 +117,19 @@ def save_vit(
     num_rows = len(params["position_embedding"])
     if num_rows != math.prod(grid) + (pooling == "class"):
         raise InputError(f"grid_shape={tuple(grid_shape)}: {math.prod(grid)} patches, and {num_rows} positions")
+    sizes = tuple(grid_shape), params["embed"]["kernel"].shape[0] // math.prod(model.patch_shape)
     if names == "hugging_face":
-        num_channels = params["embed"]["kernel"].shape[0] // math.prod(model.patch_shape)
-        config = _hugging_face_config(model, tuple(grid_shape), num_channels) | config
+        config = _hugging_face_config(model, *sizes) | config
+    elif names == "timm":
+        config = {"num_classes": model.num_classes, "pretrained_cfg": pixels.timm_config(scale, *sizes)} | config
     prefix = {"hugging_face": "vit." if model.num_classes else "", "timm": "", "big_vision": "params/"}[names]
     given = tensors.give(NAMES[names].entries(model, prefix), params)
-    return files.write_npz(folder, given) if names == "big_vision" else files.write(folder, given, config)
+    if names == "big_vision":
+        return files.write_npz(folder, given)
+    path = files.write(folder, given, config)
+    if names == "hugging_face" and scale is not None:
+        write_json(path.with_name(pixels.PREPROCESSOR), pixels.hugging_face_config(scale, *sizes))
+    return path
 
 
 def _transformer(
@@ -156,13 +167,13 @@ def _of_hugging_face(weights: Weights, prefix: str) -> tuple[dict[str, Any], int
         "patch_shape": tuple(patch_shape),
         "pooling": "class",
         "num_blocks": weights.count(f"{prefix}encoder.layer."),
-        "num_heads": config.get("num_attention_heads", 12),
+        "num_heads": weights.setting("num_attention_heads", 12),
         "mlp_dim": weights.shape(f"{layer}.intermediate.dense.weight", 2)[0],
         "use_bias": f"{layer}.attention.attention.query.bias" in weights.tensors,
         "activation": activation_of(config, where),
-        "layer_norm_epsilon": config.get("layer_norm_eps", 1e-12),
-        "dropout_rate": config.get("hidden_dropout_prob", 0.0),
-        "attention_dropout_rate": config.get("attention_probs_dropout_prob", 0.0),
+        "layer_norm_epsilon": weights.setting("layer_norm_eps", 1e-12),
+        "dropout_rate": weights.setting("hidden_dropout_prob", 0.0),
+        "attention_dropout_rate": weights.setting("attention_probs_dropout_prob", 0.0),
     }
     return fields, weights.shape(f"{prefix}embeddings.position_embeddings", 3)[1], num_channels
 
@@ -180,8 +191,12 @@ def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
         "mlp_dim": weights.shape(f"{prefix}blocks.0.mlp.fc1.weight", 2)[0],
         "use_bias": f"{prefix}blocks.0.attn.qkv.bias" in weights.tensors,
     }
-    num_rows = weights.shape(f"{prefix}pos_embed", 3)[1]
-    if round(num_rows**0.5) ** 2 == num_rows:
+    num_rows, size = weights.shape(f"{prefix}pos_embed", 3)[1], pixels.size_of(weights)
+    if size is None:  # then images are taken to be square
+        has_row = round(num_rows**0.5) ** 2 != num_rows
+    else:
+        has_row = math.prod(side // patch for side, patch in zip(size, patch_shape, strict=True)) + 1 == num_rows
+    if not has_row:
         raise InputError(f"{weights.path}: pos_embed has {num_rows} rows: expected one for the class token, too")
     return fields, num_rows, num_channels
 

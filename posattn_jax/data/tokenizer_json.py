@@ -72,7 +72,7 @@ def of_vocabulary(text: str, options: dict) -> JsonTokenizer:
     Raises:
       ValueError: it does not have the special tokens of a BERT.
     """
-    pieces = text.splitlines()
+    pieces = text.removesuffix("\n").split("\n")  # pieces may be other ends of lines, such as U+2028
     missing = [name for name in (*SPECIAL_NAMES, "[UNK]") if name not in pieces]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")

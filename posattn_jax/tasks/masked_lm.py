@@ -34,6 +34,8 @@ class MaskedLanguageModelling(SequenceTask):
       num_special: ids below this number are special. They are not hidden, and replace no other token.
       mask_id: the id of the special token that replaces hidden tokens.
       mask_share: the probability that a token is hidden.
+      pretrained: the folder of a run whose parameters this run starts with. "{seed}" in it is replaced by this run's
+        seed. What the other run does not have is initialised anew.
       model, input_shape, pad_id: see `SequenceTask`.
     """
 
@@ -44,6 +46,7 @@ class MaskedLanguageModelling(SequenceTask):
     num_special: int = dataclasses.field(metadata=FROM_DATA)
     mask_id: int = dataclasses.field(metadata=FROM_DATA)
     mask_share: float = 0.15
+    pretrained: str = ""
 
     def __post_init__(self):
         super().__post_init__()

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment, parts
 from posattn_jax.build.names import name_of
 from posattn_jax.build.parts import part
-from posattn_jax.convert import bert_weights, files, vit_weights
+from posattn_jax.convert import bert_weights, files, pixels, vit_weights
 from posattn_jax.convert.files import CONFIG, Weights
 from posattn_jax.data import own, tokenizer, tokenizer_json
 from posattn_jax.data.corpus import Text
@@ -22,7 +22,7 @@ from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.sentence_files import SentenceFiles
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json, write_json
+from posattn_jax.system.files import write_json
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
@@ -33,7 +33,6 @@ from posattn_jax.train.sharding import MeshAxes
 from posattn_jax.train.step import TrainState
 
 LENGTH, BATCH = 128, 8  # the longest sequences, if the model allows them; and the batch size of predictions
-PREPROCESSOR = "preprocessor_config.json"
 
 
 def import_weights(
@@ -99,9 +98,8 @@ def _of_bert(weights: Weights, num_sentences: int | None) -> _Run:
     if "head" not in params:
         data = part(Text, vocabulary_size=encoder.vocabulary_size, length=length)
         return _Run(_config(data, part(MaskedLanguageModelling), encoder), params, {}, subwords)
-    if weights.config.get("problem_type") == "multi_label_classification":
-        raise InputError(f"{weights.path.with_name(CONFIG)}: problem_type: multi-label classification is not supported")
     number = params["head"]["bias"].size
+    _check_labels(weights, "regression" if number == 1 else "single_label_classification")
     names = _names(weights, number) if number > 1 else []
     about = {"classes": names, "num_examples": 0}
     columns = ("sentence1", "sentence2") if num_sentences == 2 else ("sentence",)
@@ -111,35 +109,36 @@ def _of_bert(weights: Weights, num_sentences: int | None) -> _Run:
 
 def _of_vit(weights: Weights, num_heads: int | None) -> _Run:
     model, params = vit_weights.of_weights(weights, num_heads)
-    if not model.num_classes:
-        raise InputError(f"{weights.path}: has no head: expected a classifier (from Python: posattn_jax.convert.vit)")
+    _check_labels(weights, "single_label_classification")
     number = len(params["position_embedding"]) - (model.pooling == "class")
-    height, width = _sides(weights, [round(number**0.5) * patch for patch in model.patch_shape])
+    height, width = pixels.size_of(weights) or [round(number**0.5) * patch for patch in model.patch_shape]
     if np.prod(model.token_grid((height, width))) != number:
         raise InputError(f"{weights.path}: {number} positions, and {height} x {width} pixels have not as many patches")
     channels = params["embed"]["kernel"].shape[0] // int(np.prod(model.patch_shape))
-    of_timm = weights.config.get("pretrained_cfg", {})
-    scale = read_json(weights.path.with_name(PREPROCESSOR)) or {}
-    mean = tuple(scale.get("image_mean", of_timm.get("mean", (0.5,))))
-    deviation = tuple(scale.get("image_std", of_timm.get("std", (0.5,))))
+    mean, deviation = pixels.scale_of(weights)
     fields = {"height": height, "width": width, "channels": channels, "mean": mean, "deviation": deviation}
     print(f"pixels are (x - mean) / deviation, x from 0 to 1: mean {mean}, deviation {deviation}")
     about = {"classes": _names(weights, model.num_classes), "shape": [height, width, channels], "max_value": 255}
     return _Run(_config(part(ImageFolder, **fields), part(Classification), model), params, about)
 
 
-def _sides(weights: Weights, square: Sequence[int]) -> tuple[int, int]:
-    """The height and width of the images: those in config.json, or `square`."""
-    of_timm = weights.config.get("pretrained_cfg", {}).get("input_size", (0, *square))
-    sides = weights.config.get("image_size", of_timm[1:])
-    height, width = (sides, sides) if isinstance(sides, int) else sides
-    return height, width
+def _check_labels(weights: Weights, expected: str) -> None:
+    """Raises InputError if config.json says that the head is for another kind of label."""
+    where = weights.path.with_name(CONFIG)
+    if "BertForMultipleChoice" in weights.setting("architectures", []):
+        raise InputError(f"{where}: architectures: multiple choice is not supported")
+    kind = weights.config.get("problem_type")
+    if kind not in (None, expected):
+        raise InputError(f'{where}: problem_type="{kind}": expected "{expected}" with this head')
 
 
 def _names(weights: Weights, number: int) -> list[str]:
-    """The names of the classes in config.json, or else their numbers."""
-    names = weights.config.get("id2label", {})
-    return [str(names.get(str(i), i)) for i in range(number)]
+    """The names of the classes in the config.json of Hugging Face or timm, or else their numbers."""
+    if "label_names" in weights.config:
+        names = dict(enumerate(weights.setting("label_names", [])))
+    else:
+        names = {int(i): name for i, name in weights.setting("id2label", {}).items()}
+    return [str(names.get(i, i)) for i in range(number)]
 
 
 def _config(data: ConfigDict, task: ConfigDict, model: Any) -> ConfigDict:

@@ -14,6 +14,7 @@ from posattn_jax.data import image_files
 from posattn_jax.data.batches import evaluation_batches
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
+from posattn_jax.tasks.classification import Classification
 from posattn_jax.use import trained
 
 
@@ -39,11 +40,13 @@ def predict(
       The exit code: 0, or 2 if an input could not be read.
 
     Raises:
-      InputError: there is no such run, or no input.
+      InputError: there is no such run, it has no head, or there is no input.
     """
     if top < 1:
         raise InputError(f"--top={top}: expected at least 1")
     run = trained.of_run(workdir)
+    if isinstance(run.task, Classification) and not run.names:
+        raise InputError(f"--workdir={workdir}: its model has no head: expected one that was trained on classes")
     if top > 1 and not run.names:
         raise InputError(f"--top={top}: expected 1, as this run predicts a number, not classes")
     most = run.config.train.eval_batch_size

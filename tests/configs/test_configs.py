@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from configs import cifar2d_span, common_nmt, nmt_multi30k
+from configs import cifar2d_span, common_nmt, nmt_multi30k, word_order
 from configs.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.common_mixers import mixing
 from configs.common_vit import VALUES
@@ -264,6 +264,7 @@ def test_committed_runs_of_bert_are_trained_as_their_configs_say(folder, name, v
 
 
 SWEPT = [name for name in NAMES if hasattr(importlib.import_module(f"configs.{name}"), "sweep")]
+SWEPT.remove("sentences")  # its sweep needs a run: test_imported.py
 SWEPT_ALIKE = [
     name
     for name in SWEPT
@@ -289,6 +290,16 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
     assert plan.hypotheses
     for field in plan.evaluate:
         assert field in flatten_dict(module.get_config().to_dict(), sep=".")
+
+
+def test_every_mixer_can_tell_word_order(unchecked):
+    plan = word_order.sweep("mixers")
+    assert {each.name for each in plan.treatments} <= {"absolute", *word_order.MIXERS}
+    made = set()
+    for name in word_order.MIXERS:
+        config = change(word_order.get_config("tiny").lock(), word_order.fields(name))
+        made.add(repr(experiment.make_task(config, made_source(config))))
+    assert len(made) == len(word_order.MIXERS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -141,7 +141,8 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
 
     jax.eval_shape(trace, jax.random.key(0))
     # read by what comes before and after: see build/test_start.py and run/test_translation.py
-    found |= {(task, "pretrained") for task in ("Classification", "Rotation", "SentencePrediction", "WordOrder")}
+    starting = ("Classification", "Rotation", "SentencePrediction", "WordOrder", "MaskedLanguageModelling")
+    found |= {(task, "pretrained") for task in starting}
     found |= {("Translation", "decoding")}
     found |= {("Decoding", each) for each in ("beam_size", "batch_size", "extra_length")}
     assert not {leaf for group in ("model", "task", "optimizer") for leaf in unread(config[group], found)}

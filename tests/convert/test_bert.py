@@ -94,6 +94,7 @@ def test_there_and_back(tmp_path, kind, heads):
     assert prefix == "" or set(ours) == set(theirs) - missing
     config, own = (json.loads(each.with_name("config.json").read_text()) for each in (MADE / kind / "x", path))
     assert own["pad_token_id"] == 0
+    config["num_labels"] = 3  # which transformers writes as three names
     assert all(config[name] == value for name, value in own.items() if name != "architectures")
     again, params_again = convert.bert(tmp_path / "there")
     assert again == encoder
@@ -145,6 +146,7 @@ QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder
         ({"config": {"position_embedding_type": "relative_key"}}, "='relative_key': expected 'absolute'"),
         ({"config": {"hidden_act": "mish"}}, 'hidden_act="mish": expected gelu, gelu_pytorch_tanh, gelu_new, relu'),
         ({"config": {"hidden_act": "relu"}}, 'hidden_act="relu": expected "gelu" with cls.predictions'),
+        ({"config": {"num_attention_heads": "2"}}, "num_attention_heads='2': expected a value such as 12$"),
         ({"config": {"num_attention_heads": 3}}, "num_heads=3 does not divide the width 8"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
@@ -152,6 +154,23 @@ QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder
 def test_a_file_that_does_not_fit(tmp_path, unchecked, fields, message):
     with pytest.raises(InputError, match=message):
         convert.bert(changed(tmp_path / "bert", **fields))
+
+
+def test_output_embeddings_of_their_own(tmp_path):
+    """Ours are tied: a copy is left out, others are refused."""
+    tensors = safetensors.load_file(MADE / "bert" / "model.safetensors")
+    embeddings, bias = tensors["bert.embeddings.word_embeddings.weight"], tensors["cls.predictions.bias"]
+    name = "cls.predictions.decoder"
+    convert.bert(changed(tmp_path / "tied", **{f"{name}.weight": embeddings, f"{name}.bias": bias}))
+    for end, other in (("weight", embeddings), ("bias", bias)):
+        with pytest.raises(InputError, match=rf"{name}.{end} is not .*: expected tied embeddings$"):
+            convert.bert(changed(tmp_path / end, **{f"{name}.{end}": other + 1}))
+
+
+def test_a_head_without_names_has_its_size(tmp_path):
+    encoder, params = convert.bert(MADE / "classifier")
+    path = convert.save_bert(tmp_path, encoder, params)
+    assert json.loads(path.with_name("config.json").read_text())["num_labels"] == 3
 
 
 def test_many_tensors_that_are_missing_are_one_line(tmp_path):

@@ -156,12 +156,13 @@ class Tensor(np.ndarray):
         return np.asarray(self)
 
 
-def test_a_file_of_pytorch(tmp_path, monkeypatch):
+def test_a_file_of_pytorch(tmp_path, monkeypatch, caplog):
     """With a stand-in for torch: a run of the author has its tensors in a dict, beside the optimiser's."""
     tensors = state("siren", 2, True)
     loaded = {
-        "model_state_dict": {name: each.view(Tensor) for name, each in tensors.items()},
+        "model_state_dict": {name: each.view(Tensor) for name, each in tensors.items()} | {"note": "no tensor"},
         "optimizer_state_dict": {},
+        "epoch": 3,
     }
     asked = []
 
@@ -172,6 +173,7 @@ def test_a_file_of_pytorch(tmp_path, monkeypatch):
     torch = types.SimpleNamespace(load=load, is_tensor=lambda each: isinstance(each, Tensor))
     monkeypatch.setitem(sys.modules, "torch", torch)
     _, params = convert.classifier(tmp_path / "model.pt", omega=OMEGA, omega_initial=OMEGA_INITIAL)
+    assert caplog.messages == [f"{tmp_path / 'model.pt'}: left out: optimizer_state_dict, epoch, note"]
     assert asked == [{"map_location": "cpu", "weights_only": True}], "nothing in it is executed"
     jax.tree.map(np.testing.assert_array_equal, params, read(tmp_path, tensors)[1])
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -65,9 +65,11 @@ def state(kernel, positions=False, convolved=()):
     buffers = {name: np.clip(each, -(taps // 2), taps // 2)[None, None] + taps // 2 for name, each in buffers.items()}
     has_buffers = any(name in kernel for name in ("convfixed", "convq", "convk"))
     shapes |= linear("cls.predictions.transform.dense", E, C) | norm("cls.predictions.transform.LayerNorm", E)
-    shapes |= {"cls.predictions.bias": (WORDS,), "cls.predictions.decoder.weight": (WORDS, E)}
+    shapes["cls.predictions.bias"] = (WORDS,)
     rng = np.random.default_rng(0)
-    return {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()} | (buffers if has_buffers else {})
+    tensors = {name: rng.normal(0, 0.5, shape) for name, shape in shapes.items()}
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]  # tied
+    return tensors | (buffers if has_buffers else {})
 
 
 def convolve(x, tensors, name, mask):

@@ -11,7 +11,7 @@ from posattn_jax.ops.buckets import buckets
 from posattn_jax.system.errors import InputError
 from tests.support.made_tokens import made_tokens
 
-pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
+safetensors = pytest.importorskip("safetensors.numpy")  # of the extra "convert", and of "test"
 MADE = pathlib.Path(__file__).parent / "made"
 
 
@@ -27,6 +27,25 @@ def compare(folder):
 
 def test_the_bias_of_every_offset():
     compare(MADE / "t5")
+
+
+def test_there_and_back(tmp_path):
+    term, params = convert.t5_bias(MADE / "t5")
+    convert.save_t5_bias(tmp_path, term, params)
+    again, same = convert.t5_bias(tmp_path)
+    assert again == term
+    np.testing.assert_array_equal(same["table"], params["table"])
+    theirs, ours = (safetensors.load_file(folder / "model.safetensors") for folder in (MADE / "t5", tmp_path))
+    assert len(ours) == 1 and all(np.array_equal(theirs[name], tensor) for name, tensor in ours.items())
+
+
+def test_a_table_for_each_layer(tmp_path):
+    """As UMT5 has."""
+    tensors = safetensors.load_file(MADE / "t5" / "model.safetensors")
+    (name,) = (each for each in tensors if "relative_attention_bias" in each)
+    safetensors.save_file(tensors | {name.replace("block.0", "block.1"): tensors[name]}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="has a table for each layer: expected one that all layers share"):
+        convert.t5_bias(tmp_path)
 
 
 def test_no_t5():

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from posattn_jax import EncoderBlock, PositionalSelfAttention, Translution, VisionTransformer, convert
+from posattn_jax.convert import files, pixels
+from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.system.errors import InputError
 from tests.support.made_params import made_params
 
@@ -148,6 +150,59 @@ def test_there_and_back(tmp_path, kind):
         assert all(config[name] == value for name, value in own.items())
 
 
+def test_the_scale_of_pixels(tmp_path):
+    """In the file of each library; big_vision has no place for it."""
+    model, params = convert.vit(MADE / "timm", 2)
+    scale = pixels.Scale((0.1,), (0.2, 0.3, 0.4))
+    path = convert.save_vit(tmp_path / "theirs", model, params, GRID, scale=scale)
+    config = json.loads(path.with_name("preprocessor_config.json").read_text())
+    assert config["image_mean"] == [0.1] * 3 and config["image_std"] == [0.2, 0.3, 0.4]
+    assert config["size"] == {"height": 8, "width": 12}
+    path = convert.save_vit(tmp_path / "timm", model, params, GRID, "timm", scale, label_names=["a", "b", "c"])
+    told = json.loads(path.with_name("config.json").read_text())
+    assert told["pretrained_cfg"] == {"input_size": [3, 8, 12], "mean": [0.1] * 3, "std": [0.2, 0.3, 0.4]}
+    assert told["label_names"] == ["a", "b", "c"] and told["num_classes"] == 3
+    for folder in ("theirs", "timm"):
+        assert pixels.scale_of(files.read(tmp_path / folder)) == ((0.1,) * 3, (0.2, 0.3, 0.4))
+        assert pixels.size_of(files.read(tmp_path / folder)) == (8, 12)
+    with pytest.raises(InputError, match='scale: expected nothing more with names="big_vision"'):
+        convert.save_vit(tmp_path / "none", model, params, GRID, "big_vision", scale)
+
+
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        ({}, ((0.5,), (0.5,))),
+        ({"do_normalize": False, "image_mean": [0.3] * 3}, ((0.0,), (1.0,))),
+        ({"image_mean": None, "image_std": [0.25]}, ((0.5,), (0.25,))),
+        ({"image_mean": "0.5"}, "preprocessor_config.json: '0.5': expected the mean and the deviation as lists"),
+        ({"do_rescale": False}, "preprocessor_config.json: expected do_rescale with a rescale_factor of 1 / 255"),
+        ({"rescale_factor": 1 / 127.5}, "expected do_rescale with a rescale_factor of 1 / 255"),
+    ],
+)
+def test_what_a_preprocessor_says(tmp_path, config, expected):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    weights = files.Weights(tmp_path / "model.safetensors", {}, {})
+    if isinstance(expected, tuple):
+        assert pixels.scale_of(weights) == expected
+    else:
+        with pytest.raises(InputError, match=expected):
+            pixels.scale_of(weights)
+
+
+def test_positions_of_timm_whose_number_is_a_square(tmp_path):
+    """3 x 5 patches and the class token have 16 rows. The size of the images tells that one is the token's."""
+    block = EncoderBlock(PositionalSelfAttention(2), 12, norm="pre", activation=exact_gelu, layer_norm_epsilon=1e-6)
+    model = VisionTransformer(3, 8, (block,), (4, 4), patch_norms=False, layer_norm_epsilon=1e-6)
+    params = made_params(lambda: model.init(jax.random.key(0), jnp.zeros((1, 240, 3)), (12, 20))["params"])
+    path = convert.save_vit(tmp_path, model, params, (12, 20), "timm")
+    _, same = convert.vit(tmp_path, 2)
+    jax.tree.map(np.testing.assert_array_equal, same, params)
+    path.with_name("config.json").unlink()
+    with pytest.raises(InputError, match="pos_embed has 16 rows: expected one for the class token, too"):
+        convert.vit(tmp_path, 2)
+
+
 def test_from_one_to_the_others(tmp_path):
     """Where they compute the same: timm has no names for another epsilon, or gelu."""
     model, params = convert.vit(MADE / "timm", 2)
@@ -228,8 +283,8 @@ def test_an_npz_that_is_none(tmp_path):
         (
             {"patch_norms": False},
             {},
-            {"names": "timm", "id2label": {}},
-            'id2label: expected nothing more with names="t',
+            {"names": "big_vision", "id2label": {}},
+            'id2label: expected nothing more with names="b',
         ),
     ],
 )

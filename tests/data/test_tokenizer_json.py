@@ -62,6 +62,16 @@ def test_upper_case_is_kept_where_the_config_says_so(tmp_path):
     assert [subwords.pieces(ids) for ids in subwords.encode(["the", "The"])] == [["the"], ["[UNK]"]]
 
 
+def test_a_piece_may_be_another_end_of_a_line(tmp_path):
+    """U+2028, U+0085 and others: the ids of the pieces after it stay."""
+    pieces = (MADE / "vocab.txt").read_text().split("\n")
+    pieces.insert(7, "\u2028")
+    pieces.insert(9, "\x85")
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    (ids,) = tokenizer_json.of_folder(tmp_path).encode(["the mountain"])
+    assert ids.tolist() == [pieces.index("the"), pieces.index("mountain")]
+
+
 @pytest.mark.parametrize(
     "name, text, message",
     [

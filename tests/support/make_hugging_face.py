@@ -122,6 +122,19 @@ def of_big_vision(folder, inputs):
     return {"logits": model.eval()(inputs["pixels"])}
 
 
+def of_base_bert(folder, inputs):
+    """`BertModel`, without a head."""
+    told = transformers.BertModel.from_pretrained(folder).eval()(**inputs, output_hidden_states=True)
+    return {"pooled": told.pooler_output} | numbered(told.hidden_states)
+
+
+def of_base_vit(folder, inputs):
+    """`ViTModel`, without a head and a pooler, of an image [height width 3] as its image processor prepares it."""
+    model = transformers.ViTModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    pixels = transformers.ViTImageProcessorPil.from_pretrained(folder)(inputs["image"].numpy(), return_tensors="pt")
+    return {"pixels": pixels["pixel_values"], "features": model(**pixels).last_hidden_state[:, 0]}
+
+
 def of_t5(folder, inputs):
     """The bias of every offset, from a place long before a query to one long after it."""
     layer = transformers.T5EncoderModel.from_pretrained(folder).encoder.block[0].layer[0].SelfAttention
@@ -141,7 +154,7 @@ def answer(kind, folder):
 
 
 MADE = {"bert": of_bert, "classifier": of_classifier, "vit": of_vit, "timm": of_timm, "t5": of_t5}
-KINDS = MADE | {"big_vision": of_big_vision}
+KINDS = MADE | {"big_vision": of_big_vision, "base_bert": of_base_bert, "base_vit": of_base_vit}
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import glue, word_order
+from configs import bert_tiny, common_grafts, glue, image_folder, sentences, word_order
 from posattn_jax import convert
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
@@ -22,6 +22,7 @@ from posattn_jax.train import pretrained
 from posattn_jax.use import explain, predict, trained
 from posattn_jax.use.export_weights import export_weights
 from posattn_jax.use.imported import import_weights
+from tests.support import made_own
 from tests.support.command import run_forked
 from tests.support.made_runs import make_masked_lm
 from tests.support.made_text import write_rte, write_text
@@ -106,6 +107,41 @@ def test_word_order_with_a_part_added(bert, tmp_path, capsys):
         experiment.load_sources(config, workdir=tmp_path / "another")
 
 
+def test_masked_language_modelling_goes_on(bert, tmp_path, capsys):
+    """On other text, with a part added, with all parameters and the tokenizer of the start."""
+    config = bert_tiny.get_config(f"from={bert}")
+    change(config, common_grafts.fields("composite"))
+    config.data.update(dir=str(write_text(tmp_path / "text")), validation_limit=8, length=14)
+    config.train.update(batch_size=8, total_steps=2, eval_steps=2, eval_batch_size=8)
+    config.cache_dir = str(tmp_path / "cache")
+    train(config, tmp_path / "run")
+    out = capsys.readouterr().out
+    assert f"starts from {bert}, step 0" in out and "the same function: logits of 8 examples" in out
+    assert "drawn anew" not in out and "left out: pooler/" in out
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (bert / "tokenizer.json").read_bytes()
+
+
+def test_own_sentences(bert, tmp_path, capsys):
+    """With the model and the tokenizer of the start; a head of another width is one line."""
+    path = made_own.write_table(tmp_path / "a.tsv", ("sentence", "label"), made_own.labelled(40))
+    config = sentences.get_config(f"from={bert}")
+    assert config.data.length == 16 and sentences.get_config(f"pairs,from={bert}").data.sentences[1] == "sentence2"
+    config.data.dir, config.cache_dir = str(path), str(tmp_path / "cache")
+    config.train.update(batch_size=8, total_epochs=0.0, total_steps=1, eval_batch_size=8)
+    config.optimizer.schedule.warmup_epochs = 0.0
+    train(config, tmp_path / "run")
+    out = capsys.readouterr().out
+    assert f"starts from {bert}, step 0" in out and "drawn anew: head/bias [2], head/kernel [8 2]" in out
+    assert answers(tmp_path / "run", lines=[b"The cat sees a dog."], top=1)[0]["name"] in ("false", "true")
+    plan = sentences.sweep(f"from={bert}")
+    assert len(plan.treatments) == 7 and {each.fields["task.pretrained"] for each in plan.treatments} == {str(bert)}
+    with pytest.raises(InputError, match='sweep of "pairs": expected from=RUN'):
+        sentences.sweep("pairs")
+    config.model.width, config.model.embedding_dim = 12, 8
+    with pytest.raises(InputError, match=r"another model: .*model.width is 8 there and 12 here"):
+        train(config, tmp_path / "another")
+
+
 def test_an_encoder_alone_is_explained(tmp_path):
     """No head is needed, and none is made up: it is written again as it was."""
     encoder, params = convert.bert(MADE / "bert")
@@ -181,6 +217,40 @@ def without(folder, *names):
     return folder
 
 
+def test_a_vision_transformer_without_a_head(tmp_path, capsys):
+    """`ViTModel`: fine-tuned, explained and written again, but not asked."""
+    theirs = without(tmp_path / "vit", "classifier.weight", "classifier.bias")
+    import_weights(tmp_path / "run", [str(theirs)])
+    images = made_own.write_images(tmp_path / "images", 10)
+    config = image_folder.get_config(f"from={tmp_path / 'run'}")
+    config.data.update(dir=str(images), malformed="skip")
+    config.train.update(total_epochs=0.0, total_steps=1, batch_size=8)
+    config.optimizer.schedule.warmup_epochs = 0.0
+    config.cache_dir = str(tmp_path / "cache")
+    train(config, tmp_path / "tuned")
+    out = capsys.readouterr().out
+    assert f"starts from {tmp_path / 'run'}, step 0" in out and "drawn anew: head/bias [2], head/kernel [8 2]" in out
+    image = str(images / "across" / "000.png")
+    assert answers(tmp_path / "tuned", [image], top=1)[0]["name"] in made_own.CLASSES
+    with pytest.raises(InputError, match="run: its model has no head: expected one that was trained on classes"):
+        answers(tmp_path / "run", [image])
+    assert explain.explain(tmp_path / "run", [image], (), (), ()) == 0
+    path = export_weights(tmp_path / "run", "hugging_face") / "model.safetensors"
+    tensors = safetensors.load_file(theirs / "model.safetensors")
+    assert path.with_name("preprocessor_config.json").exists()
+    for name, tensor in safetensors.load_file(path).items():
+        np.testing.assert_array_equal(tensor, tensors[f"vit.{name}"])
+
+
+OTHER_LABELS = [
+    ("classifier", {"problem_type": "multi_label_classification"}, 'expected "single_label_classification" with this'),
+    ("classifier", {"problem_type": "regression"}, 'problem_type="regression": expected "single_label_classification"'),
+    ("vit", {"problem_type": "multi_label_classification"}, 'expected "single_label_classification" with this head'),
+    ("classifier", {"architectures": ["BertForMultipleChoice"]}, "multiple choice is not supported"),
+    ("vit", {"id2label": ["a", "b", "c"]}, r"id2label=\['a', 'b', 'c'\]: expected a value such as \{\}"),
+]
+
+
 def test_what_is_no_import(bert, tmp_path):
     def refused(message, *inputs, workdir=tmp_path / "run", **options):
         with pytest.raises(InputError, match=message):
@@ -192,18 +262,16 @@ def test_what_is_no_import(bert, tmp_path):
     refused("--num_heads=2: expected none for a BERT, whose config.json contains it", MADE / "bert", num_heads=2)
     refused("no vision transformer", MADE / "t5")
     refused("--num_sentences=1: expected none, as .* has no head for sentences", MADE / "vit", num_sentences=1)
-    refused("has no head: expected a classifier", without(tmp_path / "vit", "classifier.weight", "classifier.bias"))
     shutil.copytree(MADE / "bert", tmp_path / "bert")
     (tmp_path / "bert" / "tokenizer.json").unlink()
     with (tmp_path / "bert" / "vocab.txt").open("a") as file:
         file.write("one\ntwo\nthree\n")
     refused("its tokenizer has 41 tokens, and the model 40", tmp_path / "bert")
-    several = json.loads((MADE / "classifier" / "config.json").read_text()) | {
-        "problem_type": "multi_label_classification"
-    }
-    shutil.copytree(MADE / "classifier", tmp_path / "several")
-    (tmp_path / "several" / "config.json").write_text(json.dumps(several))
-    refused("problem_type: multi-label classification is not supported", tmp_path / "several")
+    for number, (kind, told, message) in enumerate(OTHER_LABELS):
+        folder = shutil.copytree(MADE / kind, tmp_path / str(number))
+        about = json.loads((folder / "config.json").read_text()) | told
+        (folder / "config.json").write_text(json.dumps(about))
+        refused(message, folder)
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 
