@@ -111,15 +111,16 @@ def verdict(
     runs = f"n = {last} of each" if same else f"n = {', '.join(firsts)} and {last}"
     if math.isnan(c.p_stated):
         return UNTESTED, f"{runs}, and a test needs two runs of each, and some variation between them."
-    direction = "higher" if c.effect > 0 else "lower" if c.effect < 0 else "apart"
+    shown = round(c.effect, 4)
+    direction = "higher" if shown > 0 else "lower" if shown < 0 else "apart"
     stated_sign = {"greater": 1, "less": -1, "two-sided": 0}[hypothesis.alternative]
     contradicted = c.t * stated_sign < 0 and holm_p_two_sided < LEVEL
     one_sided = stated_sign != 0 and not contradicted
     interval = c.interval_stated if one_sided else c.interval_two_sided
     measured = (
-        f"the {_what(hypothesis)} is {abs(c.effect):.4f} {direction} "
+        f"the {_what(hypothesis)} is {abs(shown):.4f} {direction} "
         f"({'one' if one_sided else 'two'}-sided 95% interval of the difference, uncorrected: "
-        f"{interval_text(interval, '{:+.4f}')}; {f'margin {hypothesis.margin:g}; ' * bool(hypothesis.margin)}{runs})."
+        f"{interval_text(interval, '{:+z.4f}')}; {f'margin {hypothesis.margin:g}; ' * bool(hypothesis.margin)}{runs})."
     )
     few = min(samples[name].n for name in hypothesis.names) == 2
     mark, caution = (", from n = 2 only", f" Runs of new seeds may say otherwise: {TWO_RUNS}.") if few else ("", "")

@@ -139,9 +139,9 @@ def _finding_table(tested: Sequence[Finding]) -> str:
         names = _names(finding.hypothesis, side)
         if finding.hypothesis.margin:
             names += f" {finding.hypothesis.border:+g}"
-        row = [names, figure(c.effect, "{:+.4f}")]
-        row += [interval_text(interval, "{:+.4f}") for interval in (c.interval_two_sided, c.interval_stated)]
-        row += [figure(c.effect_size, "{:+.2f}"), f"{figure(c.t, '{:.2f}')} ({figure(c.df, '{:.1f}')})"]
+        row = [names, figure(c.effect, "{:+z.4f}")]
+        row += [interval_text(interval, "{:+z.4f}") for interval in (c.interval_two_sided, c.interval_stated)]
+        row += [figure(c.effect_size, "{:+z.2f}"), f"{figure(c.t, '{:z.2f}')} ({figure(c.df, '{:.1f}')})"]
         row += [number(c.p_two_sided), number(c.p_stated), number(finding.holm_p)]
         row += [f"{number(finding.paired_p_stated)} ({finding.pairs})"]
         row += [figure(c.power, "{:.2f}"), figure(c.runs_needed, "{:.0f}")]
@@ -170,7 +170,7 @@ def paper_power(plan: Plan) -> str:
             continue
         c = compare([Sample(p.n, p.mean, p.std) for p in (treatment.paper, control.paper)], "two-sided")
         printed = "-" if hypothesis.paper_p is None else number(hypothesis.paper_p)
-        row = [f"{treatment.name} - {control.name}", f"{c.effect:+.4f}", printed, number(c.p_two_sided)]
+        row = [f"{treatment.name} - {control.name}", f"{c.effect:+z.4f}", printed, number(c.p_two_sided)]
         rows.append([*row, f"{c.effect_size:+.2f}", f"{c.power:.2f}", f"{c.runs_needed:.0f}"])
     header = ["difference", "effect", "p printed", "p from its table", "d", "power", "runs for 80%"]
     return "\n\n".join(part for part in (table(header, rows), plan.paper_note) if part)

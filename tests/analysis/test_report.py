@@ -224,6 +224,14 @@ def test_a_verdict_of_no_more_than_a_margin_worse(treatment, holm_p, word):
     assert given == word and said.startswith("the mean is") and "higher" in said and "margin 0.1; n = 3 and 3)" in said
 
 
+def test_a_difference_that_rounds_to_0_has_no_sign():
+    samples = {"a": sample([0.5, 0.6, 0.7]), "b": sample([0.5, 0.6, 0.70001])}
+    compared = compare(list(samples.values()), "greater", 0.0)
+    assert compared.effect < 0
+    _, said = verdict(Hypothesis("claim", "a", "b", "greater"), compared, 1.0, 1.0, samples)
+    assert said.startswith("the mean is 0.0000 apart (")
+
+
 def test_a_margin_has_a_direction():
     assert Hypothesis("claim", "a", "b", "greater", margin=0.1).border == -0.1
     with pytest.raises(InputError, match="margin=0.1 needs a direction"):
