@@ -41,11 +41,14 @@ def official_files(name: str, folder: pathlib.Path, download: bool, partial: boo
     return found
 
 
-def prepare(name: str, files: pathlib.Path, out: pathlib.Path, download: bool = False, partial: bool = False) -> None:
-    """Makes a set in a folder, unless it is there, and says what there is and how it is read.
+def prepare(
+    name: str, files: pathlib.Path, out: pathlib.Path | None = None, download: bool = False, partial: bool = False
+) -> None:
+    """Makes a set in a folder, by default data/NAME, unless it is there, and says what there is and how it is read.
 
     Raises:
-      InputError: there is no such set, its files cannot be had, or the folder has something else.
+      InputError: there is no such set, its files cannot be had, or the folder has something else; or there is an `out`
+        for a set whose official files are read as they are.
     """
     from posattn_jax.data.official.sets import SETS  # here, so that a library that is missing is told in a line
 
@@ -53,10 +56,13 @@ def prepare(name: str, files: pathlib.Path, out: pathlib.Path, download: bool = 
         raise InputError(f'name="{name}": expected one of {", ".join(SETS)}')
     write = SETS[name].write
     if write is None:
+        if out is not None:
+            raise InputError(f"--out={out}: expected none: the official files of {name} are read as they are")
         official_files(name, files, download, partial)
         out = files
         print(f"{files}: its official files are whole, and read as they are")
     else:
+        out = out or pathlib.Path("data", name)
         if not _is_prepared(out):
             there = official_files(name, files, download, partial)
 
@@ -96,8 +102,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--partial", action="store_true", help="leaves out what is missing")
     options = parser.parse_args(argv[1:])
     try:
-        out = options.out or pathlib.Path("data", options.name)
-        prepare(options.name, options.files, out, options.download, options.partial)
+        prepare(options.name, options.files, options.out, options.download, options.partial)
     except OSError as error:
         raise RunError(f"{error.filename or options.out}: {error.strerror}") from error
     return 0

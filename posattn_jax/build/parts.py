@@ -4,7 +4,7 @@ A part is a ConfigDict with the name of a class, "kind", and all fields of the c
 
   number, text, tuple   itself
   another object        its part; None if there is no object
-  several objects       a ConfigDict of parts, with any names, in order
+  several objects       a ConfigDict of parts, with any names, in the order of these
   equal objects         for the field `blocks`: one part `block`, and `num_blocks`; each block is built separately
   a function            its name, see `names.FUNCTIONS`
   `dtype`, `param_dtype`   "float32" or "bfloat16"; None: as in the enclosing part
@@ -230,7 +230,10 @@ def _written(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return of(value)
     if isinstance(value, tuple) and value and all(map(dataclasses.is_dataclass, value)):
-        return ConfigDict({type(each).__name__.lower(): _written(each) for each in value})
+        names = [type(each).__name__.lower() for each in value]
+        if names != sorted(set(names)):  # a config is in the order of its names
+            names = [f"{number:02}_{name}" for number, name in enumerate(names)]
+        return ConfigDict({name: _written(each) for name, each in zip(names, value, strict=True)})
     return function_name(value) if callable(value) else value
 
 

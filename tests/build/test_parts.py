@@ -15,6 +15,7 @@ from posattn_jax import (
     Content,
     EncoderBlock,
     GaussianSpan,
+    LinearBias,
     Positional,
     PositionalSelfAttention,
     RelativeBias,
@@ -22,6 +23,7 @@ from posattn_jax import (
     SirenEncoding,
     WindowSpan,
 )
+from posattn_jax.build import parts
 from posattn_jax.build.names import FUNCTIONS
 from posattn_jax.build.parts import build, change, leaves, part, set_all, without_none
 from posattn_jax.system.errors import InputError
@@ -55,6 +57,13 @@ def test_a_default_that_is_a_part_is_one():
     assert config.terms.to_dict() == {"content": {"kind": "Content"}}
     assert config.kernel_init == "xavier" and config.span is None
     assert build(config, "attention").terms == (Content(),)
+
+
+@pytest.mark.parametrize("terms", [(Content(), RelativeBias((3,)), LinearBias()), (LinearBias(), LinearBias())])
+def test_objects_keep_their_order_and_number(terms):
+    """Also where the names of their classes are in another, or twice the same: parameters are numbered by it."""
+    layer = PositionalSelfAttention(2, terms=terms)
+    assert build(parts.of(layer), "attention").terms == terms
 
 
 def test_blocks_are_made_afresh():

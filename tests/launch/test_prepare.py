@@ -48,7 +48,8 @@ def run(launcher, tmp_path, capsys):
     """Prepares a set of what is in `official` below `out`; returns the exit code and the lines that are told."""
 
     def run(name, *options):
-        arguments = ["prepare", name, str(tmp_path / "official"), f"--out={tmp_path / 'out'}", *options]
+        out = [] if name in ("cifar100", "imagenet64") else [f"--out={tmp_path / 'out'}"]
+        arguments = ["prepare", name, str(tmp_path / "official"), *out, *options]
         code = command_line.run(launcher.main, arguments)
         told = capsys.readouterr()
         return code, told.out.splitlines(), [line for line in told.err.splitlines() if not line.endswith("...")]
@@ -260,7 +261,10 @@ def test_cifar100(run, publish, tmp_path, monkeypatch):
     assert told[1].endswith(f"--config.data.dir={tmp_path}/official") and not (tmp_path / "out").exists()
     _, sources = load(translution_cifar100.get_config("tiny"), tmp_path, dir=str(tmp_path / "official"))
     assert sources["train"].images.labels.tolist() == record[:, 1].tolist()
-    assert run("cifar100", "--out=unused")[0] == 0
+    _, _, told = run("cifar100", "--out=there")
+    assert told == [
+        "posattn_jax: error: --out=there: expected none: the official files of cifar100 are read as they are"
+    ]
 
 
 def test_imagenet64(run, publish, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from configs import bert_tiny, common_grafts, glue, image_folder, sentences, word_order
-from posattn_jax import convert
+from posattn_jax import Bert, Content, KernelEncoding, Positional, RelativeBias, bert_block, convert
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
 from posattn_jax.run.train import train
@@ -24,6 +24,7 @@ from posattn_jax.use.export_weights import export_weights
 from posattn_jax.use.imported import import_weights
 from tests.support import made_own
 from tests.support.command import run_forked
+from tests.support.made_params import made_params
 from tests.support.made_runs import make_masked_lm
 from tests.support.made_text import write_rte, write_text
 
@@ -140,6 +141,24 @@ def test_own_sentences(bert, tmp_path, capsys):
     config.model.width, config.model.embedding_dim = 12, 8
     with pytest.raises(InputError, match=r"another model: .*model.width is 8 there and 12 here"):
         train(config, tmp_path / "another")
+
+
+def test_a_composite_bert(bert, tmp_path):
+    """Of the code of Chang 2021, with a tokenizer beside it. The order of the terms is that of their parameters."""
+    terms = Content(), RelativeBias((3,)), Positional(KernelEncoding((3,)))
+    model = Bert(40, 8, (bert_block(2, 12, terms=terms),), max_length=16, absolute_positions=False)
+    params = made_params(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), int))["params"])
+    convert.save_composite_bert(tmp_path / "theirs", model, {"encoder": params})
+    shutil.copy(MADE / "bert" / "vocab.txt", tmp_path / "theirs")
+    import_weights(tmp_path / "run", [str(tmp_path / "theirs")])
+    run = trained.of_run(tmp_path / "run", (MaskedLanguageModelling,))
+    assert [type(term).__name__ for term in run.task.model.encoder.blocks[0].attention.terms] == [
+        "Content",
+        "RelativeBias",
+        "Positional",
+    ]
+    jax.tree.map(np.testing.assert_array_equal, run.params["encoder"], params)
+    assert explain.explain(tmp_path / "run", (), PAIRS[:1], (), ()) == 0
 
 
 def test_an_encoder_alone_is_explained(tmp_path):
