@@ -11,19 +11,28 @@ configs/bert_small.py; from=RUN goes on from that run, for example an imported B
 
 from ml_collections import ConfigDict
 
-from configs import common_bert
+from configs import common, common_bert, common_grafts
 from posattn_jax.analysis.plan import PAPER_SEEDS, Plan
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = common_bert.get_config("bert_tiny", variant)
+    is_start = variant.startswith("from=")
+    config = common_bert.get_config("bert_tiny", "none" if is_start else variant)
     if variant != "tiny":
         config.data.update(vocabulary_size=4096, length=40)
         config.train.update(total_steps=2000, batch_size=64)
-        config.optimizer.learning_rate = 1e-4 if variant.startswith("from=") else 1e-3
+        config.optimizer.learning_rate = 1e-3
         config.optimizer.schedule.warmup_steps = 200
+    if is_start:
+        config.task.pretrained = variant.removeprefix("from=")
+        config.model = common.of_run(config.task.pretrained).model
+        config.data.length = min(config.data.length, config.model.get("max_length") or config.data.length)
+        config.optimizer.learning_rate = 1e-4
     return config
 
 
 def sweep(variant: str = "") -> Plan:
+    """With from=RUN, the treatments are parts added to that run's model, judged by the accuracy of hidden tokens."""
+    if variant.startswith("from="):
+        return common_grafts.sweep(variant.removeprefix("from="), {"own": "your text"}, {"own": {}}, "accuracy")
     return common_bert.sweep(common_bert.FIVE, "bert_tiny", PAPER_SEEDS[:3])

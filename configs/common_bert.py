@@ -76,10 +76,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def get_config(size: str, variant: str = "") -> ConfigDict:
-    """A BERT of a size with one of `CONVOLUTIONS`; "": absolute positions; "tiny": composite, two steps, for tests.
-
-    "from=RUN": the model of that run, whose parameters the run starts with.
-    """
+    """A BERT of a size with one of `CONVOLUTIONS`; "": absolute positions; "tiny": composite, two steps, for tests."""
     config = common.get_config()
     config.data = part(Text, dir="data/text")
     config.task = part(MaskedLanguageModelling)
@@ -91,10 +88,6 @@ def get_config(size: str, variant: str = "") -> ConfigDict:
         config.data.update(vocabulary_size=50, length=12)
         config.train.update(total_steps=2, batch_size=4, eval_batch_size=8)
         return change(config, fields("composite", (5,)))
-    if variant.startswith("from="):
-        config.task.pretrained = variant.removeprefix("from=")
-        config.model = common.of_run(config.task.pretrained).model
-        return config
     config.model = bert(**SIZES[size])
     return with_convolution(config, variant or "absolute", size)
 
@@ -142,7 +135,7 @@ def of_paper(size: str, variant: str, learning_rate: float, **train: int) -> Con
 def with_convolution(config: ConfigDict, name: str, size: str) -> ConfigDict:
     """The config with one of `CONVOLUTIONS`. Raises ValueError if the name is unknown."""
     if name not in CONVOLUTIONS:
-        raise ValueError(f'config variant "{name}": expected nothing, {", ".join(CONVOLUTIONS)}, from=RUN or tiny')
+        raise ValueError(f'config variant "{name}": expected nothing, {", ".join(CONVOLUTIONS)} or tiny')
     return change(config, fields(name, size=size))
 
 

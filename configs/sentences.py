@@ -34,9 +34,9 @@ def get_config(variant: str = "") -> ConfigDict:
     config.optimizer.schedule.warmup_epochs = 0.5
     if "pairs" in words:
         config.data.sentences = ("sentence1", "sentence2")
-    if start:  # as configs/glue.py:from=RUN
+    if start is not None:  # as configs/glue.py:from=RUN
         config.task.pretrained, config.model = start, common.of_run(start).model
-        config.data.length = min(config.data.length, config.model.max_length or config.data.length)
+        config.data.length = min(config.data.length, config.model.get("max_length") or config.data.length)
         config.train.total_epochs, config.optimizer.learning_rate = 3.0, 5e-5
         config.optimizer.schedule.warmup_epochs = 0.3
         config.optimizer.weight_decay = 0.0
@@ -46,13 +46,13 @@ def get_config(variant: str = "") -> ConfigDict:
 def sweep(variant: str = "") -> Plan:
     """Parts added to the model of from=RUN, which do not change its function at first: does one help on your data?"""
     _, start = _words(variant)
-    if not start:
+    if start is None:
         raise InputError(f'sweep of "{variant}": expected from=RUN')
     return common_grafts.sweep(start, {"own": "own sentences"}, {"own": {}}, "score")
 
 
-def _words(variant: str) -> tuple[set[str], str]:
-    """The words of a variant without from=RUN, and RUN."""
+def _words(variant: str) -> tuple[set[str], str | None]:
+    """The words of a variant without from=RUN, and RUN or None."""
     words = set(variant.split(",")) - {""}
-    start = next((word for word in words if word.startswith("from=")), "")
-    return words - {start}, start.removeprefix("from=")
+    start = next((word for word in words if word.startswith("from=")), None)
+    return words - {start}, start and start.removeprefix("from=")

@@ -72,7 +72,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def fields(name: str) -> dict[str, Any]:
-    """The fields of one of `LABELS` or `MIXERS`, for any base config. Mixers see as far as kernels, eight tokens."""
+    """The fields of one of `LABELS` or `MIXERS`, for any base config. A context is as long as a kernel's half."""
     is_mixer = name in MIXERS
     model: Any = common_bert.get_config("bert_tiny", "absolute" if is_mixer else name).model
     attention = model.block.attention

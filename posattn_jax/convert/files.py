@@ -43,8 +43,8 @@ class Weights:
         return shape
 
     def setting(self, name: str, default: Any) -> Any:
-        """An entry of config.json, or the default. Raises InputError unless it is of the default's type."""
-        value = self.config.get(name, default)
+        """An entry of config.json; the default if it is missing or null. Raises InputError if its type is another."""
+        value = default if self.config.get(name) is None else self.config[name]
         kinds = (int, float) if isinstance(default, float) else type(default)
         if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
             where = self.path.with_name(CONFIG)

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import pathlib
 from typing import Any, NamedTuple
 
 from posattn_jax.axes import Shape
@@ -20,32 +21,46 @@ class Scale(NamedTuple):
     deviation: Numbers = (0.5,)
 
 
-def scale_of(weights: Weights) -> Scale:
+def scale_of(weights: Weights, num_channels: int) -> Scale:
     """The scale in preprocessor_config.json or in timm's config.json; without one, (x - .5) / .5.
 
     Raises:
-      InputError: the file says something else than numbers, or other pixels than those from 0 to 1.
+      InputError: a file has something else there than a number for each channel or for all, or expects pixels that are
+        not from 0 to 1.
     """
     where = weights.path.with_name(PREPROCESSOR)
     config = read_json(where) or {}
-    if not config.get("do_rescale", True) or not math.isclose(config.get("rescale_factor", 1 / 255) * 255, 1.0):
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: expected an object")
+    factor = config.get("rescale_factor") or 1 / 255
+    is_rescaled = config.get("do_rescale", True) and isinstance(factor, numbers.Real)
+    if not is_rescaled or not math.isclose(factor * 255, 1.0, rel_tol=1e-3):
         raise InputError(f"{where}: expected do_rescale with a rescale_factor of 1 / 255")
     if not config.get("do_normalize", True):
         return Scale((0.0,), (1.0,))
-    of_timm, default = weights.config.get("pretrained_cfg", {}), Scale()
-    mean = config.get("image_mean") or of_timm.get("mean") or default.mean
-    deviation = config.get("image_std") or of_timm.get("std") or default.deviation
-    for each in (mean, deviation):
-        if not isinstance(each, list | tuple) or not all(isinstance(one, numbers.Real) for one in each):
-            there = where if config else where.with_name(CONFIG)
-            raise InputError(f"{there}: {each!r}: expected the mean and the deviation as lists of numbers")
-    return Scale(tuple(mean), tuple(deviation))
+    of_timm, found = _of_timm(weights), Scale()
+    for field, ours, theirs in (("mean", "image_mean", "mean"), ("deviation", "image_std", "std")):
+        for config_of, name, path in ((of_timm, theirs, where.with_name(CONFIG)), (config, ours, where)):
+            if config_of.get(name) is not None:
+                found = found._replace(**{field: _numbers(config_of[name], num_channels, f"{path}: {name}")})
+    if min(found.deviation) <= 0:
+        raise InputError(f"{where.parent}: a deviation of pixels is {min(found.deviation)}: expected more than 0")
+    return found
 
 
 def size_of(weights: Weights) -> Shape | None:
     """The height and width of the images in config.json, if they are there."""
-    size = weights.config.get("image_size", weights.config.get("pretrained_cfg", {}).get("input_size", [0])[1:])
-    return (size, size) if isinstance(size, int) else tuple(size) or None
+    of_timm, arguments = _of_timm(weights), weights.setting("model_args", {})
+    channels_first = of_timm.get("input_size")
+    found = [weights.config.get("image_size"), arguments.get("img_size"), channels_first and channels_first[1:]]
+    size = next((each for each in found if each is not None), None)
+    sides = [size, size] if isinstance(size, int) else size
+    if sides is None:
+        return None
+    if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        where = weights.path.with_name(CONFIG)
+        raise InputError(f"{where}: the size of its images is {size!r}: expected a height and a width")
+    return tuple(sides)
 
 
 def hugging_face_config(scale: Scale, grid_shape: Shape, num_channels: int) -> dict[str, Any]:
@@ -67,10 +82,23 @@ def hugging_face_config(scale: Scale, grid_shape: Shape, num_channels: int) -> d
 
 def timm_config(scale: Scale | None, grid_shape: Shape, num_channels: int) -> dict[str, Any]:
     """The entry "pretrained_cfg" of timm's config.json."""
-    found: dict[str, Any] = {"input_size": [num_channels, *grid_shape]}
+    found: dict[str, Any] = {"input_size": [num_channels, *grid_shape], "crop_pct": 1.0, "interpolation": "bicubic"}
     if scale is not None:
         found["mean"], found["std"] = (_for_each(each, num_channels) for each in scale)
     return found
+
+
+def _of_timm(weights: Weights) -> dict[str, Any]:
+    """timm's part of config.json, which is all of it in older files."""
+    return weights.setting("pretrained_cfg", {}) or weights.config
+
+
+def _numbers(given: Any, num_channels: int, where: str | pathlib.Path) -> Numbers:
+    """One number for each channel, or one for all."""
+    found = given if isinstance(given, list) else [given]
+    if len(found) not in (1, num_channels) or not all(isinstance(each, numbers.Real) for each in found):
+        raise InputError(f"{where}={given!r}: expected a number, or one for each of {num_channels} channels")
+    return tuple(map(float, found))
 
 
 def _for_each(given: Numbers, num_channels: int) -> list[float]:

@@ -43,6 +43,11 @@ def save_t5_bias(folder: str | pathlib.Path, term: BucketedBias, params: dict[st
 
     Returns:
       The path of model.safetensors.
+
+    Raises:
+      InputError: the table is not that of a sequence.
     """
+    if params["table"].ndim != 2:
+        raise InputError(f"table {list(params['table'].shape)}: expected [buckets heads], of a sequence")
     sizes = {"relative_attention_num_buckets": term.num_buckets, MOST: term.max_distance}
     return files.write(folder, {TABLE: np.asarray(params["table"])}, sizes)

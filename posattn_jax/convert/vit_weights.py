@@ -65,12 +65,16 @@ def of_weights(weights: Weights, num_heads: int | None = None) -> tuple[VisionTr
     names = NAMES[name]
     prefix = next(each for each in weights.tensors if each.endswith(names.patches)).removesuffix(names.patches)
     fields, num_rows, num_channels = _READERS[name](weights, prefix)
-    says = fields.pop("num_heads") or num_heads
+    says = fields.pop("num_heads")
+    says = num_heads if says is None else says
     if says is None:
         raise InputError(f"{weights.path}: does not say how many heads it has: expected num_heads")
     if num_heads not in (None, says):
         raise InputError(f"num_heads={num_heads}: {weights.path} has {says}")
-    model = _transformer(num_heads=says, **fields | OWN[name])
+    try:
+        model = _transformer(num_heads=says, **fields | OWN[name])
+    except ValueError as error:
+        raise InputError(f"{weights.path}: {error}") from error
     shapes = _shapes(weights.path, model, num_rows, num_channels)
     return model, tensors.take(names.entries(model, prefix), shapes, weights.tensors, weights.path, names.spare)
 
@@ -91,7 +95,8 @@ def save_vit(
       model: a model as `vit` returns it: without norms of patches, with absolute positions and only content terms.
       params: the parameters of the model.
       grid_shape: the height and width of its images.
-      names: "hugging_face" or "timm": model.safetensors and config.json; "big_vision": model.npz.
+      names: "hugging_face" or "timm": model.safetensors and config.json; "big_vision": model.npz. timm's file is for
+        `load_state_dict`: its config.json does not name an architecture of timm.
       scale: how its pixels are scaled; Hugging Face's preprocessor_config.json or timm's config.json then says so.
       **config: further entries of config.json, such as id2label.
 
@@ -192,11 +197,9 @@ def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
         "use_bias": f"{prefix}blocks.0.attn.qkv.bias" in weights.tensors,
     }
     num_rows, size = weights.shape(f"{prefix}pos_embed", 3)[1], pixels.size_of(weights)
-    if size is None:  # then images are taken to be square
-        has_row = round(num_rows**0.5) ** 2 != num_rows
-    else:
-        has_row = math.prod(side // patch for side, patch in zip(size, patch_shape, strict=True)) + 1 == num_rows
-    if not has_row:
+    number = 0 if size is None else math.prod(side // patch for side, patch in zip(size, patch_shape, strict=True))
+    # Where the size does not say it, images are taken to be square.
+    if num_rows == number or (num_rows != number + 1 and round(num_rows**0.5) ** 2 == num_rows):
         raise InputError(f"{weights.path}: pos_embed has {num_rows} rows: expected one for the class token, too")
     return fields, num_rows, num_channels
 

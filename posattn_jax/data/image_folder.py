@@ -10,10 +10,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from posattn_jax.data import image_files, own
+from posattn_jax.data.data_set import Reading
 from posattn_jax.data.images import ImageSet
 from posattn_jax.data.own_images import NamedImages, OwnImages
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
+
+KNOWN = {name for names in own.PARTS.values() for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +58,21 @@ class ImageFolder(OwnImages):
         folder = pathlib.Path(self.dir)
         if not folder.is_dir():
             raise InputError(f"data.dir={folder}: no such folder (expected one with a folder of images for each class)")
-        found = {each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")}
-        known = {name for names in own.PARTS.values() for name in names}
-        if "train" not in found and (not found or found - known):
-            return {"train": folder}
-        others = sorted(found - known)
-        if others and self.malformed == "refuse":
-            has = f"has train and {own.listed(others)}: expected no other folders than {', '.join(sorted(known))}"
-            raise InputError(f"data.dir={folder}: {has} (data.malformed=skip leaves them out)")
-        return own.find_parts(folder)
+        found = self._folders()
+        if "train" in found or {name.lower() for name in found} & KNOWN:  # which then says that there is no train
+            return own.find_parts(folder)
+        return {"train": folder}
+
+    def load(self, reading: Reading) -> dict[str, Any]:
+        folder, expected = pathlib.Path(self.dir), f"is no part: expected {', '.join(sorted(KNOWN))}"
+        if self.parts()["train"] != folder:
+            wrong = [InputError(f"{folder / name}: {expected}") for name in sorted(self._folders() - KNOWN)]
+            own.sift([*wrong, "train"], "data.dir", "folders", self.malformed)
+        return super().load(reading)
+
+    def _folders(self) -> set[str]:
+        """The names of the folders in `dir` that are not hidden."""
+        return {each.name for each in pathlib.Path(self.dir).iterdir() if each.is_dir() and each.name[0] != "."}
 
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
         files = image_files.below(path)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -41,7 +42,7 @@ class SentenceFiles(DataSet):
     Attributes:
       dir: the file or the folder.
       sentences: the columns of the one or two sentences.
-      label: the column of the label.
+      label: the column of the label. 1.0 is the label 1.
       target: the kind of label: "class", one of several classes; or "number", with the squared error as loss; "auto": a
         number if most labels of the train part are numbers, and one of these is not whole.
       metric: the metric of the predictions; "auto": accuracy for classes, correlation for numbers.
@@ -110,8 +111,7 @@ class SentenceFiles(DataSet):
         for column in (*self.sentences, self.label):
             value = row.get(column)
             if isinstance(value, bool | int | float) and column == self.label:
-                whole = isinstance(value, float) and value.is_integer()  # 1.0 is the label 1
-                value = json.dumps(int(value) if whole else value)
+                value = json.dumps(value)
             if not isinstance(value, str) or not value.strip():
                 given = "is missing" if value is None else "is empty" if value == "" else f"is {json.dumps(value)}"
                 return InputError(f'{where}: "{column}" {given}: expected a text')
@@ -121,7 +121,7 @@ class SentenceFiles(DataSet):
                 return InputError(f'{where}: "{column}" is no UTF-8')
             values.append(value.strip())
         *texts, label = values
-        return tuple(texts), label, where
+        return tuple(texts), re.sub(r"\A([+-]?\d+)\.0+\Z", r"\1", label), where
 
     def _names(self, rows: list[Labelled], path: pathlib.Path) -> tuple[str, ...]:
         """The names of the classes; (): labels are numbers."""

@@ -72,18 +72,26 @@ def _quoted(path: pathlib.Path, text: str) -> Iterator[tuple[str, list[str] | In
     After an error, reading goes on in the next line, so that a quote which is never closed costs no other row.
     """
     lines = io.StringIO(text, newline="").readlines()
-    start, reader, before = 0, csv.reader(lines, strict=True), 0  # `before`: the lines before those of the reader
+
+    def reader_from(line: int) -> Any:
+        return csv.reader((lines[i] for i in range(line, len(lines))), strict=True)
+
+    first = start = 0  # the line with which the reader began, and that of the next row
+    reader = reader_from(first)
     while True:
-        where = f"{path}: line {start + 1}"
+        line, where = start, f"{path}: line {start + 1}"
         try:
             cells = next(reader, None)
+            if cells is None:
+                return
+            start = first + reader.line_num
+            raw = "".join(lines[line:start])
+            if any(cell.replace('"', '""') not in raw for cell in cells):
+                raise csv.Error("a quote in a cell that does not begin with one")
         except csv.Error as error:
             yield where, InputError(f"{where}: {error}")
-            start += 1
-            reader, before = csv.reader(lines[start:], strict=True), start
+            first = start = line + 1
+            reader = reader_from(first)
             continue
-        if cells is None:
-            return
         if cells:
             yield where, cells
-        start = before + reader.line_num

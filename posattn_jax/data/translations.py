@@ -109,7 +109,7 @@ class Translations(DataSet):
             sides = (self._side(self._part(name), each) for each in (self.source, self.target))
             parts[name] = parallel.of_text(*sides, subwords, self.buckets, reading.cache, self.malformed)
             if len(skipped := parts[name].skipped):
-                told = own.listed([f"{line + 1:,}" for line in skipped], own.MOST_LINES)
+                told = own.listed([str(line + 1) for line in skipped], own.MOST_LINES)
                 print(f"{name}: {len(skipped):,} lines are left out, one side of them is empty: {told}")
             if self.every and name != "test":
                 held_out = (parts[name].numbers + 1) % self.every == 0

@@ -52,6 +52,8 @@ class MaskedLanguageModelling(SequenceTask):
         super().__post_init__()
         if not 0 < self.mask_share <= 1:
             raise ValueError(f"mask_share={self.mask_share}: expected more than 0 and at most 1")
+        if self.num_special >= self.vocabulary_size:
+            raise ValueError(f"num_special={self.num_special}: expected fewer than all {self.vocabulary_size} tokens")
 
     @classmethod
     def around(cls, model: Bert, knows: Mapping[str, Any]) -> MaskedLanguageModel:

@@ -115,7 +115,7 @@ def _of_vit(weights: Weights, num_heads: int | None) -> _Run:
     if np.prod(model.token_grid((height, width))) != number:
         raise InputError(f"{weights.path}: {number} positions, and {height} x {width} pixels have not as many patches")
     channels = params["embed"]["kernel"].shape[0] // int(np.prod(model.patch_shape))
-    mean, deviation = pixels.scale_of(weights)
+    mean, deviation = pixels.scale_of(weights, channels)
     fields = {"height": height, "width": width, "channels": channels, "mean": mean, "deviation": deviation}
     print(f"pixels are (x - mean) / deviation, x from 0 to 1: mean {mean}, deviation {deviation}")
     about = {"classes": _names(weights, model.num_classes), "shape": [height, width, channels], "max_value": 255}
@@ -134,11 +134,12 @@ def _check_labels(weights: Weights, expected: str) -> None:
 
 def _names(weights: Weights, number: int) -> list[str]:
     """The names of the classes in the config.json of Hugging Face or timm, or else their numbers."""
-    if "label_names" in weights.config:
-        names = dict(enumerate(weights.setting("label_names", [])))
-    else:
-        names = {int(i): name for i, name in weights.setting("id2label", {}).items()}
-    return [str(names.get(i, i)) for i in range(number)]
+    given = weights.config.get("label_names") or weights.config.get("id2label") or {}
+    given = dict(enumerate(given)) if isinstance(given, list) else given
+    if not isinstance(given, dict):
+        raise InputError(f"{weights.path.with_name(CONFIG)}: {given!r}: expected the names of the labels")
+    names = {str(i): name for i, name in given.items()}
+    return [str(names.get(str(i), i)) for i in range(number)]
 
 
 def _config(data: ConfigDict, task: ConfigDict, model: Any) -> ConfigDict:

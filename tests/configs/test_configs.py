@@ -292,7 +292,7 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
         assert field in flatten_dict(module.get_config().to_dict(), sep=".")
 
 
-def test_every_mixer_can_tell_word_order(unchecked):
+def test_every_mixer_of_word_order_is_another_model(unchecked):
     plan = word_order.sweep("mixers")
     assert {each.name for each in plan.treatments} <= {"absolute", *word_order.MIXERS}
     made = set()

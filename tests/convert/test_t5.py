@@ -39,6 +39,12 @@ def test_there_and_back(tmp_path):
     assert len(ours) == 1 and all(np.array_equal(theirs[name], tensor) for name, tensor in ours.items())
 
 
+def test_a_table_of_a_grid_is_none_of_t5(tmp_path):
+    term, params = convert.t5_bias(MADE / "t5")
+    with pytest.raises(InputError, match=r"table \[32, 1, 3\]: expected \[buckets heads\], of a sequence"):
+        convert.save_t5_bias(tmp_path, term, {"table": params["table"][:, None]})
+
+
 def test_a_table_for_each_layer(tmp_path):
     """As UMT5 has."""
     tensors = safetensors.load_file(MADE / "t5" / "model.safetensors")

@@ -160,10 +160,11 @@ def test_the_scale_of_pixels(tmp_path):
     assert config["size"] == {"height": 8, "width": 12}
     path = convert.save_vit(tmp_path / "timm", model, params, GRID, "timm", scale, label_names=["a", "b", "c"])
     told = json.loads(path.with_name("config.json").read_text())
-    assert told["pretrained_cfg"] == {"input_size": [3, 8, 12], "mean": [0.1] * 3, "std": [0.2, 0.3, 0.4]}
+    scaled = {"input_size": [3, 8, 12], "mean": [0.1] * 3, "std": [0.2, 0.3, 0.4]}
+    assert told["pretrained_cfg"] == scaled | {"crop_pct": 1.0, "interpolation": "bicubic"}
     assert told["label_names"] == ["a", "b", "c"] and told["num_classes"] == 3
     for folder in ("theirs", "timm"):
-        assert pixels.scale_of(files.read(tmp_path / folder)) == ((0.1,) * 3, (0.2, 0.3, 0.4))
+        assert pixels.scale_of(files.read(tmp_path / folder), 3) == ((0.1,) * 3, (0.2, 0.3, 0.4))
         assert pixels.size_of(files.read(tmp_path / folder)) == (8, 12)
     with pytest.raises(InputError, match='scale: expected nothing more with names="big_vision"'):
         convert.save_vit(tmp_path / "none", model, params, GRID, "big_vision", scale)
@@ -175,7 +176,13 @@ def test_the_scale_of_pixels(tmp_path):
         ({}, ((0.5,), (0.5,))),
         ({"do_normalize": False, "image_mean": [0.3] * 3}, ((0.0,), (1.0,))),
         ({"image_mean": None, "image_std": [0.25]}, ((0.5,), (0.25,))),
-        ({"image_mean": "0.5"}, "preprocessor_config.json: '0.5': expected the mean and the deviation as lists"),
+        ({"image_mean": 0, "image_std": [1, 2, 3]}, ((0.0,), (1.0, 2.0, 3.0))),
+        ({"rescale_factor": 0.0039216, "image_mean": [0.1]}, ((0.1,), (0.5,))),
+        ({"image_mean": "0.5"}, "image_mean='0.5': expected a number, or one for each of 3 channels"),
+        ({"image_std": [0.5, 0.5]}, r"image_std=\[0.5, 0.5\]: expected a number, or one for each of 3 channels"),
+        ({"image_std": [0.0]}, "a deviation of pixels is 0.0: expected more than 0"),
+        ([0.5], "preprocessor_config.json: expected an object"),
+        ({"rescale_factor": "1 / 255"}, "expected do_rescale with a rescale_factor of 1 / 255"),
         ({"do_rescale": False}, "preprocessor_config.json: expected do_rescale with a rescale_factor of 1 / 255"),
         ({"rescale_factor": 1 / 127.5}, "expected do_rescale with a rescale_factor of 1 / 255"),
     ],
@@ -184,10 +191,37 @@ def test_what_a_preprocessor_says(tmp_path, config, expected):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     weights = files.Weights(tmp_path / "model.safetensors", {}, {})
     if isinstance(expected, tuple):
-        assert pixels.scale_of(weights) == expected
+        assert pixels.scale_of(weights, 3) == expected
     else:
         with pytest.raises(InputError, match=expected):
-            pixels.scale_of(weights)
+            pixels.scale_of(weights, 3)
+
+
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        ({}, None),
+        ({"image_size": 8, "pretrained_cfg": None}, (8, 8)),
+        ({"image_size": None, "pretrained_cfg": {"input_size": None}}, None),
+        ({"pretrained_cfg": {"input_size": [3, 4, 4]}, "model_args": {"img_size": [8, 12]}}, (8, 12)),
+        ({"input_size": [3, 8, 12]}, (8, 12)),
+        ({"image_size": "224"}, "config.json: the size of its images is '224': expected a height and a width"),
+        ({"image_size": [8]}, r"the size of its images is \[8\]: expected a height and a width"),
+    ],
+)
+def test_what_a_config_says_of_the_size(tmp_path, config, expected):
+    weights = files.Weights(tmp_path / "model.safetensors", {}, config)
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            pixels.size_of(weights)
+    else:
+        assert pixels.size_of(weights) == expected
+
+
+def test_the_scale_in_older_files_of_timm(tmp_path):
+    config = {"mean": [0.1, 0.2, 0.3], "std": [0.4] * 3, "input_size": [3, 8, 12]}
+    weights = files.Weights(tmp_path / "model.safetensors", {}, config)
+    assert pixels.scale_of(weights, 3) == ((0.1, 0.2, 0.3), (0.4,) * 3)
 
 
 def test_positions_of_timm_whose_number_is_a_square(tmp_path):
@@ -238,7 +272,7 @@ def test_without_a_head(tmp_path, caplog):
     [
         ("timm", None, {}, "does not say how many heads it has: expected num_heads$"),
         ("vit", 4, {}, "num_heads=4: .*model.safetensors has 2$"),
-        ("timm", 3, {}, "num_heads=3 does not divide the width 8$"),
+        ("timm", 3, {}, "model.safetensors: num_heads=3 does not divide the width 8$"),
         ("timm", 2, {"fc_norm.weight": (8,)}, r"fc_norm.weight \(8,\) has no place here$"),
         ("timm", 2, {"blocks.0.ls1.gamma": (8,)}, r"blocks.0.ls1.gamma \(8,\) has no place here$"),
         ("timm", 2, {"pos_embed": (1, 4, 8)}, "pos_embed has 4 rows: expected one for the class token, too$"),

@@ -78,7 +78,7 @@ def test_a_run_keeps_its_classes(tmp_path):
         data.empty(tmp_path)
 
 
-def test_wrong_folders(tmp_path):
+def test_wrong_folders(tmp_path, capsys):
     with pytest.raises(InputError, match=one_line(f"data.dir={tmp_path}/none: no such folder .*")):
         image_folder(tmp_path / "none").load(Reading(1))
     with pytest.raises(InputError, match=one_line(f"{tmp_path}: classes: 0: expected at least 2")):
@@ -96,17 +96,23 @@ def test_wrong_folders(tmp_path):
     assert len(image_folder(folder, malformed="skip").load(Reading(1))["train"]) == 3
     (folder / "train" / "alone.png").unlink()
     (folder / "Test").mkdir()
-    message = (
-        rf"data.dir={folder}: has train and Test: expected no other folders than dev, test, .*\(data.malformed=skip.*"
-    )
+    message = rf"{folder}/Test: is no part: expected dev, test, .* \(malformed folders: 1, which data.malformed=skip .*"
     with pytest.raises(InputError, match=one_line(message)):
         image_folder(folder).load(Reading(1))
+    capsys.readouterr()
     assert len(image_folder(folder, malformed="skip").load(Reading(1))["train"]) == 3
+    assert capsys.readouterr().out.startswith(f"data.dir: left out: {folder}/Test: is no part: expected dev, ")
     (folder / "Test").rmdir()
     (folder / "train").rename(folder / "training")
     (folder / "training").rename(folder.parent / f"{folder.name}_training")
     with pytest.raises(InputError, match=one_line(rf"data.dir={folder}: nothing to train on .*")):
         image_folder(folder).load(Reading(1))
+    (folder / "others").mkdir()
+    (folder / "val").rename(folder / "Val")
+    with pytest.raises(InputError, match=one_line(rf"data.dir={folder}: nothing to train on .*")):
+        image_folder(folder).load(Reading(1))
+    (folder / "others").rmdir()
+    (folder / "Val").rename(folder / "val")
     (folder.parent / f"{folder.name}_training").rename(folder / "train")
     for path in (folder / "val").rglob("*.png"):
         path.write_bytes(b"")

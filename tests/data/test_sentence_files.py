@@ -79,7 +79,8 @@ def test_csv_has_quotes_and_tsv_has_none(tmp_path, run):
         ([0.5, 1, -2, 3], {}, (), "correlation"),
         ([0, 1, 2, 3], {"target": "number"}, (), "correlation"),
         ([0.5, 1.5, 0.5, 1.5], {"target": "class"}, ("0.5", "1.5"), "accuracy"),
-        ([1, 2.0, 1.0, 2], {}, ("1", "2"), "accuracy"),
+        ([1, 2.0, "1.0", 2], {}, ("1", "2"), "accuracy"),
+        (["v1.0", "v2", "v1.0", "v2"], {}, ("v1.0", "v2"), "accuracy"),
         ([0.5, "a", "b", 1], {}, ("0.5", "1", "a", "b"), "accuracy"),
     ],
 )
@@ -89,7 +90,10 @@ def test_what_labels_are(tmp_path, run, labels, fields, names, metric):
     assert (source.names, source.metric) == (names, metric)
     told = [names[target] for target in source.targets] if names else source.targets.tolist()
     kept = np.random.default_rng(1).permutation(4)[:3]
-    assert told == [json.dumps(labels[i]).strip('"').removesuffix(".0") if names else labels[i] for i in kept]
+    assert told == [
+        json.dumps(labels[i]).strip('"').replace(".0", "" if names == ("1", "2") else ".0") if names else labels[i]
+        for i in kept
+    ]
 
 
 def test_without_a_start_the_text_makes_the_tokenizer(tmp_path):
@@ -167,9 +171,14 @@ def test_every_malformed_row_is_told(tmp_path, run, capsys):
 
 def test_a_quote_that_is_never_closed_costs_one_row(tmp_path, run, capsys):
     path = write_table(tmp_path / "a.csv", HEADER, [(A, "yes"), (B, "no")])
-    path.write_bytes(path.read_bytes() + f'"{A},yes\n"{B}\n{C}",no\n{C},yes\n'.encode())
-    with pytest.raises(InputError, match=rf"{path}: line 4: .* \(malformed rows: 1, "):
+    path.write_bytes(path.read_bytes() + f'"{A},yes\n"{B}\n{C}",no\n{C},yes\n"a\nb" c,no\n'.encode())
+    with pytest.raises(InputError, match=rf"{path}: line 4: .* \(malformed rows: 3, "):
         load(path, run)
+    told = capsys.readouterr().out.splitlines()
+    assert [each.partition(": line ")[2] for each in told] == [
+        "8: ',' expected after '\"'",
+        "9: a quote in a cell that does not begin with one",
+    ]
     capsys.readouterr()
     sources = load(path, run, malformed="skip")
     both = [*texts(sources["train"]), *texts(sources["validation"])]

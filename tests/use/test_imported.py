@@ -111,6 +111,7 @@ def test_word_order_with_a_part_added(bert, tmp_path, capsys):
 def test_masked_language_modelling_goes_on(bert, tmp_path, capsys):
     """On other text, with a part added, with all parameters and the tokenizer of the start."""
     config = bert_tiny.get_config(f"from={bert}")
+    assert config.data.length == 16 and len(bert_tiny.sweep(f"from={bert}").treatments) == 7
     change(config, common_grafts.fields("composite"))
     config.data.update(dir=str(write_text(tmp_path / "text")), validation_limit=8, length=14)
     config.train.update(batch_size=8, total_steps=2, eval_steps=2, eval_batch_size=8)
@@ -138,6 +139,8 @@ def test_own_sentences(bert, tmp_path, capsys):
     assert len(plan.treatments) == 7 and {each.fields["task.pretrained"] for each in plan.treatments} == {str(bert)}
     with pytest.raises(InputError, match='sweep of "pairs": expected from=RUN'):
         sentences.sweep("pairs")
+    with pytest.raises(InputError, match="from=: no run there"):
+        sentences.get_config("from=")
     config.model.width, config.model.embedding_dim = 12, 8
     with pytest.raises(InputError, match=r"another model: .*model.width is 8 there and 12 here"):
         train(config, tmp_path / "another")
@@ -222,10 +225,11 @@ def test_sides_that_timm_says(tmp_path):
     with pytest.raises(InputError, match=r"6 positions, and 8 x 8 pixels have not as many patches"):
         import_weights(tmp_path / "run", [str(tmp_path / "timm")], 2)
     about = {"pretrained_cfg": {"input_size": [3, 8, 12], "mean": [0.5] * 3, "std": [0.2] * 3}}
+    about |= {"label_names": {"0": "a", "1": "b", "2": "c"}, "architectures": None}
     (tmp_path / "timm" / "config.json").write_text(json.dumps(about))
     import_weights(tmp_path / "run", [str(tmp_path / "timm")], 2)
     run = trained.of_run(tmp_path / "run")
-    assert run.names == ("0", "1", "2") and run.source.grid_shape == (8, 12) and run.source.deviation == (0.2,) * 3
+    assert run.names == ("a", "b", "c") and run.source.grid_shape == (8, 12) and run.source.deviation == (0.2,) * 3
 
 
 def without(folder, *names):
@@ -266,7 +270,7 @@ OTHER_LABELS = [
     ("classifier", {"problem_type": "regression"}, 'problem_type="regression": expected "single_label_classification"'),
     ("vit", {"problem_type": "multi_label_classification"}, 'expected "single_label_classification" with this head'),
     ("classifier", {"architectures": ["BertForMultipleChoice"]}, "multiple choice is not supported"),
-    ("vit", {"id2label": ["a", "b", "c"]}, r"id2label=\['a', 'b', 'c'\]: expected a value such as \{\}"),
+    ("vit", {"id2label": "abc"}, "'abc': expected the names of the labels"),
 ]
 
 
