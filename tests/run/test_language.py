@@ -284,7 +284,8 @@ def test_bad_input(files, untrained, unchecked, fields, message):
     [
         ({"data.vocabulary_size": 5000}, "data.vocabulary_size=5000: the text allows at most"),
         ({"task.mask_share": 0.0}, "task.mask_share=0.0"),
-        ({"task.pretrained": "runs/x"}, "config.task.pretrained=.*: there is no such field"),
+        ({"task.pretrained": "runs/x"}, "task.pretrained=runs/x: no run there"),
+        ({"task.start": "runs/x"}, "config.task.start=.*: there is no such field"),
         ({"model.embedding_scale": 0.0}, "model.embedding_scale=0.0: expected a finite number above 0"),
         ({"model": common.classifier()}, 'model.kind="Classifier": expected Bert with task MaskedLanguageModelling'),
         (
