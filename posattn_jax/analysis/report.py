@@ -214,7 +214,7 @@ def _how(runs: Runs) -> str:
 
 def _data(config: dict[str, Any]) -> str:
     data = config["data"]
-    if "target" in data:
+    if "source" in data:
         return f"translation, {data['source']} to {data['target']}"
     name = data.get("name") or _class_of(data)
     return f"{name} ({_class_of(data['scene'])})" if data.get("scene") else name

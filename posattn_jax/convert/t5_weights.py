@@ -11,7 +11,7 @@ from posattn_jax.nn.buckets import BucketedBias
 from posattn_jax.system.errors import InputError
 
 TABLE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-MOST = "relative_attention_max_distance"
+MAX_DISTANCE = "relative_attention_max_distance"
 
 
 def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
@@ -32,7 +32,7 @@ def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
     if TABLE.replace("block.0", "block.1") in weights.tensors:
         raise InputError(f"{weights.path}: has a table for each layer: expected one that all layers share")
     table = np.asarray(weights.tensors[TABLE], np.float32)
-    term = BucketedBias(len(table), weights.setting(MOST, 128))
+    term = BucketedBias(len(table), weights.setting(MAX_DISTANCE, 128))
     return term, {"table": jnp.asarray(table)}
 
 
@@ -49,5 +49,5 @@ def save_t5_bias(folder: str | pathlib.Path, term: BucketedBias, params: dict[st
     """
     if params["table"].ndim != 2:
         raise InputError(f"table {list(params['table'].shape)}: expected [buckets heads], of a sequence")
-    sizes = {"relative_attention_num_buckets": term.num_buckets, MOST: term.max_distance}
+    sizes = {"relative_attention_num_buckets": term.num_buckets, MAX_DISTANCE: term.max_distance}
     return files.write(folder, {TABLE: np.asarray(params["table"])}, sizes)

@@ -24,6 +24,7 @@ class ImageFolder(OwnImages):
     """PNG, JPEG and WebP files of any size in FOLDER/CLASS; or in FOLDER/train/CLASS, and likewise in val and test.
 
     Files are read as for `--mode=predict`: see `image_files.read`. The classes are the folders of the train part.
+    Without such parts, no class may be called as one of them, such as "test".
 
     Attributes:
       dir: the folder. Without val, the run's seed splits the train part.
@@ -67,7 +68,7 @@ class ImageFolder(OwnImages):
         folder, expected = pathlib.Path(self.dir), f"is no part: expected {', '.join(sorted(KNOWN))}"
         if self.parts()["train"] != folder:
             wrong = [InputError(f"{folder / name}: {expected}") for name in sorted(self._folders() - KNOWN)]
-            own.sift([*wrong, "train"], "data.dir", "folders", self.malformed)
+            own.sift([*wrong, *self._folders() & KNOWN], "data.dir", "folders", self.malformed)
         return super().load(reading)
 
     def _folders(self) -> set[str]:

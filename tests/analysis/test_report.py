@@ -17,6 +17,10 @@ from posattn_jax.analysis.markdown_text import number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.analysis.statistics import compare, sample
+from posattn_jax.build import parts
+from posattn_jax.data.glue import Glue
+from posattn_jax.data.sentence_files import SentenceFiles
+from posattn_jax.data.translations import Translations
 from posattn_jax.system.errors import InputError
 from tests.analysis.made_sweep import write_run
 
@@ -222,6 +226,22 @@ def test_a_verdict_of_no_more_than_a_margin_worse(treatment, holm_p, word):
     compared = compare(list(samples.values()), "less", hypothesis.border)
     given, said = verdict(hypothesis, compared, holm_p, 0.001, samples)
     assert given == word and said.startswith("the mean is") and "higher" in said and "margin 0.1; n = 3 and 3)" in said
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (parts.part(SentenceFiles), "SentenceFiles"),
+        (parts.part(Translations, source="en", target="de"), "translation, en to de"),
+        (parts.part(Glue, name="rte"), "rte"),
+    ],
+)
+def test_the_data_of_runs_are_told(folder, undrawn, data, told):
+    """Also where a field of the data has a name that translations have, too."""
+    for path in folder.glob("*/*/config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"data": data.to_dict()}))
+    report.write(folder)
+    assert f"- Data: {told}, grids " in (folder / "report" / "report.md").read_text()
 
 
 def test_a_difference_that_rounds_to_0_has_no_sign():

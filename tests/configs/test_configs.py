@@ -298,7 +298,12 @@ def test_every_mixer_of_word_order_is_another_model(unchecked):
     made = set()
     for name in word_order.MIXERS:
         config = change(word_order.get_config("tiny").lock(), word_order.fields(name))
-        made.add(repr(experiment.make_task(config, made_source(config))))
+        source = made_source(config)
+        task = experiment.make_task(config, source)
+        batch = jax.tree.map(jnp.asarray, source.batch(np.arange(2)))
+        loss, _ = jax.eval_shape(lambda rng: task.loss(task.init(rng), batch, rng), jax.random.key(0))  # noqa: B023
+        assert loss.shape == ()
+        made.add(repr(task))
     assert len(made) == len(word_order.MIXERS)
 
 
