@@ -1,4 +1,4 @@
-"""Every layout on the device against the float64 reference on the CPU: values, and the gradients of all arrays."""
+"""The timed layouts on the device against the float64 reference on the CPU: values, and the gradients of all arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -6,15 +6,12 @@ import numpy as np
 
 from benchmarks.device.cases import Parity
 from benchmarks.device.exact import relative_error
-from benchmarks.device.measure import judged
+from benchmarks.device.measure import LAYOUTS, judged
 from benchmarks.device.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs
 from posattn_jax.benchmarks.timing import Skipped, failures_told, one_pass
 from posattn_jax.ops.attention import relative_attention
-from posattn_jax.ops.attention.api import GENERAL
-
-CHECKED = GENERAL
 
 # Of |x - exact| / |exact|, with the most exact products: kernels may split float32 into parts of bfloat16.
 TOLERANCES = {"float32": 3e-4, "bfloat16": 5e-2}
@@ -24,7 +21,7 @@ SECTION = "forward_backward"
 
 def is_complete(record: Record) -> bool:
     """Whether every layout was tried."""
-    return set(CHECKED) <= record.results(SECTION).keys()
+    return set(LAYOUTS) <= record.results(SECTION).keys()
 
 
 def measure(case: Parity, record: Record, clock: Clock) -> None:
@@ -37,7 +34,7 @@ def measure(case: Parity, record: Record, clock: Clock) -> None:
         rounded = np.asarray(jnp.asarray(cotangent, case.dtype), np.float64)
         function = make_function(case, "reference", options)
         expected = jax.device_get(jax.jit(function)(exact_arrays, jnp.asarray(rounded)))
-    for layout in CHECKED:
+    for layout in LAYOUTS:
         if layout in record.results(SECTION) or clock.spent:
             continue
         with record.attempt(SECTION, layout, clock):

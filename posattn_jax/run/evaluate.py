@@ -33,7 +33,7 @@ def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
         sources = experiment.load_sources(config, test=True, workdir=workdir)
     task, optimizer, mesh, settings = experiment.prepare(config, sources["train"], ConfigDict(saved))
     checkpoints = Checkpoints(workdir, read_only=True)
-    restored = checkpoints.restore(abstract_state(task, optimizer, config.seed, mesh), checkpoints.best_step())
+    restored = checkpoints.restore(abstract_state(task, optimizer, mesh), checkpoints.best_step())
     checkpoints.close()
     if restored is None:
         raise InputError(f"--workdir={workdir}: the run has no checkpoint yet")

@@ -58,7 +58,7 @@ def _updates(config: ConfigDict, source: Any, state: TrainState | None = None) -
     """A function that computes an update of a state, by default a fresh one, and waits for it."""
     task, optimizer, _, settings = experiment.prepare(config, source)
     if state is None:
-        state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
+        state = jax.jit(lambda rng: init_state(task, optimizer, rng))(jax.random.key(config.seed))
     elif settings.bounds_spans:
         task = task.within(SpanBounds(task, state.params).value)
     step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))

@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
 from posattn_jax.build.names import short
-from posattn_jax.build.parts import leaves
 from posattn_jax.build.start import beginning
 from posattn_jax.data import remembered
 from posattn_jax.data.batches import Kept, Ordered
@@ -32,8 +31,6 @@ def check_vmapped(config: ConfigDict) -> None:
         raise InputError(f"task {short(config.task.kind)}: {only} Classification")
     if config.mesh.grid != 1:
         raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
-    if "fused" in leaves(config.model, "implementation"):
-        raise InputError(f'implementation="fused": {only} another')
     if jax.process_count() > 1:
         raise InputError(f"{only} one process, not {jax.process_count()}")
 

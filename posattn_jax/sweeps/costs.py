@@ -87,7 +87,7 @@ def measure(config: ConfigDict, updates: int = 5) -> dict[str, float]:
 
     def step_of(task: Any) -> tuple[Any, Any]:
         step = make_train_step(task, optimizer, settings.accumulation_steps)
-        return step, lambda: init_state(task, optimizer, config.seed)
+        return step, lambda: init_state(task, optimizer, jax.random.key(config.seed))
 
     step, begin = step_of(experiment.make_task(laid_out, source))
     counted = operations.count(step, jax.eval_shape(begin), batch)

@@ -75,13 +75,15 @@ class Program:
         self._resident = resident([each.train_source for each in data])
         self._resident_validation = resident([each.validation_source for each in data])
 
-        self.abstract = self.abstract_all = abstract_state(task, optimizer, data[0].seed, mesh)
+        self.abstract = self.abstract_all = abstract_state(task, optimizer, mesh)
         if len(data) > 1:
-            self.abstract_all = abstract_state(task, optimizer, data[0].seed, mesh, self.seeds)
+            self.abstract_all = abstract_state(task, optimizer, mesh, self.seeds)
         self._of_one, self._of_all = (
             jax.tree.map(lambda array: array.sharding, abstract) for abstract in (self.abstract, self.abstract_all)
         )
         self._everywhere = NamedSharding(mesh, PartitionSpec())  # replicated
+        # The key is an argument, so that all seeds, and all runs that differ in it alone, share one program.
+        self._init = jax.jit(lambda rng: init_state(task, optimizer, rng), out_shardings=self._of_one)
         self.stack = jax.jit(lambda states: self.seeds.stack(states), out_shardings=self._of_all)
         self.split = jax.jit(self.seeds.split, out_shardings=[self._of_one] * len(data))
         self.sigmas = jax.jit(self.seeds.map(self._sigmas), out_shardings=self._everywhere)
@@ -93,8 +95,7 @@ class Program:
 
     def init(self, seed: int, start: Callable[[Any], Any] | None = None) -> TrainState:
         """A fresh state of a single run. `start`, if given, is applied to its parameters."""
-        init: Any = jax.jit(lambda: init_state(self.task, self._optimizer, seed), out_shardings=self._of_one)
-        state = init()
+        state = self._init(jax.random.key(seed))
         if start is None:
             return state
         return state.replace(params=jax.device_put(start(state.params), self._of_one.params))

@@ -48,22 +48,22 @@ def init_params(task: Task, rng: Array) -> Any:
     return nn.unbox(_boxed_params(task, rng))
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
-    """A fresh state. Everything random in it is drawn from the seed."""
-    return nn.unbox(_boxed_state(task, optimizer, seed))
+def init_state(task: Task, optimizer: optax.GradientTransformation, rng: Array) -> TrainState:
+    """A fresh state. Everything random in it is drawn from `rng`."""
+    return nn.unbox(_boxed_state(task, optimizer, rng))
 
 
 def abstract_state(
-    task: Task, optimizer: optax.GradientTransformation, seed: int, mesh: Mesh, seeds: SeedMap = ALONE
+    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, seeds: SeedMap = ALONE
 ) -> TrainState:
     """The shapes, dtypes and shardings of the state of a run, or of vmapped seeds."""
-    boxed = jax.eval_shape(lambda: seeds.stack([_boxed_state(task, optimizer, seed)] * seeds.size))
+    boxed = jax.eval_shape(lambda: seeds.stack([_boxed_state(task, optimizer, jax.random.key(0))] * seeds.size))
     return sharded(boxed, mesh)
 
 
-def _boxed_state(task: Task, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def _boxed_state(task: Task, optimizer: optax.GradientTransformation, rng: Array) -> TrainState:
     """A fresh state whose parameters, and the optimiser's copies of them, are boxed with the names of their axes."""
-    init_rng, rng = jax.random.split(jax.random.key(seed))
+    init_rng, rng = jax.random.split(rng)
     params = _boxed_params(task, init_rng)
     return TrainState(
         step=jnp.zeros((), jnp.int32),

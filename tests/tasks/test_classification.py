@@ -87,7 +87,7 @@ def test_span_penalty_rises_in_its_warmup(plain):
 
     def loss_by_step(**fields):
         task = make_task(**fields)
-        state = jax.eval_shape(lambda: init_state(task, optimizer, 1))
+        state = jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(1)))
         state = jax.tree.map(jnp.zeros_like, state).replace(params=params)
         update = jax.jit(make_train_step(task, optimizer, 1))
         return lambda step: float(update(state.replace(step=jnp.array(step)), batch)[1]["loss"])
@@ -116,7 +116,7 @@ def test_a_step_turns_a_full_covariance(per_head):
     """Off the diagonal a step changes what lies below alone; the span's figures are those of its box."""
     task = make_task(covariance="full", per_head=per_head, span_penalty=1.0)
     optimizer = Adam(1e-2).make(100, 10)
-    state = jax.jit(lambda: init_state(task, optimizer, 1))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(1)))()
     batch = jax.tree.map(lambda x: x[None], BATCH)
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
     cholesky = np.asarray(after.params["blocks_0"]["attention"]["span"]["cholesky"])

@@ -118,7 +118,7 @@ def test_training_fits_a_small_grid(grid_shape):
     task, source = load(grid_shape, **{"model.hidden_features": 32})
     optimizer = Adam(1e-2).make(100, 10)
     train_step = jax.jit(make_train_step(task, optimizer, 1))
-    state = jax.jit(lambda: init_state(task, optimizer, 0))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
     batch = {name: array[None] for name, array in whole(source).items()}
     for _ in range(200):
         state, _ = train_step(state, batch)

@@ -26,7 +26,7 @@ def test_what_stays_float32():
     config.model.dtype = "bfloat16"
     source = experiment.load_sources(config)["train"]
     task, optimizer, *_ = experiment.prepare(config, source)
-    state = jax.jit(lambda: init_state(task, optimizer, 0))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
     batch = {name: np.asarray(array)[None] for name, array in source.batch(np.arange(8)).items()}
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
     floats = [x for x in jax.tree.leaves((after, figures)) if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -46,7 +46,7 @@ def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
     change(config, {f"{SPAN}.covariance": covariance, f"{ENCODING}.learn_omega": True})
     task = experiment.make_task(config, experiment.load_sources(config)["train"])
     optimizer = optax.adam(1e-3)
-    state = jax.jit(lambda: init_state(task, optimizer, 0))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
     leaves = jax.tree_util.tree_leaves_with_path((state.params, state.opt_state[0]))
     dtypes = {jax.tree_util.keystr(path): array.dtype.name for path, array in leaves}
     kept = {path for path in dtypes if re.search("sigma|cholesky|precision|omega", path)}

@@ -132,9 +132,9 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant, cha
     optimizer = Adam(1e-2, eps=1.0).make(100, 10)  # of which an update is about proportional to the gradient
     states = []
     for mesh in (MeshAxes(2, 2, 2).make(), one_device()):
-        abstract = abstract_state(task, optimizer, 0, mesh)
+        abstract = abstract_state(task, optimizer, mesh)
         shardings = jax.tree.map(lambda array: array.sharding, abstract)
-        state = jax.jit(lambda: init_state(task, optimizer, 0), out_shardings=shardings)()
+        state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)), out_shardings=shardings)()
         batch = put_batch({key: array[None] for key, array in rows.items()}, mesh, axis=1)
         step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None))
         with jax.set_mesh(mesh):
@@ -145,7 +145,7 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant, cha
 def compiled(task, rows, mesh):
     """An update of this batch, compiled for a mesh; and the state that it takes, abstract."""
     optimizer = Adam(1e-3).make(100, 10)
-    abstract = abstract_state(task, optimizer, 0, mesh)
+    abstract = abstract_state(task, optimizer, mesh)
     placed = put_batch(rows, mesh, axis=1)
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), placed)
     shardings = jax.tree.map(lambda array: array.sharding, abstract)

@@ -22,7 +22,7 @@ def step(micro_batches):
     batch = make_images().batch(np.arange(16))
     batch = {name: a.reshape(micro_batches, 16 // micro_batches, *a.shape[1:]) for name, a in batch.items()}
     optimizer = optax.sgd(1.0)
-    state = jax.jit(lambda: init_state(task, optimizer, seed=0))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
     after, figures = jax.jit(make_train_step(task, optimizer, 2))(state, batch)
     grads = jax.tree.map(np.subtract, *jax.device_get((state.params, after.params)))
     return task, state, grads, after, figures
@@ -49,7 +49,7 @@ def test_micro_batches_differ_in_dropout():
     task = make_task(dropout_rate=0.5)
     batch = make_images().batch(np.zeros(16, int))  # the same image again and again
     optimizer = optax.sgd(0.0)
-    state = jax.jit(lambda: init_state(task, optimizer, seed=0))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
     train_step = jax.jit(make_train_step(task, optimizer, 2))
 
     def total(num_micro_batches):

@@ -375,6 +375,25 @@ class FusedSuite(LocalSuite):
     test_causal_dimensions = None
     test_segments = None
 
+    def test_vmapped(self, float64):
+        """As seeds that train together: every array, and the span, has an axis of its own."""
+        grid_shape, rng = (3, 5), np.random.default_rng(6)
+        inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, batch=1))
+        both = {name: x + jnp.asarray(rng.normal(size=(2, *x.shape))) for name, x in inputs.items() if name != "sigma"}
+        both["sigma"] = inputs["sigma"] * jnp.array([1.0, 1.4])[:, None]
+
+        def results(arrays, attend):
+            outputs, pull_back = jax.vjp(lambda arrays: attend(arrays, grid_shape, span_bound=(2, 4)), arrays)
+            return outputs, pull_back(jnp.cos(outputs))[0]
+
+        def reference(arrays, grid_shape, **options):
+            return relative_attention(**arrays, grid_shape=grid_shape, **options, implementation="reference")
+
+        found = jax.jit(jax.vmap(lambda arrays: results(arrays, self.attend)))(both)
+        for i in range(2):
+            expected = results({name: x[i] for name, x in both.items()}, reference)
+            jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y, rtol=1e-10, atol=1e-10), found, expected)
+
     @pytest.mark.parametrize(
         "options, named",
         [

@@ -47,6 +47,19 @@ def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays)
     assert trial.judge(asked) == verdict.Verdict("slower", "3 ms, the other layouts 2", 3.0, 2.0)
 
 
+def test_values_are_compared_in_full_precision(monkeypatch):
+    """An H100 multiplied the other layouts' float32 in TF32, and the kernels, which were right, seemed to be wrong."""
+    asked = []
+
+    def layout(problem):
+        asked.append(jax.config.jax_default_matmul_precision)
+        return made_kernels.right(problem)
+
+    monkeypatch.setattr(trial, "_other_layouts", layout)
+    assert trial._difference(case("right"), layout) is None
+    assert len(asked) > 1 and set(asked) == {"highest"}
+
+
 def test_what_a_kernel_takes_is_timed():
     assert trial._milliseconds(case("slow"), made_kernels.slow) > 1e3 * made_kernels.SECONDS
 

@@ -9,9 +9,11 @@ cotangent of its band of encodings. If there are few such programs, the pairs of
 band does not fit into shared memory, it is split too.
 """
 
+import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -37,6 +39,7 @@ from posattn_jax.ops.attention.fused.gpu.program import begin, run
 ENOUGH_PROGRAMS, ENOUGH_PAIRS = 512, 16
 
 
+@functools.partial(jax.jit, static_argnames="plan")
 def backward(plan: Plan, inputs: dict[str, Array]) -> dict[str, Array]:
     """The cotangents: those of features as pages [pages 64 d], those of coefficients [pages m] yet to be summed."""
     cotangents = query_cotangents(plan, inputs) | side_cotangents(plan, inputs)

@@ -1,7 +1,9 @@
 """The fused forward kernel: a block of queries attends, in one loop, to the blocks of keys within its span."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array
@@ -27,6 +29,7 @@ def forward_operands(plan: Plan) -> Operands:
     return Operands(tuple(names), turns={"value": "key"}, stages=False)
 
 
+@functools.partial(jax.jit, static_argnames="plan")
 def forward(plan: Plan, inputs: dict[str, Array]) -> list[Array]:
     """Outputs [pages 64 d], and the largest logit and 1 / total of every query, [pages 64] each."""
     warpgroup, blocks = plan.warpgroup, plan.blocks

@@ -1,6 +1,6 @@
 """The fused kernels for NVIDIA GPUs, in Pallas Mosaic GPU: with `wgmma` on Hopper, with `mma` on others from Ampere on.
 
-They have been interpreted on a CPU and compiled for GPUs, but have not yet run on a GPU.
+They ran on an H100: see docs/gpu.md. For other GPUs they have been compiled, and interpreted on a CPU.
 
 A warpgroup takes a block of 64 queries (`fused.blocks`) and loops over the blocks of keys within its half-spans. It
 reads the half-spans at run time, so that one program serves every span. Content logits are (q + u) K^T. Positional

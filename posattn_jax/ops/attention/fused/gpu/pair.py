@@ -37,7 +37,7 @@ class Operands:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The properties of a problem that are known when its kernels are compiled.
+    """The properties of a problem that are known when its kernels are compiled. Layers with equal plans share kernels.
 
     Attributes:
       warpgroup: the operations that kernels consist of, and how the grid is cut.
@@ -58,7 +58,7 @@ class Plan:
     warpgroup: Warpgroup
     batch: int
     heads: int
-    widths: dict[str, int]
+    widths: dict[str, int] = dataclasses.field(hash=False)
     scaling: float
     multiply: bool
     is_causal: bool
