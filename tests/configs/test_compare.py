@@ -29,7 +29,7 @@ def test_an_update(name):
     config = config_of(name)
     source = made_source(config)
     task, optimizer, _, settings = experiment.prepare(config, source)
-    state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(config.seed)))()
     batch = jax.tree.map(lambda x: jnp.asarray(x)[None], source.batch(np.arange(settings.batch_size)))
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
     assert np.isfinite(figures["loss"]) and figures["gradient_norm"] > 0

@@ -230,7 +230,7 @@ def test_two_steps_of_the_tiny_variant(name):
     source = made_source(config)
     task, optimizer, _, settings = experiment.prepare(config, source)
     assert settings.total_steps == 2
-    state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(config.seed)))()
     train_step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
     shape = 2, settings.accumulation_steps, settings.batch_size
     for ids in np.arange(math.prod(shape)).reshape(shape):

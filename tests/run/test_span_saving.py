@@ -22,7 +22,7 @@ def one_device(monkeypatch):
 def made(config, step):
     sources = experiment.load_sources(config)
     task, optimizer, _, _ = experiment.prepare(config, sources["train"])
-    state = jax.jit(lambda: init_state(task, optimizer, config.seed))()
+    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(config.seed)))()
     return state.replace(step=np.int32(step)), sources["train"]
 
 
