@@ -20,6 +20,7 @@ For each row, the table and `results.json` have
 import itertools
 import pathlib
 import statistics
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +40,7 @@ from posattn_jax.build.parts import leaves, set_all
 from posattn_jax.data.batches import Ordered, Source
 from posattn_jax.data.image_sets import LabelledImages
 from posattn_jax.system import command_line
+from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 from posattn_jax.train.bounds import SpanBounds
@@ -165,8 +167,8 @@ def peak_of(dtype: str) -> tuple[float, str]:
     return devices * measure_rates(dtype).flops_per_second[dtype], "measured, a product of matrices"
 
 
-def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """Measures all rows; returns "rows" and what they have in common."""
+def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """Yields "rows" and what they have in common, as far as measured: once all are timed, and after each profile."""
     kinds = kinds_of(options, config)
     per_update = config.train.accumulation_steps * max(kind.batch_size for kind in kinds)
     source = make_source(config, options.data, per_update, workdir)
@@ -177,17 +179,18 @@ def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path
     timed: dict[Kind, Updates] = {}
     for kind, row in rows.items():
         try:
-            timed[kind] = Updates(changed(config, kind), source, options.steps, options.memory_limit_gib, compiled)
+            with doing(f"compiling {name_of(kind)}"):
+                timed[kind] = Updates(changed(config, kind), source, options.steps, options.memory_limit_gib, compiled)
         except Skipped as reason:
             row["skipped"] = str(reason)
-    times = interleave([updates.program for updates in timed.values()], options.repeats, options.seconds)
+    with doing("timing"):
+        times = interleave([updates.program for updates in timed.values()], options.repeats, options.seconds)
     peaks = {dtype: peak_of(dtype) for dtype in dict.fromkeys(kind.dtype for kind in timed)}
     flops = {size: flops_of(changed(config, kind), source) for size, kind in {k.batch_size: k for k in kinds}.items()}
     for (kind, updates), each in zip(timed.items(), times, strict=True):
         row = rows[kind]
         row |= measurement(updates.program, [seconds / options.steps for seconds in each])
         row["waiting"] = statistics.median(updates.waited[1:])  # not of the run that warmed up
-        row["parts"] = parts.measure(updates.program.run, updates.hlo, trace_folder(options.trace, kind))
         row["steps_per_second"] = 1e3 / row["median_ms"]
         row["examples_per_second"] = row["steps_per_second"] * config.train.accumulation_steps * kind.batch_size
         row["model_flops"] = flops[kind.batch_size]
@@ -196,20 +199,24 @@ def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path
         to_beat = rows.get(kind._replace(implementation=BASELINE), {}).get("median_ms")
         rows[kind]["speed_up"] = to_beat and to_beat / rows[kind]["median_ms"]
     task = next((updates.task for updates in timed.values()), None)
-    return {
+    measured = {
         "unit": task.unit if task else "examples",
         "grid_shape": list(task.grid_shape) if task else None,
         "peak_flops_per_second": {dtype: {"value": value, "from": how} for dtype, (value, how) in peaks.items()},
         "rows": list(rows.values()),
     }
+    yield measured
+    for kind, updates in timed.items():
+        folder = None if options.trace is None else pathlib.Path(options.trace, name_of(kind))
+        with doing(f"profiling {name_of(kind)}"):
+            rows[kind]["parts"] = parts.measure(updates.program.run, updates.hlo, folder)
+        yield measured
 
 
-def trace_folder(trace: str | None, kind: Kind) -> pathlib.Path | None:
-    """The folder of a row's profile."""
-    if trace is None:
-        return None
+def name_of(kind: Kind) -> str:
+    """The name of a row, and of the folder of its profile."""
     sigma = "" if kind.initial_sigma is None else f"_sigma_{kind.initial_sigma:g}"
-    return pathlib.Path(trace, f"{kind.implementation}_{kind.dtype}_batch_{kind.batch_size}{sigma}")
+    return f"{kind.implementation}_{kind.dtype}_batch_{kind.batch_size}{sigma}"
 
 
 def format_rows(rows: list[dict[str, Any]], unit: str) -> str:
@@ -235,20 +242,20 @@ def format_rows(rows: list[dict[str, Any]], unit: str) -> str:
 
 
 def benchmark(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Measures, prints the table, and writes `results.json`.
+    """Measures, and prints the table. `results.json` is written once all rows are timed, and after each profile.
 
     Raises:
       InputError: something cannot be measured as asked for.
     """
     command_line.make_folder(str(workdir), "workdir")
     command_line.make_folder(options.trace, "trace")
-    measured = measure(options, config, workdir)
+    asked = {name: options[name].value for name in ASKED}
+    common = {"options": asked, **describe_machine(), "config": config.to_dict()}
+    measured: dict[str, Any] = {}
+    for measured in measure(options, config, workdir):
+        write_json(workdir / "results.json", common | measured)
     grid = " x ".join(str(size) for size in measured["grid_shape"] or ["?"])
     print(
         f"updates of {config.train.accumulation_steps} micro-batches, {grid} positions, {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}\n{format_rows(measured['rows'], measured['unit'])}"
-    )
-    asked = {name: options[name].value for name in ASKED}
-    write_json(
-        workdir / "results.json", {"options": asked, **describe_machine(), "config": config.to_dict(), **measured}
     )

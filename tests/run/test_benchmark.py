@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from absl import flags
 
 from configs import digits
 from posattn_jax.benchmarks import timing
@@ -72,6 +73,23 @@ def test_an_update_changes_no_span_and_moves_on():
     assert int(state.step) == 4  # two to warm up
     assert figures["gradient_norm"][0] > 0
     assert state.params["blocks_0"]["attention"]["span"]["sigma"].tolist() == pytest.approx([0.25, 0.25])
+
+
+def test_all_rows_are_timed_before_the_first_profile(tmp_path):
+    """So what is written then has all times, if a profile fails or is stopped."""
+    options = flags.FlagValues()
+    values = {"implementations": ["auto", "dense"], "dtypes": [], "batch_sizes": None, "sigmas": None, "trace": None}
+    values |= {"steps": 1, "repeats": 3, "seconds": 1.0, "memory_limit_gib": 1.0, "data": "made"}
+    for name, value in values.items():
+        flags.DEFINE_string(name, None, "", flag_values=options)
+        options[name].value = value
+    options.mark_as_parsed()
+    stages = benchmark.measure(options, digits.get_config("tiny"), tmp_path)
+    for profiled in range(3):
+        rows = next(stages)["rows"]
+        assert [row["implementation"] for row in rows if row["median_ms"] > 0] == ["auto", "dense"]
+        assert ["parts" in row for row in rows] == [profiled > 0, profiled > 1]
+    assert next(stages, None) is None
 
 
 def test_what_needs_too_much_is_skipped_and_told():
