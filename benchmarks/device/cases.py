@@ -57,7 +57,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Parity:
-    """A small problem that every layout must solve as the float64 reference does.
+    """A small problem that the timed layouts must solve as the float64 reference does.
 
     Options: of `relative_attention`; beside them "per_head", a sigma a head, and "key_mask", a random one.
     """

@@ -3,8 +3,8 @@
   python -m benchmarks.device.check --platform=gpu|tpu [--minutes=8] [--out=benchmarks/results]
       [--only=2d64] [--quick]
 
-First the shape that the layouts are judged by, then parity of every layout with the float64 reference, then further
-shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
+First the shape that the layouts are judged by, then parity of the timed layouts with the float64 reference, then
+further shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
 OUT/DEVICE/summary.json, and measured when the command is called again; what is there is not measured again unless
 versions, device or the source of the operation have changed. --quick does the same with tiny shapes, on a CPU too.
 

@@ -66,7 +66,7 @@ def format_results(folder: pathlib.Path) -> str:
     parts.append("\n".join(f"- {line}" for line in absences(results)))
     if left_out := summary["left_out"]:
         more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
-        parts.append(f"Not measured yet, or in part: {', '.join(left_out[:NAMED])}{more}.")
+        parts.append(f"Not measured, or only in part: {', '.join(left_out[:NAMED])}{more}.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -252,10 +252,13 @@ def benchmark(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Pa
     asked = {name: options[name].value for name in ASKED}
     common = {"options": asked, **describe_machine(), "config": config.to_dict()}
     measured: dict[str, Any] = {}
-    for measured in measure(options, config, workdir):
-        write_json(workdir / "results.json", common | measured)
-    grid = " x ".join(str(size) for size in measured["grid_shape"] or ["?"])
-    print(
-        f"updates of {config.train.accumulation_steps} micro-batches, {grid} positions, {jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}\n{format_rows(measured['rows'], measured['unit'])}"
-    )
+    try:
+        for measured in measure(options, config, workdir):
+            write_json(workdir / "results.json", common | measured)
+    finally:  # the times are shown without profiles too
+        if measured:
+            grid = " x ".join(str(size) for size in measured["grid_shape"] or ["?"])
+            print(
+                f"updates of {config.train.accumulation_steps} micro-batches, {grid} positions, {jax.device_count()} x "
+                f"{jax.devices()[0].device_kind}\n{format_rows(measured['rows'], measured['unit'])}"
+            )

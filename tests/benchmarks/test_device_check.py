@@ -207,7 +207,7 @@ def test_out_of_time_nothing_is_started_and_all_that_is_left_out_is_named(in_pro
     summary = read(folder)["summary"]
     assert code == 0 and changed == {"summary"}
     assert summary["done"] == [kept] and summary["left_out"] == forgotten
-    assert f"Not measured yet, or in part: {', '.join(forgotten)}." in printed.out
+    assert f"Not measured, or only in part: {', '.join(forgotten)}." in printed.out
 
 
 @pytest.mark.slow

@@ -100,11 +100,11 @@ def test_tables(tmp_path, capsys):
     assert "| parity_b | 1.0e-06 | **3.0e-01** |" in lines
     assert "- cudnn is absent from attention_a forward: no cuDNN" in lines
     assert lines.count("- parity_b failed as a whole: RuntimeError: lost") == 1
-    assert "Not measured yet, or in part: attention_c." in lines
+    assert "Not measured, or only in part: attention_c." in lines
     summary = json.loads((tmp_path / "summary.json").read_text())
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"left_out": list("abcde")}))
     assert table.run(["table", str(tmp_path)]) == 0
-    assert "Not measured yet, or in part: a, b, c and 2 more." in capsys.readouterr().out
+    assert "Not measured, or only in part: a, b, c and 2 more." in capsys.readouterr().out
 
 
 def test_tables_are_put_into_a_file(tmp_path, capsys):

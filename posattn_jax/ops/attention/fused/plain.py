@@ -3,7 +3,8 @@
   GPU  cuDNN's flash attention, by `jax.nn.dot_product_attention`
   TPU  the flash attention that comes with JAX
 
-Neither was run on a device here: tests only check that programs are lowered to them.
+The first ran on an H100, without masks. The second was not run on a device here: tests check that programs are lowered
+to it.
 """
 
 import jax

@@ -194,8 +194,28 @@ def test_lowers_for_a_gpu(lowered, grid_shape, head_dim, dtype, beta):
     assert "stablehlo.while" not in text  # the loops are inside
 
 
+def test_layers_share_kernels_and_seeds_have_them_too(lowered):
+    """Three layers are lowered as often as one, and vmapped seeds need no kernels of another kind."""
+    x = make_traced((20,), 8, jnp.float32)
+
+    def kernels(layers, seeds):
+        def loss(x):
+            query = x["query"]
+            for _ in range(layers):
+                query = relative_attention(**(x | {"query": query}), grid_shape=(20,), implementation="fused")
+            return query.sum()
+
+        given = {name: jax.ShapeDtypeStruct((*seeds, *each.shape), each.dtype) for name, each in x.items()}
+        function = jax.value_and_grad(loss)
+        mapped = jax.vmap(function) if seeds else function
+        return export.export(jax.jit(mapped), platforms=["cuda"])(given).mlir_module().count("mosaic_gpu_v2")
+
+    assert kernels(3, ()) == kernels(1, ()) == kernels(1, (5,)) > 3
+
+
 def test_a_copy_that_nothing_waits_for_is_told(lowered, monkeypatch):
     """While a kernel is traced: its next wait would be for that copy."""
+    jax.clear_caches()  # another test may have traced the same kernels
     monkeypatch.setattr(SharedMemory, "need", lambda self, name: self.scratch[self._slot(name)])
     with pytest.raises(AssertionError, match="nothing has waited for: content_query, position_query"):
         jax.eval_shape(
