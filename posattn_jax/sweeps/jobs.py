@@ -61,6 +61,13 @@ class Job:
         """Whether a process works on it, of this call of the sweep or of another."""
         return is_claimed(self.log)
 
+    def is_run_by(self, call: str) -> bool:
+        """Whether a process works on it, of this `call` of the sweep."""
+        if not self.running:
+            return False
+        notes = re.findall(r"^\[sweep (.*?)\] ", self.log.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        return notes[-1:] == [call]
+
     @property
     def progress(self) -> float:
         """The share of the training that is done."""

@@ -103,13 +103,13 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                 for worker in _workers(pending, slots, executor, gpus, call):
                     submitted.append(_submit(worker, place, executor))
                 at_work = _at_work(submitted, executor)
-                while at_work() or any(map(is_claimed, slots)) or (not array and any(job.running for job in pending)):
+                while at_work() or _waits(pending, slots, call, elsewhere_too=not array):
                     show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
                 for job in submitted:
                     job.cancel(check=False)
-                while executor.cluster == "local" and any(map(is_claimed, slots)):
+                while executor.cluster == "local" and any(job.is_run_by(call) for job in pending):
                     time.sleep(0.1)  # the runs are saving
                 raise
             finally:
@@ -120,6 +120,12 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
         reasons = "; ".join(f"{job.name}: {_reason(job, folder)}" for job in failed)
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}; the same command tries them again")
     return not elsewhere
+
+
+def _waits(pending: Sequence[Job], slots: Sequence[pathlib.Path], call: str, elsewhere_too: bool) -> bool:
+    """Whether another command holds a slot that these jobs need, or, `elsewhere_too`, works on one of them."""
+    needed = any(map(is_claimed, slots)) and any(job.is_due(call) for job in pending)
+    return needed or (elsewhere_too and any(job.running for job in pending))
 
 
 def _at_work(submitted: Sequence[submitit.Job], executor: Executor) -> Callable[[], bool]:

@@ -158,7 +158,7 @@ def test_a_sweep_and_its_report(tmp_path):
         assert each["response"] == summary["best"]["accuracy"]
     text = (tmp_path / "report" / "report.md").read_text()
     assert "--treatment=gaussian_2d" in text
-    assert text.count(" Cannot be tested (n = ") == len(plan.hypotheses) and "- siren_1d: was not started" in text
+    assert text.count("**Cannot be tested.** ") == len(plan.hypotheses) and "- siren_1d: was not started" in text
     written = (tmp_path / "span_2d" / "3" / "summary.json").stat().st_mtime
     code, _, err = run_forked(*arguments)
     assert code == 0, err

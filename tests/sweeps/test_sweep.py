@@ -274,6 +274,19 @@ def test_a_command_that_waits_for_anothers_workers_says_so(tmp_path, capsys, mon
 
 
 @pytest.mark.slow
+def test_a_command_ends_when_its_runs_have_though_another_goes_on(tmp_path):
+    """Also on Ctrl-C: it waits for its own runs to save, not for those of the other."""
+    job, place = make_job(tmp_path, 1), tmp_path / "jobs" / platform.node()
+    with claim(place / "slot_1") as other:
+        assert other is not None and sweep.run([job], tmp_path, Executor(workers=2)) and job.finished
+        stopped = make_job(tmp_path, 2)
+        process = start(tmp_path, 300, seeds=(2,))
+        wait_for(lambda: notes(stopped, "start"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130 and len(notes(stopped, "saved")) == 1
+
+
+@pytest.mark.slow
 def test_a_killed_sweep_runs_nothing_twice_at_a_time(tmp_path):
     """Its workers outlive SIGKILL; the same command waits for them and does the rest."""
     jobs = [make_job(tmp_path, seed) for seed in range(3)]
