@@ -3,7 +3,7 @@
   python -m benchmarks.layers_compiled LAYERS [--gpu=h200] [--shape=2d32] [--half=8] [--head_dim=8] [--dtype=float32]
 
 The layers follow each other, with 8 heads and a batch of 20. A process compiles once, because the compiler remembers
-kernels. Needs the extra gpu-aot.
+kernels. Needs the extra gpu-aot. Exit codes: 0 done, 2 wrong input, or the extra is missing.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from jax.experimental.topologies import get_topology_desc
 from posattn_jax.benchmarks import gpu_program
 from posattn_jax.benchmarks.compiled import OF_ALL, Case
 from posattn_jax.benchmarks.gpus import GPUS
+from posattn_jax.benchmarks.shapes import parse_shape
+from posattn_jax.system.errors import InputError
 
 
 def compiled(case: Case, layers: int) -> dict[str, float]:
@@ -65,6 +67,15 @@ def main() -> None:
         os.execve(
             sys.executable, [sys.executable, "-m", "benchmarks.layers_compiled", *sys.argv[1:]], os.environ | OF_ALL
         )
+    try:
+        parse_shape(options.shape)
+        get_topology_desc(platform="cuda", target_config=GPUS[options.gpu].description, topology="1x1x1")
+    except InputError as error:
+        parser.error(str(error))
+    except NotImplementedError:
+        parser.error("there is no compiler for GPUs: pip install posattn_jax[gpu-aot]")
+    if options.layers < 1:
+        parser.error(f"layers={options.layers}: expected at least 1")
     case = Case(options.gpu, "fused", options.shape, options.half, 20, 8, options.head_dim, options.dtype, False)
     print(*(f"{name} {seconds:.3g} s" for name, seconds in compiled(case, options.layers).items()), sep=", ")
 

@@ -20,12 +20,12 @@ SECTION = "forward_backward"
 
 
 def is_complete(record: Record) -> bool:
-    """Whether all of them were tried."""
+    """Whether the timed layouts were all tried."""
     return set(LAYOUTS) <= record.results(SECTION).keys()
 
 
 def measure(case: Parity, record: Record, clock: Clock) -> None:
-    """Checks those that the record does not have yet, until the time is spent."""
+    """Checks the timed layouts that the record does not have yet, until the time is spent."""
     arrays, options = make_problem(case)
     cotangent = np.random.default_rng(1).standard_normal(arrays["query"].shape, np.float32)
     cpu = jax.devices("cpu")[0]
