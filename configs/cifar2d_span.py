@@ -17,4 +17,4 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    return common.span_paper_sweep()
+    return common.span_paper_sweep(num_seeds=12 if variant == "quick" else 5)
