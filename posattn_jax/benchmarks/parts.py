@@ -6,10 +6,12 @@ import pathlib
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+
+from posattn_jax.benchmarks.timing import Skipped
 
 # The parts, by the scopes in which operations were traced; operations in no such scope are the rest.
 PARTS = {
@@ -51,6 +53,9 @@ def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None
     Returns:
       "busy": the seconds of instructions, summed over threads or streams, per second of the run. "idle": the share of
       the run in which no instruction ran. And the share of each part in the time of all instructions.
+
+    Raises:
+      Skipped: the profile has no instruction of the program.
     """
     with contextlib.ExitStack() as stack:
         kept = folder or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -61,12 +66,14 @@ def measure(run: Callable[[], Any], hlo: str, folder: pathlib.Path | None = None
             seconds = time.perf_counter() - started
         (path,) = set(kept.glob("**/*.xplane.pb")) - before
         profile = jax.profiler.ProfileData.from_file(str(path))
-    return shares(list(_events(profile)), parts_of(hlo), seconds)
+    return shares(list(events_of(profile, jax.default_backend())), parts_of(hlo), seconds)
 
 
-def _events(profile: Any):
+def events_of(profile: Any, platform: str) -> Iterator[tuple[str, float, float]]:
     """The instruction, start and end in seconds of all events of devices, or of threads if the device is a CPU."""
     for plane in profile.planes:
+        if platform != "cpu" and not plane.name.startswith("/device:"):
+            continue  # threads of the host, whose events may have the names of instructions that they only start
         for line in plane.lines:
             for event in line.events:
                 # on a GPU an event has the name of its kernel, and its instruction as a statistic
@@ -83,7 +90,7 @@ def shares(events: list[tuple[str, float, float]], parts: dict[str, str], second
             spent[parts[name]] += end - start
             intervals.append((start, end))
     if not intervals:
-        raise ValueError("the profile has no instruction of the program")
+        raise Skipped("the profile has no instruction of the program")
     covered, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         covered += max(0.0, end - max(start, reached))

@@ -13,7 +13,7 @@ MIN_ROUNDS = 3
 
 
 class Skipped(Exception):
-    """The reason why a program is not timed."""
+    """The reason why a program is not timed, or not profiled."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -208,8 +208,11 @@ def measure(options: flags.FlagValues, config: ConfigDict, workdir: pathlib.Path
     yield measured
     for kind, updates in timed.items():
         folder = None if options.trace is None else pathlib.Path(options.trace, name_of(kind))
-        with doing(f"profiling {name_of(kind)}"):
-            rows[kind]["parts"] = parts.measure(updates.program.run, updates.hlo, folder)
+        try:
+            with doing(f"profiling {name_of(kind)}"):
+                rows[kind]["parts"] = parts.measure(updates.program.run, updates.hlo, folder)
+        except Skipped as reason:
+            rows[kind]["not_profiled"] = str(reason)
         yield measured
 
 
@@ -220,7 +223,7 @@ def name_of(kind: Kind) -> str:
 
 
 def format_rows(rows: list[dict[str, Any]], unit: str) -> str:
-    """The table as text. Below it, the reason why each skipped row is missing."""
+    """The table as text. Below it, the reason why each skipped row, or its shares, are missing."""
     plain = {
         "batch_size": "batch",
         "initial_sigma": "sigma",
@@ -237,7 +240,8 @@ def format_rows(rows: list[dict[str, Any]], unit: str) -> str:
         percent = ["-" if figure is None else f"{figure:.1%}" for figure in figures]
         cells.append([row["implementation"], row["dtype"], *(number(row.get(key)) for key in plain), *percent])
     lines = [f"  {first:<12}{second:<10}" + "".join(f"{cell:>13}" for cell in rest) for first, second, *rest in cells]
-    lines += [f"  {row['implementation']} {row['dtype']} skipped: {row['skipped']}" for row in rows if "skipped" in row]
+    for why, said in {"skipped": "skipped", "not_profiled": "without shares"}.items():
+        lines += [f"  {row['implementation']} {row['dtype']} {said}: {row[why]}" for row in rows if why in row]
     return "\n".join(lines)
 
 

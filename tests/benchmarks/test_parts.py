@@ -1,10 +1,13 @@
 """Where a program's time goes."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from posattn_jax.benchmarks import parts
+from posattn_jax.benchmarks.timing import Skipped
 
 HLO = """
 ENTRY %main.1 (x: f32[2]) -> f32[2] {
@@ -29,8 +32,21 @@ def test_shares():
     found = parts.shares(events, parts.parts_of(HLO), seconds=10.0)
     expected = {"busy": 0.8, "idle": 0.4, "attention": 6 / 8, "feed-forward": 0, "optimiser": 1 / 8, "rest": 1 / 8}
     assert found == pytest.approx(expected)
-    with pytest.raises(ValueError, match="no instruction of the program"):
+    with pytest.raises(Skipped, match="no instruction of the program"):
         parts.shares([("other", 0.0, 1.0)], parts.parts_of(HLO), seconds=1.0)
+
+
+def test_events_of_a_gpu_are_those_of_its_kernels():
+    """They name their instruction in a statistic. The host's threads count only on a CPU."""
+
+    def plane(name, event, **stats):
+        events = [SimpleNamespace(name=event, start_ns=1e9, duration_ns=2e9, stats=list(stats.items()))]
+        return SimpleNamespace(name=name, lines=[SimpleNamespace(events=events)])
+
+    planes = [plane("/host:CPU", "copy.4"), plane("/device:GPU:0", "gemm_kernel", hlo_op="dot.1")]
+    profile = SimpleNamespace(planes=planes)
+    assert list(parts.events_of(profile, "gpu")) == [("dot.1", 1.0, 3.0)]
+    assert [name for name, *_ in parts.events_of(profile, "cpu")] == ["copy.4", "dot.1"]
 
 
 def test_a_real_profile(tmp_path):

@@ -75,8 +75,16 @@ def test_an_update_changes_no_span_and_moves_on():
     assert state.params["blocks_0"]["attention"]["span"]["sigma"].tolist() == pytest.approx([0.25, 0.25])
 
 
-def test_all_rows_are_timed_before_the_first_profile(tmp_path):
-    """So what is written then has all times, if a profile fails or is stopped."""
+def test_all_rows_are_timed_before_the_first_profile(tmp_path, monkeypatch):
+    """So what is written then has all times, if a profile is stopped or empty."""
+    profiles = iter([{"idle": 0.5}])
+
+    def profile(*_):
+        for shares in profiles:
+            return shares
+        raise timing.Skipped("it is empty")
+
+    monkeypatch.setattr(benchmark.parts, "measure", profile)
     options = flags.FlagValues()
     values = {"implementations": ["auto", "dense"], "dtypes": [], "batch_sizes": None, "sigmas": None, "trace": None}
     values |= {"steps": 1, "repeats": 3, "seconds": 1.0, "memory_limit_gib": 1.0, "data": "made"}
@@ -88,13 +96,19 @@ def test_all_rows_are_timed_before_the_first_profile(tmp_path):
     for profiled in range(3):
         rows = next(stages)["rows"]
         assert [row["implementation"] for row in rows if row["median_ms"] > 0] == ["auto", "dense"]
-        assert ["parts" in row for row in rows] == [profiled > 0, profiled > 1]
+        assert ["parts" in row for row in rows] == [profiled > 0, False]
+        assert ["not_profiled" in row for row in rows] == [False, profiled > 1]
     assert next(stages, None) is None
 
 
 def test_what_needs_too_much_is_skipped_and_told():
-    rows = [{"implementation": "dense", "dtype": "float32", "skipped": "needs 9 GiB"}]
-    assert benchmark.format_rows(rows, "images").splitlines()[-1] == "  dense float32 skipped: needs 9 GiB"
+    """So is an empty profile."""
+    rows = [{"implementation": "tiled", "dtype": "float32", "not_profiled": "it is empty"}]
+    rows += [{"implementation": "dense", "dtype": "float32", "skipped": "needs 9 GiB"}]
+    assert benchmark.format_rows(rows, "images").splitlines()[-2:] == [
+        "  dense float32 skipped: needs 9 GiB",
+        "  tiled float32 without shares: it is empty",
+    ]
     config = benchmark.changed(digits.get_config("tiny"), benchmark.Kind("dense", "float32", 8, 0.25))
     source = experiment.load_sources(config)["train"]
     with pytest.raises(timing.Skipped, match="more than --memory_limit_gib=1e-05"):
