@@ -21,7 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import submitit
 
@@ -90,7 +91,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
         )
     # SIGTERM raises too. So does SIGINT, even if a shell that started this in the background ignores it: otherwise the
     # workers would inherit that, and could not be stopped.
-    ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda signum, _: sys.exit(128 + signum)}
+    ends = {signal.SIGINT: _end, signal.SIGTERM: _end}
     with signals(ends), progress_table(jobs) as show:
         for _ in range(ROUNDS):
             pending = [job for job in jobs if job.is_due(call)]
@@ -109,6 +110,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
             except BaseException:
                 for job in submitted:
                     job.cancel(check=False)
+                signal.signal(signal.SIGINT, _end)  # a second Ctrl-C does not wait
                 while executor.cluster == "local" and any(job.is_run_by(call) for job in pending):
                     time.sleep(0.1)  # the runs are saving
                 raise
@@ -120,6 +122,15 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
         reasons = "; ".join(f"{job.name}: {_reason(job, folder)}" for job in failed)
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {reasons}; the same command tries them again")
     return not elsewhere
+
+
+def _end(signum: int, _: FrameType | None) -> NoReturn:
+    """Handles SIGINT and SIGTERM: raises, and ignores both from then on, since `timeout` sends SIGTERM twice."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + signum)
 
 
 def _waits(pending: Sequence[Job], slots: Sequence[pathlib.Path], call: str, elsewhere_too: bool) -> bool:

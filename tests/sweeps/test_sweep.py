@@ -240,11 +240,18 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
+def kill_as_timeout(pid, signum):
+    """`timeout` signals its command, and then the group."""
+    os.kill(pid, signum)
+    time.sleep(0.01)
+    os.killpg(pid, signum)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kill, signum, exit_code",
-    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)],
-    ids=["terminal", "kill"],
+    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143), (kill_as_timeout, signal.SIGTERM, 143)],
+    ids=["terminal", "kill", "timeout"],
 )
 def test_ctrl_c_lets_the_runs_save_and_the_same_command_goes_on(tmp_path, kill, signum, exit_code):
     """From a terminal the signal reaches every process of the group, from `kill` only the sweep."""
