@@ -4,7 +4,8 @@ python -m posattn_jax.main --config=configs/cifar2d_span.py --workdir=runs/NAME 
 Hardware and time: one GPU (the paper: 30 to 40 hours on a Titan RTX). Expected best-epoch validation accuracy, as the
 paper's mean and standard deviation of five seeds: .810 +- .004. Not yet reproduced here at full size.
 :quick (8x8, 3 blocks): two CPU cores, 13 minutes, .56 (seed 9188).  :half (16x16), :tiny (tests).
---mode=sweep trains the paper's seven treatments. With :quick --vmap_seeds=12 these are 49 runs, 12 minutes on an H200.
+--mode=sweep trains the paper's seven treatments. With :quick these are 49 runs
+(12 minutes on an H200: docs/results.md).
 """
 
 from ml_collections import ConfigDict

@@ -137,7 +137,8 @@ def span_paper_sweep(num_seeds: int = 5) -> Plan:
 
     The hypotheses are the five that the paper tests, and one that its Tables 5 and 6 show without a test: accuracy is
     higher in two dimensions than in one. The two treatments of Table 5 have `num_seeds` seeds, all others the paper's
-    five. By the paper's standard deviations, Table 5 needs 12 runs of each for a power of 80 %.
+    five. By the paper's standard deviations, Table 5 needs 12 runs of each for a power of 80 % (of one
+    uncorrected test).
     """
     of_five = functools.partial(Treatment, num_seeds=5)
     sequence = {"data.layout": "1d"}

@@ -132,7 +132,8 @@ def training_batches(
     """Reads batches in the given order: this process's shares of the micro-batches of an update, concatenated.
 
     The iterator has get_state and set_state for the position, which is the same in all processes and does not depend on
-    their number, nor on `reads_ahead`. With it, one thread reads ahead. It costs more time than reading ids alone.
+    their number, nor on `reads_ahead`. With that, a thread reads the next batches. If these are only ids, it costs more
+    time than it saves.
     """
 
     def own(ids: np.ndarray) -> np.ndarray:

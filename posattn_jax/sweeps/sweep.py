@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -108,9 +108,12 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
                     show()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
+                _ignore(ends)
                 for job in submitted:
                     job.cancel(check=False)
-                signal.signal(signal.SIGINT, _end)  # a second Ctrl-C does not wait
+                time.sleep(0.5)
+                for signum, handler in ends.items():  # a second Ctrl-C does not wait
+                    signal.signal(signum, handler)
                 while executor.cluster == "local" and any(job.is_run_by(call) for job in pending):
                     time.sleep(0.1)  # the runs are saving
                 raise
@@ -125,12 +128,16 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
 
 
 def _end(signum: int, _: FrameType | None) -> NoReturn:
-    """Handles SIGINT and SIGTERM: raises, and ignores both from then on, since `timeout` sends SIGTERM twice."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    """Handles SIGINT and SIGTERM: raises. Ignores both until all workers are told, since `timeout` sends it twice."""
+    _ignore((signal.SIGINT, signal.SIGTERM))
     if signum == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + signum)
+
+
+def _ignore(signums: Iterable[int]) -> None:
+    for each in signums:
+        signal.signal(each, signal.SIG_IGN)
 
 
 def _waits(pending: Sequence[Job], slots: Sequence[pathlib.Path], call: str, elsewhere_too: bool) -> bool:

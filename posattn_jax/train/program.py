@@ -104,7 +104,9 @@ class Program:
         """The training batches of the i-th seed, in order. If the data are device-resident, they have only the ids."""
         of_ids = self._resident is not None
         read = (lambda ids: {"ids": ids.astype(np.int32)}) if of_ids else self.data[i].train_source.batch
-        return training_batches(read, self._datasets[i], self.micro_batches[0], own_share(self.mesh), not of_ids)
+        return training_batches(
+            read, self._datasets[i], self.micro_batches[0], own_share(self.mesh), reads_ahead=not of_ids
+        )
 
     def update(
         self, state: TrainState, batches: Sequence[Iterator[Any]], count: int, bounds: Bounds | None, clock: Clock

@@ -108,13 +108,15 @@ def test_batch_larger_than_the_data(batch_size):
         EpochOrder(13, batch_size, seed=0).dataset()
 
 
-def test_position_is_saved_and_restored():
+@pytest.mark.parametrize("ahead", [True, False])
+def test_position_is_saved_and_restored(ahead):
+    """Also by a process that reads in the other way."""
     source = GridImages(SET)
-    batches = training_batches(source.batch, EpochOrder(13, 4, seed=3).dataset())
+    batches = training_batches(source.batch, EpochOrder(13, 4, seed=3).dataset(), reads_ahead=ahead)
     for _ in range(4):
         next(batches)
     position, expected = batches.get_state(), [next(batches)["labels"].tolist() for _ in range(4)]
-    resumed = training_batches(source.batch, EpochOrder(13, 4, seed=3).dataset())
+    resumed = training_batches(source.batch, EpochOrder(13, 4, seed=3).dataset(), reads_ahead=not ahead)
     resumed.set_state(position)
     assert [next(resumed)["labels"].tolist() for _ in range(4)] == expected
     assert expected == ids(EpochOrder(13, 4, seed=3).dataset(), 8)[4:]
