@@ -12,7 +12,7 @@ Hardware and time: one CPU core; a run takes 8 minutes, the sweep of 18 runs 2.4
     with parts added, and 1 / 3 without positions (docs/weights.md).
 composite (also ""), none, absolute, fixed, dynamic, rposnet; other mixers, with absolute positions: aposnet, shaw,
 relative, lightconv, lightconv_gelu, glinear, gaussian; from=RUN; tiny (tests). The sweep of the variant mixers compares
-four of these with attention (15 runs; not run yet).
+four of these with attention (15 runs, 2 hours; .60 to .66).
 """
 
 from typing import Any
