@@ -128,7 +128,7 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
 
 
 def _end(signum: int, _: FrameType | None) -> NoReturn:
-    """Handles SIGINT and SIGTERM: raises. Ignores both until all workers are told, since `timeout` sends it twice."""
+    """Handles SIGINT and SIGTERM: raises. Ignores both until all workers are told: `timeout` sends SIGTERM twice."""
     _ignore((signal.SIGINT, signal.SIGTERM))
     if signum == signal.SIGINT:
         raise KeyboardInterrupt

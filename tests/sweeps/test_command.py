@@ -84,6 +84,14 @@ def test_a_config_without_a_sweep_is_named():
     assert prepare.load_plan("configs/question_grid.py:quick").evaluate == {"data.pool": 4}
 
 
+def test_only_table_5_has_more_seeds_than_the_paper():
+    """With the paper's seeds no treatment has a limit, so `--seeds` may name others, and more of them."""
+    plan = prepare.load_plan("configs/cifar2d_span.py:quick")
+    assert [len(plan.seeds_of(each)) for each in plan.treatments] == [12, 12, 5, 5, 5, 5, 5]
+    others = prepare.load_plan("configs/cifar2d_span.py").select(None, list(range(7)))
+    assert all(others.seeds_of(each) == others.seeds for each in others.treatments)
+
+
 def test_a_part_of_a_sweep_adds_to_earlier_parts(tmp_path):
     plan = common.span_paper_sweep()
     write_plan(tmp_path / "sweep.json", plan.select(None, [1]), {"commands": ["first"]})
