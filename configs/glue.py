@@ -77,6 +77,7 @@ def get_config(variant: str = "") -> ConfigDict:
 def recipe(task: str, size: str) -> dict[str, Any]:
     """The settings of a task: Table 5 of the paper; for bert_tiny with shorter sequences, and one epoch of SST-2.
 
+    Some lines of QQP's official files are broken; the run counts them, and leaves them out.
     An imported model is trained for three epochs, with the highest of the learning rates that Devlin 2019 tries.
     """
     rates = {"bert_base": 1e-4, "imported": 5e-5}
@@ -87,6 +88,8 @@ def recipe(task: str, size: str) -> dict[str, Any]:
         "train.batch_size": 128 if task in LARGE else 32,
         "optimizer.learning_rate": rates.get(size, 1e-4 if task == "qnli" else 3e-4),
     }
+    if task == "qqp":
+        fields["data.malformed"] = "skip"
     if size == "bert_tiny":
         fields |= {"data.length": {"cola": 24, "sst2": 32}.get(task, 40), "model.max_length": 40}
         epochs = 1.0 if task == "sst2" else epochs

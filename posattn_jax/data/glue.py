@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -94,7 +94,7 @@ class Glue(DataSet):
     name: str = "cola"
     dir: str = "data/glue"
     length: int = 128
-    malformed: Literal["refuse", "skip"] = "refuse"
+    malformed: own.Malformed = "refuse"
     validation_limit: int = 0
 
     def __post_init__(self):
@@ -126,26 +126,22 @@ class Glue(DataSet):
         return {name: dataclasses.replace(part, num_ids=most) for name, part in parts.items()}
 
     def read(self, part: Part, tokenizer: Tokenizer) -> Sentences:
-        """Reads a part. Raises InputError if its files are missing or malformed."""
-        texts: list[tuple[str, ...]] = []
-        targets: list[float] = []
-        groups: list[int] = []
-        wrong, refuses = [], self.malformed == "refuse" or part == "test"  # every test line needs an answer
-        for group, rows in enumerate(self._rows(part)):
-            for row in rows:
-                if isinstance(row, InputError):
-                    if refuses:
-                        raise row
-                    wrong.append(row)
-                    continue
-                texts.append(row[0])
-                targets.append(row[1])
-                groups.append(group)
-        own.tell_left_out(wrong, part, "lines", len(texts))
-        if not texts:
-            raise InputError(f"{self.dir}: {part} of {self.name} has no example")
+        """Reads a part. Raises InputError if its files are missing or malformed, or have no example."""
+        good = own.sift(self._labelled(part), part, "lines", self.malformed)
+        texts, targets, groups = zip(*good, strict=True)
         examples = list(zip(*map(tokenizer.encode, zip(*texts, strict=True)), strict=True))
         return self._sentences(examples, targets, groups, tokenizer)
+
+    def _labelled(self, part: Part) -> Iterator[tuple[tuple[str, ...], float, int] | InputError]:
+        """The sentences, the target and the number of the file of each line of a part, or its error."""
+        for group, rows in enumerate(self._rows(part)):
+            for row in rows:
+                if not isinstance(row, InputError):
+                    yield *row, group
+                elif part == "test":  # every test line needs an answer
+                    raise row
+                else:
+                    yield row
 
     @property
     def has_test(self) -> bool:
@@ -162,7 +158,7 @@ class Glue(DataSet):
     def empty(self, workdir: pathlib.Path) -> Sentences:
         return self._sentences([], [], [], of_run(workdir))
 
-    def _sentences(self, examples: list, targets: list, groups: list, tokenizer: Tokenizer) -> Sentences:
+    def _sentences(self, examples: list, targets: Sequence, groups: Sequence, tokenizer: Tokenizer) -> Sentences:
         task = self.task
         arrays = np.array(targets, np.int32 if task.labels else np.float32), np.array(groups, np.int32)
         told = {"names": task.labels, "metric": task.metric, "num_parts": len(task.sentences)}

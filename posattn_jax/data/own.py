@@ -38,7 +38,7 @@ def find_parts(path: pathlib.Path, suffixes: Sequence[str] = ("",)) -> dict[str,
 
 
 def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: Malformed) -> list[Example]:
-    """The examples of a part without the malformed ones. It prints a line for each of these.
+    """The examples of a part without the malformed ones. It prints a line for each of these, and their number.
 
     Raises:
       InputError: an example is malformed and must not be skipped, or no example is left.
@@ -51,17 +51,12 @@ def sift(read: Iterable[Example | InputError], part: str, what: str, malformed: 
         _tell(f"{part}: malformed", others)
         more = f"malformed {what}: {len(wrong):,}, which data.malformed=skip leaves out"
         raise InputError(f"{first} ({more})")
-    tell_left_out(wrong, part, what, len(good))
+    _tell(f"{part}: left out", wrong)
+    if wrong:
+        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, beside {len(good):,}")
     if not good:
         raise InputError(f"data.dir: the {part} part has no {what}")
     return good
-
-
-def tell_left_out(wrong: Sequence[InputError], part: str, what: str, num_good: int) -> None:
-    """Prints a line for each malformed example that is left out, and their number."""
-    _tell(f"{part}: left out", wrong)
-    if wrong:
-        print(f"{part}: malformed {what} that are left out: {len(wrong):,}, beside {num_good:,}")
 
 
 def _tell(start: str, wrong: Sequence[InputError]) -> None:

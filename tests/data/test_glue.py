@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from configs import glue as glue_config
+from posattn_jax.build.parts import build, change
 from posattn_jax.data import glue, tokenizer
 from posattn_jax.system.errors import InputError
 from tests.support.made_text import sentences, write_mnli, write_rte, write_tsv
@@ -131,13 +133,47 @@ BAD = [
 def test_malformed_lines_are_told(tmp_path, subwords, capsys, header, row, message):
     good = (0, A, B, "entailment")[: len(header)]
     write_tsv(tmp_path / "RTE" / "train.tsv", [header, good, row, good])
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as refused:
         load("rte", tmp_path, "train", subwords)
     if len(header) == 4:
+        assert str(refused.value).endswith(" (malformed lines: 1, which data.malformed=skip leaves out)")
         found = load("rte", tmp_path, "train", subwords, malformed="skip")
         told = capsys.readouterr().out.splitlines()
         assert len(found) == 2 and told[-1] == "train: malformed lines that are left out: 1, beside 2"
         assert message in told[-2]
+
+
+COMMANDS = [
+    ("qqp", None),
+    ("qqp,bert_base,absolute", None),
+    ("bert_small", "qqp_composite"),
+    ("bert_base", "qqp_absolute"),
+]
+
+
+@pytest.mark.parametrize("variant, treatment", COMMANDS)
+def test_broken_lines_of_qqp_are_counted_by_the_printed_commands(tmp_path, subwords, capsys, variant, treatment):
+    """A question of the official train file has a line break, or a record lacks cells: lines of 1 to 5 columns."""
+    header = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+    broken = [(1, 3, 4, A), (B, C, 0), (2, 5, 6, A, B), ("",)]
+    rows = [header, (0, 1, 2, A, B, 1), *broken, (3, 7, 8, B, f'"{C}', 0), (4, 9, 10, "", C, 0)]
+    write_tsv(tmp_path / "QQP" / "train.tsv", rows)
+    config = glue_config.get_config(variant)
+    if treatment:
+        (fields,) = (each.fields for each in glue_config.sweep(variant).treatments if each.name == treatment)
+        change(config, fields)
+    config.data.dir = str(tmp_path)
+    found = build(config.data, "data").read("train", subwords)
+    assert len(found) == 3 and found.targets.tolist() == [1, 0, 0]
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[-2] for line in told[:4]] == ["line 3", "line 4", "line 5", "line 6"]
+    assert told[4:] == ["train: malformed lines that are left out: 4, beside 3"]
+
+
+@pytest.mark.parametrize("name", [name for name in glue.TASKS if name != "qqp"])
+def test_the_recipes_of_other_tasks_refuse_broken_lines(name):
+    """Their official files have none."""
+    assert glue_config.get_config(name).data.malformed == "refuse"
 
 
 def test_every_line_of_a_test_set_is_answered(tmp_path, subwords):
@@ -150,7 +186,7 @@ def test_every_line_of_a_test_set_is_answered(tmp_path, subwords):
 
 def test_a_file_without_an_example(tmp_path, subwords):
     write_tsv(tmp_path / "RTE" / "dev.tsv", [HEADER])
-    with pytest.raises(InputError, match="dev of rte has no example"):
+    with pytest.raises(InputError, match="data.dir: the dev part has no lines"):
         load("rte", tmp_path, "dev", subwords)
 
 
