@@ -1,8 +1,10 @@
 """Why does rPosNet fail in cross-attention (Schmidt 2023, Table 4)? Languages that differ in what they ask for. (Ours.)
 
 python launch/number_words.py data/numbers
-python -m posattn_jax.main --config=configs/question_cross.py:reversed,rposnet_c --workdir=runs/NAME
-python -m posattn_jax.main --config=configs/question_cross.py --mode=sweep --workdir=runs/cross --workers=2
+python -m posattn_jax.main --config=configs/question_cross.py:reversed,rposnet_c --workdir=runs/NAME \
+    --config.data.dir=data/numbers
+python -m posattn_jax.main --config=configs/question_cross.py --mode=sweep --workdir=runs/cross --workers=2 \
+    --config.data.dir=data/numbers
 English numbers are translated word by word. monotone keeps the order; repeated writes each word one to three times, so
 that positions drift; reversed turns the order round, so that a position depends on the sentence's length; sorted orders
 the words alphabetically, so that a position depends on the words. Only the mixer of cross-attention differs.

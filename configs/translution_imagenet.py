@@ -3,6 +3,7 @@
 python -m posattn_jax.main --config=configs/translution_imagenet.py --workdir=runs/NAME --config.data.dir=FOLDER
 ... --config.data.name=tfds/imagenet_resized/64x64 --config.data.validation=split: as tfds has prepared it
 FOLDER has ImageNet's three zips of 64x64 images, which `python launch/prepare.py imagenet64 FOLDER` verifies.
+The patches' mean is classified, and there are no absolute positions.
 Hardware and time: not trained (2 updates of 4 made images run on 2 CPU cores); 20 GB of host memory for the images.
 Expected: not known.
 "" (16 x 16 patches of 4 x 4), :full (a matrix for every displacement, 1.7 billion parameters), :tiny (tests).

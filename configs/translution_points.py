@@ -1,6 +1,8 @@
 """General Translution on clouds of points: the ink of MNIST's digits, up to 128 pixels each (Fan 2025, equation 6).
 
 python -m posattn_jax.main --config=configs/translution_points.py:quick --workdir=runs/NAME --config.data.dir=FOLDER
+The points' mean is classified. f is linear in the features, and its matrices depend on the displacement by a SIREN;
+there are no absolute positions.
 Hardware and time: :quick not run as a whole. Expected test accuracy after the last epoch: not known.
 "" (30 epochs), :quick (2 epochs), :tiny (tests).
 """

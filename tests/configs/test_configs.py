@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +44,10 @@ from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build import experiment
 from posattn_jax.build.experiment import build_model
 from posattn_jax.build.parts import change, leaves, part
+from posattn_jax.data import tokenizer
 from posattn_jax.data.characters import ByteSequences, Characters
 from posattn_jax.data.corpus import SentencePairs
+from posattn_jax.data.data_set import Reading
 from posattn_jax.data.glue import Glue
 from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.image_sets import LabelledImages
@@ -58,8 +61,10 @@ from posattn_jax.data.translations import Translations
 from posattn_jax.data.words import Words, WordSequences
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
+from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import EncodingOffsets
 from posattn_jax.train.step import init_state, make_train_step
+from tests.support.made_text import sentences
 from tests.support.slow import slow
 
 NAMES = sorted(path.stem for path in pathlib.Path("configs").glob("*.py") if not path.stem.startswith(("common", "__")))
@@ -313,6 +318,53 @@ def test_head_says_command_hardware_time_and_score(name):
     assert f"python -m posattn_jax.main --config=configs/{name}.py" in head
     for word in ("Hardware and time:", "xpected"):
         assert word in head
+
+
+PAGES = [pathlib.Path("README.md"), *sorted(pathlib.Path("docs").glob("*.md"))]
+TEXTS = [f"configs.{name}" for name in NAMES] + [str(page) for page in PAGES]
+
+
+def training_commands(text):
+    """The commands that train or sweep a config of ours, each in one line. "..." stands for the rest of another one."""
+    for line in text.replace("\\\n", " ").splitlines():
+        trains = "--mode=" not in line or "--mode=sweep" in line
+        if "posattn_jax.main" in line and "--config=configs/" in line and trains and "..." not in line:
+            yield line.strip()
+
+
+@functools.cache
+def needs_files(name, words, folder):
+    """Whether the data of a config cannot be read in an empty folder."""
+    config = importlib.import_module(f"configs.{name}").get_config(",".join(words))
+    data = experiment.data_set(change(config, {"data.dir": str(folder / "empty")} if "dir" in config.data else {}))
+    try:
+        data.load(Reading(1, folder / "cache", pretrained=folder if isinstance(data, Glue) else None))
+    except InputError:
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("folder")
+    (made / "empty").mkdir()
+    tokenizer.keep(tokenizer.train(sentences(0, 300), 50), made)
+    return made
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_commands_say_where_the_data_are_if_these_are_files(folder, text):
+    if text.startswith("configs."):
+        lines = list(training_commands(importlib.import_module(text).__doc__))
+        assert lines
+    else:
+        blocks = re.findall(r"```bash\n(.*?)```", pathlib.Path(text).read_text(), re.DOTALL)
+        lines = [line for block in blocks for line in training_commands(block)]
+    for line in lines:
+        name, variant = re.search(r"--config=configs/(\w+)\.py:?(\S*)", line).groups()
+        words = tuple(word for word in variant.split(",") if word and not word.startswith("from="))
+        says = "--config.data.dir=" in line or "--config.data.download=True" in line
+        assert says == needs_files(name, words, folder), line
 
 
 def traced(config):
