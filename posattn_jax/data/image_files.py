@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import files_below
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -21,18 +22,15 @@ def find(given: Iterable[str]) -> list[pathlib.Path | InputError]:
         if not path.is_dir():
             found.append(path)
             continue
-        found += below(path) or [InputError(f"{name}: no {' or '.join(SUFFIXES)} below this folder")]
+        images, wrong = below(path)
+        found += [*images, *wrong] or [InputError(f"{name}: no {' or '.join(SUFFIXES)} below this folder")]
     return found
 
 
-def below(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All image files below a folder, sorted. Hidden files and folders, which some programs create, are left out."""
-
-    def is_hidden(path: pathlib.Path) -> bool:
-        return any(name.startswith(".") for name in path.relative_to(folder).parts)
-
-    found = (each for each in folder.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
-    return sorted(each for each in found if not is_hidden(each))
+def below(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[InputError]]:
+    """As `files_below`, of which the files are those of images."""
+    found, wrong = files_below(folder)
+    return [each for each in found if each.suffix.lower() in SUFFIXES], wrong
 
 
 def read(path: pathlib.Path, height: int, width: int, channels: int) -> np.ndarray:

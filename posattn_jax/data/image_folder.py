@@ -15,6 +15,7 @@ from posattn_jax.data.images import ImageSet
 from posattn_jax.data.own_images import NamedImages, OwnImages
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import files_below
 
 KNOWN = {name for names in own.PARTS.values() for name in names}
 
@@ -23,8 +24,8 @@ KNOWN = {name for names in own.PARTS.values() for name in names}
 class ImageFolder(OwnImages):
     """PNG, JPEG and WebP files of any size in FOLDER/CLASS; or in FOLDER/train/CLASS, and likewise in val and test.
 
-    Files are read as for `--mode=predict`: see `image_files.read`. The classes are the folders of the train part.
-    Without such parts, no class may be called as one of them, such as "test".
+    Files are read as for `--mode=predict`: see `image_files.read`. Linked folders are followed: see `files_below`. The
+    classes are the folders of the train part. Without such parts, no class may have the name of one, such as "test".
 
     Attributes:
       dir: the folder. Without val, the run's seed splits the train part.
@@ -76,14 +77,14 @@ class ImageFolder(OwnImages):
         return {each.name for each in pathlib.Path(self.dir).iterdir() if each.is_dir() and each.name[0] != "."}
 
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
-        files = image_files.below(path)
-        if others := sum(each.is_file() for each in path.rglob("*")) - len(files):
+        files, wrong = image_files.below(path)
+        if others := len(files_below(path, hidden=True)[0]) - len(files):
             expected = ", ".join(image_files.SUFFIXES)
             print(f"{part}: files in {path} that are not read: {others:,}, hidden or not {expected}")
         found = own.in_order({_class_of(file, path) for file in files} - {""})
         names = found if known is None else tuple(known["classes"])
         own.check_labels(names, path)
-        examples = own.sift(self._examples(files, path, names), part, "images", self.malformed)
+        examples = own.sift([*wrong, *self._examples(files, path, names)], part, "images", self.malformed)
         images, labels = zip(*examples, strict=True)
         print(f"{part}: {len(images):,} images of {len(set(labels))} classes in {path}")
         return self.lay_out(ImageSet(np.stack(images), np.array(labels), len(names)), names)
@@ -111,7 +112,7 @@ class ImageFolder(OwnImages):
     def files(self) -> Files:
         paths: list[pathlib.Path] = []
         with contextlib.suppress(InputError):  # it is reported when the data are read
-            paths = [file for path in self.parts().values() for file in image_files.below(path)]
+            paths = [file for path in self.parts().values() for file in image_files.below(path)[0]]
         return below(pathlib.Path(self.dir), paths)
 
 

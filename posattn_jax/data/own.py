@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json, write_json
+from posattn_jax.system.files import broken_link, read_json, write_json
 
 FILE = "own_data.json"  # in a run folder
 MOST_TOLD = 10  # labels that a message lists
@@ -20,15 +20,18 @@ def find_parts(path: pathlib.Path, suffixes: Sequence[str] = ("",)) -> dict[str,
     """The paths of "train" and, if they exist, of "validation" and "test". `path` is a file or the folder of the parts.
 
     Raises:
-      InputError: there is nothing to train on, or a part exists twice.
+      InputError: there is nothing to train on, a part exists twice, or a part is a link to nothing.
     """
     if path.is_file():
         return {"train": path}
     found = {}
     for part, names in PARTS.items():
-        there = [each for name in names for suffix in suffixes if (each := path / f"{name}{suffix}").exists()]
+        places = [path / f"{name}{suffix}" for name in names for suffix in suffixes]
+        there = [each for each in places if each.exists() or each.is_symlink()]
         if len(there) > 1:
             raise InputError(f"data.dir={path}: has {there[0].name} and {there[1].name}: expected one of them")
+        if there and (error := broken_link(there[0])):
+            raise InputError(f"data.dir: {error}")
         if there:
             found[part] = there[0]
     if "train" not in found:

@@ -15,6 +15,7 @@ import numpy as np
 
 from posattn_jax.data.images import ImageRecord, ImageSet, Split
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import files_below
 
 NAMES = ("pythonClassName", "python_class_name", "type")  # keys of the class of a feature; the last is in older sets
 MODULES = "tensorflow_datasets.core.features."
@@ -22,12 +23,12 @@ MODULES = "tensorflow_datasets.core.features."
 
 def find(name: str, folder: pathlib.Path) -> pathlib.Path | None:
     """The folder of a prepared set with this name, such as wmt14_translate/de-en; None if there is none."""
-    return max((path.parent for path in (folder / name).glob("**/dataset_info.json")), default=None)
+    return max((path.parent for path in files(folder / name) if path.name == "dataset_info.json"), default=None)
 
 
 def files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All files of a prepared set."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """All files of a prepared set, in linked folders too."""
+    return files_below(folder, hidden=True)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
 
 def _builder(folder: pathlib.Path, name: str = "") -> Any:
     """The builder that reads the set in `folder`, or with a name, the set of this name in `folder`."""
-    for path in (folder / name).rglob("features.json"):
+    for path in (path for path in files(folder / name) if path.name == "features.json"):
         try:
             named = list(_classes(json.loads(path.read_text(encoding="utf-8"))))
         except (ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import files_below
 
 SUFFIXES = (".txt", ".txt.gz")
 
@@ -14,11 +15,17 @@ SUFFIXES = (".txt", ".txt.gz")
 def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
     """The text files below a folder, ordered by name; or `path` itself if it is a file.
 
-    If there is none, it raises InputError, which names the config's `field`.
+    Linked folders are followed, hidden files left out: see `files_below`.
+
+    Raises:
+      InputError: there is none, or a link leads to nothing. The message names the config's `field`.
     """
     if path.is_file():
         return [path]
-    files = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
+    found, wrong = files_below(path)
+    if wrong:
+        raise InputError(f"{field}: {wrong[0]}")
+    files = [file for file in found if file.name.endswith(SUFFIXES)]
     if not files:
         raise InputError(f"{field}={path}: no text there (expected a file, or a folder with {' or '.join(SUFFIXES)})")
     return files

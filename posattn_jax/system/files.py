@@ -1,4 +1,4 @@
-"""Reads and writes the files of a run folder; a reader never sees half a file, not even after a crash."""
+"""Finds, reads and writes files. A reader never sees half a file of a run folder, not even after a crash."""
 
 import functools
 import json
@@ -14,6 +14,45 @@ from posattn_jax.system.errors import InputError, RunError
 # Fields of a config in which otherwise equal runs may differ: the place of the data, and the devices.
 OF_THE_PLACE = ("data.dir", "data.download", "cache_dir")
 OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
+
+
+def files_below(folder: pathlib.Path, hidden: bool = False) -> tuple[list[pathlib.Path], list[InputError]]:
+    """All files below a folder, sorted, and an error for each link to nothing and each folder that cannot be read.
+
+    Linked files and folders are followed. Where a folder is linked from within itself, following it would never end,
+    and the link is left out. So are hidden files and folders, which some programs create, unless `hidden`.
+    """
+    found: list[pathlib.Path] = []
+    wrong: dict[pathlib.Path, InputError] = {}
+    waiting = [(folder, frozenset[str]())]
+    while waiting:
+        path, above = waiting.pop()
+        place = os.path.realpath(path)
+        if place in above:
+            continue
+        try:
+            entries = [entry for entry in os.scandir(path) if hidden or not entry.name.startswith(".")]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            wrong[path] = InputError(f"{path}: cannot be read ({error.strerror})")
+            continue
+        for entry in entries:
+            each, is_link = path / entry.name, entry.is_symlink()
+            if os.path.isdir(each) if is_link else entry.is_dir():
+                waiting.append((each, above | {place}))
+            elif os.path.isfile(each) if is_link else entry.is_file():
+                found.append(each)
+            elif error := broken_link(each):
+                wrong[each] = error
+    return sorted(found), [wrong[path] for path in sorted(wrong)]
+
+
+def broken_link(path: pathlib.Path) -> InputError | None:
+    """The error of a link to nothing; None for anything else."""
+    if not path.is_symlink() or os.path.exists(path):
+        return None
+    return InputError(f"{path}: is a link to {os.readlink(path)}, which is not there")
 
 
 def beside(path: pathlib.Path) -> pathlib.Path:
