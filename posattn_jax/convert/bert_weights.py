@@ -70,9 +70,10 @@ def of_weights(weights: Weights) -> tuple[Bert, dict[str, Any]]:
         if config.get(name, only) != only:
             raise InputError(f"{where.with_name(files.CONFIG)}: {name}={config[name]!r}: expected {only!r}")
     # Older files have TensorFlow's names.
-    renamed = {_renamed(name): tensor for name, tensor in weights.tensors.items()}
+    renamed = tensors.renamed(weights.tensors, _renamed, where)
     weights = Weights(where, renamed, config)
     prefix = next(name for name in renamed if name.endswith(EMBEDDINGS)).removesuffix(EMBEDDINGS)
+    weights.check(_sizes(weights, prefix))
     encoder = _encoder(weights, prefix)
     heads = [head for head, module in _modules(prefix).items() if f"{module}.weight" in renamed]
     if "pooler" not in heads:  # a head without it classifies every token
@@ -152,6 +153,26 @@ def _renamed(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
+def _sizes(weights: Weights, prefix: str) -> dict[str, Any]:
+    """What the tensors say, by the entries of config.json: see `Weights.check`."""
+    embeddings, first = f"{prefix}embeddings", f"{prefix}encoder.layer.0"
+    vocabulary_size, embedding_dim = weights.shape(f"{prefix}{EMBEDDINGS}", 2)
+    mlp_dim, width = weights.shape(f"{first}.intermediate.dense.weight", 2)
+    found: dict[str, Any] = {
+        "vocab_size": vocabulary_size,
+        "embedding_size": embedding_dim,
+        "hidden_size": width,
+        "intermediate_size": mlp_dim,
+        "num_hidden_layers": weights.count(f"{prefix}encoder.layer."),
+        "type_vocab_size": weights.shape(f"{embeddings}.token_type_embeddings.weight", 2)[0],
+    }
+    if f"{embeddings}.position_embeddings.weight" in weights.tensors:
+        found["max_position_embeddings"] = weights.shape(f"{embeddings}.position_embeddings.weight", 2)[0]
+    if "classifier.weight" in weights.tensors:
+        found |= dict.fromkeys(("num_labels", "id2label"), weights.shape("classifier.weight", 2)[0])
+    return found | convolutions.sizes(weights, f"{first}.attention.self")
+
+
 def _encoder(weights: Weights, prefix: str) -> Bert:
     """The encoder that the shapes of a file and its config.json describe. The defaults are those of `BertConfig`."""
     config, where = weights.config, weights.path
@@ -167,7 +188,7 @@ def _encoder(weights: Weights, prefix: str) -> Bert:
             blocks(
                 weights.count(f"{prefix}encoder.layer."),
                 norm="post",
-                num_heads=weights.setting("num_attention_heads", 12),
+                num_heads=weights.heads("num_attention_heads", 12, width),
                 mlp_dim=mlp_dim,
                 activation=activation_of(config, where.with_name(files.CONFIG)),
                 layer_norm_epsilon=epsilon,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from posattn_jax.convert.blocks import fused
+from posattn_jax.convert.files import Weights
 from posattn_jax.convert.tensors import Entry, constant, linear, one, same
 from posattn_jax.nn.attention import PositionalSelfAttention
 from posattn_jax.nn.encodings import KernelEncoding
@@ -71,6 +72,19 @@ def _projections(config: dict[str, Any], where: Any) -> ConvolutionalProjections
         raise InputError(f"{where}: {' and '.join(halves)} have kernels of two sizes: expected one")
     convolved = tuple(part for part in PARTS if ("value_forward" if part == "value" else "qk") in halves)
     return ConvolutionalProjections((2 * halves.popitem()[1] + 1,), convolved, kernel_init=NORMAL)
+
+
+def sizes(weights: Weights, layer: str) -> dict[str, str]:
+    """The entries of config.json that have half-widths of kernels, with those of the tensors of a layer."""
+    tables = {KERNEL: ("convfixed_param", "convq_param", "convk_param", "convolution.weight")}
+    tables |= {"qk": ("query_conv.weight",), "value_forward": ("value_conv.weight",)}
+    found = {}
+    for name, tensors in tables.items():
+        kind, *numbers = str(weights.config.get(name, "")).split() or [""]
+        own = [weights.tensors[f"{layer}.{each}"] for each in tensors if f"{layer}.{each}" in weights.tensors]
+        if numbers and own:  # the taps are on the last axis
+            found[name] = " ".join([kind, str(own[0].shape[-1] // 2), *numbers[1:]])
+    return found
 
 
 def config_of(attention: PositionalSelfAttention) -> dict[str, Any]:

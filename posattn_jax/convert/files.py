@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import pathlib
 import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,48 @@ class Weights:
             raise InputError(f"{where}: {name}={value!r}: expected a value such as {default!r}")
         return value
 
+    def entry(self, path: str) -> Any:
+        """An entry of config.json; None if it is missing. Dots in its path lead into objects and lists."""
+        found: Any = self.config
+        for name in path.split("."):
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def first(self, *paths: str) -> str:
+        """The first of these paths at which config.json has an entry; without one, the last path."""
+        return next((path for path in paths if self.entry(path) is not None), paths[-1])
+
+    def check(self, sizes: Mapping[str, Any]) -> None:
+        """Compares config.json with the tensors. An entry that is missing or empty says nothing.
+
+        Args:
+          sizes: what the tensors say, by the path of the entry. The entry for a tuple may be one number for all axes.
+            The entry for a number may be that many names: a list, or an object whose keys are the numbers from 0 on.
+
+        Raises:
+          InputError: some entries say something else. The message lists them, each with both values.
+        """
+        given = {path: self.entry(path) for path in sizes}
+        wrong = [
+            f"{path}={_shown(given[path])} in its config, but {_shown(size)} in its tensors"
+            for path, size in sizes.items()
+            if given[path] not in (None, [], {}) and not _says(given[path], size)
+        ]
+        if wrong:
+            raise InputError(f"{self.path}: {'; '.join(wrong)}")
+
+    def heads(self, name: str, default: int, width: int) -> int:
+        """The number of attention heads in config.json. Raises InputError if it does not divide the width."""
+        found = self.setting(name, default)
+        if found < 1 or width % found:
+            raise InputError(
+                f"{self.path}: {name}={found} in its config does not divide {width}, the width in its tensors"
+            )
+        return found
+
     def count(self, before: str, after: str = ".") -> int:
         """One more than the largest number between `before` and `after` in the names of tensors."""
         numbers = [name.removeprefix(before).partition(after)[0] for name in self.tensors if name.startswith(before)]
@@ -90,6 +133,23 @@ def write_npz(folder: str | pathlib.Path, tensors: Tensors) -> pathlib.Path:
     path = pathlib.Path(folder, "model.npz")
     write_atomically(path, lambda file: np.savez(file, **tensors))
     return path
+
+
+def _says(given: Any, size: Any) -> bool:
+    """Whether an entry of a config says this: see `Weights.check`."""
+    if isinstance(size, tuple):
+        return (tuple(given) if isinstance(given, list) else (given,) * len(size)) == size
+    if isinstance(given, dict):
+        return {str(name) for name in given} == set(map(str, range(size)))
+    return (len(given) if isinstance(given, list) else given) == size
+
+
+def _shown(value: Any) -> str:
+    """A value for a message: of names only their number, with the keys of an object."""
+    if isinstance(value, dict):
+        return f"{len(value)} names ({', '.join(map(str, [*value][:8]))}{', ...' if len(value) > 8 else ''})"
+    is_names = isinstance(value, list) and any(isinstance(each, str) for each in value)
+    return f"{len(value)} names" if is_names else repr(list(value) if isinstance(value, tuple) else value)
 
 
 def _find(path: pathlib.Path) -> pathlib.Path:

@@ -48,12 +48,16 @@ def scale_of(weights: Weights, num_channels: int) -> Scale:
     return found
 
 
+def size_entry(weights: Weights) -> str:
+    """The entry of config.json with the size of the images."""
+    return weights.first("image_size", "model_args.img_size", "pretrained_cfg.input_size", "input_size")
+
+
 def size_of(weights: Weights) -> Shape | None:
     """The height and width of the images in config.json, if they are there."""
-    of_timm, arguments = _of_timm(weights), weights.setting("model_args", {})
-    channels_first = of_timm.get("input_size")
-    found = [weights.config.get("image_size"), arguments.get("img_size"), channels_first and channels_first[1:]]
-    size = next((each for each in found if each is not None), None)
+    size = weights.entry(size_entry(weights))
+    if size_entry(weights).endswith("input_size") and isinstance(size, list):  # the channels are first
+        size = size[1:]
     sides = [size, size] if isinstance(size, int) else size
     if sides is None:
         return None

@@ -3,7 +3,9 @@
 The code is at github.com/apptek/posnet-position_based_attention.
 """
 
+import dataclasses
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 
 from posattn_jax.convert import files, tensors
 from posattn_jax.convert.blocks import check_alike
+from posattn_jax.convert.files import Weights
 from posattn_jax.convert.posnet_names import embeddings, entries
 from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.blocks import SequenceBlock
@@ -63,12 +66,37 @@ def posnet(path: str | pathlib.Path, pad_id: int, **config: Any) -> tuple[Encode
     """
     weights = files.read(path)
     config = weights.config | config
+    weights = dataclasses.replace(weights, config=config)
     family = _Config(config, weights.path)("model", allowed=FAMILIES)
     source, target, _ = (weights.shape(name, 2)[0] for name in embeddings(family))
+    weights.check(_sizes(weights, family))
+    weights.heads("nHeads", 1, weights.shape(embeddings(family)[0], 2)[1])
     model = _model(config, weights.path, source, target, pad_id)
     ids = jnp.zeros((1, 1), jnp.int32)
     shapes = tensors.shapes_of(weights.path, model.init, ids, ids)
     return model, tensors.take(entries(model, family), shapes, weights.tensors, weights.path)
+
+
+def _sizes(weights: Weights, family: str) -> dict[str, Any]:
+    """What the tensors say, by the fields of the config: see `Weights.check`."""
+    found: dict[str, Any] = {
+        "encL": weights.count("encoder.layers."),
+        "decL": weights.count("decoder.layers."),
+        "model_dim": weights.shape(embeddings(family)[0], 2)[1],
+    }
+    for name, tensor in weights.tensors.items():
+        first, *others = tensor.shape or (0,)
+        if re.fullmatch(r"encoder\.layers\.0\.ff1(\.\w+)?\.weight", name):
+            found["ff_dim"] = first
+        elif re.fullmatch(r"encoder\.src_embed\.(\w+\.)?(rng|pos_embed(\.weight)?)", name):
+            found["max_sentence_length"] = first
+        elif layer := re.fullmatch(r"\w+\.layers\.(\d+)\.\w+\.(rel_embed\.weight|W)", name):
+            context = f"Ks.{layer[1]}" if weights.config.get("K_per_layer", False) else "K"
+            if layer[2] == "W":  # [h 2K+1] of LightConv, or [1 h t s]
+                found["nHeads"] = others[0] if len(others) == 3 else first
+            if layer[2] != "W" or len(others) == 1:
+                found[context] = (others[-1] if layer[2] == "W" else first) // 2
+    return found
 
 
 def save_posnet(folder: str | pathlib.Path, model: EncoderDecoder, params: dict[str, Any]) -> pathlib.Path:

@@ -1,5 +1,6 @@
 """The relative bias of T5's encoder (Raffel 2020), from files of Hugging Face's `transformers`."""
 
+import logging
 import pathlib
 from typing import Any
 
@@ -11,11 +12,15 @@ from posattn_jax.nn.buckets import BucketedBias
 from posattn_jax.system.errors import InputError
 
 TABLE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-MAX_DISTANCE = "relative_attention_max_distance"
+NUM_BUCKETS, MAX_DISTANCE = "relative_attention_num_buckets", "relative_attention_max_distance"
+
+_logger = logging.getLogger(__name__)
 
 
 def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
-    """Reads the term that all layers of T5's encoder share, and its parameters. Nothing else of the model is read.
+    """Reads the term that all layers of T5's encoder share, and its parameters.
+
+    Nothing else of the model is read: a warning says how many tensors are left out.
 
       term, params = convert.t5_bias("folder")
       layer = PositionalSelfAttention(num_heads, terms=(Content(), term), scale=1.0)
@@ -24,13 +29,18 @@ def t5_bias(path: str | pathlib.Path) -> tuple[BucketedBias, dict[str, Any]]:
       path: a folder with model.safetensors, or such a file. A config.json in the folder has the largest distance.
 
     Raises:
-      InputError: there is no such file, it has no table, or it has a table for each layer (UMT5).
+      InputError: there is no such file, it has no table, or it has a table for each layer (UMT5), or its
+        config.json has other numbers of buckets or heads than the table.
     """
     weights = files.read(path)
     if TABLE not in weights.tensors:
         raise InputError(f"{weights.path}: no encoder of T5: it has no {TABLE}")
     if TABLE.replace("block.0", "block.1") in weights.tensors:
         raise InputError(f"{weights.path}: has a table for each layer: expected one that all layers share")
+    num_buckets, num_heads = weights.shape(TABLE, 2)
+    weights.check({NUM_BUCKETS: num_buckets, "num_heads": num_heads})
+    if len(weights.tensors) > 1:
+        _logger.warning("%s: left out: %d tensors other than %s", weights.path, len(weights.tensors) - 1, TABLE)
     table = np.asarray(weights.tensors[TABLE], np.float32)
     term = BucketedBias(len(table), weights.setting(MAX_DISTANCE, 128))
     return term, {"table": jnp.asarray(table)}
@@ -49,5 +59,5 @@ def save_t5_bias(folder: str | pathlib.Path, term: BucketedBias, params: dict[st
     """
     if params["table"].ndim != 2:
         raise InputError(f"table {list(params['table'].shape)}: expected [buckets heads], of a sequence")
-    sizes = {"relative_attention_num_buckets": term.num_buckets, MAX_DISTANCE: term.max_distance}
+    sizes = {NUM_BUCKETS: term.num_buckets, MAX_DISTANCE: term.max_distance}
     return files.write(folder, {TABLE: np.asarray(params["table"])}, sizes)

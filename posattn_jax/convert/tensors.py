@@ -106,6 +106,15 @@ def take(entries: Sequence[Entry], shapes: Any, tensors: Tensors, where: Any, sp
     return flax.traverse_util.unflatten_dict(taken, sep="/")
 
 
+def renamed(tensors: Tensors, rename: Callable[[str], str], where: Any) -> dict[str, np.ndarray]:
+    """The tensors by other names. Raises InputError if two of them get the same name."""
+    old: dict[str, str] = {}
+    for name in tensors:
+        if old.setdefault(rename(name), name) != name:
+            raise InputError(f"{where}: {old[rename(name)]} and {name} are two tensors for {rename(name)}")
+    return {new: tensors[name] for new, name in old.items()}
+
+
 def give(entries: Sequence[Entry], params: Any) -> dict[str, np.ndarray]:
     """Turns parameters into tensors. Raises InputError with those that have no entry, or are missing."""
     flat = {path: np.asarray(array) for path, array in flax.traverse_util.flatten_dict(params, sep="/").items()}

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from posattn_jax.convert import blocks
-from posattn_jax.convert.tensors import Entry, Tensors, linear, norm, one, same, without_first
+from posattn_jax.convert.tensors import Entry, Tensors, linear, norm, one, renamed, same, without_first
 from posattn_jax.models.vit import VisionTransformer
 
 
@@ -156,16 +156,18 @@ _OLD = ((r"MultiHeadDotProductAttention_1/", "MultiHeadDotProductAttention_0/"),
 _OLD += ((r"(encoderblock_\d+/)LayerNorm_2/", r"\1LayerNorm_1/"), (r"Transformer/posembed_input/", ""))
 
 
-def modern(tensors: Tensors) -> dict[str, Any]:
+def modern(tensors: Tensors, where: Any) -> dict[str, Any]:
     """Turns tensors of older big_vision files into those of files since 2022.
 
     In older files, positions have a row for the class token. It is added to the token here.
     """
-    found = {}
-    for name, tensor in tensors.items():
+
+    def new_name(name: str) -> str:
         for old, new in _OLD:
             name = re.sub(old, new, name)
-        found[name] = tensor
+        return name
+
+    found = renamed(tensors, new_name, where)
     positions = next((name for name in found if name.endswith("pos_embedding")), None)
     token = None if positions is None else f"{positions.removesuffix('pos_embedding')}cls"
     if token in found and round(found[positions].shape[1] ** 0.5) ** 2 + 1 == found[positions].shape[1]:

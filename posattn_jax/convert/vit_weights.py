@@ -42,7 +42,7 @@ def vit(path: str | pathlib.Path, num_heads: int | None = None) -> tuple[VisionT
 
     Raises:
       InputError: there is no such file, it has another model, tensors are missing, of another shape, or unknown, or the
-        number of heads is missing or not that of the file.
+        number of heads is missing or not that of the file, or config.json contradicts the tensors.
     """
     return of_weights(files.read(path), num_heads)
 
@@ -61,10 +61,11 @@ def of_weights(weights: Weights, num_heads: int | None = None) -> tuple[VisionTr
         expected = " or ".join(names.patches for names in NAMES.values())
         raise InputError(f"{weights.path}: no vision transformer: it has no {expected}")
     if name == "big_vision":
-        weights = dataclasses.replace(weights, tensors=modern(weights.tensors))
+        weights = dataclasses.replace(weights, tensors=modern(weights.tensors, weights.path))
     names = NAMES[name]
     prefix = next(each for each in weights.tensors if each.endswith(names.patches)).removesuffix(names.patches)
     fields, num_rows, num_channels = _READERS[name](weights, prefix)
+    weights.check(_sizes(weights, name, fields, num_channels))
     says = fields.pop("num_heads")
     says = num_heads if says is None else says
     if says is None:
@@ -75,6 +76,7 @@ def of_weights(weights: Weights, num_heads: int | None = None) -> tuple[VisionTr
         model = _transformer(num_heads=says, **fields | OWN[name])
     except ValueError as error:
         raise InputError(f"{weights.path}: {error}") from error
+    _check_grid(weights, model, num_rows - (model.pooling == "class"))
     shapes = _shapes(weights.path, model, num_rows, num_channels)
     return model, tensors.take(names.entries(model, prefix), shapes, weights.tensors, weights.path, names.spare)
 
@@ -172,7 +174,7 @@ def _of_hugging_face(weights: Weights, prefix: str) -> tuple[dict[str, Any], int
         "patch_shape": tuple(patch_shape),
         "pooling": "class",
         "num_blocks": weights.count(f"{prefix}encoder.layer."),
-        "num_heads": weights.setting("num_attention_heads", 12),
+        "num_heads": weights.heads("num_attention_heads", 12, width),
         "mlp_dim": weights.shape(f"{layer}.intermediate.dense.weight", 2)[0],
         "use_bias": f"{layer}.attention.attention.query.bias" in weights.tensors,
         "activation": activation_of(config, where),
@@ -192,7 +194,7 @@ def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
         "patch_shape": tuple(patch_shape),
         "pooling": "class",
         "num_blocks": weights.count(f"{prefix}blocks."),
-        "num_heads": None,
+        "num_heads": weights.entry("model_args.num_heads"),
         "mlp_dim": weights.shape(f"{prefix}blocks.0.mlp.fc1.weight", 2)[0],
         "use_bias": f"{prefix}blocks.0.attn.qkv.bias" in weights.tensors,
     }
@@ -218,6 +220,38 @@ def _of_big_vision(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, 
         "mlp_dim": weights.shape(f"{layer}/MlpBlock_0/Dense_0/kernel", 2)[1],
     }
     return fields, weights.shape(f"{prefix}pos_embedding", 3)[1] + has_token, num_channels
+
+
+def _sizes(weights: Weights, name: Format, fields: dict[str, Any], num_channels: int) -> dict[str, Any]:
+    """What the tensors say, by the entries of each library's config.json: see `Weights.check`."""
+    labels: dict[str, Any] = dict.fromkeys(("num_labels", "id2label", "label_names"), fields["num_classes"])
+    found = labels if fields["num_classes"] else {}  # without a head, Hugging Face still writes names
+    depth, width, patch_shape = fields["num_blocks"], fields["width"], fields["patch_shape"]
+    if name == "hugging_face":
+        found |= {"num_hidden_layers": depth, "hidden_size": width, "patch_size": patch_shape}
+        found |= {"num_channels": num_channels, "intermediate_size": fields["mlp_dim"], "qkv_bias": fields["use_bias"]}
+    elif name == "timm":
+        found |= {"num_features": width, "global_pool": "token", "model_args.global_pool": "token"}
+        found |= {"model_args.depth": depth, "model_args.embed_dim": width, "model_args.patch_size": patch_shape}
+        found |= {"model_args.qkv_bias": fields["use_bias"]}
+        found[weights.first("num_classes", "pretrained_cfg.num_classes")] = fields["num_classes"]
+        found[weights.first("model_args.in_chans", "pretrained_cfg.input_size.0", "input_size.0")] = num_channels
+    return found
+
+
+def _check_grid(weights: Weights, model: VisionTransformer, number: int) -> None:
+    """Raises InputError if images of the size in config.json have not as many patches as there are positions."""
+    size = pixels.size_of(weights)
+    if size is None:
+        return
+    entry = f"{weights.path}: {pixels.size_entry(weights)}: images of {' x '.join(map(str, size))} pixels in its config"
+    try:
+        patches = model.token_grid(size)
+    except ValueError as error:
+        raise InputError(f"{entry}: {error}") from error
+    if math.prod(patches) != number:
+        grid = " x ".join(map(str, patches))
+        raise InputError(f"{entry} have {grid} patches, but there are {number} positions in its tensors")
 
 
 _READERS = {"hugging_face": _of_hugging_face, "timm": _of_timm, "big_vision": _of_big_vision}

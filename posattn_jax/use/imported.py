@@ -136,8 +136,6 @@ def _names(weights: Weights, number: int) -> list[str]:
     """The names of the classes in the config.json of Hugging Face or timm, or else their numbers."""
     given = weights.config.get("label_names") or weights.config.get("id2label") or {}
     given = dict(enumerate(given)) if isinstance(given, list) else given
-    if not isinstance(given, dict):
-        raise InputError(f"{weights.path.with_name(CONFIG)}: {given!r}: expected the names of the labels")
     names = {str(i): name for i, name in given.items()}
     return [str(names.get(str(i), i)) for i in range(number)]
 

@@ -130,6 +130,14 @@ def changed(folder, config=None, **tensors):
     return folder
 
 
+def configured(folder, kind, **config):
+    """A copy of a file with other entries in its config.json."""
+    shutil.copytree(MADE / kind, folder)
+    saved = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(saved | config))
+    return folder
+
+
 QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder.layer.1."
 
 
@@ -147,13 +155,71 @@ QUERY, LAYER = "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder
         ({"config": {"hidden_act": "mish"}}, 'hidden_act="mish": expected gelu, gelu_pytorch_tanh, gelu_new, relu'),
         ({"config": {"hidden_act": "relu"}}, 'hidden_act="relu": expected "gelu" with cls.predictions'),
         ({"config": {"num_attention_heads": "2"}}, "num_attention_heads='2': expected a value such as 12$"),
-        ({"config": {"num_attention_heads": 3}}, "num_heads=3 does not divide the width 8"),
+        ({"config": {"num_attention_heads": 3}}, "num_attention_heads=3 in its config does not divide 8, the width in"),
+        ({"config": {"num_attention_heads": 0}}, "num_attention_heads=0 in its config does not divide 8, the width in"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
 def test_a_file_that_does_not_fit(tmp_path, unchecked, fields, message):
     with pytest.raises(InputError, match=message):
         convert.bert(changed(tmp_path / "bert", **fields))
+
+
+@pytest.mark.parametrize(
+    "kind, name, given, own",
+    [
+        ("bert", "num_hidden_layers", 1, 2),
+        ("bert", "num_hidden_layers", 3, 2),
+        ("bert", "hidden_size", 16, 8),
+        ("bert", "intermediate_size", 8, 12),
+        ("bert", "vocab_size", 41, 40),
+        ("bert", "vocab_size", "40", 40),
+        ("bert", "max_position_embeddings", 8, 16),
+        ("bert", "type_vocab_size", 2, 3),
+        ("bert", "embedding_size", 4, 8),
+        ("classifier", "num_hidden_layers", 3, 2),
+        ("classifier", "num_labels", 2, 3),
+        ("classifier", "id2label", {"0": "bad", "1": "good"}, 3),
+        ("classifier", "id2label", {"1": "bad", "2": "so-so", "3": "good"}, 3),
+    ],
+)
+def test_a_config_that_contradicts_its_weights(tmp_path, unchecked, kind, name, given, own):
+    """Both values are named, of every size in config.json."""
+    with pytest.raises(InputError) as raised:
+        convert.bert(configured(tmp_path / kind, kind, **{name: given}))
+    shown = f"{len(given)} names ({', '.join(given)})" if isinstance(given, dict) else repr(given)
+    path = tmp_path / kind / "model.safetensors"
+    assert str(raised.value) == f"{path}: {name}={shown} in its config, but {own} in its tensors"
+
+
+def test_all_contradictions_are_one_line(tmp_path):
+    with pytest.raises(
+        InputError, match="hidden_size=9 in its config, but 8 in its tensors; num_hidden_layers=3 in its"
+    ):
+        convert.bert(configured(tmp_path / "bert", "bert", num_hidden_layers=3, hidden_size=9))
+
+
+def test_what_config_json_does_not_say_is_no_contradiction(tmp_path):
+    folder = configured(tmp_path / "bert", "bert", num_hidden_layers=None, vocab_size=None, id2label={})
+    assert convert.bert(folder)[0] == convert.bert(MADE / "bert")[0]
+
+
+def test_a_layer_between_others_that_is_missing(tmp_path):
+    """Layers 0 and 2: the numbers in the names say three."""
+    tensors = safetensors.load_file(MADE / "bert" / "model.safetensors")
+    moved = {name: None for name in tensors if name.startswith(LAYER)}
+    moved |= {name.replace("layer.1.", "layer.2."): tensors[name] for name in moved}
+    with pytest.raises(InputError, match="num_hidden_layers=2 in its config, but 3 in its tensors"):
+        convert.bert(changed(tmp_path / "two", **moved))
+    with pytest.raises(InputError, match=rf"{LAYER}attention.self.query.weight is missing"):
+        convert.bert(changed(tmp_path / "three", {"num_hidden_layers": 3}, **moved))
+
+
+def test_two_tensors_for_one_name(tmp_path):
+    """One of them would be left out without a word."""
+    name = "bert.embeddings.LayerNorm.gamma"
+    with pytest.raises(InputError, match=f"{name} and .*LayerNorm.weight are two tensors for .*LayerNorm.weight$"):
+        convert.bert(changed(tmp_path / "bert", **{name: np.ones(8, np.float32)}))
 
 
 def test_output_embeddings_of_their_own(tmp_path):

@@ -219,12 +219,22 @@ def test_logits_are_those_of_the_formulas(tmp_path, float64, kernel, positions, 
             {"qk": SEPARABLE, "value_forward": "convolution_depth_mixed_no_act 2 1"},
             "qk and value_forward have kernels of two sizes: expected one",
         ),
+        (
+            {"attention_kernel": "qk_convfixed_convq 2"},
+            "attention_kernel='qk_convfixed_convq 2' in its config, but 'qk_convfixed_convq 1' in its tensors$",
+        ),
         ({"attention_kernel": "qk_convq 1"}, r"self.convfixed_param \(1, 4, 1, 3\) has no place here"),
     ],
 )
 def test_what_does_not_fit(tmp_path, unchecked, config, message):
     with pytest.raises(InputError, match=message):
         read(tmp_path, state("qk_convfixed_convq 1"), "qk_convfixed_convq 1", **config)
+
+
+def test_a_half_width_of_projections_that_the_tensors_have_not(tmp_path):
+    other = SEPARABLE.replace(" 1 1", " 2 1")
+    with pytest.raises(InputError, match=f"qk='{other}' in its config, but '{SEPARABLE}' in its tensors$"):
+        read(tmp_path, state("qk_convfixed 1", convolved=("query", "key")), "qk_convfixed 1", qk=other)
 
 
 def test_what_is_left_out(tmp_path, caplog):

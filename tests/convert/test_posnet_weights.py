@@ -84,13 +84,30 @@ def test_log_probabilities_are_those_of_the_formulas_and_there_and_back(tmp_path
         ({"gating_g": "glu"}, "gating_g='glu': expected 'none', 'gelu', 'sigmoid'"),
         ({"use_pos_embed": False}, "use_pos_embed=False: expected True"),
         ({"K_per_layer": True, "Ks": []}, "Ks has 0 numbers: expected 1"),
-        ({"K": 3}, r"rel_embed.weight is \(5, 4\), expected \(7, 4\)"),
+        ({"K": 3}, "K=3 in its config, but 2 in its tensors$"),
+        ({"K_per_layer": True, "Ks": [1]}, "Ks.0=1 in its config, but 2 in its tensors$"),
+        ({"encL": 2}, "encL=2 in its config, but 1 in its tensors$"),
+        ({"decL": 3}, "decL=3 in its config, but 1 in its tensors$"),
+        ({"model_dim": 6}, f"model_dim=6 in its config, but {C} in its tensors$"),
+        ({"ff_dim": 99}, f"ff_dim=99 in its config, but {MLP} in its tensors$"),
+        ({"max_sentence_length": 99}, f"max_sentence_length=99 in its config, but {LENGTH} in its tensors$"),
+        ({"nHeads": 3}, "nHeads=3 in its config does not divide 4, the width in its tensors$"),
         ({"length_ratio": 0.5}, "cross_att.indices has other numbers than those of such a model"),
     ],
 )
 def test_what_does_not_fit(tmp_path, unchecked, config, message):
     known, theirs = code("rposnet")
     with pytest.raises(InputError, match=message):
+        read(tmp_path, theirs.state(), known | config)
+
+
+@pytest.mark.parametrize(
+    "name, config", [("lightconv", {"nHeads": 4}), ("linear", {"nHeads": 1}), ("lightconv", {"K": 1})]
+)
+def test_numbers_of_weights_that_are_tables(tmp_path, name, config):
+    known, theirs = code(name)
+    ((field, given),) = config.items()
+    with pytest.raises(InputError, match=f"{field}={given} in its config, but 2 in its tensors$"):
         read(tmp_path, theirs.state(), known | config)
 
 

@@ -1,6 +1,8 @@
 """The bias of T5's encoder, against what transformers tells: see tests/support/make_hugging_face.py."""
 
+import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -52,6 +54,21 @@ def test_a_table_for_each_layer(tmp_path):
     safetensors.save_file(tensors | {name.replace("block.0", "block.1"): tensors[name]}, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="has a table for each layer: expected one that all layers share"):
         convert.t5_bias(tmp_path)
+
+
+@pytest.mark.parametrize("name, given, own", [("relative_attention_num_buckets", 16, 32), ("num_heads", 4, 3)])
+def test_a_config_that_contradicts_its_table(tmp_path, name, given, own):
+    shutil.copytree(MADE / "t5", tmp_path / "t5")
+    saved = json.loads((tmp_path / "t5" / "config.json").read_text())
+    (tmp_path / "t5" / "config.json").write_text(json.dumps(saved | {name: given}))
+    with pytest.raises(InputError, match=f"{name}={given} in its config, but {own} in its tensors$"):
+        convert.t5_bias(tmp_path / "t5")
+
+
+def test_the_rest_of_the_model_is_left_out_with_a_warning(caplog):
+    number = len(safetensors.load_file(MADE / "t5" / "model.safetensors")) - 1
+    convert.t5_bias(MADE / "t5")
+    assert f"model.safetensors: left out: {number} tensors other than encoder.block.0" in caplog.text
 
 
 def test_no_t5():

@@ -297,6 +297,61 @@ def test_a_file_that_does_not_fit(tmp_path, unchecked, kind, num_heads, change, 
         convert.vit(tmp_path / "vit", num_heads)
 
 
+def configured(folder, kind, config):
+    """A copy of a file whose config.json has these entries, too."""
+    shutil.copytree(MADE / kind, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "kind, config, message",
+    [
+        ("vit", {"num_hidden_layers": 1}, "num_hidden_layers=1 in its config, but 2 in its tensors$"),
+        ("vit", {"num_hidden_layers": 3}, "num_hidden_layers=3 in its config, but 2 in its tensors$"),
+        ("vit", {"patch_size": 8}, r"patch_size=8 in its config, but \[4, 4\] in its tensors$"),
+        ("vit", {"patch_size": [4, 2]}, r"patch_size=\[4, 2\] in its config, but \[4, 4\] in its tensors$"),
+        ("vit", {"hidden_size": 16}, "hidden_size=16 in its config, but 8 in its tensors$"),
+        ("vit", {"num_channels": 1}, "num_channels=1 in its config, but 3 in its tensors$"),
+        ("vit", {"intermediate_size": 3}, "intermediate_size=3 in its config, but 12 in its tensors$"),
+        ("vit", {"qkv_bias": False}, "qkv_bias=False in its config, but True in its tensors$"),
+        ("vit", {"num_labels": 4}, "num_labels=4 in its config, but 3 in its tensors$"),
+        ("vit", {"id2label": {"0": "a"}}, r"id2label=1 names \(0\) in its config, but 3 in its tensors$"),
+        ("vit", {"num_attention_heads": 3}, "num_attention_heads=3 in its config does not divide 8, the width in its"),
+        (
+            "vit",
+            {"image_size": 8},
+            "image_size: images of 8 x 8 pixels in its config have 2 x 2 patches, but there are 6 ",
+        ),
+        ("vit", {"image_size": 9}, r"image_size: images of 9 x 9 pixels in its config: patch_shape=\(4, 4\) does not"),
+        ("timm", {"num_classes": 4}, "num_classes=4 in its config, but 3 in its tensors$"),
+        ("timm", {"pretrained_cfg": {"num_classes": 4}}, "pretrained_cfg.num_classes=4 in its config, but 3 in its"),
+        ("timm", {"label_names": ["a", "b"]}, "label_names=2 names in its config, but 3 in its tensors$"),
+        ("timm", {"num_features": 9}, "num_features=9 in its config, but 8 in its tensors$"),
+        ("timm", {"global_pool": "avg"}, "global_pool='avg' in its config, but 'token' in its tensors$"),
+        ("timm", {"model_args": {"depth": 4}}, "model_args.depth=4 in its config, but 2 in its tensors$"),
+        ("timm", {"model_args": {"patch_size": 2}}, r"model_args.patch_size=2 in its config, but \[4, 4\] in its"),
+        ("timm", {"model_args": {"in_chans": 1}}, "model_args.in_chans=1 in its config, but 3 in its tensors$"),
+        ("timm", {"model_args": {"num_heads": 4}}, "num_heads=2: .*model.safetensors has 4$"),
+        ("timm", {"input_size": [1, 8, 12]}, "input_size.0=1 in its config, but 3 in its tensors$"),
+        ("timm", {"pretrained_cfg": {"input_size": [3, 8, 8]}}, "pretrained_cfg.input_size: images of 8 x 8 pixels in"),
+    ],
+)
+def test_a_config_that_contradicts_its_weights(tmp_path, unchecked, kind, config, message):
+    with pytest.raises(InputError, match=message):
+        convert.vit(configured(tmp_path / kind, kind, config), 2)
+
+
+def test_entries_of_timm_that_agree(tmp_path):
+    """A model for one channel and other classes keeps the entries of the one that it was fine-tuned from."""
+    about = {"num_classes": 3, "num_features": 8, "global_pool": "token", "label_names": ["a", "b", "c"]}
+    about |= {"pretrained_cfg": {"num_classes": 1000, "input_size": [1, 8, 8]}}
+    about |= {"model_args": {"in_chans": 3, "img_size": [8, 12], "num_heads": 2, "patch_size": 4, "depth": 2}}
+    model, _ = convert.vit(configured(tmp_path / "timm", "timm", about))
+    assert model == convert.vit(MADE / "timm", 2)[0]
+
+
 def test_an_npz_that_is_none(tmp_path):
     (tmp_path / "vit.npz").write_bytes(b"no zip")
     with pytest.raises(InputError, match=r"vit.npz: is no .npz"):

@@ -270,7 +270,7 @@ OTHER_LABELS = [
     ("classifier", {"problem_type": "regression"}, 'problem_type="regression": expected "single_label_classification"'),
     ("vit", {"problem_type": "multi_label_classification"}, 'expected "single_label_classification" with this head'),
     ("classifier", {"architectures": ["BertForMultipleChoice"]}, "multiple choice is not supported"),
-    ("vit", {"id2label": "abc"}, "'abc': expected the names of the labels"),
+    ("vit", {"id2label": "abc"}, "id2label='abc' in its config, but 3 in its tensors"),
 ]
 
 
