@@ -13,6 +13,7 @@ import pathlib
 import sys
 import zipfile
 
+from posattn_jax.data import text_files
 from posattn_jax.data.official.wikitext import articles
 
 
@@ -24,29 +25,28 @@ def main(source: pathlib.Path, target: pathlib.Path) -> None:
         "sst2": [sst2(source / f"glue/SST-2/{name}.tsv") for name in ("train", "dev")],
     }
     for number, part in enumerate(("train", "validation")):
-        for name, lines in parts.items():
+        for name, sentences in parts.items():
             path = target / part / f"{name}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(f"{line}\n" for line in lines[number]), encoding="utf-8")
-            num_words = sum(len(line.split()) for line in lines[number])
-            print(f"{path}: {sum(map(bool, lines[number])):,} sentences, {num_words:,} words")
+            path.write_text("".join(f"{line}\n" for line in sentences[number]), encoding="utf-8")
+            num_words = sum(len(line.split()) for line in sentences[number])
+            print(f"{path}: {sum(map(bool, sentences[number])):,} sentences, {num_words:,} words")
 
 
 def tatoeba(archive: pathlib.Path) -> list[list[str]]:
     """The English side, each sentence once, in the order of the file."""
     with zipfile.ZipFile(archive) as file:
-        text = file.read("deu.txt").decode()
-    lines = list(dict.fromkeys(line.split("\t")[0] for line in text.splitlines()))
-    return [[line for i, line in enumerate(lines) if i % 40], lines[::40]]
+        english = list(dict.fromkeys(line.split("\t")[0] for line in lines(file.read("deu.txt"))))
+    return [[line for i, line in enumerate(english) if i % 40], english[::40]]
 
 
 def multi30k(path: pathlib.Path) -> list[str]:
-    return gzip.decompress(path.read_bytes()).decode().splitlines()
+    return lines(gzip.decompress(path.read_bytes()))
 
 
 def wikitext(*paths: pathlib.Path) -> list[list[str]]:
     """Sentences of articles, blank lines between these."""
-    found = [article for path in paths for article in articles(path.read_text(encoding="utf-8").splitlines())]
+    found = [article for path in paths for article in articles(lines(path.read_bytes()))]
     return [
         [line for i, article in enumerate(found) if (i % 20 == 0) == held_out for line in (*article, "")]
         for held_out in (False, True)
@@ -55,13 +55,17 @@ def wikitext(*paths: pathlib.Path) -> list[list[str]]:
 
 def sst2(path: pathlib.Path) -> list[str]:
     """Phrases that are part of no longer one."""
-    phrases = {line.split("\t")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()[1:]}
+    phrases = {line.split("\t")[0].strip() for line in lines(path.read_bytes())[1:]}
     kept, text = [], ""
     for phrase in sorted(phrases, key=lambda each: (-len(each), each)):
         if f" {phrase} " not in text:
             kept.append(phrase)
             text += f"\n {phrase} "
     return sorted(kept)
+
+
+def lines(text: bytes) -> list[str]:
+    return text_files.plain(text).decode().removesuffix("\n").split("\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
 
 import errno
+import io
 import logging
 import os
 import pathlib
@@ -163,6 +164,7 @@ def main(argv: list[str]) -> int:
         case "translate":
             from posattn_jax.use import translate
 
+            _write_utf8()
             translate.translate(workdir, _CONFIG.value, sys.stdin.buffer, sys.stdout)
         case "generate":
             from posattn_jax.use import generate
@@ -170,6 +172,7 @@ def main(argv: list[str]) -> int:
             prompt, number, temperature, top_k, seed = (flag.value for flag in OF_A_TEXT)
             prompt = sys.stdin.buffer.read() if prompt is None else prompt.encode()
             sampling = {"temperature": temperature, "top_k": top_k, "seed": seed}
+            _write_utf8()
             generate.generate(workdir, prompt, sys.stdout, number=number, **sampling)
         case "predict":
             from posattn_jax.use import predict
@@ -204,6 +207,12 @@ def main(argv: list[str]) -> int:
 
             benchmark.benchmark(flags.FLAGS, _config(), workdir)
     return 0
+
+
+def _write_utf8() -> None:
+    """Sets the encoding of the standard output, whatever the locale is: what is read is UTF-8 too."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def _config() -> ConfigDict:

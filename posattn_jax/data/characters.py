@@ -52,7 +52,7 @@ class ByteSequences:
 
 @dataclasses.dataclass(frozen=True)
 class Characters(DataSet):
-    """Text as the bytes of its UTF-8. In English text, nearly every byte is a character.
+    """Text as the bytes of its UTF-8. In English text, nearly every byte is a character. See also `text_files.plain`.
 
     Attributes:
       dir: a file, or a folder of .txt and .txt.gz files, which are read in the order of their names.
@@ -104,12 +104,12 @@ class Characters(DataSet):
 
 
 def _bytes_of(files: Iterable[pathlib.Path]) -> np.ndarray:
-    """All bytes of the files. Raises InputError if a file is damaged."""
+    """All bytes of the text of the files. Raises InputError if a file is damaged."""
     parts = []
     for path in files:
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                parts.append(np.frombuffer(file.read(), np.uint8))
+                parts.append(np.frombuffer(text_files.plain(file.read()), np.uint8))
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{path}: cannot be read ({error})") from error
     return np.concatenate(parts)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from posattn_jax.data import own, prepared, sequences
+from posattn_jax.data import own, prepared, sequences, text_files
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.sequences import Metric, Sentences
@@ -195,18 +195,21 @@ def _read(task: GlueTask, path: pathlib.Path, labelled: bool) -> Iterator[tuple[
     """The sentences and the target of each line, or its error."""
     if not path.is_file():
         raise InputError(f"{path} is missing: expected GLUE's official files below data.dir, or a set that is prepared")
-    try:
-        lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")  # a lone \r ends no line
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is no UTF-8 ({error})") from error
+    with path.open("rb") as file:
+        lines = list(text_files.decoded(file, str(path)))
     has_header = not (task.columns and labelled)
-    columns = lines[0].rstrip("\r").split("\t") if has_header else list(task.columns)
+    if has_header and lines and isinstance(lines[0], InputError):
+        raise lines[0]
+    columns = (str(lines[0]) if lines else "").split("\t") if has_header else list(task.columns)
     needed = (*task.sentences, *((task.label,) if labelled else ()))
     missing = [column for column in needed if column not in columns]
     if missing:
         raise InputError(f'{path}: line 1: no column "{missing[0]}" (it has {", ".join(columns)})')
     for number, line in enumerate(lines[has_header:], start=1 + has_header):
-        cells = line.rstrip("\r").split("\t")
+        if isinstance(line, InputError):
+            yield line
+            continue
+        cells = line.split("\t")
         if len(cells) != len(columns):
             yield InputError(f"{path}: line {number}: {len(cells)} columns, expected {len(columns)}")
             continue

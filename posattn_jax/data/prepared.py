@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from posattn_jax.data import text_files
 from posattn_jax.data.images import ImageRecord, ImageSet, Split
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import files_below
@@ -84,7 +85,7 @@ def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
         _check_has(f"{folder}:", "split", split, builder.info.splits)
         _check_has(f"{folder}:", "language", language, builder.info.features)
         for example in builder.as_data_source(split):
-            yield " ".join(example[language].decode().split())
+            yield text_files.normalised(example[language].decode())
 
 
 def _builder(folder: pathlib.Path, name: str = "") -> Any:

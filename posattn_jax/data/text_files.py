@@ -1,5 +1,9 @@
-"""Reads text as a stream: a file or a folder of files, one sentence per line, blank lines between documents."""
+"""Reads text: UTF-8 as lines, and each line as the text that is tokenised; files of one sentence per line.
 
+Training, evaluation and the commands that read their standard input all read text with the functions of this module.
+"""
+
+import codecs
 import gzip
 import hashlib
 import pathlib
@@ -10,6 +14,40 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import files_below
 
 SUFFIXES = (".txt", ".txt.gz")
+
+
+def normalised(text: str) -> str:
+    """The text with a space for any white space: tabs, no-break and ideographic spaces, U+2028, a lone "\\r", ..."""
+    return " ".join(text.split())
+
+
+def decoded(lines: Iterable[bytes], name: str) -> Iterator[str | InputError]:
+    """Each line of a text in UTF-8 without its end, or an error with the text's `name` if it is not UTF-8.
+
+    Lines end with "\\n" or "\\r\\n", and nothing else ends one. A byte order mark at the start of the text is dropped.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            yield InputError(f"{name}: line {number} is no UTF-8")
+
+
+def sentences(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """The lines of a text in UTF-8 with normalised white space: see `decoded`.
+
+    Raises:
+      InputError: a line is not UTF-8.
+    """
+    for line in decoded(lines, name):
+        if isinstance(line, InputError):
+            raise line
+        yield normalised(line)
+
+
+def plain(text: bytes) -> bytes:
+    """The text without a byte order mark at its start, and with "\\n" at the ends of lines: see `decoded`."""
+    return text.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n")
 
 
 def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
@@ -32,7 +70,7 @@ def find(path: pathlib.Path, field: str) -> list[pathlib.Path]:
 
 
 def lines(files: Iterable[pathlib.Path]) -> Iterator[str]:
-    """The lines, with normalised white space, and "" after each document. The end of a file ends a document.
+    """The `sentences` of each file, and "" after each document. The end of a file ends a document.
 
     Raises:
       InputError: a file is not UTF-8, or is damaged.
@@ -41,10 +79,9 @@ def lines(files: Iterable[pathlib.Path]) -> Iterator[str]:
         number = 0
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                for number, line in enumerate(file, start=1):
-                    yield " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: line {number} is no UTF-8") from error
+                for line in sentences(file, str(path)):
+                    number += 1
+                    yield line
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{path}: cannot be read after line {number} ({error})") from error
         yield ""

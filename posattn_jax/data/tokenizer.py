@@ -96,7 +96,10 @@ class Tokenizer:
         raise NotImplementedError
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each sentence, without special tokens."""
+        """The ids of each sentence, without special tokens. White space is read as by `text_files.normalised`."""
+        return self._encode([text_files.normalised(sentence) for sentence in sentences])
+
+    def _encode(self, sentences: list[str]) -> list[np.ndarray]:
         raise NotImplementedError
 
     def decode(self, ids: np.ndarray) -> str:
@@ -124,8 +127,8 @@ class SentencePieces(Tokenizer):
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocabulary_size = self._processor.vocab_size() + len(SPECIALS)
 
-    def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(list(sentences))]
+    def _encode(self, sentences: list[str]) -> list[np.ndarray]:
+        return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(sentences)]
 
     def decode(self, ids: np.ndarray) -> str:
         return self._processor.decode((ids[ids >= len(SPECIALS)] - len(SPECIALS)).tolist())
@@ -236,7 +239,7 @@ def train(
 
     def watched() -> Iterator[str]:
         try:
-            yield from filter(None, sentences)
+            yield from filter(None, map(text_files.normalised, sentences))
         except BaseException as error:  # SentencePiece would raise it as its own error
             failure.append(error)
             raise

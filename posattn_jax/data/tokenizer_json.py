@@ -1,7 +1,6 @@
 """Tokenizers of others: a tokenizer.json of the library `tokenizers`, or the vocab.txt of a BERT."""
 
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,8 +34,8 @@ class JsonTokenizer(Tokenizer):
         self.specials = Specials(*ids.values())
         self.vocabulary_size = self._tokenizer.get_vocab_size()
 
-    def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        encoded = self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+    def _encode(self, sentences: list[str]) -> list[np.ndarray]:
+        encoded = self._tokenizer.encode_batch(sentences, add_special_tokens=False)
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode(self, ids: np.ndarray) -> str:

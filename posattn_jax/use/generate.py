@@ -14,6 +14,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Float, Int
 from posattn_jax.build import experiment
+from posattn_jax.data import text_files
 from posattn_jax.models.language_model import Kept, LanguageModel
 from posattn_jax.models.stack import with_tables
 from posattn_jax.ops.attention import cache_length
@@ -98,7 +99,7 @@ def generate(
 
     Args:
       workdir: the folder of a run of causal language modelling.
-      prompt: the prompt in UTF-8. If empty, the text begins after a new line.
+      prompt: the prompt in UTF-8, read as the text of training. If empty, the text begins after a new line.
       output: where the text is written. Bytes that are not UTF-8 become U+FFFD.
       number: the number of characters to generate.
       seed: the seed of the draws.
@@ -117,6 +118,7 @@ def generate(
     experiment.keep_programs(run.config)
     generator = Generator(run.task, run.params, temperature, top_k)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    prompt = text_files.plain(prompt)
     chunks = generator.tokens(np.frombuffer(prompt or FIRST, np.uint8).astype(np.int32), number, seed)
     with doing("compiling, and reading the prompt"):
         first = next(chunks)

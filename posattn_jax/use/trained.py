@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
-from posattn_jax.data import arrays, image_files
+from posattn_jax.data import arrays, image_files, text_files
 from posattn_jax.data.characters import ByteSequences
 from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.data_set import DataSet
@@ -111,6 +111,8 @@ class TrainedRun:
     def read_lines(self, lines: Iterable[bytes], inputs: Sequence[str]) -> Iterator[Asked]:
         """Reads lines: {"line"} and the one or two sentences, separated by a tab, or an error, for each line.
 
+        For a run of single sentences, a tab is white space, as in training.
+
         Raises:
           InputError: there are `inputs`, which are for image files.
         """
@@ -120,12 +122,12 @@ class TrainedRun:
         numbers = (self.source.num_parts,) if self.source.num_parts else (1, 2)
         what = "sentence" if numbers == (1,) else "sentences, a tab between them"
         expected = f"{' or '.join(map(str, numbers))} {what}"
-        for number, line in enumerate(lines, start=1):
-            try:
-                parts = tuple(part.strip() for part in line.decode().strip("\r\n").split("\t"))
-            except UnicodeDecodeError:
-                yield InputError(f"input: line {number} is no UTF-8")
+        for number, line in enumerate(text_files.decoded(lines, "input"), start=1):
+            if isinstance(line, InputError):
+                yield line
                 continue
+            cells = [line] if numbers == (1,) else line.split("\t")
+            parts = tuple(map(text_files.normalised, cells))
             wrong = len(parts) not in numbers or not all(parts)
             yield InputError(f"input: line {number}: expected {expected}") if wrong else ({"line": number}, parts)
 

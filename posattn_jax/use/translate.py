@@ -5,7 +5,7 @@ import io
 import itertools
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from posattn_jax.analysis import translation_scores
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change
-from posattn_jax.data import parallel
+from posattn_jax.data import parallel, text_files
 from posattn_jax.data.buckets import padded_length
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer
@@ -155,8 +155,8 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
     """
     translator, config = of_run(workdir, changes)
     experiment.keep_programs(config)
-    decoded, number = _decoded(lines), 0
-    while chunk := list(itertools.islice(decoded, translator.batch_size * CHUNK_BATCHES)):
+    sentences, number = text_files.sentences(lines, "input"), 0
+    while chunk := list(itertools.islice(sentences, translator.batch_size * CHUNK_BATCHES)):
         numbers = range(number + 1, number + len(chunk) + 1)
         with doing(f"translating lines {numbers[0]:,} to {numbers[-1]:,}"):
             translations = translator(chunk, numbers)
@@ -169,14 +169,6 @@ def _tell_beyond(translator: Translator, number: int) -> None:
     if translator.num_beyond:
         beyond = f"{translator.num_beyond:,} of {number:,} lines are longer than {translator.max_length} tokens"
         print(f"{beyond}: positions beyond that use the last position's vector", file=sys.stderr)
-
-
-def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield line.decode().strip()
-        except UnicodeDecodeError as error:
-            raise InputError(f"input: line {number} is no UTF-8") from error
 
 
 def evaluate(

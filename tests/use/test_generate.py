@@ -11,6 +11,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import generate, trained
 from posattn_jax.use.generate import CHUNK, Generator
+from tests.support import command
 from tests.support.command import run_forked, told
 from tests.support.made_runs import make_characters
 
@@ -112,6 +113,13 @@ def test_the_command(workdir, tmp_path):
     ):
         code, out, err = run_forked(*arguments, *wrong, config=None)
         assert (code, out, len(told(err))) == (2, "", 1) and message in err
+
+
+def test_text_is_utf8_in_every_locale(workdir, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    arguments = ("--mode=generate", f"--workdir={workdir}", "--length=1", "--prompt=Τους")
+    code, out, err = command.run(*arguments, config=None)
+    assert (code, out[:4], told(err)) == (0, "Τους", [])
 
 
 def test_a_run_of_another_task(rte_run):
