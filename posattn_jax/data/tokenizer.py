@@ -11,6 +11,7 @@ import io
 import logging
 import pathlib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -48,10 +49,13 @@ Kind = Literal["unigram", "bpe"]
 # out, because a model contains the given options, and its hash would change.
 Normalization = Literal["nfkc", "none"]
 NORMALIZATIONS = {
-    ("nfkc", True): "nmt_nfkc_cf",
+    ("nfkc", True): "nmt_nfkc",  # "nmt_nfkc_cf" would fold case: "ς" becomes "σ"
     ("nfkc", False): "nmt_nfkc",
     ("none", False): "identity",  # generated text keeps its characters: "…" and not "..."
 }
+# The file of a model that reads text in lower case ends with this field of its protocol buffer: number 1000, which
+# SentencePiece skips. Models of earlier versions do not have it: they fold case by their own rule, and still do.
+LOWER = b"\xc2\x3e\x05lower"
 OPTIONS: dict[Kind, dict[str, Any]] = {"unigram": {}, "bpe": {"model_type": "bpe", "character_coverage": 1.0}}
 
 
@@ -66,6 +70,7 @@ class Tokenizer:
       num_special: ids below this number are special, or unused.
       id_offset: the number that is added to the model's own ids.
       vocabulary_size: the number of ids.
+      reads: what is done with a text before the model reads it, in words.
     """
 
     file: ClassVar[str]
@@ -73,6 +78,7 @@ class Tokenizer:
     id_offset: ClassVar[int]
     specials: Specials = SPECIALS
     vocabulary_size: int
+    reads: str = "white space as one space"
 
     def __init__(self, model: bytes):
         self.model = model
@@ -126,8 +132,13 @@ class SentencePieces(Tokenizer):
         super().__init__(model)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocabulary_size = self._processor.vocab_size() + len(SPECIALS)
+        self._lowers = model.endswith(LOWER)
+        if self._lowers:
+            self.reads += ", then NFKC, then lower case"
 
     def _encode(self, sentences: list[str]) -> list[np.ndarray]:
+        if self._lowers:
+            sentences = list(map(_lowered, sentences))
         return [np.array(ids, np.int32) + len(SPECIALS) for ids in self._processor.encode(sentences)]
 
     def decode(self, ids: np.ndarray) -> str:
@@ -141,6 +152,14 @@ class SentencePieces(Tokenizer):
 
     def _begins_word(self, piece: str) -> bool:
         return piece.startswith(WORD_MARK)
+
+
+def _lowered(text: str) -> str:
+    """In lower case by Unicode's rules, as references are: "Σ" is "ς" at the end of a word, and "ß" stays.
+
+    NFKC comes first, as the model would make upper case from "™" afterwards.
+    """
+    return unicodedata.normalize("NFKC", text).lower()
 
 
 def read(path: pathlib.Path) -> Tokenizer:
@@ -162,7 +181,7 @@ def check(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
     if kept != tokenizer.sha256:
         raise InputError(
             f"--workdir={workdir}: its tokenizer has the SHA-256 {kept[:12]}..., that of the text is now "
-            f"{tokenizer.sha256[:12]}...: the text has changed; choose another folder"
+            f"{tokenizer.sha256[:12]}...: the text has changed, or this version makes another; choose another folder"
         )
 
 
@@ -222,7 +241,7 @@ def train(
       sentences: the sentences, as a stream.
       vocabulary_size: the number of pieces and special tokens.
       kind: "unigram", or "bpe" for byte pairs.
-      fold_case: whether upper case is read as lower case.
+      fold_case: whether upper case is read as lower case, as by `str.lower`.
       normalization: the normalization of Unicode, "nfkc" or "none"; "none" needs fold_case=False.
       field: the config's field of the size, for errors.
 
@@ -239,7 +258,8 @@ def train(
 
     def watched() -> Iterator[str]:
         try:
-            yield from filter(None, map(text_files.normalised, sentences))
+            read = filter(None, map(text_files.normalised, sentences))
+            yield from map(_lowered, read) if fold_case else read
         except BaseException as error:  # SentencePiece would raise it as its own error
             failure.append(error)
             raise
@@ -267,7 +287,7 @@ def train(
             if found := re.search(pattern, reason):
                 reason = f"the text allows at {bound} {int(found[1]) + len(SPECIALS)}"
         raise InputError(f"{field}={vocabulary_size}: {reason}") from error
-    return SentencePieces(model.getvalue())
+    return SentencePieces(model.getvalue() + (LOWER if fold_case else b""))
 
 
 def of_text(
@@ -287,9 +307,9 @@ def of_text(
     """
     import sentencepiece
 
-    options = (kind, fold_case, part, *(() if normalization == "nfkc" else (normalization,)))
-    more = () if options == ("unigram", True, "") else options  # so that caches of earlier versions stay valid
-    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, sentencepiece.__version__, *more)
+    # caches of earlier versions stay valid, but for those in which case was folded: True
+    options = (kind, fold_case and "lower", part, *(() if normalization == "nfkc" else (normalization,)))
+    key = text_files.fingerprint(files, "tokenizer", vocabulary_size, sentencepiece.__version__, *options)
     path = cache / f"tokenizer-{key[:16]}.model"
     if not _is_as_saved(path):
         with doing(f"training a tokenizer of {vocabulary_size} tokens on {len(files)} files", after=0.0):

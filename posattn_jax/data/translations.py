@@ -33,7 +33,7 @@ class Translations(DataSet):
       validation_limit: use only the first so many pairs of the validation part; 0: all.
       vocabulary_size: the number of subwords and embeddings, including 4 special tokens.
       source_vocabulary_size: the same for the source, if it has its own subwords and embeddings; 0: they are joint.
-      fold_case: whether upper case is read, and written, as lower case.
+      fold_case: whether upper case is read, and written, as lower case, as by `str.lower`.
       normalization: the normalization of Unicode before subwords are made; "none": "…" stays, and does not become
         "...".
       malformed: whether to refuse or to skip lines that are empty on one side.

@@ -97,6 +97,7 @@ def _tokens(run: TrainedRun, folder: pathlib.Path) -> dict[str, Any]:
         "tokenizer": {
             "file": subwords.file,
             "sha256": subwords.sha256,
+            "reads": subwords.reads,
             "special": dict(zip(tokenizer.SPECIAL_NAMES, subwords.specials, strict=True)),
             "first": subwords.id_offset,  # added to the ids of its file
         }

@@ -2,9 +2,12 @@
 
 import dataclasses
 import gzip
+import io
+import unicodedata
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from posattn_jax.data import lines as lines_
 from posattn_jax.data import parallel, prepared, text_files, tokenizer
@@ -60,6 +63,52 @@ def test_cased_byte_pairs_keep_the_text(subwords, files):
     cased = tokenizer.train(sentences(0, 300), 50, fold_case=False)
     assert cased.decode(cased.encode(["The cat."])[0]) == "The cat."
     assert len({each.sha256 for each in (folded, cased, tokenizer.train(sentences(0, 300), 50))}) == 3
+
+
+LOWERED = (
+    "ΤΟΥΣ ΚΑΛΟΥΣ, Όσους Σας",  # a sigma at the end of a word, in words of capitals too
+    "İstanbul'da IŞIK",  # a dotted I becomes two code points
+    "Große Straße, GRÖẞE",
+    "ǅ ŉ և ﬁ ™ ℃ Ａ 𝐀",  # NFKC makes upper case of some
+)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("line", LOWERED)
+def test_folded_case_is_lower_case(tmp_path, kind, line):
+    """As references have it: a model that is perfect has all of their words. A saved tokenizer reads it again."""
+    size = 5 + len(set(unicodedata.normalize("NFKC", line).lower()))  # with the unknown token
+    tokenizer.keep(tokenizer.train([line] * 9, size, kind), tmp_path)
+    subwords = tokenizer.of_run(tmp_path)
+    (ids,), (of_lower,) = subwords.encode([line]), subwords.encode([line.lower()])
+    assert subwords.decode(ids) == unicodedata.normalize("NFKC", line).lower()
+    if line is not LOWERED[-1]:
+        assert subwords.decode(ids) == line.lower() and ids.tolist() == of_lower.tolist()
+
+
+def test_a_saved_tokenizer_of_folded_case_is_as_it_was(tmp_path):
+    """Of a run of an earlier version: its vocabulary has no final sigma."""
+    model = io.BytesIO()
+    rule = {"normalization_rule_name": "nmt_nfkc_cf", "minloglevel": 2, "bos_id": -1, "eos_id": -1, "unk_id": 0}
+    lines = iter(["τους καλους"] * 9)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=model, vocab_size=12, character_coverage=1.0, model_type="bpe", **rule
+    )
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    subwords = tokenizer.read(tmp_path / "tokenizer.model")
+    assert subwords.decode(subwords.encode(["ΤΟΥΣ Καλους"])[0]) == "τουσ καλουσ"
+
+
+def test_tokenizers_of_folded_case_in_a_cache_are_made_again(files, tmp_path, monkeypatch):
+    """Those of earlier versions; the others are found."""
+    version = sentencepiece.__version__
+    for options in ((), ("bpe", True, ""), ("bpe", False, "")):
+        key = text_files.fingerprint(files, "tokenizer", 60, version, *options)
+        tokenizer.keep(tokenizer.train(["old"] * 9, 10), tmp_path, f"tokenizer-{key[:16]}.model")
+    old = tokenizer.read(tmp_path / f"tokenizer-{key[:16]}.model").sha256
+    options = [("unigram", True), ("bpe", True), ("bpe", False)]
+    found = [tokenizer.of_text(text_files.lines(files), files, 60, tmp_path, *each).sha256 for each in options]
+    assert [each == old for each in found] == [False, False, True]
 
 
 def test_rare_characters_have_byte_pairs():

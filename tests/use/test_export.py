@@ -120,6 +120,7 @@ def test_sentences(rte_run, tmp_path, name):
         np.testing.assert_allclose(model(tokens[:number], segments[:number]), expected[:number], atol=1e-5)
     kept = (workdir / "exported" / model.about["tokenizer"]["file"]).read_bytes()
     assert kept == (workdir / "tokenizer.model").read_bytes()
+    assert model.about["tokenizer"]["reads"] == "white space as one space, then NFKC, then lower case"
     assert model.about["classes"] == list(run.names)
 
 
