@@ -88,9 +88,7 @@ def test_links_to_nothing_are_named(images, tmp_path, capsys):
     (images / "cat" / "5.png").symlink_to("gone.png")
     (images / "cat" / ".#lock").symlink_to("user@host.1")  # as Emacs makes them
     (images / "cat" / "self.png").symlink_to("self.png")
-    with pytest.raises(
-        InputError, match=r"cat/5.png: is a link to gone.png, which is not there \(malformed .*: 3,"
-    ):
+    with pytest.raises(InputError, match=r"cat/5.png: is a link to gone.png, which is not there \(malformed .*: 3,"):
         read(images)
     capsys.readouterr()
     read(images, malformed="skip")
