@@ -12,7 +12,14 @@ from posattn_jax.analysis.curves import Curve, Spans, log_of, response_curves, s
 from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment, read_plan
 from posattn_jax.analysis.runs import Complete, Run, Runs
 from posattn_jax.analysis.span_pictures import mean_factor
-from posattn_jax.analysis.translation_scores import outside_scores, p_of_folders
+from posattn_jax.analysis.translation_scores import (
+    Tokenize,
+    is_installed,
+    outside_scores,
+    p_of_folders,
+    tokenize_of,
+    tokenize_of_signature,
+)
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import has_fields, is_evaluated, read_json, read_metrics
 
@@ -118,22 +125,30 @@ def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:
 def _read_p(workdir: pathlib.Path, plan: Plan, runs: dict[str, list[Run]]) -> dict[str, dict[str, dict[str, float]]]:
     """The p-values of each treatment's translations against each baseline's, for the first seed that both have.
 
-    Two baselines are tested once.
+    Two baselines are tested once. BLEU's tokenisation is that of the runs' scores. There is no p if two runs were
+    scored with different ones, or with one that is not installed here.
     """
     if not plan.of_translations:
         return {}
     baselines = [name for name in plan.baselines or list(runs)[:1] if name in runs]
     found: dict[str, dict[str, dict[str, float]]] = {}
     for baseline, name in itertools.product(baselines, runs):
-        seeds = {run.seed for run in runs[baseline]}
-        run = next((run for run in runs[name] if run.seed in seeds), None)
+        theirs = {run.seed: run for run in runs[baseline]}
+        run = next((run for run in runs[name] if run.seed in theirs), None)
         if name == baseline or run is None or name in found.get(baseline, {}):
             continue
+        tokenize, other = (_tokenize(each) for each in (run, theirs[run.seed]))
+        if tokenize != other or not is_installed(tokenize):
+            continue
         pair = [workdir / each / str(run.seed) / "translations" / plan.part for each in (baseline, name)]
-        data = run.config["data"]
-        if p := p_of_folders(pair, "zh" if data["target"] == "zh" else "13a", data["fold_case"]):
+        if p := p_of_folders(pair, tokenize, run.config["data"]["fold_case"]):
             found.setdefault(name, {})[baseline] = p
     return found
+
+
+def _tokenize(run: Run) -> Tokenize:
+    """The tokenisation with which a run was scored; if it saved no signature, that of its language."""
+    return tokenize_of_signature(run.figures.get("bleu_signature", "")) or tokenize_of(run.config["data"]["target"])
 
 
 def _plan_of(folders: list[pathlib.Path]) -> Plan:

@@ -72,7 +72,7 @@ def by_translations(runs: Runs) -> str | None:
     Scores are means over seeds, with standard errors of the mean if there are several. COMET and BLEURT are shown for
     treatments whose runs all have them. p is that of a paired bootstrap test of the translations of one seed against
     those of a baseline with the same seed, corrected for all tests of the metric (Holm). It is about these two runs
-    only, not about other seeds. It is left out if the translations do not exist.
+    only, not about other seeds. It is left out if the translations do not exist, or were tokenised differently.
     """
     if not runs.plan.of_translations:
         return None
@@ -91,8 +91,12 @@ def by_translations(runs: Runs) -> str | None:
         row = [runs.plan.treatment(name).label, str(len(of_one)), f"{of_one[0].summary['num_parameters']:,}"]
         hours = np.mean([run.summary["seconds"] for run in of_one]) / 3600
         rows.append([*row, *(column[name] for column in columns), f"{hours:.2f}"])
-    signatures = dict.fromkeys(run.figures[f"{metric}_signature"] for run in runs.all for metric in ("bleu", "chrf"))
-    told = f"Signatures: {'; '.join(f'`{signature}`' for signature in signatures)}."
+    keys = ("bleu_signature", "chrf_signature")
+    of_metrics = [list(dict.fromkeys(run.figures[key] for run in runs.all if key in run.figures)) for key in keys]
+    signatures = [f"`{each}`" for of_metric in of_metrics for each in of_metric]
+    told = f"Signatures: {'; '.join(signatures)}." if signatures else "These runs have saved no signatures."
+    if any(len(of_metric) > 1 for of_metric in of_metrics):
+        told += " Scores with different signatures cannot be compared."
     return f"{table([*header, 'hours per run'], rows)}\n\n{told}"
 
 

