@@ -16,6 +16,7 @@ from posattn_jax.build.experiment import Saved
 from posattn_jax.build.parts import change, set_all
 from posattn_jax.build.saved import completed
 from posattn_jax.data.batches import Source
+from posattn_jax.data.own import normalised
 from posattn_jax.nn.grafts import Flat, Path, begin_as
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Task
@@ -130,7 +131,8 @@ def _same_labels(config: ConfigDict, saved: Saved, source: Source) -> bool:
     """Whether both runs predict the same labels of the same data set."""
     now, then = experiment.data_set(config), experiment.data_set(ConfigDict(saved.config))
     names = tuple(getattr(source, "names", ())) or now.classes
-    return bool(names) and now.name == then.name and names == then.classes_of(saved.workdir)
+    here, there = ([*map(normalised, each)] for each in (names, then.classes_of(saved.workdir)))
+    return bool(names) and now.name == then.name and here == there
 
 
 def _differing(there: Any, here: Any, path: str) -> Iterator[str]:

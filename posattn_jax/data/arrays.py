@@ -56,26 +56,26 @@ class Arrays(OwnImages):
 
     def read(self, part: str, path: pathlib.Path, known: dict[str, Any] | None) -> NamedImages:
         with _opened(path) as file:
-            values, (labels, names) = _values(path, file), _labels(path, file)
+            values, (labels, given) = _values(path, file), _labels(path, file)
         if len(values) != len(labels):
             raise InputError(f'{path}: {len(values):,} rows, and {len(labels):,} "labels"')
         if known is None:
-            values = _with_channels(path, values, self.num_dims)
+            values, names = _with_channels(path, values, self.num_dims), own.names_of(labels, part, path, given)
         else:
             names, values = tuple(known["classes"]), _like(path, values, known["shape"], known["max_value"])
-        own.check_labels(names, path)
-        wrong = _wrong(path, values)
-        numbers = {name: number for number, name in enumerate(names)}
+        wrong, number_of = _wrong(path, values), own.numbering(names)
 
-        def rows() -> Iterator[int | InputError]:
+        def rows() -> Iterator[tuple[int, int] | InputError]:
             for row, label in enumerate(labels):
+                number = number_of(label)
                 if row in wrong:
                     yield wrong[row]
+                elif number is None:
+                    yield InputError(f"{path}: row {row}: {own.unknown(label, names)}")
                 else:
-                    yield row if label in numbers else InputError(f"{path}: row {row}: {own.unknown(label, names)}")
+                    yield row, number
 
-        good = own.sift(rows(), part, "rows", self.malformed)
-        kept = np.array([numbers[labels[row]] for row in good])
+        good, kept = map(np.array, zip(*own.sift(rows(), part, "rows", self.malformed), strict=True))
         sides = " x ".join(map(str, values.shape[1:-1]))
         print(f"{part}: {len(good):,} arrays of {sides}, channels: {values.shape[-1]}, in {path}")
         return self.lay_out(ImageSet(values[good], kept, len(names), _max_value(values)), names)
@@ -128,8 +128,8 @@ def _values(path: pathlib.Path, file: Any) -> np.ndarray:
     return values if values.dtype == np.uint8 else values.astype(np.float32)
 
 
-def _labels(path: pathlib.Path, file: Any) -> tuple[list[str], tuple[str, ...]]:
-    """The labels [n] as texts, and the names of all classes, in order."""
+def _labels(path: pathlib.Path, file: Any) -> tuple[list[str], tuple[str, ...] | None]:
+    """The labels [n] as texts, and the names of all classes, in order; None: the file does not have them."""
     if "labels" not in file:
         raise InputError(f'{path}: has {_listed(file)}: expected "labels"')
     labels = file["labels"]
@@ -137,8 +137,7 @@ def _labels(path: pathlib.Path, file: Any) -> tuple[list[str], tuple[str, ...]]:
         given = f"{labels.dtype} {list(labels.shape)}"
         raise InputError(f'{path}: "labels" is {given}: expected integers or texts [n]')
     if "names" not in file or labels.dtype.kind == "U":
-        found = [str(label) for label in labels.tolist()]
-        return found, own.in_order(found)
+        return [str(label) for label in labels.tolist()], None
     names = tuple(map(str, file["names"].tolist()))
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f'{path}: "names" has {own.listed(twice)} twice: expected each once')

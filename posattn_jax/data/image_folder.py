@@ -81,9 +81,10 @@ class ImageFolder(OwnImages):
         if others := len(files_below(path, hidden=True)[0]) - len(files):
             expected = ", ".join(image_files.SUFFIXES)
             print(f"{part}: files in {path} that are not read: {others:,}, hidden or not {expected}")
-        found = own.in_order({_class_of(file, path) for file in files} - {""})
-        names = found if known is None else tuple(known["classes"])
-        own.check_labels(names, path)
+        if known is None:
+            names = own.names_of(filter(None, (_class_of(file, path) for file in files)), part, path)
+        else:
+            names = tuple(known["classes"])
         examples = own.sift([*wrong, *self._examples(files, path, names)], part, "images", self.malformed)
         images, labels = zip(*examples, strict=True)
         print(f"{part}: {len(images):,} images of {len(set(labels))} classes in {path}")
@@ -92,14 +93,16 @@ class ImageFolder(OwnImages):
     def _examples(
         self, files: list[pathlib.Path], path: pathlib.Path, names: tuple[str, ...]
     ) -> Iterator[tuple[np.ndarray, int] | InputError]:
-        """Each image and the index of its label, or the error of the file."""
+        """Each image and the number of its class, or the error of the file."""
+        number_of = own.numbering(names)
 
         def read(file: pathlib.Path) -> tuple[np.ndarray, int] | InputError:
             label = _class_of(file, path)
-            if label not in names:
+            number = number_of(label)
+            if number is None:
                 return InputError(f"{file}: {own.unknown(label, names) if label else f'is in no folder of {path}'}")
             try:
-                return image_files.read(file, self.height, self.width, self.channels), names.index(label)
+                return image_files.read(file, self.height, self.width, self.channels), number
             except InputError as error:
                 return error
 

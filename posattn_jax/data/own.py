@@ -1,7 +1,9 @@
 """Common functions for a user's own data: their parts, malformed examples, and labels, which a run saves."""
 
+import collections
 import pathlib
-from collections.abc import Collection, Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from posattn_jax.system.errors import InputError
@@ -75,11 +77,58 @@ def in_order(labels: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(set(labels), key=(lambda label: (int(label), label)) if are_numbers else str))
 
 
-def check_labels(names: Sequence[str], where: object) -> None:
-    """Raises InputError if there are fewer than two classes."""
+def normalised(label: str) -> str:
+    """A label in Unicode's normal form C, which is the name of its class."""
+    return unicodedata.normalize("NFC", label)
+
+
+def names_of(labels: Iterable[str], part: str, where: object, given: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The names of the classes of the labels, in order, or in that of the `given` names: each once, see `normalised`.
+
+    It prints a line of labels that are one class, and one of classes that only look as one.
+
+    Raises:
+      InputError: there are fewer than two classes.
+    """
+    counts = collections.Counter(labels)
+    found = dict.fromkeys(map(normalised, counts if given is None else given))
+    names = in_order(found) if given is None else tuple(found)
     if len(names) < 2:
         only = f' ("{names[0]}")' if names else ""
         raise InputError(f"{where}: classes: {len(names)}{only}: expected at least 2")
+    _tell_alike(counts, normalised, f"{part}: labels that differ only in Unicode form are one class", ascii)
+    of_classes = collections.Counter[str]()
+    for label, number in counts.items():
+        of_classes[normalised(label)] += number
+    differ = "differ only in case, white space or kinds of characters"
+    _tell_alike(of_classes, _looks, f"{part}: labels that {differ} stay several classes", repr)
+    return names
+
+
+def _tell_alike(counts: Mapping[str, int], of: Callable[[str], str], what: str, shown: Callable[[str], str]) -> None:
+    """Prints a line of the labels, and how often they occur, that have the same value of a function; if there are."""
+    groups = collections.defaultdict(list)
+    for label in sorted(counts):
+        groups[of(label)].append(f"{shown(label)} ({counts[label]:,})")
+    alike = [" and ".join(group) for group in groups.values() if len(group) > 1]
+    if alike:
+        print(f"{what}: {listed(alike)}")
+
+
+def _looks(label: str) -> str:
+    """A label without differences of case, white space, compatible characters (NFKC), and characters without glyphs."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+    return " ".join("".join(each for each in folded if unicodedata.category(each) != "Cf").split())
+
+
+def numbering(names: Sequence[str]) -> Callable[[str], int | None]:
+    """A function from a label to the number of its class, whatever its Unicode form; None: it is of no class.
+
+    Where a run of an earlier version has two forms of a name, each label is of the class that is spelled as it is.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    of_any_form = {normalised(name): number for name, number in reversed(numbers.items())}
+    return lambda label: numbers.get(label, of_any_form.get(normalised(label)))
 
 
 def unknown(label: str, names: Sequence[str]) -> str:

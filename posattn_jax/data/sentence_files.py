@@ -129,9 +129,7 @@ class SentenceFiles(DataSet):
         are_numbers = 2 * len(numbers) > len(rows) and not all(number.is_integer() for number in numbers)
         if self.target == "number" or (self.target == "auto" and are_numbers):
             return ()
-        names = own.in_order({label for _, label, _ in rows})
-        own.check_labels(names, path)
-        return names
+        return own.names_of((label for _, label, _ in rows), "train", path)
 
     def _metric(self, names: tuple[str, ...]) -> Metric:
         of_classes: tuple[Metric, ...] = ("accuracy", "matthews", *(["accuracy_f1"] if len(names) == 2 else []))
@@ -169,10 +167,10 @@ class SentenceFiles(DataSet):
 
 
 def _with_targets(rows: list[Labelled], names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float] | InputError]:
-    """The sentences of each row, and its target: the index of its label, or the number; or an error."""
-    numbers = {name: number for number, name in enumerate(names)}
+    """The sentences of each row, and its target: the number of its class, or the number; or an error."""
+    number_of = own.numbering(names)
     for texts, label, where in rows:
-        target = numbers.get(label) if names else _number(label)
+        target = number_of(label) if names else _number(label)
         if target is None:
             number = f'label "{label}": expected a finite number, or data.target=class'
             expected = own.unknown(label, names) if names else number

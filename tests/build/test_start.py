@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
 from configs import common, common_grafts, glue, image_folder
 from configs.common import ATTENTION, SPAN, TERMS
@@ -20,7 +21,10 @@ from posattn_jax import (
 )
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
-from posattn_jax.build.start import beginning
+from posattn_jax.build.start import _same_labels, beginning
+from posattn_jax.data import own
+from posattn_jax.data.image_folder import ImageFolder
+from posattn_jax.data.images import ImageSet
 from posattn_jax.run.train import train
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
@@ -171,3 +175,13 @@ def test_runs_with_added_parts(files, tmp_path):
     train(of_vit(files, {SPAN: wide}), tmp_path / "vit", seeds=(1, 2))
     for folder in ("bert", "vit/1", "vit/2"):
         assert read_json(tmp_path / folder / "summary.json")["final"]["step"] == 2
+
+
+def test_names_in_another_unicode_form_are_the_same_labels(tmp_path):
+    """So the head of a run of an earlier version, which saved names as they were in its data, is taken over."""
+    config = ConfigDict({"data": part(ImageFolder)})
+    own.keep(tmp_path, {"classes": ["cafe\u0301", "tea"]})
+    saved = experiment.Saved("task.pretrained", tmp_path, config.to_dict())
+    for names, same in ((("caf\u00e9", "tea"), True), (("caf\u00e9", "Tea"), False)):
+        images = ImageSet(np.zeros((1, 4, 4, 3), np.uint8), np.zeros(1, np.int64), 2)
+        assert _same_labels(config, saved, ImageFolder().lay_out(images, names)) is same
