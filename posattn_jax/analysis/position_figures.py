@@ -40,16 +40,49 @@ def attention_of_a_sentence(
     Raises:
       ValueError: the numbers of tokens are not t and s.
     """
-    if weights.shape[1:] != (len(query_tokens), len(key_tokens)):
-        raise ValueError(
-            f"weights of {weights.shape[1]} queries and {weights.shape[2]} keys: {len(query_tokens)} and "
-            f"{len(key_tokens)} tokens were given"
-        )
+    _check_tokens(weights, query_tokens, key_tokens)
     figure, axes = _heads(weights, max(2.5, 0.2 * len(key_tokens) + 0.8), "query", "key")
     for axis in axes:
         # "$" is an ordinary token, and not the beginning of a formula.
         axis.set_xticks(range(len(key_tokens)), key_tokens, rotation=90, parse_math=False)
         axis.set_yticks(range(len(query_tokens)), query_tokens, parse_math=False)
+    return figure
+
+
+def alpha_and_beta(
+    alpha: Float[np.ndarray, "h t s"],
+    beta: Float[np.ndarray, "h t s"],
+    query_tokens: Sequence[str],
+    key_tokens: Sequence[str],
+) -> Figure:
+    """What mixes the tokens of a sentence in a gated layer: a row of alpha, beta and their product for each head.
+
+    Each column has one colour scale (Schmidt 2023, section 3).
+
+    Args:
+      alpha: the attention weights [h t s].
+      beta: the latent weights [h t s], as one number for all features of a head.
+      query_tokens, key_tokens: the t and s tokens of the axes.
+
+    Raises:
+      ValueError: the numbers of tokens are not t and s.
+    """
+    _check_tokens(alpha, query_tokens, key_tokens)
+    width = max(2.5, 0.2 * len(key_tokens) + 0.8)
+    height = width * len(query_tokens) / len(key_tokens)
+    figure, axes = panels(3 * len(alpha), 3, width, height + 0.4, layout="compressed")
+    columns = {"alpha": alpha, "beta, mean size": beta, "alpha x beta": alpha * beta}
+    for column, (name, weights) in enumerate(columns.items()):
+        of_column, image = axes[column::3], None
+        limit, colours = _colours(weights)
+        for head, axis in enumerate(of_column):
+            image = axis.imshow(weights[head], vmax=limit, **colours)
+            axis.set_title(f"head {head + 1}: {name}")
+            axis.set_yticks(range(len(query_tokens)), query_tokens if column == 0 else [], parse_math=False)
+            is_last = head + 1 == len(alpha)
+            axis.set_xticks(range(len(key_tokens)), key_tokens if is_last else [], rotation=90, parse_math=False)
+            axis.set(ylabel="query" if column == 0 else "", xlabel="key" if is_last else "")
+        figure.colorbar(image, ax=of_column, shrink=0.8, aspect=30, pad=0.01, location="top")
     return figure
 
 
@@ -77,15 +110,29 @@ def gating(table: Mapping[str, tuple[float | None, float | None]], score_name: s
     return figure
 
 
+def _check_tokens(weights: np.ndarray, query_tokens: Sequence[str], key_tokens: Sequence[str]) -> None:
+    if weights.shape[1:] != (len(query_tokens), len(key_tokens)):
+        raise ValueError(
+            f"weights of {weights.shape[1]} queries and {weights.shape[2]} keys: {len(query_tokens)} and "
+            f"{len(key_tokens)} tokens were given"
+        )
+
+
+def _colours(values: np.ndarray) -> tuple[float, dict[str, Any]]:
+    """The largest size of the finite values, and the colours from 0, or from minus that if some are negative."""
+    finite = values[np.isfinite(values)]
+    limit = float(np.abs(finite).max(initial=0.0)) or 1.0
+    signed = bool((finite < 0).any())
+    return limit, {"cmap": SIGNED, "vmin": -limit} if signed else {"cmap": FROM_ZERO, "vmin": 0.0}
+
+
 def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[Figure, list[Any]]:
     """A panel per head, about `width` inches wide, and a colour bar; returns the figure and its panels."""
     heads, queries, keys = energies.shape
     height = width * min(max(queries / keys, 0.4), 2.5)
     figure, drawn = panels(heads, COLUMNS, width, height + 0.4, layout="compressed")
     finite = np.isfinite(energies)
-    limit = float(np.abs(energies[finite]).max(initial=0.0)) or 1.0
-    signed = bool((energies[finite] < 0).any())
-    colours = {"cmap": SIGNED, "vmin": -limit} if signed else {"cmap": FROM_ZERO, "vmin": 0.0}
+    limit, colours = _colours(energies)
     columns, image = drawn[0].get_gridspec().ncols, None
     for head, axis in enumerate(drawn):
         axis.set_facecolor("0.8")
@@ -95,5 +142,5 @@ def _heads(energies: np.ndarray, width: float, down: str, across: str) -> tuple[
         whole_ticks(axis.yaxis)
         axis.set_ylabel(down if head % columns == 0 else "")
         axis.set_xlabel(across if head + columns >= heads else "")
-    figure.colorbar(image, ax=drawn, label="energy" if signed else "weight", shrink=0.8)
+    figure.colorbar(image, ax=drawn, label="energy" if colours["vmin"] else "weight", shrink=0.8)
     return figure, drawn

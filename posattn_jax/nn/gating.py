@@ -54,6 +54,26 @@ class NormalizedGelu(nn.Module):
         return norm(flat).reshape(value.shape)
 
 
+def latent_weights(gate: Query, value: Value, values: NormalizedGelu) -> Float[Array, "b t s h d"]:
+    """beta, the weights that a gate and normalised values add to alpha, a feature each (Schmidt 2023, section 3).
+
+      beta_ts = g_t f_s gelu(v_s) / v_s,  f_s = 1 / sqrt(var(gelu(v_s)) + epsilon)
+      c_t = a sum_s alpha_ts beta_ts v_s + g_t (b - a sum_s alpha_ts f_s mean(gelu(v_s)))    for LN's a, b
+
+    This is equation 18 without its approximation gelu(v) / v = sigmoid(1.702 v). If the alpha of a query do not add up
+    to 1, b is multiplied by their sum.
+
+    Args:
+      gate: g [b t h d], after its activation.
+      value: v [b s h d], before `values`.
+      values: the function of the values.
+    """
+    safe = jnp.where(jnp.abs(value) < 1e-6, 1e-6, value)
+    variance = jnp.var(values.activation(value), axis=(-2, -1), keepdims=True)
+    of_key = values.activation(safe) / safe / jnp.sqrt(variance + values.layer_norm_epsilon)
+    return gate[:, :, None] * of_key[:, None]
+
+
 class Glu(nn.Module):
     """a sigmoid(b), for values v = (a, b) that are twice as wide in each head: LightConv's (equation 14; Dauphin 2017).
 

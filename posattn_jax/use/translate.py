@@ -23,7 +23,7 @@ from posattn_jax.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
-from posattn_jax.nn.mixing import TokenMixing
+from posattn_jax.nn.gating import GeluGate, NormalizedGelu, latent_weights
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.translation import Translation
@@ -200,8 +200,12 @@ def evaluate(
 
 
 def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) -> None:
-    """Draws the weights of every mixer of the last blocks, for a sentence and its translation."""
-    from posattn_jax.analysis.position_figures import attention_of_a_sentence  # imported late: it takes a second
+    """Draws the weights of every mixer of the last blocks, for a sentence and its translation.
+
+    For a gated mixer it also draws alpha and beta of Schmidt 2023, section 3; beta is the mean size over the features
+    of a head.
+    """
+    from posattn_jax.analysis.position_figures import alpha_and_beta, attention_of_a_sentence  # late: takes a second
     from posattn_jax.system.pictures import save
 
     ids = np.append(translator.source.encode([sentence])[0], END)[None]
@@ -210,18 +214,26 @@ def draw_attention(translator: Translator, sentence: str, folder: pathlib.Path) 
         {"params": translator.params},
         jnp.asarray(ids, jnp.int32),
         jnp.asarray([[BEGIN, *told[:-1]]], jnp.int32),
-        capture_intermediates=lambda module, method: isinstance(module, TokenMixing) and method == "mix",
+        capture_intermediates=lambda module, method: method == "mix" or module.name in ("value", "linear"),
         mutable=["intermediates"],
     )
     source = [*translator.source.pieces(ids[0, :-1]), "END"]
     target = ["BEGIN", *translator.target.pieces(told[:-1])]
     last = len(translator.task.model.encoder_blocks) - 1
-    num_heads = translator.task.model.encoder_blocks[0].mixing.num_heads
+    model = translator.task.model
+    num_heads = model.encoder_blocks[0].mixing.num_heads
     for name, stack, slot, *tokens in (
         ("encoder", "encoder", "mixing", source, source),
         ("decoder", "decoder", "mixing", target, target),
         ("cross", "decoder", "cross", target, source),
     ):
-        ((_, weights),) = captured["intermediates"][f"{stack}_blocks_{last}"][slot]["mix"]
-        weights = np.broadcast_to(weights[0], (num_heads, *weights.shape[2:]))
-        save(attention_of_a_sentence(weights.astype(float), *tokens), folder / f"attention_{name}_{last}.png")
+        layer = captured["intermediates"][f"{stack}_blocks_{last}"][slot]
+        ((_, weights),) = layer["mix"]
+        weights = np.broadcast_to(weights[0], (num_heads, *weights.shape[2:])).astype(float)
+        save(attention_of_a_sentence(weights, *tokens), folder / f"attention_{name}_{last}.png")
+        mixing = getattr(getattr(model, f"{stack}_blocks")[last], slot)
+        if isinstance(mixing.gate, GeluGate) and isinstance(mixing.values, NormalizedGelu):
+            gate = mixing.gate.activation(layer["gate"]["linear"]["__call__"][0])
+            beta = latent_weights(gate, layer["value"]["__call__"][0], mixing.values)
+            size = np.moveaxis(np.asarray(jnp.abs(beta).mean(-1)[0], float), -1, 0)
+            save(alpha_and_beta(weights, size, *tokens), folder / f"gating_{name}_{last}.png")

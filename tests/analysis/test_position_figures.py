@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from posattn_jax.analysis.position_figures import attention_of_a_sentence, energies_of_heads, gating
+from posattn_jax.analysis.position_figures import alpha_and_beta, attention_of_a_sentence, energies_of_heads, gating
 
 RNG = np.random.default_rng(0)
 
@@ -57,6 +57,23 @@ def test_attention_has_its_tokens(tmp_path):
 def test_attention_needs_a_token_each():
     with pytest.raises(ValueError, match="weights of 2 queries and 3 keys: 3 and 3 tokens were given"):
         attention_of_a_sentence(np.ones((1, 2, 3)), list("abc"), list("abc"))
+
+
+def test_alpha_and_beta_have_a_row_a_head_and_a_scale_a_column(tmp_path):
+    queries, keys = ["▁wir", "$"], ["▁we", "$", "_a^{"]
+    alpha, beta = RNG.dirichlet(np.ones(3), (2, 2)), np.abs(RNG.normal(size=(2, 2, 3)))
+    figure = alpha_and_beta(alpha, beta, queries, keys)
+    assert_drawn(figure, tmp_path)
+    panels = [axis for axis in figure.axes if axis.images and axis.get_title()]
+    assert len(panels) == 6
+    for column, weights in enumerate((alpha, beta, alpha * beta)):
+        for head, axis in enumerate(panels[column::3]):
+            np.testing.assert_array_equal(axis.images[0].get_array(), weights[head])
+            assert axis.images[0].get_clim() == (0, weights.max())
+    assert [label.get_text() for label in panels[3].get_xticklabels()] == keys
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == queries
+    with pytest.raises(ValueError, match="weights of 2 queries and 3 keys: 3 and 3 tokens were given"):
+        alpha_and_beta(alpha, beta, list("abc"), keys)
 
 
 def test_a_gate_by_what_queries_and_keys_know(tmp_path):

@@ -13,7 +13,7 @@ from scipy import special
 from posattn_jax.nn import places as at
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.nn.energies import DotProducts, FourierWeights, GaussianWeights, OffsetTable, PairTable
-from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu
+from posattn_jax.nn.gating import GeluGate, Glu, NormalizedGelu, latent_weights
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.mixed_energies import MixedEnergies
 from posattn_jax.nn.mixing import TokenMixing
@@ -259,13 +259,28 @@ def test_what_a_gate_does_to_the_weights(float64):
     f1 = 1 / np.sqrt(z.var(-1) + 1e-6)
     f2 = z.mean(-1) * f1
     context = np.zeros((6, C))
+    weights = latent_weights(jnp.asarray(g[None, :, None]), jnp.asarray(v[None, :, None]), values)
     for t in range(6):
         for s in range(6):
             beta = f1[s] * g[t] / (1 + np.exp(-1.702 * v[s]))  # equation 19
+            np.testing.assert_allclose(weights[0, t, s, 0], beta, rtol=1e-9)
             context[t] += scale * alpha[t, s] * beta * v[s]
         context[t] += g[t] * (bias - scale * sum(alpha[t, s] * f2[s] for s in range(6)))
     expected = context @ np.asarray(params["output"]["kernel"])[0] + np.asarray(params["output"]["bias"])
     np.testing.assert_allclose(outputs[0], expected, atol=1e-6)
+
+
+def test_latent_weights_of_the_exact_gelu_and_of_several_heads(float64):
+    """beta = g Phi(v) / std(gelu(v)) over all heads, also where v = 0 and Phi = .5; LN's epsilon is in the variance."""
+    rng, values = np.random.default_rng(0), NormalizedGelu(layer_norm_epsilon=0.25, **DTYPE)
+    gate, value = rng.normal(size=(B, 5, H, D)), rng.normal(size=(B, 3, H, D))
+    value[0, 1, 1, 0] = 0
+    beta = latent_weights(jnp.asarray(gate), jnp.asarray(value), values)
+    share = special.ndtr(value)
+    std = np.sqrt((value * share).reshape(B, 3, -1).var(-1) + 0.25)
+    expected = gate[:, :, None] * (share / std[..., None, None])[:, None]
+    assert beta.shape == (B, 5, 3, H, D)
+    np.testing.assert_allclose(beta, expected, rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", POSITION_ONLY)

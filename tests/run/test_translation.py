@@ -126,6 +126,8 @@ def is_evaluated(files, workdir, capsys):
         assert {len(each) for each in lines.values()} == {results[part] and len(lines["source"])}
     assert lines["source"] == (files / "test.qa").read_text().splitlines()
     assert lines["reference"] == (files / "test.qb").read_text().splitlines()
+    drawn = {path.name for path in (workdir / "figures").glob("*_0.png")}
+    assert {f"{kind}_{place}_0.png" for kind in ("attention", "gating") for place in ("encoder", "cross")} <= drawn
     assert "comet-score" in out and "bleurt" in out and "training a tokenizer" not in err
 
 
