@@ -79,6 +79,16 @@ def corpus_scores(
     return scores
 
 
+def sentence_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: Tokenize = "13a", lowercase: bool = False
+) -> list[float]:
+    """BLEU of each sentence alone, from 0 to 100, with n-grams up to its own length. See `corpus_scores`."""
+    _check_lines({"hypotheses": hypotheses}, references)
+    metric = _metrics(tokenize, lowercase, effective_order=True)["bleu"]
+    pairs = zip(hypotheses, references, strict=True)
+    return [float(metric.sentence_score(hypothesis, [reference]).score) for hypothesis, reference in pairs]
+
+
 def paired_bootstrap(
     baseline: Sequence[str],
     systems: Mapping[str, Sequence[str]],
@@ -191,38 +201,41 @@ def outside_scores(folder: pathlib.Path) -> dict[str, float]:
     Raises:
       InputError: a file cannot be read, or does not have a score for each sentence.
     """
-    read = {"comet": (COMET, _scores_of_comet), "bleurt": (BLEURT, _scores_of_bleurt)}
     found = {}
-    for metric, (name, scores_of) in read.items():
-        path = folder / name
-        if not path.exists():
-            continue
-        try:
-            lines = (folder / HYPOTHESIS).read_text(encoding="utf-8").count("\n")
-            scores = scores_of(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
-        if len(scores) != lines or not all(map(math.isfinite, scores)):
-            raise InputError(f"{path}: {len(scores)} scores, expected a finite one for each of {lines:,} sentences")
-        found[metric] = 100 * sum(scores) / lines
+    for metric, name in (("comet", COMET), ("bleurt", BLEURT)):
+        if (folder / name).exists():
+            scores = scores_of_sentences(folder, folder / name)
+            found[metric] = 100 * sum(scores) / len(scores)
     return found
 
 
-def _scores_of_comet(text: str) -> list[float]:
-    (sentences,) = json.loads(text).values()  # by the file of translations
-    return [float(sentence["COMET"]) for sentence in sentences]
+def scores_of_sentences(folder: pathlib.Path, path: pathlib.Path) -> list[float]:
+    """Reads the score of each sentence of a folder's translations: from COMET's .json, or from a score a line.
+
+    Raises:
+      InputError: the file cannot be read, or does not have a score for each sentence.
+    """
+    try:
+        lines = (folder / HYPOTHESIS).read_text(encoding="utf-8").count("\n")
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            (sentences,) = json.loads(text).values()  # by the file of translations
+            scores = [float(sentence["COMET"]) for sentence in sentences]
+        else:
+            scores = list(map(float, text.split()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+    if len(scores) != lines or not all(map(math.isfinite, scores)):
+        raise InputError(f"{path}: {len(scores)} scores, expected a finite one for each of {lines:,} sentences")
+    return scores
 
 
-def _scores_of_bleurt(text: str) -> list[float]:
-    return list(map(float, text.split()))
-
-
-def _metrics(tokenize: str, lowercase: bool) -> dict[str, Any]:
+def _metrics(tokenize: str, lowercase: bool, **of_bleu: bool) -> dict[str, Any]:
     if tokenize not in get_args(Tokenize):
         raise InputError(f'tokenize="{tokenize}": expected {", ".join(get_args(Tokenize))}')
     from sacrebleu.metrics import BLEU, CHRF
 
-    return {"bleu": BLEU(tokenize=tokenize, lowercase=lowercase), "chrf": CHRF(lowercase=lowercase)}
+    return {"bleu": BLEU(tokenize=tokenize, lowercase=lowercase, **of_bleu), "chrf": CHRF(lowercase=lowercase)}
 
 
 def _check_lines(sentences: Mapping[str, Sequence[str]], references: Sequence[str]) -> None:
