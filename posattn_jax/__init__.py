@@ -1,7 +1,7 @@
 """Attention with positions: one JAX/Flax layer with replaceable parts, and models. All public names are here."""
 
 from posattn_jax.models.beam_search import beam_search
-from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, bert_block
+from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, TokenClassifier, bert_block
 from posattn_jax.models.classifier import Classifier
 from posattn_jax.models.language_model import LanguageModel
 from posattn_jax.models.seq2seq import EncoderDecoder, precomputed
@@ -106,6 +106,7 @@ __all__ = [
     "SirenEncoding",
     "SpanConvolution",
     "StackPositions",
+    "TokenClassifier",
     "TokenMixing",
     "Tokens",
     "Translution",

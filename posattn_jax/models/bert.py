@@ -1,4 +1,4 @@
-"""BERT: an encoder of token ids, and two heads: for masked tokens, and for a label per sequence."""
+"""BERT: an encoder of token ids, and heads for masked tokens, for a label per sequence, and for a label per token."""
 
 import math
 from collections.abc import Sequence
@@ -302,5 +302,49 @@ class SequenceClassifier(Composite):
         x = nn.tanh(nn.Dense(encoder.width, name="pooler", **fields)(x[:, 0]))
         x = Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
         logits = nn.Dense(self.num_outputs, name="head", **fields)(x)
+        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        return (logits, intermediates) if return_intermediates or return_weights else logits
+
+
+class TokenClassifier(Composite):
+    """Classifies every token: Linear(drop(features)), as in BERT's tagging (Devlin 2019, section 5.3).
+
+    Attributes:
+      encoder: the encoder.
+      num_outputs: the number of logits of a token.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import Bert, TokenClassifier, bert_block
+      >>> encoder = Bert(vocabulary_size=10, width=8, blocks=(bert_block(num_heads=2, mlp_dim=8),))
+      >>> model = TokenClassifier(encoder, num_outputs=4)
+      >>> logits, variables = model.init_with_output(jax.random.key(0), jnp.array([[2, 5, 3]]))
+      >>> logits.shape
+      (1, 3, 4)
+    """
+
+    encoder: Bert
+    num_outputs: int
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: TokenIds,
+        *,
+        deterministic: bool = True,
+        return_intermediates: bool = False,
+        return_weights: bool = False,
+        **inputs: Any,
+    ) -> Float[Array, "b t k"] | tuple[Float[Array, "b t k"], dict[str, Any]]:
+        """Logits [b t num_outputs], float32 or better. The arguments, and the intermediates, are those of `Bert`."""
+        encoder = self.encoder
+        wanted = {"return_intermediates": True, "return_weights": return_weights}
+        encoded: Any = encoder(tokens, deterministic=deterministic, **wanted, **inputs)
+        x, intermediates = encoded
+        x = Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
+        fields: dict[str, Any] = {"dtype": encoder.dtype, "param_dtype": encoder.param_dtype}
+        logits = nn.Dense(
+            self.num_outputs, kernel_init=named(encoder.kernel_init, None, "width"), name="head", **fields
+        )(x)
         logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Array, Shape, Sizes
-from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier
+from posattn_jax.models.bert import Bert, MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from posattn_jax.nn.blocks import EncoderBlock
 from posattn_jax.ops.attention import Cut, score_share
 from posattn_jax.ops.span import half_span, pair_share, span_share, span_size
@@ -134,7 +134,7 @@ class SequenceTask(BlockTask):
     unit: ClassVar[str] = "sequences"
     models: ClassVar[tuple[type, ...]] = (Bert,)
 
-    model: MaskedLanguageModel | SequenceClassifier = dataclasses.field(metadata=FROM_DATA)
+    model: MaskedLanguageModel | SequenceClassifier | TokenClassifier = dataclasses.field(metadata=FROM_DATA)
     input_shape: Shape = dataclasses.field(metadata=FROM_DATA)
     pad_id: int = dataclasses.field(default=0, metadata=FROM_DATA)
 

@@ -20,6 +20,7 @@ from posattn_jax.system.files import write_text
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.tagging import Tagging
 from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.use import trained
 from posattn_jax.use.trained import Asked, TrainedRun
@@ -33,7 +34,7 @@ def explain(
     """Writes `WORKDIR/attention.html`.
 
     Args:
-      workdir: the folder of a run that classifies images or sentences, or of a masked language model.
+      workdir: the folder of a run that classifies images, sentences or words, or of a masked language model.
       inputs: image files, and folders of image files. If empty: the validation image that the run saved.
       lines: for a run of sentences, the sentences in UTF-8, one per line. A tab separates the two of a pair.
       layers, heads: the numbers of the layers and heads to show, from 1. If empty: all.
@@ -44,7 +45,7 @@ def explain(
     Raises:
       InputError: there is no such run, no input, or no such layer or head, or the page would exceed 24 MiB.
     """
-    run = trained.of_run(workdir, (Classification, SentencePrediction, WordOrder, MaskedLanguageModelling))
+    run = trained.of_run(workdir, (Classification, SentencePrediction, WordOrder, Tagging, MaskedLanguageModelling))
     num_layers, num_heads = len(run.task.blocks), run.task.blocks[0].attention.num_heads
     chosen = _chosen("layers", layers, num_layers), _chosen("heads", heads, num_heads)
     if run.is_of_sentences:
@@ -137,7 +138,8 @@ def _example(
     batch = {field: jnp.asarray(array) for field, array in run.examples([given]).batch(np.arange(1)).items()}
     logits, intermediates = look(run.params, batch)
     weights = [np.asarray(intermediates[f"block_{i}"]["weights"][0], np.float32)[list(heads)] for i in layers]
-    told = "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.told(np.asarray(logits[0], float)))
+    row, targets = np.asarray(logits[0], float), np.asarray(batch["targets"])[0] if "targets" in batch else None
+    told = "" if isinstance(run.task, MaskedLanguageModelling) else _sentence(run.told(row, targets=targets))
     if not run.is_of_sentences:
         return weights, attention_page.example(name["path"], told, weights, picture=given)
     ids = np.asarray(batch["tokens"][0])
@@ -148,6 +150,8 @@ def _example(
 
 
 def _sentence(told: dict[str, Any]) -> str:
+    if "tags" in told:
+        return f"The model predicts: {' '.join(told['tags'])}."
     if "score" in told:
         return f"The model predicts: {told['score']:.3f}."
     return f"The model predicts: {told['name']}, with probability {told['probability']:.3f}."

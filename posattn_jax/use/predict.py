@@ -15,6 +15,7 @@ from posattn_jax.data.batches import evaluation_batches
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
+from posattn_jax.tasks.tagging import Tagging
 from posattn_jax.use import trained
 
 
@@ -25,6 +26,7 @@ def predict(
 
       {"path": "a.png", "class": 3, "name": "cat", "probability": 0.81}   for an image; with "row": 0 for one in a .npz
       {"line": 1, "class": 0, "name": "entailment", "probability": 0.57}  for a line of sentences; or "score": 3.2
+      {"line": 1, "tags": ["DET", "ADJ", "NOUN"]}                         for a run of tags, a tag for each word
 
     With `top` > 1, a line also has "top", the likeliest classes with their names and probabilities. An input that
     cannot be read gives a message on stderr and no prediction. The others are predicted all the same.
@@ -47,8 +49,9 @@ def predict(
     run = trained.of_run(workdir)
     if isinstance(run.task, Classification) and not run.names:
         raise InputError(f"--workdir={workdir}: its model has no head: expected one that was trained on classes")
-    if top > 1 and not run.names:
-        raise InputError(f"--top={top}: expected 1, as this run predicts a number, not classes")
+    if top > 1 and (not run.names or isinstance(run.task, Tagging)):
+        what = "a tag for each word" if run.names else "a number"
+        raise InputError(f"--top={top}: expected 1, as this run predicts {what}, not classes")
     most = run.config.train.eval_batch_size
     if run.is_of_sentences:
         asked, size = run.read_lines(lines, inputs), most
@@ -68,7 +71,8 @@ def predict(
         (batch,) = evaluation_batches(run.examples([example for _, example in good]), size)  # padded: one program
         with doing(f"predicting {len(good):,} inputs"):
             logits = np.asarray(tell(run.params, batch), np.float64)
-        for (name, _), row in zip(good, logits, strict=False):
-            print(json.dumps(name | run.told(row, top)), file=output)
+        targets = np.asarray(batch["targets"]) if isinstance(run.task, Tagging) else [None] * len(logits)
+        for (name, _), row, own in zip(good, logits, targets, strict=False):
+            print(json.dumps(name | run.told(row, top, own)), file=output)
         output.flush()
     return 2 if any_wrong else 0

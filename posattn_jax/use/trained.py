@@ -24,6 +24,7 @@ from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.data_set import DataSet
 from posattn_jax.data.images import GridImages, ImageSet, Points
 from posattn_jax.data.sequences import Sentences
+from posattn_jax.data.tagged import TaggedSequences
 from posattn_jax.data.words import WordSequences
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
@@ -32,10 +33,12 @@ from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.masked_lm import MaskedLanguageModelling
 from posattn_jax.tasks.sentence_prediction import SentencePrediction
+from posattn_jax.tasks.tagging import Tagging
 from posattn_jax.tasks.word_order import WordOrder
 from posattn_jax.train import pretrained
 
-Source = ByteSequences | GridImages | Points | Sentences | SentencePairs | WordSequences
+OfSentences = Sentences | SentencePairs | WordSequences | TaggedSequences
+Source = ByteSequences | GridImages | Points | OfSentences
 Asked = tuple[dict[str, Any], Any] | InputError  # the name of an example, and the example; or its error
 
 
@@ -55,7 +58,7 @@ class TrainedRun:
 
     workdir: pathlib.Path
     config: ConfigDict
-    task: Classification | SentencePrediction | WordOrder | MaskedLanguageModelling | CausalLanguageModelling
+    task: Classification | SentencePrediction | WordOrder | Tagging | MaskedLanguageModelling | CausalLanguageModelling
     params: Any
     step: int
     data: DataSet
@@ -69,7 +72,7 @@ class TrainedRun:
     @property
     def is_of_sentences(self) -> bool:
         """Whether its inputs are lines of text."""
-        return isinstance(self.source, Sentences | SentencePairs | WordSequences)
+        return isinstance(self.source, OfSentences)
 
     @property
     def is_of_images(self) -> bool:
@@ -83,6 +86,9 @@ class TrainedRun:
             max_value = self.source.images.max_value and 255  # image files have 255, whatever the training data had
             images = ImageSet(np.stack(given), nothing, len(self.names), max_value)
             return dataclasses.replace(self.source, images=images)
+        if isinstance(self.source, TaggedSequences):
+            words = [sentence.split() for (sentence,) in given]
+            return self.source.of((each, np.zeros(len(each), int)) for each in words)
         subwords = self.source.tokenizer
         examples = [subwords.encode(parts) for parts in given]
         return Sentences(examples, nothing, nothing, self.source.length, subwords)
@@ -118,7 +124,7 @@ class TrainedRun:
         """
         if inputs:
             raise InputError(f'unexpected argument "{inputs[0]}": this run reads sentences, from its standard input')
-        assert isinstance(self.source, Sentences | SentencePairs | WordSequences)
+        assert isinstance(self.source, OfSentences)
         numbers = (self.source.num_parts,) if self.source.num_parts else (1, 2)
         what = "sentence" if numbers == (1,) else "sentences, a tab between them"
         expected = f"{' or '.join(map(str, numbers))} {what}"
@@ -131,11 +137,15 @@ class TrainedRun:
             wrong = len(parts) not in numbers or not all(parts)
             yield InputError(f"input: line {number}: expected {expected}") if wrong else ({"line": number}, parts)
 
-    def told(self, logits: np.ndarray, top: int = 1) -> dict[str, Any]:
+    def told(self, logits: np.ndarray, top: int = 1, targets: np.ndarray | None = None) -> dict[str, Any]:
         """The prediction from logits [k] in float64: the class with its name and probability, or the "score".
 
-        With `top` > 1, also "top": the `top` likeliest classes.
+        With `top` > 1, also "top": the `top` likeliest classes. From logits [t k] and the `targets` [t] of their
+        example, "tags": the likeliest tag of each word, up to where the sentence is cut.
         """
+        if isinstance(self.task, Tagging):
+            assert targets is not None
+            return {"tags": [self.names[i] for i in logits[targets >= 0].argmax(-1)]}
         if not self.names:
             return {"score": round(float(logits[0]), 6)}
         probabilities = np.exp(logits - logits.max())
@@ -171,7 +181,7 @@ def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
 
 def of_run(
     workdir: pathlib.Path,
-    tasks: Sequence[type] = (Classification, SentencePrediction, WordOrder),
+    tasks: Sequence[type] = (Classification, SentencePrediction, WordOrder, Tagging),
     implementation: str = "auto",
 ) -> TrainedRun:
     """Reads the best epoch of a run.

@@ -56,6 +56,7 @@ from posattn_jax.data.own_images import OwnImages
 from posattn_jax.data.parallel import ParallelText
 from posattn_jax.data.sentence_files import SentenceFiles
 from posattn_jax.data.sequences import Sentences
+from posattn_jax.data.tagged import Tagged, TaggedSequences
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.translations import Translations
 from posattn_jax.data.words import Words, WordSequences
@@ -80,7 +81,7 @@ ALIKE += ("nmt_multi30k", "iwslt14", "wmt14_en_de", "wmt14_en_fr", "wmt18_en_zh"
 # test_main.py trains the first.
 NEARLY_ALIKE = ("digits", "cifar2d_span", "cifar1d_span", "cifar1d_baseline", "moving_clips", "cifar2d_short_span")
 NEARLY_ALIKE += ("translution_moving_mnist", "translution_imagenet", "fashion_mnist")
-RUN_ELSEWHERE = ("char_lm", "rotation")  # in test_generate.py and test_rotation.py
+RUN_ELSEWHERE = ("char_lm", "rotation", "tagging")  # in test_generate.py, test_rotation.py and test_tagging.py
 RUN_ELSEWHERE += ("translution_cifar10", "translution_points")  # as translution
 TRAINED = [name for name in NAMES if not name.startswith("question_")]  # whose models are those of others
 
@@ -133,6 +134,9 @@ def made_text(data):
         starts = np.arange(0, 1601, 10)
         source = MadeTokenizer(data.source_vocabulary_size) if data.source_vocabulary_size else tokenizer
         return ParallelText(ids, starts, ids, starts, np.arange(160), data.buckets, tokenizer, source)
+    if isinstance(data, Tagged):
+        examples = [(each.astype(np.int32), np.arange(20, dtype=np.int32) % 3 - 1) for each in ids.reshape(80, 20)]
+        return TaggedSequences(examples, ("no", "yes"), data.length, tokenizer)
     if isinstance(data, Words):
         return WordSequences(ids, np.arange(0, 1601, 10), np.arange(80), data.length, tokenizer)
     return SentencePairs(ids, np.arange(0, 1601, 10), pairs, data.length, tokenizer)

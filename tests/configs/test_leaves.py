@@ -20,6 +20,7 @@ from configs import (
     image_folder,
     nmt_multi30k,
     reconstruction,
+    tagging,
     translution_moving_mnist,
     translution_points,
     word_order,
@@ -35,7 +36,7 @@ from posattn_jax.tasks.task import FROM_DATA
 from tests.configs.test_configs import NAMES, made_source
 from tests.support import made_data
 from tests.support.made_own import labelled, write_images, write_table, write_volumes
-from tests.support.made_text import LANGUAGES, sentences, write_parallel, write_rte, write_text
+from tests.support.made_text import LANGUAGES, sentences, write_columns, write_parallel, write_rte, write_text
 from tests.support.slow import slow
 
 # What another field of the same part leaves nothing to say.
@@ -141,7 +142,7 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
 
     jax.eval_shape(trace, jax.random.key(0))
     # read by what comes before and after: see build/test_start.py and run/test_translation.py
-    starting = ("Classification", "Rotation", "SentencePrediction", "WordOrder", "MaskedLanguageModelling")
+    starting = ("Classification", "Rotation", "SentencePrediction", "WordOrder", "Tagging", "MaskedLanguageModelling")
     found |= {(task, "pretrained") for task in starting}
     found |= {("Translation", "decoding")}
     found |= {("Decoding", each) for each in ("beam_size", "batch_size", "extra_length")}
@@ -214,9 +215,18 @@ def own_sentences(folder):
     return own_sentences_config.get_config("tiny")
 
 
+def made_up(_):
+    return tagging.get_config("tiny")
+
+
+def tagged(folder):
+    write_columns(folder / "train.txt", 200)
+    return tagging.get_config("tiny,files")
+
+
 @pytest.mark.parametrize(
     "make",
-    [moving, points, text, words, rte, parallel, own_images, own_arrays, own_sentences, siren],
+    [moving, points, text, words, rte, parallel, own_images, own_arrays, own_sentences, siren, made_up, tagged],
 )
 def test_reading_reads_every_leaf_of_data(reads, tmp_path, make):
     config = make(tmp_path)

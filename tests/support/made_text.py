@@ -93,3 +93,17 @@ def write_mnli(folder: pathlib.Path, number: int = 24) -> pathlib.Path:
         rows += [(i, first[i], second[i], labels[i % 3]) for i in range(some)]
         write_tsv(folder / "MNLI" / f"{part}.tsv", [row[:3] for row in rows] if part.startswith("test") else rows)
     return folder
+
+
+def write_columns(path: pathlib.Path, number: int = 60, seed: int = 0) -> pathlib.Path:
+    """Sentences of the small grammar in the columns of CoNLL-2000: word, part of speech, chunk."""
+    verbs, lines = set(VERBS), []
+    for sentence in sentences(seed, number):
+        for word in sentence.removesuffix(".").split():
+            tag = "VERB" if word in verbs else "NOUN" if word in NOUNS else "DET"
+            chunk = "B-VP" if tag == "VERB" else "B-NP" if tag == "DET" else "I-NP"
+            lines.append(f"{word} {tag} {chunk}")
+        lines += [". PUNCT O", ""]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
