@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import operator
-import os
 import pathlib
 import re
 import subprocess
@@ -26,6 +25,7 @@ from posattn_jax.benchmarks.table import put_into
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
+from posattn_jax.system.processes import child_environment
 
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # backward includes forward
@@ -176,8 +176,7 @@ def _code(path: pathlib.Path) -> str:
 def figures_of(case: Case, instrument: Instrument, seconds: float) -> dict[str, Any]:
     """The figures from a separate process; {"absent": REASON} if it fails."""
     command = [sys.executable, "-m", instrument.program, json.dumps(case)]
-    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | instrument.environment | OF_ALL | {"PYTHONPATH": path}
+    environment = child_environment() | {**instrument.environment, **OF_ALL}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:

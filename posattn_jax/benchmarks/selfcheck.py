@@ -69,7 +69,9 @@ def main(argv: list[str], platforms: tuple[str, ...] = tuple(KERNELS)) -> int:
         for case in asked:
             if options.renew or verdict.kept(case, machine) is None:
                 print(f"trying {_named(case._asdict())} ...", flush=True)
-                verdict.keep(case, verdict.tried(case, options.seconds), machine)
+                found = verdict.keep(case, verdict.tried(case, machine, options.seconds), machine)
+                if found.outcome == verdict.UNDECIDED:
+                    print(f"  no verdict: {found.reason}")
     for path in sorted(folder.glob("*.json")):
         found = read_json(path)
         said = found["verdict"]

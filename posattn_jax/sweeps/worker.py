@@ -16,7 +16,7 @@ from submitit.helpers import DelayedSubmission
 
 from posattn_jax.sweeps import slurm
 from posattn_jax.sweeps.jobs import STOPPED, Job
-from posattn_jax.system.processes import claim, signals
+from posattn_jax.system.processes import child_environment, claim, signals
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ class Worker:
 
     def _call(self, command: Sequence[str], logs: Sequence[IO[str]], slot: IO[str]) -> int:
         """Runs a command, and writes it to the logs; its output goes to the first. Returns its exit code."""
-        environment = os.environ | self.environment
+        environment = child_environment() | self.environment
         for log in logs:
             log.write(f"[sweep {self.call}] {shlex.join(command)}\n")
             if log is not logs[0]:

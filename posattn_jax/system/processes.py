@@ -48,6 +48,16 @@ def join(distributed: bool = False) -> None:
         _initialize()
 
 
+def child_environment() -> dict[str, str]:
+    """The environment for another Python that imports what this one imports: its PYTHONPATH is the `sys.path` here.
+
+    A package may be importable here only because a program has changed `sys.path`.
+    """
+    given = os.environ.get("PYTHONPATH")
+    path = [*(given.split(os.pathsep) if given else ()), *map(os.path.abspath, sys.path)]  # "" is the current folder
+    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+
+
 def _initialize(**arguments) -> None:
     try:
         jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)

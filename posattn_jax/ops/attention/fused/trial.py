@@ -6,6 +6,7 @@ python -m posattn_jax.ops.attention.fused.trial CASE    # prints the verdict on 
 import importlib
 import json
 import math
+import re
 import statistics
 import sys
 import time
@@ -19,30 +20,48 @@ import numpy as np
 from posattn_jax.axes import Shape
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.fused.verdict import Case, Verdict
+from posattn_jax.ops.attention.fused.verdict import BEGUN, UNDECIDED, VERDICT, Case, Verdict, machine
 from posattn_jax.ops.attention.loop import attend
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
 
 RUNS = 7
 THRESHOLD = 0.1
+# Errors of the device: it is taken or full. That a kernel needs too much of its own memory is the compiler's refusal.
+OF_THE_DEVICE = re.compile(
+    "^MemoryError|^OSError|Out of memory (while )?trying to allocate|OUT_OF_MEMORY|memory space hbm|UNAVAILABLE:"
+    "|Unable to initialize backend"
+)
 # The grids on which outputs and gradients are compared, by the number of dimensions: no size is a multiple of a tile.
 SMALL = {1: (37,), 2: (5, 19), 3: (2, 3, 17)}
 
 
-def judge(case: Case) -> Verdict:
-    """The verdict, computed in this process."""
+def judge(case: Case, begin: Callable[[], None] = lambda: None) -> Verdict:
+    """The verdict, computed in this process, which calls `begin` before it uses the kernel.
+
+    It is undecided if the kernel cannot be imported, or the other layouts fail, or the device is taken or full.
+    """
     try:
         module, _, name = case.kernel.partition(":")
         kernel = getattr(importlib.import_module(module), name)
-        difference = _difference(case, kernel)
+        expected = _expected(case)
+    except Exception as error:
+        return Verdict(UNDECIDED, _reason(error))
+    begin()
+    try:
+        difference = _difference(case, kernel, expected)
         if difference is not None:
             return Verdict("wrong", difference)
         fused, other = (_milliseconds(case, layout) for layout in (kernel, _other_layouts))
     except Exception as error:
-        return Verdict("refused", " ".join(f"{type(error).__name__}: {error}".split())[:300])
+        reason = _reason(error)
+        return Verdict(UNDECIDED if OF_THE_DEVICE.search(reason) else "refused", reason)
     times = f"{fused:.3g} ms, the other layouts {other:.3g}"
     return Verdict("trusted" if fused <= other else "slower", times, fused, other)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _other_layouts(problem: Problem) -> tuple[Any, Any]:
@@ -50,17 +69,27 @@ def _other_layouts(problem: Problem) -> tuple[Any, Any]:
     return attend(problem, [RowLoop(problem), *window_loops(problem)])
 
 
-def _difference(case: Case, kernel: Callable) -> str | None:
-    """A message on where outputs or gradients differ from the other layouts'; None if they agree.
-
-    By default the other layouts multiply float32 in TF32 on a GPU, which is less exact than the kernel. There they
-    multiply in full float32 here. On a TPU both multiply in the same way.
-    """
+def _compared(case: Case) -> tuple[Shape, dict[str, Any]]:
+    """The grid and the arrays on which the kernel is compared."""
     shape = SMALL[len(case.grid_shape)]
-    arrays = make_arrays(case, shape, tuple(size // 3 for size in shape), batch=2)
-    found = _results(case, kernel, shape)(arrays)
+    return shape, make_arrays(case, shape, tuple(size // 3 for size in shape), batch=2)
+
+
+def _expected(case: Case) -> dict[str, Any]:
+    """The outputs and gradients of the other layouts.
+
+    By default these multiply float32 in TF32 on a GPU, which is less exact than the kernel. There they multiply in full
+    float32 here. On a TPU both multiply in the same way.
+    """
+    shape, arrays = _compared(case)
     with jax.default_matmul_precision("highest" if jax.default_backend() == "gpu" else None):
-        expected = _results(case, _other_layouts, shape)(arrays)
+        return jax.block_until_ready(_results(case, _other_layouts, shape)(arrays))
+
+
+def _difference(case: Case, kernel: Callable, expected: dict[str, Any]) -> str | None:
+    """A message on where the kernel's outputs or gradients differ from the expected ones; None if they agree."""
+    shape, arrays = _compared(case)
+    found = _results(case, kernel, shape)(arrays)
     for name, exact in expected.items():
         bound = math.sqrt(float(jnp.finfo(case.dtype).eps)) * float(jnp.abs(exact.astype(float)).max())
         off = float(jnp.abs(found[name].astype(float) - exact.astype(float)).max())
@@ -126,10 +155,11 @@ def _milliseconds(case: Case, layout: Callable) -> float:
 
 
 def main(argument: str) -> None:
-    """Prints the verdict on a case."""
+    """Prints the machine when the trial of a case begins, and then the verdict."""
     fields = json.loads(argument)
     case = Case(*(tuple(field) if isinstance(field, list) else field for field in fields))
-    print(json.dumps(judge(case)))
+    verdict = judge(case, lambda: print(json.dumps({BEGUN: machine()}), flush=True))
+    print(json.dumps({VERDICT: verdict}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 A kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once.
 A kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
+
+A trial that the kernel did not decide is no verdict, and is not kept: the other process cannot start, does not get the
+device, has too little memory, or is killed. Then the kernel is not used in this process, and the next one tries again.
 """
 
 import functools
@@ -11,6 +14,7 @@ import logging
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -22,13 +26,17 @@ from posattn_jax.ops.attention.fused.layout import KERNELS
 from posattn_jax.ops.attention.fused.plain import is_shared_out
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.errors import RunError
 from posattn_jax.system.files import read_json, write_json
+from posattn_jax.system.processes import child_environment
 
 # The environment variable that keeps "auto" from using the kernel if it is 0.
 VARIABLE = "POSATTN_FUSED"
 KERNEL = "posattn_jax.ops.attention.fused.layout:fused_attention"
 TRIAL = "posattn_jax.ops.attention.fused.trial"  # the other process
-SECONDS = 180.0  # for that process; after that it counts as hung
+SECONDS = 180.0  # for that process; after that a kernel that has begun counts as hung
+UNDECIDED = "undecided"  # the outcome of a trial that is no verdict
+BEGUN, VERDICT = "begun", "verdict"  # what the other process prints: its `machine()`, and then the verdict
 ARRAYS = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask", "sigma")
 
 _logger = logging.getLogger(__name__)
@@ -63,7 +71,7 @@ class Verdict(NamedTuple):
     """The result of a trial.
 
     Attributes:
-      outcome: "trusted"; or "wrong", "slower", "refused" or "hung".
+      outcome: "trusted"; or "wrong", "slower", "refused" or "hung"; or `UNDECIDED`, which is never kept.
       reason: the reason in words.
       fused_ms, other_ms: the median times of a forward and backward pass, if they were measured.
     """
@@ -130,7 +138,10 @@ def _outcome(case: Case) -> str | None:
             )
             return None
         _logger.info("testing the fused kernel, once per device: this takes up to %g s", SECONDS)
-        verdict = keep(case, tried(case), here)
+        verdict = keep(case, tried(case, here), here)
+    if verdict.outcome == UNDECIDED:
+        _warn_undecided(verdict.reason)
+        return None
     if verdict.outcome != "trusted":
         _logger.warning(
             "attention does not use the fused kernel, which is %s here (%s); please send us %s",
@@ -139,6 +150,14 @@ def _outcome(case: Case) -> str | None:
             place(case, here),
         )
     return verdict.outcome
+
+
+@functools.cache  # once for each reason
+def _warn_undecided(reason: str) -> None:
+    _logger.warning(
+        "the fused kernel was not tested (%s): attention does not use it in this process; the next one tries again",
+        reason,
+    )
 
 
 def place(case: Case, machine: dict[str, str]) -> pathlib.Path:
@@ -157,7 +176,12 @@ def kept(case: Case, machine: dict[str, str]) -> Verdict | None:
 
 
 def keep(case: Case, verdict: Verdict, machine: dict[str, str]) -> Verdict:
-    """Writes the verdict, with all that it depends on, and returns it. A failure to write is only logged."""
+    """Writes the verdict, with all that it depends on, and returns it. A failure to write is only logged.
+
+    What is undecided is not written.
+    """
+    if verdict.outcome == UNDECIDED:
+        return verdict
     try:
         write_json(place(case, machine), {"verdict": verdict._asdict(), "case": case._asdict(), **machine})
     except OSError as error:
@@ -173,9 +197,12 @@ def machine() -> dict[str, str]:
 
 
 def machine_apart() -> dict[str, str]:
-    """The same, from another process, which gives the device back when it ends."""
+    """The same, from another process, which gives the device back when it ends. Raises RunError if it fails."""
     program = f"import json; from {__name__} import machine; print(json.dumps(machine()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"another process does not get the device ({_last_line(done.stderr, done.returncode)})")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -186,17 +213,42 @@ def _sources() -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
-def tried(case: Case, seconds: float = SECONDS) -> Verdict:
-    """The verdict from a separate process, which may take at most `seconds`."""
+def tried(case: Case, machine: dict[str, str], seconds: float = SECONDS) -> Verdict:
+    """The verdict from a separate process on this device, which may take at most `seconds`.
+
+    The process says when it begins with the kernel. A failure before that is undecided.
+    """
     command = [sys.executable, "-m", TRIAL, json.dumps(case)]
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # the calling program needs memory too
-    options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    environment = child_environment() | {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
+    }  # the calling program needs memory too
+    options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True}
     try:
         done = subprocess.run(command, **options, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return Verdict("hung", f"no answer after {seconds:g} s")
-    try:
-        return Verdict(*json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError, TypeError):
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return Verdict("refused", lines[-1])
+    except subprocess.TimeoutExpired as error:
+        reason = f"no answer after {seconds:g} s"
+        return (
+            Verdict("hung", reason) if BEGUN in _told(error.stdout) else Verdict(UNDECIDED, f"{reason}, and no start")
+        )
+    except OSError as error:
+        return Verdict(UNDECIDED, str(error))
+    told = _told(done.stdout)
+    if told.get(BEGUN, machine) != machine:
+        return Verdict(UNDECIDED, f"the other process has {told[BEGUN]['device']}, not {machine['device']}")
+    if VERDICT in told:
+        return Verdict(*told[VERDICT])
+    is_crash = BEGUN in told and done.returncode not in (-signal.SIGKILL, -signal.SIGTERM)
+    return Verdict("refused" if is_crash else UNDECIDED, _last_line(done.stderr.decode(), done.returncode))
+
+
+def _told(stdout: bytes | None) -> dict[str, Any]:
+    """What the trial printed: objects on lines of their own, between lines of libraries."""
+    found: dict[str, Any] = {}
+    for line in (stdout or b"").decode(errors="replace").splitlines():
+        if line.startswith((f'{{"{BEGUN}', f'{{"{VERDICT}')):
+            found |= json.loads(line)
+    return found
+
+
+def _last_line(stderr: str, exit_code: int) -> str:
+    return next(reversed(stderr.strip().splitlines()), f"exit code {exit_code}")

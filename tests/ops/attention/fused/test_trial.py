@@ -2,6 +2,8 @@
 
 import json
 import logging
+import pathlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from posattn_jax.system.errors import InputError
 from tests.support import made_kernels
 
 ARRAYS = ("key", "sigma")
+ROOT = pathlib.Path(__file__).parents[4]
 
 
 def case(kernel, **changes):
@@ -47,7 +50,7 @@ def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays)
     assert trial.judge(asked) == verdict.Verdict("slower", "3 ms, the other layouts 2", 3.0, 2.0)
 
 
-@pytest.mark.parametrize("backend, expected", [("gpu", [None, "highest"]), ("tpu", [None, None])])
+@pytest.mark.parametrize("backend, expected", [("gpu", ["highest", None]), ("tpu", [None, None])])
 def test_the_precision_in_which_values_are_compared(monkeypatch, backend, expected):
     """An H100 multiplied the other layouts' float32 in TF32, and the kernels, which were right, seemed to be wrong."""
     asked = []
@@ -58,7 +61,8 @@ def test_the_precision_in_which_values_are_compared(monkeypatch, backend, expect
 
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(trial, "_other_layouts", layout)
-    assert trial._difference(case("right"), layout) is None
+    values = trial._expected(case("right"))
+    assert trial._difference(case("right"), layout, values) is None
     assert asked == expected
 
 
@@ -66,20 +70,122 @@ def test_what_a_kernel_takes_is_timed():
     assert trial._milliseconds(case("slow"), made_kernels.slow) > 1e3 * made_kernels.SECONDS
 
 
-def test_a_kernel_that_hangs_or_ends_its_process(monkeypatch):
-    assert verdict.tried(case("hanging"), seconds=3.0) == verdict.Verdict("hung", "no answer after 3 s")
-    monkeypatch.setattr(verdict.sys, "executable", "/bin/false")
-    assert verdict.tried(case("right")) == verdict.Verdict("refused", "exit code 1")
+def other_process(tmp_path, monkeypatch, program):
+    """Another Python, which runs this program instead of the trial."""
+    (tmp_path / "python").write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(verdict.sys, "executable", str(tmp_path / "python"))
+    return lambda seconds=60.0: verdict.tried(case("right"), verdict.machine(), seconds)
 
 
-def test_a_process_of_its_own_gives_the_verdict():
+def begun(machine):
+    return f"print({json.dumps(json.dumps({verdict.BEGUN: machine}))}, flush=True)\n"
+
+
+@pytest.mark.parametrize(
+    "program, reason",
+    [
+        ("sys.exit('ModuleNotFoundError: No module named jax')", "ModuleNotFoundError: No module named jax"),
+        ("sys.exit(3)", "exit code 3"),
+        ("os.kill(os.getpid(), 9)", "exit code -9"),
+        ("os.kill(os.getpid(), 11)", "exit code -11"),
+        ("time.sleep(60)", "no answer after 1 s, and no start"),
+    ],
+)
+def test_a_process_that_does_not_start_is_no_verdict(tmp_path, monkeypatch, program, reason):
+    trying = other_process(tmp_path, monkeypatch, program)
+    assert trying(1.0 if "sleep" in program else 60.0) == verdict.Verdict(verdict.UNDECIDED, reason)
+
+
+@pytest.mark.parametrize(
+    "program, outcome, reason",
+    [
+        ("time.sleep(60)", "hung", "no answer after 2 s"),
+        ("os.kill(os.getpid(), 11)", "refused", "exit code -11"),  # the kernel has ended its process
+        ("os.kill(os.getpid(), 9)", verdict.UNDECIDED, "exit code -9"),  # somebody else has: too little memory
+    ],
+)
+def test_a_kernel_that_hangs_or_ends_its_process(tmp_path, monkeypatch, program, outcome, reason):
+    trying = other_process(tmp_path, monkeypatch, begun(verdict.machine()) + program)
+    assert trying(2.0 if "sleep" in program else 60.0) == verdict.Verdict(outcome, reason)
+
+
+def test_a_process_without_the_device_is_no_verdict(tmp_path, monkeypatch):
+    """Another process has it, and jax takes the CPU instead."""
+    program = begun(verdict.machine() | {"device": "another"}) + f'print(\'{{"{verdict.VERDICT}": ["refused", ""]}}\')'
+    found = other_process(tmp_path, monkeypatch, program)()
+    assert found == verdict.Verdict(verdict.UNDECIDED, "the other process has another, not cpu")
+
+
+def test_there_is_no_other_process(monkeypatch):
+    monkeypatch.setattr(verdict.sys, "executable", "/nowhere/python")
+    found = verdict.tried(case("right"), verdict.machine())
+    assert found.outcome == verdict.UNDECIDED and "/nowhere/python" in found.reason
+
+
+@pytest.mark.parametrize(
+    "message, outcome",
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.", verdict.UNDECIDED),
+        ("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", verdict.UNDECIDED),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.", verdict.UNDECIDED),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.", "refused"),
+        ("RESOURCE_EXHAUSTED: Shared memory size limit exceeded", "refused"),
+    ],
+)
+def test_a_full_device_is_no_verdict(monkeypatch, message, outcome):
+    def kernel(problem):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(made_kernels, "refusing", kernel)
+    assert trial.judge(case("refusing")) == verdict.Verdict(outcome, f"RuntimeError: {message}")
+
+
+def test_what_fails_before_the_kernel_is_no_verdict(monkeypatch):
+    begins = []
+    found = trial.judge(case("right")._replace(kernel="tests.support.no_such_module:kernel"), lambda: begins.append(1))
+    assert found.outcome == verdict.UNDECIDED and "ModuleNotFoundError" in found.reason
+
+    def failing(problem):
+        raise ValueError("of the other layouts")
+
+    monkeypatch.setattr(trial, "_other_layouts", failing)
+    assert trial.judge(case("right"), lambda: begins.append(1)).outcome == verdict.UNDECIDED
+    assert not begins
+
+
+def test_a_process_of_its_own_gives_the_verdict(tmp_path, monkeypatch):
+    """It imports what is importable here, though only `sys.path` says where it is."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "only_here.py").write_text("def kernel(problem):\n    raise ValueError('no such instruction')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     assert verdict.machine_apart() == verdict.machine()
-    assert verdict.tried(case("refusing")) == verdict.Verdict("refused", "ValueError: no such instruction")
+    found = verdict.tried(case("refusing")._replace(kernel="only_here:kernel"), verdict.machine())
+    assert found == verdict.Verdict("refused", "ValueError: no such instruction")
+
+
+def test_what_is_undecided_is_tried_again_and_told_once(folder, monkeypatch, caplog):
+    asked = []
+    undecided = verdict.Verdict(verdict.UNDECIDED, "exit code 3")
+    monkeypatch.setattr(verdict, "tried", lambda each, machine: asked.append(each) or undecided)
+    verdict._warn_undecided.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert [verdict._outcome(case(name)) for name in ("right", "right", "slow")] == [None] * 3
+    (told,) = caplog.messages
+    assert told.startswith("the fused kernel was not tested (exit code 3): ") and "the next one tries again" in told
+    assert len(asked) == 2 and not list(folder.rglob("*.json"))
+    verdict._outcome.cache_clear()  # as in another process
+    assert verdict._outcome(case("right")) is None and len(asked) == 3
 
 
 def test_a_verdict_is_kept_and_told_once(folder, monkeypatch, caplog):
     asked = []
-    monkeypatch.setattr(verdict, "tried", lambda each: asked.append(each) or verdict.Verdict("slower", "3 ms, and 2"))
+    slower = verdict.Verdict("slower", "3 ms, and 2")
+    monkeypatch.setattr(verdict, "tried", lambda each, machine: asked.append(each) or slower)
     with caplog.at_level(logging.WARNING):
         assert [verdict._outcome(case("right")) for _ in range(2)] == ["slower"] * 2
         verdict._outcome.cache_clear()  # as in another process
@@ -95,7 +201,7 @@ def test_a_verdict_is_kept_and_told_once(folder, monkeypatch, caplog):
 
 def test_a_tpu_is_not_tried_while_it_is_held(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    monkeypatch.setattr(verdict, "tried", lambda each: pytest.fail("a second process cannot have the device"))
+    monkeypatch.setattr(verdict, "tried", lambda *_: pytest.fail("a second process cannot have the device"))
     assert verdict._outcome(case("right")) is None
 
 
@@ -148,7 +254,7 @@ def test_several_devices_have_it_each_for_its_own(monkeypatch):
 def test_the_command(monkeypatch, capsys):
     argv = ["selfcheck", "--shapes=1d16", "--half=2", "--heads=1", "--head_dims=8", "--dtypes=float32"]
     verdicts = iter([verdict.Verdict("slower", "3 ms, and 2"), verdict.Verdict("trusted", "1 ms, and 2", 1.0, 2.0)])
-    monkeypatch.setattr(verdict, "tried", lambda case, seconds: next(verdicts))
+    monkeypatch.setattr(verdict, "tried", lambda case, machine, seconds: next(verdicts))
     monkeypatch.setattr(verdict, "machine_apart", verdict.machine)
     for renew, outcome in (((), "slower"), ((), "slower"), (("--renew",), "trusted")):
         assert selfcheck.main([*argv, *renew], platforms=("cpu",)) == 0
