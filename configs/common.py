@@ -21,7 +21,7 @@ from posattn_jax import (
 )
 from posattn_jax.analysis.plan import PAPER_SEEDS, Hypothesis, Plan, Printed, Treatment
 from posattn_jax.build.parts import part
-from posattn_jax.build.saved import completed
+from posattn_jax.build.saved import completed, settable
 from posattn_jax.data.image_sets import Images
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
@@ -56,14 +56,7 @@ def of_run(folder: str) -> ConfigDict:
     saved = read_json(pathlib.Path(folder, "config.json"))
     if saved is None:
         raise InputError(f"from={folder}: no run there (it has no config.json)")
-    return ConfigDict(_with_tuples(completed(saved)))
-
-
-def _with_tuples(saved: Any) -> Any:
-    """Turns lists back into tuples, which a command line can set. JSON had turned them into lists."""
-    if isinstance(saved, dict):
-        return {name: _with_tuples(value) for name, value in saved.items()}
-    return tuple(saved) if isinstance(saved, list) else saved
+    return settable(completed(saved))
 
 
 def classifier() -> ConfigDict:

@@ -3,6 +3,7 @@
   python -m posattn_jax.main --config=configs/digits.py --workdir=runs/digits [--mode=train|evaluate]
                              [--seeds=9188,2755] [--treatment=siren_2d] [--wandb=PROJECT]
                              [--config.train.total_epochs=2 ...]
+  python -m posattn_jax.main --mode=evaluate --workdir=runs/digits [--config.data.pool=2 ...]
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --vmap_seeds=2]
@@ -23,6 +24,8 @@
 If the package is installed, `posattn` is the same as `python -m posattn_jax.main`. To train one run with several
 processes, use launch/local.sh or launch/slurm.sh, or --distributed if jax finds the processes itself.
 --help lists the modes and the main options, --helpfull all options.
+A run folder is data: its config.json names classes of posattn_jax only. If it has classes of your own, name their
+modules: --modules=my_package.layers. The command then imports these.
 The same command continues a run or a sweep that was stopped. Exit codes: 0 done, 2 wrong input, 1 failed while
 running, 130 and 143 stopped by Ctrl-C and SIGTERM after saving.
 """
@@ -64,6 +67,7 @@ _SEEDS = flags.DEFINE_list(
     "seeds", None, "Seeds of a sweep, instead of its own; when training: one run per seed, vmapped, in WORKDIR/SEED."
 )
 _TREATMENT = flags.DEFINE_string("treatment", None, "A treatment of the config's sweep, which sets its fields.")
+_MODULES = flags.DEFINE_list("modules", [], "Modules of your own whose classes a run's config may name.")
 _TOP = flags.DEFINE_integer("top", 1, "Number of most likely classes to print per input.")
 OF_A_TEXT = (
     flags.DEFINE_string("prompt", None, "Start of the generated text; default: standard input."),
@@ -121,6 +125,7 @@ OF_A_BENCHMARK = (
 )
 FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
+FLAGS_OF |= {"modules": tuple(mode for mode in MODES if mode not in ("import", "sweep", "report"))}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
@@ -132,11 +137,20 @@ NO_CONFIG |= {
     "report": "expected none with --mode=report, which reads finished runs",
     "import": "expected none with --mode=import, as the weights determine the model",
 }
-MAIN_FLAGS = ("config", "workdir", "mode", "treatment", "seeds", "debug")  # options that --help lists for all modes
+MAIN_FLAGS = (
+    "config",
+    "workdir",
+    "mode",
+    "modules",
+    "treatment",
+    "seeds",
+    "debug",
+)  # options that --help lists for all modes
 EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
+OWN_CONFIG = command_line.PACKAGE / "run" / "own_config.py"  # the config file that reads that of a run folder
 WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take only options
 
 
@@ -160,7 +174,8 @@ def main(argv: list[str]) -> int:
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            evaluate(_config(), workdir)
+            is_own = config_flags.get_config_filename(flags.FLAGS["config"]).startswith(f"{OWN_CONFIG}:")
+            evaluate(_config(), workdir, caches_programs=not is_own)
         case "translate":
             from posattn_jax.use import translate
 
@@ -250,7 +265,8 @@ def help_text(argv: list[str]) -> str | None:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line. Raises InputError for anything wrong with it, including the config's fields."""
     flags.FLAGS.set_gnu_getopt()  # options may follow files
-    rest = command_line.parse_with_config(flags.FLAGS, argv)
+    _trust(argv)
+    rest = command_line.parse_with_config(flags.FLAGS, _with_own_config(argv))
     if _MODE.value in NO_CONFIG and _CONFIG.value is not None:
         raise InputError(f"--config: {NO_CONFIG[_MODE.value]}")
     if _MODE.value not in (*NO_CONFIG, "translate"):
@@ -271,6 +287,27 @@ def parse_flags(argv: list[str]) -> list[str]:
 
         writers.load_wandb()
     return rest
+
+
+def _trust(argv: list[str]) -> None:
+    """Trusts the modules that the command line names, before a config file reads that of a run."""
+    kinds = [each.partition("=")[2] for each in argv if re.match(r"--?config\.[\w.]+\.kind=\S+:", each)]
+    modules = [kind.rpartition(":")[0] for kind in kinds]
+    modules += [each for each in (command_line.last_value(argv, "modules") or "").split(",") if each]
+    if modules:
+        from posattn_jax.build import names
+
+        for module in modules:
+            names.trust(module)
+
+
+def _with_own_config(argv: list[str]) -> list[str]:
+    """The command line with the run's own config, if it is one that evaluates a run and names no config."""
+    given = {flag: command_line.last_value(argv, flag) for flag in ("mode", "workdir", "config", "treatment")}
+    needs = given["config"] is not None or given["treatment"] is not None  # a treatment is of a config file
+    if given["mode"] != "evaluate" or not given["workdir"] or needs:
+        return argv
+    return [*argv[:1], f"--config={OWN_CONFIG}:{given['workdir']}", *argv[1:]]
 
 
 def _quieten_libraries() -> None:

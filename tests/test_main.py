@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import time
 
 import numpy as np
@@ -48,6 +49,31 @@ def test_the_same_command_again_changes_nothing(trained):
     assert code == 0
     assert again == out
     assert (workdir / "metrics.jsonl").read_bytes() == before
+
+
+def test_evaluate_by_the_config_of_the_run(trained, tmp_path):
+    """Without --config. Its fields can be set as with a config file."""
+    run = shutil.copytree(trained[0], tmp_path / "run")
+    options = "--mode=evaluate", f"--workdir={run}", "--config.train.eval_batch_size=7"
+    code, out, err = run_forked(*options, config=None)
+    assert code == 0, err
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["config"]["train"]["eval_batch_size"] == 7 and 0 <= found["validation"]["accuracy"] <= 1
+    assert out.startswith("validation: ")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--config.train.epochs=3"], 'error: --config: no field "epochs"'),
+        (["--config.train.batch_size=3"], "belongs to another config: train.batch_size was 20 and is now 3;"),
+        (["--treatment=siren_2d"], "--config=FILE is missing"),
+        (["--workdir=nowhere"], "error: --workdir=nowhere: no run there (it has no config.json)"),
+    ],
+)
+def test_what_the_config_of_a_run_cannot_be(digits_run, options, message):
+    code, out, err = run_forked(f"--workdir={digits_run}", "--mode=evaluate", *options, config=None)
+    assert (code, out) == (2, "") and message in err and len(told(err)) == 1, err
 
 
 @pytest.mark.slow

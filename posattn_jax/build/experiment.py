@@ -33,13 +33,19 @@ from posattn_jax.train.step import init_params
 
 
 def data_set(config: ConfigDict) -> DataSet:
-    """The data set of a run."""
-    return build(config.data, "data")
+    """The data set of a run. Raises InputError if it is none."""
+    found = build(config.data, "data")
+    if not isinstance(found, DataSet):
+        raise InputError(f'data.kind="{config.data.kind}": expected a data set')
+    return found
 
 
 def task_class(config: ConfigDict) -> type[Task]:
-    """The class of a run's task."""
-    return class_of(config.task.kind, "task.kind")
+    """The class of a run's task. Raises InputError if it is none."""
+    found = class_of(config.task.kind, "task.kind")
+    if not issubclass(found, Task):
+        raise InputError(f'task.kind="{config.task.kind}": expected a task')
+    return found
 
 
 def keep_programs(config: ConfigDict) -> None:
@@ -130,8 +136,11 @@ def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None 
 
 def check_version(config: Any, workdir: pathlib.Path) -> None:
     """Raises InputError if an earlier version wrote the config of the run, in which some groups are not parts."""
+    if not isinstance(config, dict | ConfigDict):
+        raise InputError(f"--workdir={workdir}: its config.json is no object")
     for group in ("data", "task", "model"):
-        if not isinstance(config.get(group), dict | ConfigDict) or "kind" not in config[group]:
+        part: Any = config.get(group)
+        if not isinstance(part, dict | ConfigDict) or "kind" not in part:
             raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 

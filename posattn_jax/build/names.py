@@ -1,5 +1,6 @@
 """The names that a config uses for classes, functions and dtypes."""
 
+import dataclasses
 import importlib
 from typing import Any
 
@@ -26,6 +27,7 @@ FUNCTIONS = {
     "kaiming_table": kaiming_table,
     "fan_in_table": fan_in_table,
 }
+_TRUSTED: set[str] = set()
 DTYPES = {"float32": jnp.dtype("float32"), "bfloat16": jnp.dtype("bfloat16")}
 
 
@@ -41,15 +43,35 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def class_of(name: str, path: str) -> Any:
-    """The class with a name; InputError if there is none. `path` says where in a config the name is, for messages."""
+def trust(module: str) -> None:
+    """Allows configs to name classes of a module, which is imported then.
+
+    A config may come with a stranger's run folder, which is data: its kinds must not import, and so run, any code that
+    is not of this package. A module is trusted if the program or the command line names it, or `part` got its class.
+    """
+    _TRUSTED.add(module)
+
+
+def class_of(name: Any, path: str) -> Any:
+    """The dataclass with a name. `path` says where in a config the name is, for messages.
+
+    Raises:
+      InputError: there is none, or it is of a module that is neither of posattn_jax nor trusted: see `trust`.
+    """
+    wrong = f"{path}: {name} is no class of posattn_jax, and no MODULE:NAME"
+    if not isinstance(name, str):
+        raise InputError(wrong)
     module, colon, attribute = name.rpartition(":")
+    if colon and module.partition(".")[0] != posattn_jax.__name__ and module not in _TRUSTED:
+        raise InputError(f"{path}: {name} is not of posattn_jax: expected --modules={module}, if you trust its code")
     try:
         found = getattr(importlib.import_module(module) if colon else posattn_jax, attribute, None)
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # whatever a module raises when it is imported
         raise InputError(f"{path}: {error}") from error
     if not isinstance(found, type):
-        raise InputError(f"{path}: {name} is no class of posattn_jax, and no MODULE:NAME")
+        raise InputError(wrong)
+    if not dataclasses.is_dataclass(found):
+        raise InputError(f"{path}: {name} is no dataclass: expected one, whose fields are in the config")
     return found
 
 

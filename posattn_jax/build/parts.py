@@ -23,7 +23,7 @@ from typing import Any
 import flax.linen as nn
 from ml_collections import ConfigDict, FieldReference, config_dict
 
-from posattn_jax.build.names import DTYPES, FUNCTIONS, class_of, function_name, name_of
+from posattn_jax.build.names import DTYPES, FUNCTIONS, class_of, function_name, name_of, trust
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import FROM_DATA
 
@@ -37,6 +37,7 @@ def part(cls: type, **fields: Any) -> ConfigDict:
     Raises:
       InputError: the class has no such field, or `num_blocks` is given without `block`.
     """
+    trust(cls.__module__)
     config = ConfigDict({"kind": name_of(cls)}, allow_dotted_keys=False)
     for name in set(fields) - _accepted(cls):
         raise InputError(_no_field(f"part({cls.__name__})", name, fields[name], cls))
@@ -50,6 +51,11 @@ def part(cls: type, **fields: Any) -> ConfigDict:
         value = fields.get(field.name, _default(field))
         config[field.name] = _none(field) if value is None else _written(value)
     return config
+
+
+def nones(cls: type) -> dict[str, Any]:
+    """What None is in a config, for each field of a class: a placeholder that a command line can set, or None."""
+    return {field.name: _none(field) for field in _fields(cls)}
 
 
 def of(value: Any) -> ConfigDict:
@@ -111,6 +117,8 @@ def _built(config: TREE, path: str, known: dict[str, Any], around: dict[str, Any
         raise
     except ValueError as error:
         raise InputError(f"{path}.{error}") from error
+    except TypeError as error:  # an abstract class
+        raise InputError(f"{path}.kind={config['kind']}: {error}") from error
 
 
 def _named(known: dict[str, Any], name: Any, path: str) -> Any:

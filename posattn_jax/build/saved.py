@@ -1,10 +1,12 @@
-"""Configs that earlier versions saved."""
+"""Configs of run folders, also those that earlier versions saved."""
 
 import json
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from posattn_jax.build.names import class_of
-from posattn_jax.build.parts import part
+from posattn_jax.build.parts import nones, part
 from posattn_jax.system.errors import InputError
 
 
@@ -21,3 +23,23 @@ def completed(saved: dict[str, Any]) -> dict[str, Any]:
     defaults = json.loads(json.dumps(part(cls).to_dict()))
     stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `block` and `num_blocks` stand for `blocks`
     return {name: default for name, default in defaults.items() if name not in stood_for} | given
+
+
+def settable(saved: dict[str, Any]) -> ConfigDict:
+    """A saved config as its config file made it: a command line can set tuples and fields that are None.
+
+    JSON has turned tuples into lists. A field that is None has a type only in its class.
+    """
+    return ConfigDict(_typed(saved))
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, dict):
+        return value
+    try:
+        empty = nones(class_of(value["kind"], "kind"))
+    except (KeyError, InputError):  # see `completed`
+        empty = {}
+    return {name: empty.get(name) if each is None else _typed(each) for name, each in value.items()}

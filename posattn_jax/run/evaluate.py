@@ -21,12 +21,20 @@ from posattn_jax.train.step import abstract_state
 from posattn_jax.use import translate
 
 
-def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints."""
+def evaluate(config: ConfigDict, workdir: pathlib.Path, caches_programs: bool = True) -> None:
+    """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints.
+
+    Args:
+      config: the run's, also with another grid, batch size or decoding.
+      workdir: the run folder.
+      caches_programs: whether compiled programs are kept, and read again, in the config's `cache_dir`. They are machine
+        code, and not data: not if the run folder says where they are.
+    """
     saved = check_evaluation(config, workdir)
     if experiment.task_class(config) is Translation and jax.process_count() > 1:
         raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
-    experiment.keep_programs(config)
+    if caches_programs:
+        experiment.keep_programs(config)
     data = experiment.data_set(config)
     remembered.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"), doing("reading the data"):

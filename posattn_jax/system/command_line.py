@@ -47,6 +47,15 @@ def parse_with_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     return rest
 
 
+def last_value(argv: list[str], flag: str) -> str | None:
+    """The value of a flag in an unparsed command line; None if it is not there."""
+    found = None
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if given := re.fullmatch(f"--?{flag}(?:=(.*))?", argument, re.DOTALL):
+            found = following if given[1] is None else given[1]
+    return found
+
+
 def load_config(config_file: str) -> Any:
     """The config that `--config=` reads from "FILE" or "FILE:VARIANT", for programs and notebooks.
 

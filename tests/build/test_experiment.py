@@ -38,7 +38,7 @@ from tests.support.made_runs import patches
         ("model.block.kind", "Mlp", "model.block.kind: Mlp is no class of posattn_jax, and no MODULE:NAME"),
         ("model.block.activation", "tanh", 'model.block.activation="tanh": expected "relu", "gelu"'),
         (f"{ATTENTION}.projections.kernel_init", "ones_", 'attention.projections.kernel_init="ones_": expected "relu"'),
-        ("data.name", "digit", 'data.name="digit": expected digits, mnist, .*cifar100 or tfds/NAME'),
+        ("data.name", "digit", 'data.name="digit": expected digits, mnist, .*imagenet64 or tfds/NAME'),
         ("data.scene", part(Stills, shift="left"), 'data.scene.shift="left": expected "none" or "halves"'),
         ("data.scene", part(Clips, seed=-1), "data.scene.seed=-1: expected 0 or more"),
         ("model.num_blocks", 0, "model.num_blocks=0: expected at least 1"),

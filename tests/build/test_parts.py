@@ -153,7 +153,10 @@ def test_fields_of_all_parts_at_once():
     "changes, message",
     [
         ({"kind": "Gaussian"}, "^span.kind: Gaussian is no class of posattn_jax, and no MODULE:NAME$"),
-        ({"kind": "no.such:Thing"}, "^span.kind: No module named 'no'"),
+        (
+            {"kind": "no.such:Thing"},
+            "^span.kind: no.such:Thing is not of posattn_jax: expected --modules=no.such, if you trust",
+        ),
         ({"kind": "WindowSpan"}, r"^span.covariance=\"diagonal\": WindowSpan has half_span$"),
         ({"treshold": 0.1}, "^span.treshold=0.1: did you mean threshold\\? GaussianSpan has covariance, initial_sigma"),
         ({"threshold": "much"}, '^span.threshold="much": expected float$'),

@@ -1,9 +1,9 @@
-"""Configs that earlier versions saved, whose classes have more fields by now."""
+"""Configs of run folders, also of earlier versions, whose classes have more fields by now."""
 
 import json
 
 from configs import digits
-from posattn_jax.build.saved import completed
+from posattn_jax.build.saved import completed, settable
 
 
 def saved():
@@ -26,3 +26,19 @@ def test_what_is_missing_has_its_default_and_what_is_there_stays():
 def test_a_class_that_is_no_more_stays():
     gone = {"data": {"kind": "posattn_jax.data.gone:Images", "size": 3}, "seed": 1}
     assert completed(gone) == gone
+
+
+def test_a_saved_config_is_set_as_its_config_file_is():
+    """Tuples, and fields that are None: their types are those of the classes."""
+    config = settable(saved())
+    assert json.loads(json.dumps(config.to_dict())) == saved()
+    written = digits.get_config("tiny")
+    for name in ("num_classes", "dtype"):
+        assert config.model.get_type(name) == written.model.get_type(name)
+    terms = config.model.block.attention
+    assert type(terms.get("head_dim")) is type(written.model.block.attention.get("head_dim"))
+    assert settable({"kind": "no.such:Thing", "size": [1, 2], "name": None}).to_dict() == {
+        "kind": "no.such:Thing",
+        "size": (1, 2),
+        "name": None,
+    }
