@@ -132,6 +132,7 @@ class AxialEncoding(nn.Module):
         each = axial_features(tokens.head_dim, len(shape), self.combine)
         for axis, (size, limit) in enumerate(zip(shape, tokens.reference_shape, strict=True)):
             line = {"grid_shape": (size,), "table_shape": (size,), "reference_shape": (limit,), "head_dim": each}
+            line["is_causal"] = False  # an encoding has every offset
             along = LearnedEncoding(self.embedding_init, self.param_dtype, name=f"dimension_{axis + 1}")
             parts.append(along(dataclasses.replace(tokens, **line)))
         return join_axes(parts, shape, self.combine)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, GridFeatures, GridMask, PointPositions, SegmentIds, Shape
+from posattn_jax.axes import Array, Causal, Features, GridFeatures, GridMask, PointPositions, SegmentIds, Shape
 from posattn_jax.nn import places as at
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
@@ -80,7 +80,7 @@ class TokenMixing(Composite):
         *,
         key_mask: GridMask | None = None,
         segment_ids: SegmentIds | None = None,
-        is_causal: bool = False,
+        is_causal: Causal = False,
         reference_shape: Shape | None = None,
         span_bound: Shape | None = None,
         num_class_tokens: int = 0,

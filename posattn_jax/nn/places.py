@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Bool, Features, Float, Int, KeyMask, SegmentIds, Shape
+from posattn_jax.axes import Array, Bool, Causal, Features, Float, Int, KeyMask, SegmentIds, Shape
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.dropout import Dropout
@@ -30,7 +30,8 @@ class Places:
       key_mask: [b s], True = keep.
       query_segments, key_segments: [b t] and [b s], if several sequences share a row: queries attend to keys of their
         own segment only.
-      is_causal: whether query t attends only to keys that are not after it, in row-major order.
+      is_causal: whether query t attends only to keys that are not after it in row-major order; or one bool per
+        dimension: in any causal dimension.
       length_ratio: gamma; query t has the coordinate floor(gamma t) among the keys.
       query_features, key_features: the model's features of these positions, [b t c] and [b s c], with batch 1 if they
         are the same for every example. None: a layer that needs features computes its own.
@@ -51,7 +52,7 @@ class Places:
     key_mask: KeyMask | None = None
     query_segments: SegmentIds | None = None
     key_segments: Int[Array, "b s"] | None = None
-    is_causal: bool = False
+    is_causal: Causal = False
     length_ratio: float = 1.0
     query_features: Float[Array, "_ t c"] | None = None
     key_features: Float[Array, "_ s c"] | None = None
@@ -61,6 +62,7 @@ class Places:
 
     def __post_init__(self):
         scores.check_bool("key_mask", self.key_mask)
+        object.__setattr__(self, "is_causal", grid.check_causal(self.is_causal, self.query.shape[-1]))
         if (self.query_segments is None) != (self.key_segments is None):
             raise ValueError("query_segments, key_segments: expected both or none")
 
@@ -80,7 +82,7 @@ class Places:
         """Masks of the keys that are attended, each broadcastable to [b h t s]."""
         masks: list[Any] = [] if self.key_mask is None else [self.key_mask[:, None, None, :]]
         if self.is_causal:
-            masks.append(grid.not_after(self.key[:, None] - self.query[:, :, None])[:, None])
+            masks.append(grid.not_after(self.key[:, None] - self.query[:, :, None], self.is_causal)[:, None])
         if self.query_segments is not None and self.key_segments is not None:
             masks.append((self.query_segments[:, :, None] == self.key_segments[:, None])[:, None])
         return masks

@@ -88,6 +88,8 @@ class ConvolutionalProjections(nn.Module):
 
       part = [Linear(depthwise(x)); Linear(x)], the two halves of the heads (Chang 2021, section 5)
 
+    In a causal layer the convolutions are causal too: see `DepthwiseConvolution`.
+
     Attributes:
       kernel_shape: K, odd sizes.
       convolved: the parts whose first heads are convolved.

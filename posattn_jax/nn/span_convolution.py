@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
@@ -16,7 +17,7 @@ from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.initial import XAVIER
-from posattn_jax.ops.kernels import check_kernel
+from posattn_jax.ops.kernels import applied_offsets, check_kernel
 from posattn_jax.ops.scores import masked_softmax
 
 KernelAt = Literal["query", "key"]
@@ -32,6 +33,9 @@ class SpanConvolution(nn.Module):
     Neighbours that are masked or off the grid add nothing. With "query" the softmax is over all offsets of the kernel,
     including those neighbours. With "key" the scores are those of the query's neighbours, and the softmax leaves out
     neighbours that are masked or off the grid. The first linear map sees the features of all heads at once.
+
+    In a causal layer there are only the offsets o that do not lie after t, in the order of the layer: the depthwise
+    convolution, the softmax and the sum leave out the others. The parameters stay those of the whole kernel.
 
     Attributes:
       kernel_shape: K, odd sizes.
@@ -83,6 +87,9 @@ class SpanConvolution(nn.Module):
         logits = linear(h * math.prod(kernel_shape), "kernel")(query.reshape(b, n, -1) * span)
         logits = logits.reshape(b, n, h, -1).astype(jnp.promote_types(jnp.float32, logits.dtype))
         offsets = list(itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel_shape)))
+        if tokens.is_causal:
+            applied = np.flatnonzero(applied_offsets(kernel_shape, tokens.is_causal))
+            logits, offsets = logits[..., applied], [offsets[i] for i in applied]
 
         def at_neighbours(x: Array) -> Array:
             """out[:, t, ..., o] = x[:, t + o, ..., o], 0 off the grid: [b t ... o] -> [b t ... o]."""

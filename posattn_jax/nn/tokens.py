@@ -148,7 +148,7 @@ class Tokens:
     def check_step(self, **more: bool) -> None:
         """ValueError for a decoding step with anything it does not support, among the fields or `more`."""
         asked = {
-            "is_causal=False": not self.is_causal,
+            f"is_causal={self.is_causal}": self.is_causal is not True,
             **{name: getattr(self, name) is not None for name in STEPLESS},
             "class tokens": self.num_class_tokens > 0,
             f"inputs of {self.inputs.shape[1]} positions": self.inputs.shape[1] != 1,

@@ -1,5 +1,6 @@
 """Parts for the `values` slot of attention: the average of values plus a convolution or relative vectors."""
 
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from posattn_jax.axes import Array, Features, Float, Query, Value
+from posattn_jax.axes import Array, Causal, Features, Float, Query, Value
 from posattn_jax.nn.attending import Attention
 from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.composite import Composite
@@ -17,12 +18,15 @@ from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.depthwise import depthwise_convolution
 from posattn_jax.ops.initial import uniform
-from posattn_jax.ops.kernels import check_kernel
+from posattn_jax.ops.kernels import applied_offsets, check_kernel
 from posattn_jax.ops.scores import product_sum
 
 
 class DepthwiseConvolution(nn.Module):
     """A convolution of each feature of a grid by itself, with a bias. Masked tokens count as 0, and class tokens get 0.
+
+    In a causal layer it is causal in the same order: `ops.depthwise` leaves out the offsets that lie after a position.
+    The parameters stay those of the whole kernel, so that a kernel fits either kind of layer.
 
     Attributes:
       kernel_shape: K, odd sizes.
@@ -61,7 +65,7 @@ class DepthwiseConvolution(nn.Module):
             width,
             kernel_shape,
             feature_group_count=width,
-            conv_general_dilated=_depthwise,
+            conv_general_dilated=functools.partial(_depthwise, is_causal=tokens.is_causal),
             kernel_init=named(init, "width"),
             bias_init=init,
             dtype=self.dtype,
@@ -72,13 +76,15 @@ class DepthwiseConvolution(nn.Module):
         return jnp.pad(convolved, [(0, 0), (cls, 0), (0, 0)])
 
 
-def _depthwise(inputs: Array, kernel: Float[Array, "*k 1 c"], *_: Any, **__: Any) -> Array:
+def _depthwise(inputs: Array, kernel: Float[Array, "*k 1 c"], *_: Any, is_causal: Causal, **__: Any) -> Array:
     """The function that `nn.Conv` calls. Its other arguments are ignored: `depthwise_convolution` implies them."""
-    return depthwise_convolution(inputs, jnp.squeeze(kernel, -2))
+    return depthwise_convolution(inputs, jnp.squeeze(kernel, -2), is_causal)
 
 
 class PlusDepthwise(Composite):
     """outputs_t = sum_s alpha_ts v_s + (v * kernel)_t: a depthwise convolution after the softmax (Chang 2021, eq. 7).
+
+    In a causal layer the convolution is causal too.
 
     Attributes:
       convolution: the convolution of the values of all heads, `DepthwiseConvolution(kernel_shape)`.
@@ -97,10 +103,11 @@ class PlusDepthwise(Composite):
     convolution: DepthwiseConvolution
 
     def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
-        """The outputs [b t h d]. The kernel [*K c] becomes an intermediate."""
+        """The outputs [b t h d]. The kernel [*K c] becomes an intermediate, with 0 at offsets that are not applied."""
         convolved = self.convolution(value.reshape(*value.shape[:2], -1), tokens).reshape(value.shape)
         kernel = nn.unbox(self.convolution.variables)["params"]["convolution"]["kernel"]
-        attention.intermediates["depthwise_kernel"] = jnp.squeeze(kernel, -2)
+        applied = applied_offsets(kernel.shape[:-2], tokens.is_causal)
+        attention.intermediates["depthwise_kernel"] = jnp.where(applied[..., None], jnp.squeeze(kernel, -2), 0)
         return attention.average(value) + convolved
 
 

@@ -156,7 +156,8 @@ class PositionalSelfAttention(nnx.Module):
           key_mask: [b t] or [b *S], True = keep.
           mask, bias: for every pair, [b|1 h|1 t t], True = keep; the bias is added to the scores, not scaled.
           segment_ids: [b t] or [b *S]: tokens attend to those of their own segment.
-          is_causal: query t attends to keys s <= t in row-major order; or one bool per dimension.
+          is_causal: query t attends to keys s <= t in row-major order; or one bool per dimension: to keys that do not
+            lie after it in any causal one. Class tokens come before the grid.
           reference_shape: the grid that distances are measured in, if it is not `grid_shape`.
           span_bound: half-spans that the span does not exceed, for layouts of a static size.
           num_class_tokens: how many tokens precede the grid.

@@ -6,15 +6,22 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from posattn_jax.axes import Array, Float, Shape
+from posattn_jax.axes import Array, Causal, Float, Shape
+from posattn_jax.ops.kernels import applied_offsets
 
 # The most offsets that a program unrolls; each one makes compilation longer.
 MAX_UNROLLED = 64
 
 
-def depthwise_convolution(inputs: Float[Array, "b *s c"], kernel: Float[Array, "*k c"]) -> Float[Array, "b *s c"]:
+def depthwise_convolution(
+    inputs: Float[Array, "b *s c"], kernel: Float[Array, "*k c"], is_causal: Causal = False
+) -> Float[Array, "b *s c"]:
     """outputs_t = sum_o kernel_o x_{t + o}, feature by feature, with o in -(K // 2) .. K // 2; 0 outside of the grid.
+
+    A causal convolution has the same kernel, and leaves out the offsets o that lie after t. Their entries of the kernel
+    have no effect, and gradients of 0.
 
     On a CPU it is a sum over shifted grids, because XLA's convolution has no fast form there inside a loop, such as the
     loop over the parts of an update (`benchmarks/depthwise.py` compares them). Elsewhere it is XLA's convolution.
@@ -22,19 +29,35 @@ def depthwise_convolution(inputs: Float[Array, "b *s c"], kernel: Float[Array, "
     Args:
       inputs: x [b *S c].
       kernel: [*K c], odd sizes.
+      is_causal: as in `relative_attention`: True for offsets that are not after t in row-major order, in one dimension
+        o <= 0; or one bool per dimension, for o <= 0 in each causal one.
 
     Returns:
       [b *S c], in the dtype that JAX promotes both to.
     """
-    return jax.lax.platform_dependent(inputs, kernel, cpu=by_shifts, default=by_xla)
+    forms = {"cpu": by_shifts, "default": by_xla}
+    forms = {name: functools.partial(form, is_causal=is_causal) for name, form in forms.items()}
+    return jax.lax.platform_dependent(inputs, kernel, **forms)
 
 
-def by_shifts(inputs: Array, kernel: Array) -> Array:
+def _applied(kernel: Array, is_causal: Causal) -> tuple[Array, list[tuple[int, int]]]:
+    """The smallest block of the kernel with all offsets that are applied, others 0; and the padding that it needs."""
+    shape = kernel.shape[:-1]
+    applied = applied_offsets(shape, is_causal)
+    last = np.argwhere(applied).max(0)
+    block = tuple(slice(end + 1) for end in last.tolist())
+    kernel, applied = kernel[block], applied[block]
+    if not applied.all():
+        kernel = jnp.where(applied[..., None], kernel, 0)
+    return kernel, [(size // 2, end - size // 2) for size, end in zip(shape, last.tolist(), strict=True)]
+
+
+def by_shifts(inputs: Array, kernel: Array, is_causal: Causal = False) -> Array:
     """The convolution as a sum over shifted grids, in float32 or better."""
     dtype = jnp.result_type(jnp.float32, inputs, kernel)
-    padding = [(0, 0), *((size // 2, size // 2) for size in kernel.shape[:-1]), (0, 0)]
-    outputs = _of_padded(jnp.pad(inputs.astype(dtype), padding), kernel.astype(dtype), inputs.shape[1:-1])
-    return outputs.astype(jnp.result_type(inputs, kernel))
+    block, padding = _applied(kernel.astype(dtype), is_causal)
+    padded = jnp.pad(inputs.astype(dtype), [(0, 0), *padding, (0, 0)])
+    return _of_padded(padded, block, inputs.shape[1:-1]).astype(jnp.result_type(inputs, kernel))
 
 
 def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
@@ -57,16 +80,17 @@ def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
     return jax.lax.scan(add_slice, zeros, jnp.arange(kernel_shape[axis]))[0]
 
 
-def by_xla(inputs: Array, kernel: Array) -> Array:
+def by_xla(inputs: Array, kernel: Array, is_causal: Causal = False) -> Array:
     """XLA's convolution, computed in the dtype of the outputs so that accelerators use their matrix units."""
     dtype = jnp.result_type(inputs, kernel)
+    block, padding = _applied(kernel.astype(dtype), is_causal)
     p = inputs.ndim - 2
     outputs_last, kernel_last = (0, p + 1, *range(1, p + 1)), (p + 1, p, *range(p))
     return jax.lax.conv_general_dilated(
         inputs.astype(dtype),
-        kernel[..., None, :].astype(dtype),
+        block[..., None, :],
         (1,) * p,
-        "SAME",
+        padding,
         dimension_numbers=jax.lax.ConvDimensionNumbers(outputs_last, kernel_last, outputs_last),
         feature_group_count=inputs.shape[-1],
     )

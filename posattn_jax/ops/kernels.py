@@ -3,11 +3,12 @@
 import math
 from typing import Literal, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from posattn_jax.axes import Array, Key, RelativeEncoding, Shape, Sizes, Weights
+from posattn_jax.axes import Array, Causal, Key, RelativeEncoding, Shape, Sizes, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.scores import product_sum
 
@@ -22,6 +23,19 @@ def check_kernel(kernel_shape: Shape, grid_shape: Shape) -> Sizes:
             f"kernel_shape={tuple(kernel_shape)}: expected {len(grid_shape)} odd sizes for grid_shape={grid_shape}"
         )
     return shape
+
+
+def applied_offsets(kernel_shape: Shape, is_causal: Causal = False) -> np.ndarray:
+    """Which offsets of a kernel a convolution applies, bool [*K]: all; a causal one those that are not after the place.
+
+    The order is that of attention, `grid.not_after`: row-major, or that of single dimensions.
+    """
+    offsets = grid.positions(kernel_shape) - np.floor_divide(kernel_shape, 2)
+    is_causal = grid.check_causal(is_causal, len(kernel_shape))
+    if not is_causal:
+        return np.ones(kernel_shape, bool)
+    with jax.ensure_compile_time_eval():
+        return np.asarray(grid.not_after(jnp.asarray(offsets), is_causal)).reshape(kernel_shape)
 
 
 def over_offsets(table: Array, grid_shape: Shape, outside: Outside = "clip") -> Array:

@@ -14,11 +14,12 @@ from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.tokens import Tokens
 from tests import oracle
 from tests.nn.test_convolutions import B, C, D, H, apply
+from tests.ops.test_depthwise import after
 from tests.support.made_params import made_params
 from tests.support.slow import slow
 
 
-def span_convolution_loops(x, where, shape, kernel_at, mask):
+def span_convolution_loops(x, where, shape, kernel_at, mask, is_causal):
     """ConvBERT number by number: c[s, o] of every position, head and offset, then each query's softmax."""
     n, d, p = len(where), D, len(shape)
     offsets = oracle.positions(shape)  # entry of an offset: o + half
@@ -36,6 +37,8 @@ def span_convolution_loops(x, where, shape, kernel_at, mask):
             for f in range(C):
                 total = x["depthwise/convolution/bias"][f]
                 for s in range(n):
+                    if after(where[t], where[s], is_causal):
+                        continue
                     entry = [where[s][i] - where[t][i] + middle[i] for i in range(p)]
                     if mask[b, s] and tuple(entry) in offsets:
                         total = total + x["depthwise/convolution/kernel"][(*entry, 0, f)] * x["inputs"][b, s, f]
@@ -48,6 +51,8 @@ def span_convolution_loops(x, where, shape, kernel_at, mask):
             found = {}
             for entry, offset in enumerate(offsets):
                 place = tuple(where[t][i] + offset[i] - middle[i] for i in range(p))
+                if after(where[t], place, is_causal):
+                    continue
                 s = where.index(place) if place in where else None
                 if kernel_at == "query":
                     found[entry] = (np.exp(scores[t][h, entry]), s)
@@ -61,19 +66,22 @@ def span_convolution_loops(x, where, shape, kernel_at, mask):
 
 
 @pytest.mark.parametrize(
-    "grid_shape, shape, kernel_at",
+    "grid_shape, shape, kernel_at, is_causal",
     [
-        ((5,), (3,), "query"),
-        ((5,), (3,), "key"),
-        ((2, 3), (3, 1), "key"),
-        ((2,), (7,), "key"),
-        slow((2, 3), (3, 3), "query"),
-        slow((1, 2, 2), (3, 3, 3), "query"),
-        slow((1, 2, 2), (3, 3, 3), "key"),
+        ((5,), (3,), "query", False),
+        ((5,), (3,), "key", False),
+        ((2, 3), (3, 1), "key", False),
+        ((2,), (7,), "key", False),
+        ((2, 3), (3, 3), "query", True),
+        slow((2, 3), (3, 3), "key", (False, True)),
+        slow((5,), (3,), "query", True),
+        slow((2, 3), (3, 3), "query", False),
+        slow((1, 2, 2), (3, 3, 3), "query", False),
+        slow((1, 2, 2), (3, 3, 3), "key", False),
     ],
     ids=str,
 )
-def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at):
+def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at, is_causal):
     """Values, and gradients of the inputs, the queries and every parameter; padding left out."""
     n, rng = math.prod(grid_shape), np.random.default_rng(0)
     mask = np.arange(n) < np.array([n, n - 1])[:, None]
@@ -81,15 +89,15 @@ def test_span_convolution_is_the_loops(float64, grid_shape, shape, kernel_at):
     convolution = SpanConvolution(shape, kernel_at, param_dtype=jnp.float64)
 
     def apply(params, inputs, query):
-        tokens = Tokens(inputs, grid_shape, H, D, key_mask=jnp.asarray(mask))
+        tokens = Tokens(inputs, grid_shape, H, D, key_mask=jnp.asarray(mask), is_causal=is_causal)
         return convolution.apply({"params": params}, query, tokens)
 
     tokens = Tokens(arrays["inputs"], grid_shape, H, D)
     params = made_params(lambda: convolution.init(jax.random.key(0), arrays["query"], tokens)["params"], 1.0)
     by_path = {"/".join(path): np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params).items()}
-    mixed = rng.normal(size=(B, n, H, D))
+    mixed, where = rng.normal(size=(B, n, H, D)), oracle.positions(grid_shape)
     expected, expected_gradients = oracle.value_and_gradients(
-        lambda x: mixed[..., None] * span_convolution_loops(x, oracle.positions(grid_shape), shape, kernel_at, mask),
+        lambda x: mixed[..., None] * span_convolution_loops(x, where, shape, kernel_at, mask, is_causal),
         arrays | by_path,
     )
 

@@ -61,7 +61,8 @@ def attention_weights(problem: Problem) -> Weights:
     if problem.is_causal is True:
         masks.append(jnp.arange(n) <= jnp.arange(n)[:, None])  # row-major order: keys s <= t
     elif problem.is_causal:
-        masks.append(of_all(grid.not_after(jnp.asarray(offsets), problem.is_causal), True))
+        not_after = of_all(grid.not_after(jnp.asarray(offsets), problem.is_causal), True)
+        masks.append(not_after.at[:cls, cls:].set(False))  # class tokens come before the grid
     if problem.segment_ids is not None:
         masks.append((problem.segment_ids[:, :, None] == problem.segment_ids[:, None])[:, None])
     if problem.mask is not None:

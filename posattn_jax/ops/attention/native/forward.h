@@ -45,7 +45,8 @@ inline void forward_tile(ForwardWorkspace& w, int64_t tile, int64_t x, const Seg
   if (largest(excess) > kSlack)
     for (int i = 0; i < kQueries; i++) {
       const T found = largest(most[i]);
-      if (!(found > w.most[at + i])) continue;
+      // Each query by its own logits: its outputs are the same bits whatever other queries of the tile see.
+      if (!(found - w.most[at + i] > kSlack)) continue;
       const T decay = std::exp(w.most[at + i] - found);
       w.most[at + i] = found;
       w.total[at + i] *= decay;
