@@ -128,9 +128,8 @@ class Tagged(DataSet):
         """See `DataSet`."""
         parts = self.read()
         kept = own.kept(reading.workdir)
-        tags = {tag for sentence in parts["train"] for tag in sentence.tags}
-        names = own.in_order(tags) if kept is None else tuple(kept["classes"])
-        own.check_labels(names, f"data.dir: {self.name}")
+        tags = (tag for sentence in parts["train"] for tag in sentence.tags)
+        names = own.names_of(tags, "train", "data.dir") if kept is None else tuple(kept["classes"])
         subwords = tokenizer.of_start(reading)
         if subwords is None:
             lines = (" ".join(sentence.words) for sentence in parts["train"])
@@ -252,10 +251,11 @@ def _indexed(
     sentences: Iterable[TaggedSentence], names: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], list[int]] | InputError]:
     """The words and the indices of the tags of each sentence, or an error for a tag that is not known."""
-    numbers = {name: number for number, name in enumerate(names)}
+    number_of = own.numbering(names)
     for words, tags, where in sentences:
-        unknown = next((tag for tag in tags if tag not in numbers), None)
-        if unknown is None:
-            yield words, [numbers[tag] for tag in tags]
+        numbers = [number for tag in tags if (number := number_of(tag)) is not None]
+        if len(numbers) == len(tags):
+            yield words, numbers
         else:
+            unknown = next(tag for tag in tags if number_of(tag) is None)
             yield InputError(f"{where}: {own.unknown(unknown, names)}")

@@ -88,7 +88,7 @@ class TrainedRun:
             return dataclasses.replace(self.source, images=images)
         if isinstance(self.source, TaggedSequences):
             words = [sentence.split() for (sentence,) in given]
-            return self.source.of((each, np.zeros(len(each), int)) for each in words)
+            return self.source.of((each, [0] * len(each)) for each in words)
         subwords = self.source.tokenizer
         examples = [subwords.encode(parts) for parts in given]
         return Sentences(examples, nothing, nothing, self.source.length, subwords)
