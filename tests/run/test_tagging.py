@@ -22,7 +22,7 @@ def test_from_the_command_to_tags(tmp_path, capsys):
     assert code == 0, err
     final = json.loads((workdir / "summary.json").read_text())["final"]
     assert {"step", "epoch", "loss", "accuracy", "accuracy_DET", "accuracy_V-SG"} < set(final) and "f1" not in final
-    output, asked = io.StringIO(), ["these light plans welcome a charge .", "no\ttab", "this"]
+    output, asked = io.StringIO(), ["these light plans welcome a charge .", "\t", "this"]
     assert predict(workdir, [], [f"{line}\n".encode() for line in asked], output) == 2
     assert told(capsys.readouterr().err) == ["posattn_jax: error: input: line 2: expected 1 sentence"]
     answers = list(map(json.loads, output.getvalue().splitlines()))

@@ -28,7 +28,7 @@ def test_from_the_command_to_answers(tmp_path, capsys):
     accuracies = [f"accuracy_{name}" for name in ("as_written", "swapped", "shuffled")]
     assert set(final) == {"step", "epoch", "loss", "accuracy", *accuracies}
     assert sum(final[name] for name in accuracies) / 3 == pytest.approx(final["accuracy"])
-    output, asked = io.StringIO(), [*sentences(5, 2), "no\ttab"]
+    output, asked = io.StringIO(), [*sentences(5, 2), "\t"]
     assert predict(workdir, [], [f"{line}\n".encode() for line in asked], output) == 2
     assert told(capsys.readouterr().err) == ["posattn_jax: error: input: line 3: expected 1 sentence"]
     answers = list(map(json.loads, output.getvalue().splitlines()))
