@@ -13,8 +13,10 @@ every annotated shape at run time.
 
 from collections.abc import Sequence
 
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
+Listed = np.ndarray | Sequence | float | bool  # what becomes an array
 Shape = Sequence[int]
 Sizes = tuple[int, ...]  # a Shape that was checked
 Causal = bool | Sequence[bool]  # causal in row-major order, or per dimension

@@ -113,7 +113,7 @@ def beam_search(
         is_last = (beam.position + 1 >= most)[..., None]
         tokens, log_probs = _continue(logits, is_last, beam_size, begin_id, end_id, pad_id)
         log_probs += beam.log_probs[..., None]
-        scores = log_probs / (beam.position + 1)
+        scores = log_probs / (beam.position + 1).astype(log_probs.dtype)
         # A finished hypothesis has one continuation, PAD, which costs nothing.
         finished, first = beam.finished[..., None], jnp.arange(tokens.shape[-1]) == 0
         tokens = jnp.where(finished, pad_id, tokens)

@@ -21,6 +21,7 @@ from posattn_jax.nn.gating import exact_gelu
 from posattn_jax.nn.places import of_sequence
 from posattn_jax.nn.projections import LinearProjections
 from posattn_jax.ops.initial import NORMAL
+from posattn_jax.ops.precision import float32_or_better, plus
 
 TokenIds = Int[Array, "b t"]
 
@@ -248,7 +249,7 @@ class MaskedLanguageModel(Composite):
         x = nn.LayerNorm(encoder.layer_norm_epsilon, name="norm", **fields)(exact_gelu(x))
         bias = self.param("bias", nn.initializers.zeros, (encoder.vocabulary_size,), encoder.param_dtype)
         logits = encoder.token_logits(x)
-        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype)) + bias
+        logits = plus(logits.astype(float32_or_better(logits.dtype)), bias)
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
@@ -302,7 +303,7 @@ class SequenceClassifier(Composite):
         x = nn.tanh(nn.Dense(encoder.width, name="pooler", **fields)(x[:, 0]))
         x = Dropout(encoder.dropout_rate)(x, deterministic=deterministic)
         logits = nn.Dense(self.num_outputs, name="head", **fields)(x)
-        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        logits = logits.astype(float32_or_better(logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
 

@@ -14,6 +14,7 @@ from posattn_jax.nn.checks import check_rates, check_sizes
 from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
+from posattn_jax.ops.precision import float32_or_better
 
 
 class Classifier(Composite):
@@ -117,5 +118,5 @@ class Classifier(Composite):
         x = nn.relu(nn.LayerNorm(self.layer_norm_epsilon, name="head_norm", **dtypes)(x))
         x = Dropout(self.dropout_rate)(x, deterministic=deterministic)
         logits = linear(self.num_classes, x.shape[-1], (None, "width"), name="head_output", **dtypes)(x)
-        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        logits = logits.astype(float32_or_better(logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits

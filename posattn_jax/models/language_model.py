@@ -17,6 +17,7 @@ from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.dropout import Dropout
 from posattn_jax.ops.attention import Cache
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import float32_or_better, plus
 
 TokenIds = Int[Array, "b t"]
 Kept = tuple[Cache, ...]  # one per block
@@ -131,6 +132,6 @@ class LanguageModel(Composite):
 
     def _logits(self, x: Float[Array, "b t c"]) -> Float[Array, "b t v"]:
         x = self.norm(x)
-        wide = jnp.promote_types(jnp.float32, x.dtype)
+        wide = float32_or_better(x.dtype)
         embedding = self.embedding.embedding.astype(x.dtype)
-        return jnp.einsum("btc,vc->btv", x, embedding, preferred_element_type=wide) + self.bias
+        return plus(jnp.einsum("btc,vc->btv", x, embedding, preferred_element_type=wide), self.bias)

@@ -19,6 +19,7 @@ from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places, SinusoidalPositions, StackPositions, between, of_grid, of_sequence
 from posattn_jax.nn.precompute import precompute
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import float32_or_better, plus
 
 TokenIds = Int[Array, "b t"]
 Kept = tuple[dict[str, Array], ...]  # one per block
@@ -131,7 +132,7 @@ class EncoderDecoder(Composite):
         """The features of the source [b s c], which mean nothing at padding, and those of its positions."""
         embedding = self.embedding if self.source_vocabulary_size is None else self.source_embedding
         places = of_grid(source.shape[1:], segment_ids, key_mask=source != self.pad_id)
-        added, features = self.encoder_positions(places.key, self.width, len(source), deterministic=deterministic)
+        added, features = self.encoder_positions(places.key, self.width, source.shape[0], deterministic=deterministic)
         places = dataclasses.replace(places, query_features=features, key_features=features)
         x = self.dropout(self.encoder_positions.add(embedding(source), added), deterministic=deterministic)
         for block in self.encoder_blocks:
@@ -147,9 +148,9 @@ class EncoderDecoder(Composite):
         """
         encoded, source_positions = self.encode(source)
         memories = tuple(Memory(encoded) for _ in self.decoder_blocks)
-        first = jnp.zeros((len(source), 1), jnp.int32)
+        first = jnp.zeros((source.shape[0], 1), jnp.int32)
         _, own = self._decode(first, between(1, 1, is_causal=True), memories, source, source_positions)
-        shape = len(source) * num_hypotheses, max_steps
+        shape = source.shape[0] * num_hypotheses, max_steps
         empty = tuple({name: jnp.zeros((*shape, *x.shape[2:]), x.dtype) for name, x in kept.items()} for kept in own)
         return empty, tuple(memory.kept for memory in memories)
 
@@ -187,14 +188,14 @@ class EncoderDecoder(Composite):
         deterministic: bool = True,
     ) -> tuple[Float[Array, "b t v"], Kept]:
         """The logits, and the arrays that every block keeps of the target."""
-        added, features = self.decoder_positions(places.key, self.width, len(target), deterministic=deterministic)
+        added, features = self.decoder_positions(places.key, self.width, target.shape[0], deterministic=deterministic)
         of_query = features
         if places.step is not None:  # only those at the query's position
             added, of_query = (None if x is None else x[:, places.query[0, :, 0]] for x in (added, features))
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
-        hypotheses = len(target) // len(source)  # per sentence: each is one more query of its tokens
+        hypotheses = target.shape[0] // source.shape[0]  # per sentence: each is one more query of its tokens
         across = Places(
             jnp.tile(places.query, (1, hypotheses, 1)),
             of_sequence(source.shape[1], source_segment_ids),
@@ -213,9 +214,9 @@ class EncoderDecoder(Composite):
             own.append(kept)
         x = self.decoder_norm(x)
         output = self.embedding if self.source_vocabulary_size is None else self.output_embedding
-        wide = jnp.promote_types(jnp.float32, x.dtype)  # rounded to bfloat16, the logits of many tokens would be equal
+        wide = float32_or_better(x.dtype)  # rounded to bfloat16, the logits of many tokens would be equal
         logits = jnp.einsum("btc,vc->btv", x, output.embedding.astype(x.dtype), preferred_element_type=wide)
-        return logits + self.output_bias, tuple(own)
+        return plus(logits, self.output_bias), tuple(own)
 
 
 def precomputed(

@@ -19,6 +19,7 @@ from posattn_jax.nn.dropout import Dropout
 from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import STANDARD_NORMAL
+from posattn_jax.ops.precision import float32_or_better, plus
 
 
 class VisionTransformer(Composite):
@@ -135,13 +136,13 @@ class VisionTransformer(Composite):
         if cls:
             token = self.param("class_token", self.embedding_init, (1, self.width), self.param_dtype)
             x, token = promote_dtype(x, token, dtype=self.dtype)
-            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), *token.shape)), x], 1)
+            x = jnp.concatenate([jnp.broadcast_to(token, (x.shape[0], *token.shape)), x], 1)
             if key_mask is not None:
                 key_mask = jnp.pad(key_mask, ((0, 0), (cls, 0)), constant_values=True)
         if self.absolute_positions:
             added = self.param("position_embedding", self.embedding_init, x.shape[1:], self.param_dtype)
             x, added = promote_dtype(x, added, dtype=self.dtype)
-            x += added
+            x = plus(x, added)
         if positions is not None and self.positions is not None:
             raise ValueError("the model's positions: expected None for points, which lie on no grid")
         x = add_positions(x, self.positions, tokens, cls)
@@ -162,7 +163,7 @@ class VisionTransformer(Composite):
         x = x[:, 0] if self.pooling == "class" else pool(x, self.pooling, key_mask)
         has_head = self.num_classes > 0
         logits = linear(self.num_classes, self.width, (None, "width"), name="head", **dtypes)(x) if has_head else x
-        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        logits = logits.astype(float32_or_better(logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits
 
 
@@ -170,9 +171,9 @@ def patchify(inputs: Features, grid_shape: Shape, patch_shape: Shape) -> Float[A
     """[b, prod(S), c] -> [b, prod(S / patch), prod(patch) c]; patches and their positions are in row-major order."""
     p = len(grid_shape)
     sizes = [size for s, patch in zip(grid_shape, patch_shape, strict=True) for size in (s // patch, patch)]
-    x = inputs.reshape(len(inputs), *sizes, inputs.shape[-1])
+    x = inputs.reshape(inputs.shape[0], *sizes, inputs.shape[-1])
     x = x.transpose(0, *range(1, 2 * p, 2), *range(2, 2 * p + 1, 2), 2 * p + 1)
-    return x.reshape(len(inputs), math.prod(sizes[::2]), -1)
+    return x.reshape(inputs.shape[0], math.prod(sizes[::2]), math.prod(sizes[1::2]) * inputs.shape[-1])
 
 
 def patch_grid(grid_shape: Shape, patch_shape: Sequence[int]) -> Sizes:

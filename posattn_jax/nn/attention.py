@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
@@ -188,7 +189,7 @@ class PositionalSelfAttention(Composite):
         shape = inputs.shape
         inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask, num_class_tokens)
         if segment_ids is not None:
-            segment_ids = segment_ids.reshape(len(segment_ids), -1)
+            segment_ids = lax.collapse(segment_ids, 1)
         tokens = Tokens(
             inputs=self._cast(inputs),
             grid_shape=grid_shape,

@@ -17,6 +17,7 @@ from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
 from posattn_jax.ops.initial import uniform
+from posattn_jax.ops.precision import aligned
 from posattn_jax.ops.reach import SHARES
 from posattn_jax.ops.translution import ClsMatrices
 
@@ -106,5 +107,7 @@ def over_reach(function: Callable, tables: Any, tokens: Tokens) -> Array:
         reach = half if tokens.reach is None else np.minimum(tokens.reach, half)
         return within(reach)(tables)
     halves = np.unique(np.ceil(np.outer(SHARES, half)).astype(int), axis=0)
-    enough = jnp.all(jnp.minimum(tokens.reach, half) <= jnp.asarray(halves), axis=-1)
+    enough = jnp.all(
+        jnp.less_equal(*aligned(jnp.minimum(*aligned(tokens.reach, np.array(half))), np.array(halves))), axis=-1
+    )
     return lax.switch(jnp.argmax(enough), [within(reach) for reach in halves], tables)

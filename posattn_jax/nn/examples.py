@@ -24,7 +24,7 @@ def shared_out(features: Array) -> Array:
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = tuple(axis for axis in EXAMPLE_AXES if axis in mesh.axis_names)
-    if not axes or len(features) % math.prod(mesh.shape[axis] for axis in axes):
+    if not axes or features.shape[0] % math.prod(mesh.shape[axis] for axis in axes):
         return features
     free = (PartitionSpec.UNCONSTRAINED,) * (features.ndim - 1)
     return lax.with_sharding_constraint(features, PartitionSpec(axes, *free))
@@ -42,7 +42,7 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
     every step of a layout's loop. With attention dropout it still does: a device cannot draw the random bits of its own
     examples only.
     """
-    mesh, count = jax.sharding.get_abstract_mesh(), len(problem.query)
+    mesh, count = jax.sharding.get_abstract_mesh(), problem.query.shape[0]
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     axes = tuple(axis for axis in EXAMPLE_AXES if kinds.get(axis) == AxisType.Auto and mesh.shape[axis] > 1)
     if not axes or count % math.prod(mesh.shape[axis] for axis in axes) or problem.dropout_rate > 0:

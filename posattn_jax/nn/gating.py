@@ -5,12 +5,14 @@ from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax import lax
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Features, Float, Query, Value
 from posattn_jax.nn.linear import to_heads
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import times
 
 
 def exact_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -49,7 +51,7 @@ class NormalizedGelu(nn.Module):
 
     @nn.compact
     def __call__(self, value: Value) -> Value:
-        flat = self.activation(value).reshape(*value.shape[:2], -1)
+        flat = lax.collapse(self.activation(value), 2)
         norm = nn.LayerNorm(self.layer_norm_epsilon, dtype=self.dtype, param_dtype=self.param_dtype, name="norm")
         return norm(flat).reshape(value.shape)
 
@@ -119,4 +121,4 @@ class GeluGate(nn.Module):
     def __call__(self, inputs: Features, outputs: Query) -> Query:
         dtypes = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         gate = to_heads(outputs.shape[2:], self.kernel_init, self.bias_init, name="linear", **dtypes)
-        return outputs * self.activation(gate(inputs))
+        return times(outputs, self.activation(gate(inputs)))

@@ -15,6 +15,7 @@ from posattn_jax.nn.composite import Composite
 from posattn_jax.nn.energies import Energies, Heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
+from posattn_jax.ops.precision import times
 
 
 class MixedEnergies(Composite):
@@ -63,7 +64,7 @@ class MixedEnergies(Composite):
         found = [part(inputs, memory, places, heads) for part in self.parts]
         weights = jax.nn.softmax(mixture).T[..., None, None]  # [i h 1 1]
         total: Any = sum(
-            weight.astype(energies.dtype) * energies for weight, (energies, _) in zip(weights, found, strict=True)
+            times(weight.astype(energies.dtype), energies) for weight, (energies, _) in zip(weights, found, strict=True)
         )
         inside = [mask for _, mask in found if mask is not None]
         return total, functools.reduce(operator.and_, inside) if inside else None

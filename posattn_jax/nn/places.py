@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
@@ -18,6 +19,7 @@ from posattn_jax.nn.linear import linear
 from posattn_jax.ops import grid, mixing, scores, segments
 from posattn_jax.ops.encodings import sinusoidal_features
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import aligned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Places:
         """The coordinates of the queries among the keys: floor(gamma t)."""
         if self.length_ratio == 1:
             return self.query
-        return jnp.floor(self.query * self.length_ratio).astype(jnp.int32)
+        return jnp.floor(self.query.astype(jnp.result_type(float)) * self.length_ratio).astype(jnp.int32)
 
     @property
     def offsets(self) -> Int[Array, "_ t s p"]:
@@ -180,7 +182,7 @@ class LearnedPositions(nn.Module):
         shape = grid.check_grid(self.grid_shape)
         init = named(self.embedding_init, None, "width")
         table = self.param("table", init, (grid.num_positions(shape), width), self.param_dtype)
-        return table[mixing.row_major(jnp.clip(places, 0, jnp.asarray(shape) - 1), shape)]
+        return table[mixing.row_major(jnp.clip(places, 0, aligned(places, np.subtract(shape, 1))[1]), shape)]
 
 
 class FourierPositions(nn.Module):

@@ -12,6 +12,7 @@ from posattn_jax.nn.energies import DotProducts, OffsetTable, PairTable
 from posattn_jax.nn.mixing import TokenMixing
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.terms import Positional
+from posattn_jax.ops.precision import einsum, plus
 
 
 def precompute(
@@ -61,7 +62,7 @@ def precompute(
 
 
 def _project(features: Features, linear: Mapping[str, Array]) -> Array:
-    return jnp.einsum("tc,chd->thd", features[0], linear["kernel"]) + linear["bias"]
+    return plus(einsum("tc,chd->thd", features[0], linear["kernel"]), linear["bias"])
 
 
 def precompute_encoding(

@@ -17,6 +17,7 @@ from posattn_jax.nn.parts import PARTS, Part
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.initial import fused_xavier
+from posattn_jax.ops.precision import promoted
 from posattn_jax.ops.projections import fused_projection
 
 
@@ -78,7 +79,8 @@ class LinearProjections(nn.Module):
         )
         kernel = self.param(f"{prefix}kernel", kernel_init, (inputs.shape[-1], *shape), self.param_dtype)
         bias = self.param(f"{prefix}bias", bias_init, shape, self.param_dtype) if self.use_bias else None
-        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        dtype = self.dtype or promoted(inputs, kernel)
+        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=dtype)
         product = {"precision": self.precision, "dot_general": self.dot_general}
         return dict(zip(parts, fused_projection(inputs, kernel, bias, **product), strict=True))
 

@@ -12,6 +12,7 @@ from posattn_jax.nn.parts import Part
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import plus
 from posattn_jax.ops.scores import product_sum
 
 
@@ -56,6 +57,6 @@ class ScoreNetwork(nn.Module):
         # W_1 y + b_1 in two parts: the part of the offsets is the same for every example.
         fan_in = heads + len(shape)
         x = linear(hidden, fan_in, use_bias=False, name="of_products", **dtypes)(products)
-        x += linear(hidden, fan_in, name="of_offsets", **dtypes)(offsets)
+        x = plus(x, linear(hidden, fan_in, name="of_offsets", **dtypes)(offsets))
         scores = linear(heads, hidden, name="output", **dtypes)(nn.relu(x))
         return Scores(pair_scores=jnp.moveaxis(scores, -1, 1))

@@ -11,6 +11,7 @@ from posattn_jax.nn.axis_names import named
 from posattn_jax.nn.reach import within_reach
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.siren import Layer, SineBias, bias_initializer, kernel_initializer, layer_sizes, siren
 
 
@@ -57,7 +58,7 @@ class Siren(nn.Module):
         for number, sizes in enumerate(layer_sizes(x.shape[-1], self.features, *fields), 1):
             omega = sizes.omega
             if omega is not None and self.learn_omega:
-                dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+                dtype = float32_or_better(self.param_dtype)
                 omega = self.param(f"omega_{number}", nn.initializers.constant(omega), (), dtype)
             init = named(kernel_initializer(sizes), None, "width")
             kernel = self.param(f"kernel_{number}", init, (sizes.fan_in, sizes.features), self.param_dtype)

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.initial import scaled_identity
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_precision, window_sigma
 
 
@@ -56,7 +57,7 @@ class GaussianSpan(nn.Module):
     def __call__(self, tokens: Tokens) -> Extent:
         """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode; ValueError for an unknown covariance."""
         heads, num_dims = (tokens.num_heads,) if self.per_head else (), len(tokens.grid_shape)
-        dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+        dtype = float32_or_better(self.param_dtype)
         match self.covariance:
             case "diagonal":
                 initial = nn.initializers.constant(self.initial_sigma)

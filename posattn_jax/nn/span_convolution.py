@@ -18,6 +18,7 @@ from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nn.values import DepthwiseConvolution
 from posattn_jax.ops.initial import XAVIER
 from posattn_jax.ops.kernels import applied_offsets, check_kernel
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.scores import masked_softmax
 
 KernelAt = Literal["query", "key"]
@@ -84,8 +85,8 @@ class SpanConvolution(nn.Module):
 
         span = DepthwiseConvolution(self.kernel_shape, name="depthwise", **dtypes)(tokens.inputs, tokens)
         span = linear(h * d, "pointwise")(span)
-        logits = linear(h * math.prod(kernel_shape), "kernel")(query.reshape(b, n, -1) * span)
-        logits = logits.reshape(b, n, h, -1).astype(jnp.promote_types(jnp.float32, logits.dtype))
+        logits = linear(h * math.prod(kernel_shape), "kernel")(query.reshape(b, n, h * d) * span)
+        logits = logits.reshape(b, n, h, math.prod(kernel_shape)).astype(float32_or_better(logits.dtype))
         offsets = list(itertools.product(*(range(-(k // 2), k // 2 + 1) for k in kernel_shape)))
         if tokens.is_causal:
             applied = np.flatnonzero(applied_offsets(kernel_shape, tokens.is_causal))
@@ -113,7 +114,7 @@ class SpanConvolution(nn.Module):
 
 def neighbours(x: Array, grid_shape: Shape, offset: Shape) -> Array:
     """out[:, t] = x[:, t + offset], 0 where that is off the grid: [b t ...] -> [b t ...]."""
-    y = x.reshape(len(x), *grid_shape, *x.shape[2:])
+    y = x.reshape(x.shape[0], *grid_shape, *x.shape[2:])
     for axis, (o, size) in enumerate(zip(offset, grid_shape, strict=True), 1):
         o = max(-size, min(o, size))
         y = jax.lax.slice_in_dim(y, max(o, 0), size + min(o, 0), axis=axis)

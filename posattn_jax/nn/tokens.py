@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from posattn_jax.axes import (
     Array,
@@ -48,8 +49,8 @@ def flattened(
         raise ValueError(f"inputs has shape {inputs.shape}, a grid of {own}: expected {wanted}, or [b t c]")
     if grid_shape is None:
         grid_shape = own if len(own) > 1 else (inputs.shape[1] - num_class_tokens,)
-    mask = None if key_mask is None else key_mask.reshape(len(key_mask), -1)
-    return inputs.reshape(len(inputs), -1, inputs.shape[-1]), grid_shape, mask
+    mask = None if key_mask is None else lax.collapse(key_mask, 1)
+    return lax.collapse(inputs, 1, inputs.ndim - 1), grid_shape, mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,5 +172,5 @@ class Tokens:
             return dataclasses.replace(self, reach=self.span_bound)
         half = half_span(span.sigma, span.threshold, self.grid_shape, self.reference_shape)
         half = half.reshape(-1, len(self.grid_shape)).max(0)
-        reach = jnp.where(jnp.isnan(half), np.subtract(self.grid_shape, 1), half).astype(jnp.int32)
+        reach = jnp.where(jnp.isnan(half), np.subtract(self.grid_shape, 1).astype(half.dtype), half).astype(jnp.int32)
         return dataclasses.replace(self, reach=reach)

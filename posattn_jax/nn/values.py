@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax import lax
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
@@ -19,6 +20,7 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.depthwise import depthwise_convolution
 from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.kernels import applied_offsets, check_kernel
+from posattn_jax.ops.precision import plus, promoted
 from posattn_jax.ops.scores import product_sum
 
 
@@ -68,11 +70,12 @@ class DepthwiseConvolution(nn.Module):
             conv_general_dilated=functools.partial(_depthwise, is_causal=tokens.is_causal),
             kernel_init=named(init, "width"),
             bias_init=init,
-            dtype=self.dtype,
+            dtype=self.dtype or promoted(inputs, self.param_dtype),
             param_dtype=self.param_dtype,
             name="convolution",
         )
-        convolved = convolve(inputs[:, cls:].reshape(len(inputs), *shape, width)).reshape(len(inputs), -1, width)
+        batch = inputs.shape[0]
+        convolved = convolve(inputs[:, cls:].reshape(batch, *shape, width)).reshape(batch, math.prod(shape), width)
         return jnp.pad(convolved, [(0, 0), (cls, 0), (0, 0)])
 
 
@@ -104,11 +107,11 @@ class PlusDepthwise(Composite):
 
     def __call__(self, attention: Attention, value: Value, tokens: Tokens) -> Query:
         """The outputs [b t h d]. The kernel [*K c] becomes an intermediate, with 0 at offsets that are not applied."""
-        convolved = self.convolution(value.reshape(*value.shape[:2], -1), tokens).reshape(value.shape)
+        convolved = self.convolution(lax.collapse(value, 2), tokens).reshape(value.shape)
         kernel = nn.unbox(self.convolution.variables)["params"]["convolution"]["kernel"]
         applied = applied_offsets(kernel.shape[:-2], tokens.is_causal)
         attention.intermediates["depthwise_kernel"] = jnp.where(applied[..., None], jnp.squeeze(kernel, -2), 0)
-        return attention.average(value) + convolved
+        return plus(attention.average(value), convolved)
 
 
 class PlusRelative(Composite):
@@ -140,4 +143,4 @@ class PlusRelative(Composite):
         by_pair = grid.toeplitz(encoding, tokens.grid_shape)
         relative = product_sum("bhts,tshd->bthd", weights[:, :, cls:, cls:], by_pair)
         relative = jnp.pad(relative, [(0, 0), (cls, 0), (0, 0), (0, 0)])
-        return (attention.average(value) + relative).astype(value.dtype)
+        return plus(attention.average(value), relative).astype(value.dtype)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jax.lax import PrecisionLike
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
@@ -188,7 +189,7 @@ class PositionalSelfAttention(nnx.Module):
             key_mask=key_mask,
             mask=mask,
             bias=bias,
-            segment_ids=None if segment_ids is None else segment_ids.reshape(len(segment_ids), -1),
+            segment_ids=None if segment_ids is None else lax.collapse(segment_ids, 1),
             is_causal=is_causal,
             dilation=self.dilation,
             num_kv_heads=self.num_kv_heads or 0,

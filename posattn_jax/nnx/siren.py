@@ -8,6 +8,7 @@ from posattn_jax.axes import Array, Float, RelativeEncoding
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.reach import within_reach
 from posattn_jax.ops.siren import Layer, SineBias, bias_initializer, kernel_initializer, layer_sizes, siren
 
@@ -60,7 +61,7 @@ class Siren(nnx.Module):
         self.learn_omega = learn_omega
         for number, size in enumerate(sizes, 1):
             if learn_omega and size.omega is not None:
-                dtype = jnp.promote_types(jnp.float32, param_dtype)
+                dtype = float32_or_better(param_dtype)
                 setattr(self, f"omega_{number}", nnx.Param(jnp.asarray(size.omega, dtype)))
             shape = size.fan_in, size.features
             kernel = kernel_initializer(size)(rngs.params(), shape, param_dtype)

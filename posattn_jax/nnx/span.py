@@ -12,6 +12,7 @@ from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops.initial import scaled_identity
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_precision, window_sigma
 
 
@@ -62,7 +63,7 @@ class GaussianSpan(nnx.Module):
         self.num_dims, self.threshold, self.mode = num_dims, threshold, mode
         self.covariance = covariance
         self.num_heads = num_heads if per_head else None
-        heads, dtype = (num_heads,) if per_head else (), jnp.promote_types(jnp.float32, param_dtype)
+        heads, dtype = (num_heads,) if per_head else (), float32_or_better(param_dtype)
         key = jax.random.key(0)  # nothing is drawn with it
         match covariance:
             case "diagonal":

@@ -7,6 +7,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, RelativeBias, Shape
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import times
 
 
 def slopes(num_heads: int) -> Float[Array, "h"]:
@@ -29,4 +30,4 @@ def distances(grid_shape: Shape, dtype: DTypeLike, query_grid_shape: Shape | Non
 
 def decay(grid_shape: Shape, rates: Float[Array, "h"], query_grid_shape: Shape | None = None) -> RelativeBias:
     """`-a_h |s - t|` at every offset, [*R h], for rates a [h]."""
-    return -distances(grid_shape, rates.dtype, query_grid_shape) * rates
+    return times(-distances(grid_shape, rates.dtype, query_grid_shape), rates)

@@ -10,6 +10,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Causal, Float, Shape
 from posattn_jax.ops.kernels import applied_offsets
+from posattn_jax.ops.precision import float32_or_better, promoted, times
 
 # The most offsets that a program unrolls; each one makes compilation longer.
 MAX_UNROLLED = 64
@@ -54,10 +55,10 @@ def _applied(kernel: Array, is_causal: Causal) -> tuple[Array, list[tuple[int, i
 
 def by_shifts(inputs: Array, kernel: Array, is_causal: Causal = False) -> Array:
     """The convolution as a sum over shifted grids, in float32 or better."""
-    dtype = jnp.result_type(jnp.float32, inputs, kernel)
+    dtype = float32_or_better(inputs, kernel)
     block, padding = _applied(kernel.astype(dtype), is_causal)
     padded = jnp.pad(inputs.astype(dtype), [(0, 0), *padding, (0, 0)])
-    return _of_padded(padded, block, inputs.shape[1:-1]).astype(jnp.result_type(inputs, kernel))
+    return _of_padded(padded, block, inputs.shape[1:-1]).astype(promoted(inputs, kernel))
 
 
 def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
@@ -66,7 +67,7 @@ def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
 
         def term(start: tuple[int, ...]) -> Array:
             shifted = (slice(first, first + size) for first, size in zip(start, grid_shape, strict=True))
-            return kernel[start] * padded[:, *shifted]
+            return times(kernel[start], padded[:, *shifted])
 
         return functools.reduce(jnp.add, map(term, itertools.product(*map(range, kernel_shape))))
     axis = next(axis for axis, size in enumerate(kernel_shape) if size > 1)
@@ -82,7 +83,7 @@ def _of_padded(padded: Array, kernel: Array, grid_shape: Shape) -> Array:
 
 def by_xla(inputs: Array, kernel: Array, is_causal: Causal = False) -> Array:
     """XLA's convolution, computed in the dtype of the outputs so that accelerators use their matrix units."""
-    dtype = jnp.result_type(inputs, kernel)
+    dtype = promoted(inputs, kernel)
     block, padding = _applied(kernel.astype(dtype), is_causal)
     p = inputs.ndim - 2
     outputs_last, kernel_last = (0, p + 1, *range(1, p + 1)), (p + 1, p, *range(p))

@@ -26,5 +26,5 @@ def dropout(inputs: Array, rng: Array, rate: float) -> Array:
         return inputs * int(1 - share)
     *leading, last = inputs.shape
     words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)  # one word has the bytes of four neighbours
-    every_byte = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
+    every_byte = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, 4 * words.shape[-1])[..., :last]
     return jnp.where(every_byte >= levels, inputs / (1 - share), 0)

@@ -1,6 +1,7 @@
 """Applies a function to every query's window of some arrays, one query at a time, in the backward pass too."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -10,6 +11,7 @@ from jax import lax
 
 from posattn_jax.axes import Array, Float, Sizes
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import float32_or_better, plus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +32,14 @@ class Window:
         """One query's window, with the axes that it is cut from joined into one."""
         end = self.axis + len(self.sizes)
         part = lax.dynamic_slice(x, self._start(x, first), (*x.shape[: self.axis], *self.sizes, *x.shape[end:]))
-        return part.reshape(*x.shape[: self.axis], -1, *x.shape[end:])
+        return part.reshape(*x.shape[: self.axis], math.prod(self.sizes), *x.shape[end:])
 
     def add(self, x: Array, first: Array, part: Array) -> Array:
         """Adds `part` to `x` where `take` took it from."""
         end = self.axis + len(self.sizes)
         start = self._start(x, first)
         part = part.reshape(*x.shape[: self.axis], *self.sizes, *x.shape[end:])
-        return lax.dynamic_update_slice(x, lax.dynamic_slice(x, start, part.shape) + part, start)
+        return lax.dynamic_update_slice(x, plus(lax.dynamic_slice(x, start, part.shape), part), start)
 
     def _start(self, x, first):
         return (*(0 for _ in range(self.axis)), *first, *(0 for _ in x.shape[self.axis + len(self.sizes) :]))
@@ -110,7 +112,7 @@ def map_queries(function: Callable, windows: Sequence[Window], arrays: Sequence[
             parts = jax.vjp(function, *take(arrays, first))[1](cotangent)
             return [w.add(x, i, part) for w, x, i, part in zip(windows, totals, first, parts, strict=True)], None
 
-        totals = [jnp.zeros(x.shape, jnp.promote_types(jnp.float32, x.dtype)) for x in arrays]
+        totals = [jnp.zeros(x.shape, float32_or_better(x.dtype)) for x in arrays]
         totals = lax.scan(add_one, totals, (firsts, cotangents))[0]
         return ([total.astype(x.dtype) for total, x in zip(totals, arrays, strict=True)],)
 

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 
 from posattn_jax.axes import Array, Float, Int, Query, RelativeEncoding, Shape
 from posattn_jax.ops import grid
 from posattn_jax.ops.kernels import Outside, over_offsets
+from posattn_jax.ops.precision import float32_or_better, plus, same_dtype, times
 
 Combine = Literal["sum", "concat"]
 
 
 def frequencies(num_features: int, base: float = 10000.0) -> Float[Array, "f"]:
     """The frequency w_j = base^(-j / num_features), for even j, of each pair of features (sin x w_j, cos x w_j)."""
-    return jnp.exp(-jnp.arange(0, num_features, 2) * (math.log(base) / num_features))
+    even = jnp.arange(0, num_features, 2, dtype=jnp.result_type(float))
+    return jnp.exp(-even * (math.log(base) / num_features))
 
 
 def sinusoidal_features(x: Float[Array, "..."], num_features: int) -> Float[Array, "... c"]:
@@ -24,7 +27,7 @@ def sinusoidal_features(x: Float[Array, "..."], num_features: int) -> Float[Arra
 
     Interleaved: features 0 and 1 are the sine and cosine of the highest frequency (Alfons 2022, Algorithm 3).
     """
-    angle = x[..., None] * frequencies(num_features)
+    angle = times(x[..., None], frequencies(num_features))
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(*x.shape, -1)[..., :num_features]
 
 
@@ -57,7 +60,7 @@ def relative_sinusoids(
     """
     reference = grid.check_reference(grid_shape, reference_shape)
     each = features_per_dimension(num_features, len(reference), combine)
-    x = grid.relative_offsets(grid_shape, query_grid_shape) + jnp.asarray(reference) - 1
+    x = plus(grid.relative_offsets(grid_shape, query_grid_shape), np.subtract(reference, 1))
     features = sinusoidal_features(x.astype(jnp.result_type(float)), each)  # [*R, p, each]
     return features.sum(-2) if combine == "sum" else features.reshape(*features.shape[:-2], num_features)
 
@@ -98,12 +101,11 @@ def rotate(
         raise ValueError(f"base={base}: expected more than 0")
     class_tokens, x = x[:, :num_class_tokens], x[:, num_class_tokens:]
     places = grid.positions(shape) if place is None else grid.coordinates(place, shape)[None]
-    angles = (jnp.asarray(places, jnp.result_type(float))[..., None] * frequencies(d // p, base)).reshape(
-        -1, 1, d // 2
-    )  # [t 1 pairs]
+    places = jnp.asarray(places, jnp.result_type(float))[..., None]
+    angles = times(places, frequencies(d // p, base)).reshape(1, -1, 1, d // 2)  # [1 t 1 pairs]
     sin, cos = jnp.sin(angles), jnp.cos(angles)
-    pairs = x.astype(jnp.promote_types(jnp.float32, x.dtype)).reshape(*x.shape[:-1], d // 2, 2)
-    a, b = pairs[..., 0], pairs[..., 1]
+    pairs = x.astype(float32_or_better(x.dtype)).reshape(*x.shape[:-1], d // 2, 2)
+    a, b, sin, cos = same_dtype(pairs[..., 0], pairs[..., 1], sin, cos)
     turned = jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape).astype(x.dtype)
     return jnp.concatenate([class_tokens, turned], 1)
 

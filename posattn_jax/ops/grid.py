@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from posattn_jax.axes import Array, Bool, Causal, Coordinates, Float, Int, Num, Offsets, Shape
+from posattn_jax.ops.precision import aligned
 
 MAX_DIMS = 3
 
@@ -18,6 +20,10 @@ def check_grid(grid_shape: Shape, name: str = "grid_shape") -> tuple[int, ...]:
     if isinstance(grid_shape, jax.core.Tracer) or any(isinstance(size, jax.core.Tracer) for size in _sizes(grid_shape)):
         raise ValueError(
             f"{name} is traced: expected plain numbers, closed over or static arguments of the jitted function"
+        )
+    if any(is_symbolic_dim(size) for size in _sizes(grid_shape)):
+        raise ValueError(
+            f"{name}={tuple(grid_shape)} has a symbolic size: expected plain numbers; the batch may have one"
         )
     if getattr(grid_shape, "ndim", 1) != 1 or not len(_sizes(grid_shape)):
         raise ValueError(f"{name} is {_shown(grid_shape)}: expected one to {MAX_DIMS} sizes, such as (16, 12)")
@@ -135,7 +141,7 @@ def normalise(
     """
     reference = check_reference(grid_shape, reference_shape)
     units = np.maximum(np.asarray(reference) - 1, 1)
-    return jnp.asarray(offsets, jnp.result_type(float)) / units
+    return jnp.divide(*aligned(jnp.asarray(offsets, jnp.result_type(float)), units))
 
 
 def relative_coordinates(
@@ -155,7 +161,7 @@ def not_after(offsets: Num[Array, "... p"], is_causal: Causal = True) -> Bool[Ar
     With one bool of `is_causal` per dimension: whether no causal dimension has a positive offset.
     """
     if not isinstance(is_causal, bool):
-        return jnp.all((offsets <= 0) | ~np.array(is_causal), -1)
+        return jnp.all(jnp.logical_or(*aligned(offsets <= 0, ~np.array(is_causal))), -1)
     after = jnp.zeros(offsets.shape[:-1], bool)
     for axis in reversed(range(offsets.shape[-1])):
         after = jnp.where(offsets[..., axis] == 0, after, offsets[..., axis] > 0)

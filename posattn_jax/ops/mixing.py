@@ -8,16 +8,18 @@ keys (Schmidt 2023, equation 10).
 import math
 
 import jax.numpy as jnp
+import numpy as np
 
 from posattn_jax.axes import Array, Bool, Float, Int, Sizes
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import aligned, minus, same_dtype
 
 Places = Int[Array, "_ _ p"]
 
 
 def kernel_entries(offset: Int[Array, "_ t s p"], half: Sizes) -> tuple[Int[Array, "_ t s"], Bool[Array, "_ t s"]]:
     """For each pair, its entry, clipped, in a kernel of 2 half + 1 offsets per dimension; and whether it is inside."""
-    limit = jnp.asarray(half)
+    _, limit = aligned(offset, np.array(half))
     clipped = jnp.clip(offset, -limit, limit) + limit
     return row_major(clipped, tuple(2 * h + 1 for h in half)), jnp.all(jnp.abs(offset) <= limit, -1)
 
@@ -38,7 +40,7 @@ def gaussian_weights(
     offset: Int[Array, "_ t s p"], centres: Float[Array, "h p"], sigma: float
 ) -> Float[Array, "_ h t s"]:
     """prod_p (2 pi sigma^2)^(-1/2) exp(-(s - t - centre)^2 / 2 sigma^2), not normalised (equation 12)."""
-    squares = jnp.sum(jnp.square(offset[:, None] - centres[:, None, None]), -1)
+    squares = jnp.sum(jnp.square(minus(offset[:, None], centres[None, :, None, None])), -1)
     density = (sigma * math.sqrt(2 * math.pi)) ** -centres.shape[-1]
     return density * jnp.exp(-squares / (2 * sigma**2))
 
@@ -50,5 +52,6 @@ def fourier_weights(queries: Places, keys: Places, lengths: Float[Array, "_ _ p"
     """
     products = queries[:, :, None] * keys[:, None]  # [b t s p]
     # Reduced modulo M before the division, because cosines of large angles lose digits.
+    products, lengths = same_dtype(products, lengths)
     turns = jnp.sum((products % lengths[:, :, None]) / lengths[:, :, None], -1)
     return (jnp.cos(2 * math.pi * turns) / jnp.sqrt(jnp.prod(lengths, -1))[:, :, None])[:, None]

@@ -9,6 +9,7 @@ from jax import lax
 
 from posattn_jax.axes import Array, Float, Int, Shape
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import aligned
 
 # If the reach is known only at run time, E is evaluated up to the first of these shares of the grid that contains it.
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
@@ -51,5 +52,5 @@ def within_reach(
     if not isinstance(reach, Array):
         return evaluate(np.array(reach))(function, features)
     halves = np.unique(np.ceil(np.outer(SHARES, far)).astype(int), axis=0)
-    enough = jnp.all(reach <= jnp.asarray(halves), axis=-1)
+    enough = jnp.all(jnp.less_equal(*aligned(reach, halves)), axis=-1)
     return switch(jnp.argmax(enough), [evaluate(half) for half in halves], function, features)

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Bool, Float, Int
 from posattn_jax.ops import dropout as bits
+from posattn_jax.ops.precision import float32_or_better, plus, same_dtype, same_ndim, times
 
 # Not -inf: the maximum of a row that attends to nothing must stay finite.
 MASKED = -1e30
@@ -24,12 +25,12 @@ LOWEST = MASKED / 10
 
 def product_sum(subscripts: str, x: Array, y: Array) -> Array:
     """The products of x and y, summed in float32 or better."""
-    return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.promote_types(jnp.float32, jnp.result_type(x, y)))
+    return jnp.einsum(subscripts, *same_dtype(x, y), preferred_element_type=float32_or_better(x, y))
 
 
 def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
     """Applies the span's Gaussian to scaled scores: multiplies by G, or adds ln G (Alfons 2022, Algorithm 8)."""
-    return scores * jnp.exp(log_gaussian) if span_mode == "multiply" else scores + log_gaussian
+    return times(scores, jnp.exp(log_gaussian)) if span_mode == "multiply" else plus(scores, log_gaussian)
 
 
 def masked_out(attended: Bool[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
@@ -60,7 +61,7 @@ def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, ".
     """Softmax over the keys that every mask keeps; a row that attends to nothing has weights 0, and gradient 0."""
     if not masks:
         return jax.nn.softmax(logits, axis=-1)
-    attended = functools.reduce(operator.and_, masks)
+    attended = functools.reduce(operator.and_, same_ndim(logits, *masks)[1:])
     logits = jnp.where(attended, logits, MASKED)
     unnormalised = jnp.where(attended, jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))), 0)
     total = unnormalised.sum(-1, keepdims=True)

@@ -10,4 +10,4 @@ def places_within(segment_ids: SegmentIds) -> Int[Array, "b t"]:
     """The place of every token in its segment, from 0."""
     places = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
     begins = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
-    return places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+    return places[None] - jax.lax.cummax(jnp.where(begins, places[None], 0), axis=1)

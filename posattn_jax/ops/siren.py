@@ -11,6 +11,7 @@ from jax.nn.initializers import Initializer
 
 from posattn_jax.axes import Array, Float
 from posattn_jax.ops.initial import uniform
+from posattn_jax.ops.precision import float32_or_better, plus, same_dtype, times
 
 SineBias = Literal["zeros", "ckconv"]
 
@@ -35,8 +36,8 @@ class LayerSizes(NamedTuple):
 def siren(x: Float[Array, "... p"], layers: Sequence[Layer]) -> Float[Array, "... c"]:
     """h_l = sin(w_l (h_{l-1} W_l + b_l)), without the sine in the last layer; in float32 or better."""
     for kernel, bias, omega in layers:
-        x = x @ kernel.astype(jnp.result_type(jnp.float32, kernel)) + bias
-        x = x if omega is None else jnp.sin(omega * x)
+        x = plus(jnp.matmul(*same_dtype(x, kernel.astype(float32_or_better(kernel)))), bias)
+        x = x if omega is None else jnp.sin(times(omega, x))
     return x
 
 
@@ -80,7 +81,7 @@ def bias_initializer(bias_init: SineBias, sizes: LayerSizes, kernel: Float[Array
         raise ValueError(f'bias_init="{bias_init}": expected "zeros" or "ckconv"')
     if bias_init == "zeros" or sizes.omega is None:
         return initializers.zeros
-    bound = math.pi / jnp.linalg.norm(kernel.astype(jnp.result_type(jnp.float32, kernel)), axis=0)
+    bound = math.pi / jnp.linalg.norm(kernel.astype(float32_or_better(kernel)), axis=0)
 
     def init(key, shape, dtype=jnp.float32, out_sharding=None):
         return (jax.random.uniform(key, shape, minval=-1, maxval=1) * bound).astype(dtype)

@@ -19,6 +19,7 @@ import numpy as np
 
 from posattn_jax.axes import Array, Bool, Float, Int, Num, Shape, Sigma
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import aligned, float32_or_better, minus, times
 
 SpanMode = Literal["multiply", "log_add"]
 Covariance = Literal["diagonal", "full", "precision"]
@@ -112,8 +113,8 @@ def _whitened(x: Float[Array, "... p"], sigma: Sigma) -> list[Array]:
     for i in range(x.shape[-1]):
         rest = x[..., i]
         if _is_factor(sigma):
-            rest = functools.reduce(operator.sub, (against_x(sigma[..., i, j]) * z[j] for j in range(i)), rest)
-        z.append(rest * against_x(inverse[..., i]))
+            rest = functools.reduce(minus, (times(against_x(sigma[..., i, j]), z[j]) for j in range(i)), rest)
+        z.append(times(rest, against_x(inverse[..., i])))
     return z
 
 
@@ -128,7 +129,7 @@ def _diagonal(sigma):
 
 def _float32_or_better(sigma: Sigma) -> Sigma:
     """sigma in float32 or better: fewer bits cannot hold all positions."""
-    return sigma.astype(jnp.result_type(jnp.float32, sigma))
+    return sigma.astype(float32_or_better(sigma))
 
 
 def gaussian(grid_shape: Shape, sigma: Sigma, reference_shape: Shape | None = None) -> Float[Array, "..."]:
@@ -166,8 +167,8 @@ def half_span(
     if threshold <= 0:
         return jnp.broadcast_to(jnp.asarray(reach, deviation.dtype), deviation.shape)
     unit = np.maximum(np.asarray(grid.check_reference(grid_shape, reference_shape)) - 1.0, 1)
-    half = jnp.ceil(math.sqrt(-2 * math.log(threshold)) * deviation * unit.astype(deviation.dtype))
-    return jnp.minimum(half, reach.astype(deviation.dtype))
+    half = jnp.ceil(times(math.sqrt(-2 * math.log(threshold)) * deviation, unit.astype(deviation.dtype)))
+    return jnp.minimum(*aligned(half, reach.astype(deviation.dtype)))
 
 
 def window_sigma(half_span: Shape, reference_shape: Shape) -> Float[Array, "p"]:
@@ -205,7 +206,7 @@ def inside_span(offsets: Num[Array, "... p"], half: Float[Array, "... p"]) -> Bo
     """
     if half.ndim == 2:
         half = half.reshape(half.shape[0], *(1,) * (offsets.ndim - 1), half.shape[1])
-    return jnp.all(~(jnp.abs(offsets) > half), axis=-1)
+    return jnp.all(~jnp.greater(*aligned(jnp.abs(offsets), half)), axis=-1)
 
 
 def span_share(sigma: Sigma, threshold: float) -> Float[Array, ""]:

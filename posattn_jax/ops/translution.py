@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array, Features, Float, Query, Shape, Sizes, Weights
 from posattn_jax.ops import grid
 from posattn_jax.ops.each_query import GridWindows, Window, map_queries
+from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.scores import product_sum
 
 Matrix = Float[Array, "c #h d"]
@@ -118,7 +119,7 @@ def low_rank_translution(
         raise ValueError(f"up has shape {up.shape}: expected ({h} or 1, {k}, {d}) or {(h, k, h, d)}")
     reduced = inputs if down is None else product_sum("bsc,cj->bsj", inputs, down).astype(inputs.dtype)
     summed = translution(weights, reduced, relative, grid_shape=grid_shape, cls_matrices=cls_matrices)
-    up = up.astype(jnp.promote_types(jnp.float32, up.dtype))  # CPUs have no batched product of bfloat16 in float32
+    up = up.astype(float32_or_better(up.dtype))  # CPUs have no batched product of bfloat16 in float32
     relative_part = product_sum("bthk,hkd->bthd" if up.ndim == 3 else "bthk,hkgd->btgd", summed, up)
     return (_shared(weights, inputs, matrix) + relative_part).astype(inputs.dtype)
 
@@ -158,8 +159,8 @@ def basis_translution(
         h_k = windows.by_offset(), windows.padded(coefficients)
     else:
         n = coefficients.shape[1] if coefficients.ndim == 4 else 0
-        if coefficients.shape[1:] != (n, n, len(basis)) or len(coefficients) not in (1, len(inputs)):
-            expected = f"({len(inputs)} or 1, t, t, {len(basis)}) without grid_shape"
+        if coefficients.shape[1:] != (n, n, len(basis)) or coefficients.shape[0] not in (1, inputs.shape[0]):
+            expected = f"({inputs.shape[0]} or 1, t, t, {len(basis)}) without grid_shape"
             raise ValueError(f"coefficients has shape {coefficients.shape}: expected {expected}")
         shape = (n,)
         windows = GridWindows(shape, (n - 1,))
@@ -178,7 +179,7 @@ def _one_query(weights, inputs, matrices):
 
 def _one_query_of_basis(weights, inputs, coefficients, basis):
     """The same from coefficients [s k] or [b s k], basis [k c h d]."""
-    coefficients = coefficients.reshape(-1, *coefficients.shape[-2:])
+    coefficients = coefficients if coefficients.ndim == 3 else coefficients[None]
     # Even the product is an einsum, because the sums in its gradients are then fast.
     return product_sum(
         "bhkc,kchd->bhd",
@@ -200,7 +201,7 @@ def _all_tokens(
     patch_weights, patch_inputs = weights[:, :, cls:, cls:], inputs[:, cls:]
     shape = windows.grid_shape
     by_pair = patch_weights.reshape(*patch_weights.shape[:3], *shape)
-    by_key = patch_inputs.reshape(len(inputs), *shape, inputs.shape[-1])
+    by_key = patch_inputs.reshape(inputs.shape[0], *shape, inputs.shape[-1])
     at, arrays = zip((windows.by_pair(2), by_pair), (windows.by_key(), by_key), *others, strict=True)
     outputs = jnp.moveaxis(map_queries(one_query, at, arrays), 0, 1)
     if cls_matrices is not None:

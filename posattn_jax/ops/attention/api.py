@@ -12,6 +12,7 @@ from posattn_jax.axes import (
     Key,
     KeyMask,
     Lengths,
+    Listed,
     PairBias,
     PairMask,
     Query,
@@ -23,6 +24,7 @@ from posattn_jax.axes import (
     Sigma,
     Weights,
 )
+from posattn_jax.ops import grid
 from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
@@ -34,6 +36,7 @@ from posattn_jax.ops.attention.patches import patch_attention, window_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import tiled_attention
+from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.span import SpanMode
 
 Implementation = Literal["auto", "reference", "dense", "patch", "window", "tiled", "native", "fused", "factorised"]
@@ -51,6 +54,8 @@ LAYOUTS = {
 }
 # Arguments of `relative_attention` that a `Problem` does not take as they are.
 APART = ("implementation", "bias", "query_seq_lengths", "key_value_seq_lengths")
+ARRAYS = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
+ARRAYS += ("key_mask", "mask", "bias", "segment_ids", "query_seq_lengths", "key_value_seq_lengths")
 GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # any encoding, not only sinusoids
 
 
@@ -65,6 +70,8 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     if problem.dilation is not None:
         problem, join = coarse(problem)
         return join(attend(problem, implementation)[0]), None
+    if problem.query.shape[0] == 0:
+        return nothing(problem)
     layout = LAYOUTS[implementation]
     if problem.is_pairwise and layout is not factorised_attention:  # which raises an error of its own
         layout = reference_attention
@@ -72,27 +79,27 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
 
 
 def relative_attention(
-    query: Query,
-    key: SharedKey | None,
-    value: SharedKey,
+    query: Query | Listed,
+    key: SharedKey | Listed | None,
+    value: SharedKey | Listed,
     *,
     grid_shape: Shape,
     query_grid_shape: Shape | None = None,
-    relative_encoding: RelativeEncoding | None = None,
-    content_bias: HeadVector | None = None,
-    position_bias: HeadVector | None = None,
-    relative_bias: RelativeBias | None = None,
-    sigma: Sigma | None = None,
+    relative_encoding: RelativeEncoding | Listed | None = None,
+    content_bias: HeadVector | Listed | None = None,
+    position_bias: HeadVector | Listed | None = None,
+    relative_bias: RelativeBias | Listed | None = None,
+    sigma: Sigma | Listed | None = None,
     threshold: float = 0.1,
     span_mode: SpanMode = "multiply",
     reference_shape: Shape | None = None,
     span_bound: Shape | None = None,
-    key_mask: KeyMask | None = None,
-    mask: PairMask | None = None,
-    bias: PairBias | None = None,
-    segment_ids: SegmentIds | None = None,
-    query_seq_lengths: Lengths | None = None,
-    key_value_seq_lengths: Lengths | None = None,
+    key_mask: KeyMask | Listed | None = None,
+    mask: PairMask | Listed | None = None,
+    bias: PairBias | Listed | None = None,
+    segment_ids: SegmentIds | Listed | None = None,
+    query_seq_lengths: Lengths | Listed | None = None,
+    key_value_seq_lengths: Lengths | Listed | None = None,
     is_causal: Causal = False,
     dilation: Shape | None = None,
     scale: float | None = None,
@@ -107,7 +114,8 @@ def relative_attention(
       outputs_t = sum_s softmax_s(logits_ts) value_s
 
     The conventions are those of `jax.nn.dot_product_attention`. Every layout gives the same outputs, and the same
-    gradients of every array. A query that may attend to no key has outputs 0.
+    gradients of every array. A query that may attend to no key has outputs 0. Arrays may be lists, numbers or NumPy
+    arrays. In an exported program the batch may have a symbolic size; an empty batch gives empty outputs.
 
     Args:
       query: [b t h d], the positions of its grid in row-major order.
@@ -122,10 +130,10 @@ def relative_attention(
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
       relative_bias: beta [*R, h], not scaled. If E is given too, beta is rounded to the dtype of E.
-      sigma: [p], or [h p] with one per head, in units of S - 1. None means no span. Only `|sigma|` matters. Concrete
-        values must be finite and not 0. For a traced sigma, 0 means "the query alone" and NaN propagates. Instead of
-        sigma, the factor L of a full covariance L L^T: [1 p p], or [h p p] with one per head. The rules for sigma apply
-        to its diagonal; entries above the diagonal are ignored.
+      sigma: [p], or one number for all dimensions, or [h p] with one per head, in units of S - 1. None means no span.
+        Only `|sigma|` matters. Concrete values must be finite and not 0. For a traced sigma, 0 means "the query alone"
+        and NaN propagates. Instead of sigma, the factor L of a full covariance L L^T: [1 p p], or [h p p] with one per
+        head. The rules for sigma apply to its diagonal; entries above the diagonal are ignored.
       threshold: keys outside the bounding box of G >= threshold are masked. 0 or less: G modulates, and masks no key.
       span_mode: "multiply" as above, or "log_add": logits = scale * [...] + beta + ln G.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
@@ -139,8 +147,8 @@ def relative_attention(
       segment_ids: [b t]: tokens attend only to tokens of their own segment. If segments are packed one after the other,
         "native" skips pairs of different segments. "fused" and "factorised" do not support segments. The other layouts
         compute such pairs and mask them.
-      query_seq_lengths: [b]; outputs from this position on are 0.
-      key_value_seq_lengths: [b]; keys from this position on are not attended to.
+      query_seq_lengths: [b], or one for all; outputs from this position on are 0.
+      key_value_seq_lengths: [b], or one for all; keys from this position on are not attended to.
       is_causal: True: query t attends to keys s <= t in row-major order. Or one bool per dimension: a query attends
         only to keys that do not lie after it in any causal dimension.
       dilation: steps D, one per dimension: a query attends only to keys at offsets that are multiples of D, at most
@@ -153,10 +161,11 @@ def relative_attention(
         span, known at run time. "native" is that loop in C++, for CPUs, and needs a compiler. "fused" has that loop
         inside of kernels for GPUs and TPUs. "factorised" works only through a layer, which knows the factors of E.
         "auto" takes the layout that is expected to be the fastest; see `ops/attention/auto.py`. Only "reference",
-        "dense" and "auto" support weights and dropout. The outputs of "dense", "tiled", "native" and "auto" have no
-        forward-mode derivatives (`jax.jvp`); their gradients have derivatives in both modes, tested to the second
-        order. "fused", and the kernels of cuDNN or of JAX for TPUs that "auto" may take, have only first-order
-        gradients. The other layouts have derivatives of any order.
+        "dense" and "auto" support weights and dropout. The outputs of "dense", "tiled", "native", "fused" and "auto"
+        have no forward-mode derivatives (`jax.jvp`). Their gradients have derivatives in both modes, tested to the
+        second order, which "dense" computes, for every pair. The kernels of cuDNN or of JAX for TPUs
+        that "auto" may take for content scores alone have only first-order gradients. The other layouts have
+        derivatives of any order.
       return_weights: whether to return the weights too.
 
     Returns:
@@ -177,20 +186,40 @@ def relative_attention(
       >>> relative_attention(query, key, value, grid_shape=(3, 4), relative_encoding=encoding, sigma=sigma).shape
       (1, 12, 2, 8)
     """
-    arguments = {name: given for name, given in locals().items() if name not in APART}
-    heads = query.shape[2]
-    arguments |= {"key": of_all_heads("key", key, heads), "value": of_all_heads("value", value, heads)}
+    given = locals()
+    arrays = {name: as_array(given[name]) for name in ARRAYS}
+    query, value = arrays["query"], arrays["value"]
+    arguments = {name: each for name, each in (given | arrays).items() if name not in APART}
+    if query.ndim == 4:
+        arguments |= {name: of_all_heads(name, arrays[name], query.shape[2]) for name in ("key", "value")}
+    if sigma is not None and arrays["sigma"].ndim == 0:
+        arguments["sigma"] = as_array([arrays["sigma"]] * len(grid_shape))
     if key_value_seq_lengths is not None:
-        within = jnp.arange(value.shape[1]) < key_value_seq_lengths[:, None]
-        arguments["key_mask"] = within if key_mask is None else within & key_mask
+        within = within_lengths("key_value_seq_lengths", arrays["key_value_seq_lengths"], value)
+        arguments["key_mask"] = within if key_mask is None else within & arrays["key_mask"]
     if bias is not None:
-        arguments["pair_scores"] = scores_of(bias, query, value.shape[1], scale)
+        arguments["pair_scores"] = scores_of(arrays["bias"], query, value.shape[1], scale)
     outputs, weights = attend(Problem(**arguments), implementation)
     if query_seq_lengths is not None:
-        within = jnp.arange(query.shape[1]) < query_seq_lengths[:, None]
+        within = within_lengths("query_seq_lengths", arrays["query_seq_lengths"], query)
         outputs = jnp.where(within[..., None, None], outputs, 0)
         weights = jnp.where(within[:, None, :, None], weights, 0) if return_weights else weights
     return (outputs, weights) if return_weights else outputs
+
+
+def nothing(problem: Problem) -> tuple[Any, Weights]:
+    """Outputs and weights of an empty batch."""
+    (_, t, h, _), value = problem.query.shape, problem.value
+    s = problem.num_class_tokens + grid.num_positions(problem.grid_shape)
+    return None if value is None else jnp.zeros((0, t, *value.shape[2:]), value.dtype), jnp.zeros((0, h, t, s))
+
+
+def within_lengths(name: str, lengths: Lengths, tokens: Query) -> KeyMask:
+    """Whether each of the tokens [b t h d] comes before its example's length: [b t]; one length may serve all."""
+    if lengths.shape not in ((), tokens.shape[:1]):
+        raise ValueError(f"{name} has shape {lengths.shape}: expected {tokens.shape[:1]}, one length per example")
+    within = jnp.arange(tokens.shape[1])[None] < lengths.reshape(-1, 1)
+    return jnp.broadcast_to(within, tokens.shape[:2])
 
 
 def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key | None:

@@ -40,7 +40,7 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
         return native.native_attention(problem, portable_loops)
     if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
         return fused_attention(problem)
-    return attend(problem, portable_loops(problem))
+    return attend(problem, portable_loops(problem), RowLoop)
 
 
 def is_native() -> bool:

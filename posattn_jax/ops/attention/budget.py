@@ -1,10 +1,17 @@
 """Limits of how much a layout computes at once."""
 
+from typing import Any
+
 from jax.extend.backend import get_default_device
 
 # The bytes of scores that are computed at once: they should stay in a CPU's cache, and fill an accelerator.
 SCORE_BYTES = {"cpu": 2**21}
 ACCELERATOR_SCORE_BYTES = 2**28
+
+
+def examples(batch: Any) -> int:
+    """The number of examples to choose sizes for: 1 for an empty batch, and for one whose size is symbolic."""
+    return max(1, batch) if isinstance(batch, int) else 1
 
 
 def score_bytes() -> int:

@@ -21,6 +21,7 @@ from posattn_jax.axes import (
     Value,
 )
 from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.precision import float32_or_better, minus, plus
 from posattn_jax.ops.span import SpanMode
 
 
@@ -137,25 +138,25 @@ def decode(
         raise ValueError(f"cache of {length} positions: expected {most} {needed} for grid_shape={grid_shape}")
     cache = cache.put(key, value)
     ages = (place - jnp.arange(length)) % length  # of the slots
-    offsets = grid.coordinates(place - ages, grid_shape) - grid.coordinates(place, grid_shape)  # [s p]
+    offsets = minus(grid.coordinates(place - ages, grid_shape), grid.coordinates(place, grid_shape))  # [s p]
     table = table_shape(grid_shape, length)
-    rows = (offsets + jnp.asarray(table) - 1) @ jnp.asarray(grid.strides(grid.relative_shape(table)))
+    rows = plus(offsets, np.subtract(table, 1)) @ jnp.asarray(grid.strides(grid.relative_shape(table)), offsets.dtype)
 
     def of_slots(array: Array) -> Array:
         """[*R ...] -> [s ...]"""
         return array.reshape(-1, *array.shape[len(table) :])[rows]
 
     query, attended = query[:, 0], [ages <= place]
-    logits: Array = jnp.zeros((*query.shape[:2], length), jnp.promote_types(jnp.float32, query.dtype))
+    logits: Array = jnp.zeros((*query.shape[:2], length), float32_or_better(query.dtype))
     if key is not None:
-        content = query if content_bias is None else query + content_bias
+        content = query if content_bias is None else plus(query, content_bias)
         logits += scores.product_sum("bhd,bshd->bhs", content, cache.of_heads(cache.key, query.shape[1]))
     if relative_encoding is not None:
-        positional = query if position_bias is None else query + position_bias
+        positional = query if position_bias is None else plus(query, position_bias)
         logits += scores.product_sum("bhd,shd->bhs", positional, of_slots(relative_encoding))
     logits *= query.shape[-1] ** -0.5 if scale is None else scale
     if relative_bias is not None:
-        logits += of_slots(relative_bias).T
+        logits = plus(logits, of_slots(relative_bias).T)
     if sigma is not None:
         sigma = jnp.atleast_2d(sigma)
         half = span.half_span(sigma, threshold, grid_shape, reference_shape)

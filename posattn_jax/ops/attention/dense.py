@@ -8,6 +8,8 @@ Axes are in the order in which the products read them, heads first and features 
 i rows that are computed at once, keys [h b d s], scores [h b i t s], scores by offset [h b i t r].
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +20,12 @@ from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.loop import Loop, attend, scan
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.rows import choose_rows
+from posattn_jax.ops.precision import einsum, plus, same_ndim, times
 
 
 def dense_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """Outputs [b t h d], and the weights [b h t s] if the problem asks for them."""
-    return attend(problem, [RowLoop(problem)])
+    return attend(problem, [RowLoop(problem)], RowLoop)
 
 
 class RowLoop(Loop):
@@ -42,7 +45,7 @@ class RowLoop(Loop):
         for name in ("key", "value"):
             if name in arrays:
                 b, h, *_, d = arrays[name].shape
-                ready[name] = arrays[name].reshape(b, h, -1, d).transpose(1, 0, 3, 2)
+                ready[name] = arrays[name].reshape(b, h, self.rows.num_positions, d).transpose(1, 0, 3, 2)
         if "encoding" in arrays:
             ready["encoding"] = rows.pad(jnp.moveaxis(arrays["encoding"], (-2, -1), (0, 1)))  # [h d *R]
         return ready
@@ -75,16 +78,20 @@ class RowLoop(Loop):
         factor = self.by_key(tables["factor"], starts) if "factor" in tables else self.problem.scaling
         addend = self.by_key(tables["addend"], starts) if "addend" in tables else 0.0
         if "key_addend" in arrays:
-            addend += arrays["key_addend"].reshape(1, -1, 1, 1, self.rows.num_positions)
+            hidden = arrays["key_addend"]
+            addend += hidden.reshape(1, hidden.shape[0], 1, 1, self.rows.num_positions)
         if "segments" in hiding:
-            of_keys = arrays["segments"].reshape(1, -1, 1, 1, self.rows.num_positions)
+            of_keys = arrays["segments"]
+            of_keys = of_keys.reshape(1, of_keys.shape[0], 1, 1, self.rows.num_positions)
             addend += scores.masked_out(hiding["segments"] == of_keys, self.dtype)
         if "pair_addend" in hiding:
             addend += hiding["pair_addend"]
         if "block" in arrays:
             low, high = self.key_range(arrays)
             where = grid.positions(self.rows.grid_shape)
-            addend += scores.masked_out(jnp.all((where >= low) & (where < high), -1), self.dtype)
+            low, high = (same_ndim(where, edge)[1] for edge in (low, high))
+            inside = jnp.all((where >= low) & (where < high), -1).reshape(1, 1, 1, 1, -1)
+            addend += scores.masked_out(inside, self.dtype)
         return factor, addend
 
     def by_key(self, table, starts):
@@ -104,7 +111,7 @@ class RowLoop(Loop):
         if "key" in ready:
             logits += factor * self.problem.product("hbitd,hbds->hbits", queries["content_query"], ready["key"])
         if "pair_scores" in queries:
-            logits += factor * queries["pair_scores"]
+            logits += times(factor, queries["pair_scores"])
         return logits
 
     def dropped(self, weights, starts, arrays):
@@ -113,7 +120,7 @@ class RowLoop(Loop):
             return weights
         h, b, i, t, s = weights.shape
         strides = grid.strides(self.problem.grid_shape)
-        queries = (starts @ strides)[:, None] + np.arange(t) * strides[0]
+        queries = plus((starts @ strides)[:, None], np.arange(t) * strides[0])
         flat = weights.swapaxes(0, 1).reshape(b, h, i * t, s)
         flat = scores.dropout(flat, queries.reshape(-1), self.problem.dropout_rate, arrays["dropout_rng"])
         return flat.reshape(b, h, i, t, s).swapaxes(0, 1)
@@ -138,7 +145,7 @@ class RowLoop(Loop):
             weights = numerators / total if self.problem.return_weights else None
             return None, (outputs / total, weights, jnp.concatenate([largest, 1 / total], -1))
 
-        starts = jnp.asarray(self.rows.starts) + self.first_query(arrays)
+        starts = plus(self.rows.starts, self.first_query(arrays))
         outputs, weights, statistics = scan(step, None, (starts, queries, self.hiding(arrays)))[1]
         if weights is not None:
             b, h, *_ = arrays["value"].shape
@@ -174,18 +181,18 @@ class RowLoop(Loop):
             added = {"value": _over_queries(d_outputs, self.dropped(weights, starts, arrays))}
             d_queries = {"pair_scores": d_terms} if "pair_scores" in queries else {}
             if "key" in ready:
-                d_queries["content_query"] = jnp.einsum("hbits,hbds->hbitd", d_terms, ready["key"])
+                d_queries["content_query"] = einsum("hbits,hbds->hbitd", d_terms, ready["key"])
                 added["key"] = _over_queries(queries["content_query"], d_terms)
             carry = carry | {name: carry[name] + added[name] for name in added}
             if encoding is not None:
                 d_by_offset = rows.unshift(d_terms)
-                d_queries["position_query"] = jnp.einsum("hbitr,hdir->hbitd", d_by_offset, encoding)
+                d_queries["position_query"] = einsum("hbitr,hdir->hbitd", d_by_offset, encoding)
                 d_encoding = _over_batch(queries["position_query"], d_by_offset)
                 carry["encoding"] = rows.add_bands(carry["encoding"], d_encoding, starts)
             if "sigma" in arrays:
                 d_log = d_logits * logits if self.multiply else d_logits
                 d_log = _over_examples(d_log, each_head=len(arrays["sigma"]) > 1)
-                carry["precision"] -= 0.5 * jnp.einsum("hits,mits->hm", d_log, self.by_key(products, starts)[:, 0])
+                carry["precision"] -= 0.5 * einsum("hits,mits->hm", d_log, self.by_key(products, starts)[:, 0])
             return carry, d_queries
 
         summed = [name for name in ("key", "value", "encoding") if name in ready]
@@ -193,9 +200,9 @@ class RowLoop(Loop):
         if "sigma" in arrays:
             carry["precision"] = jnp.zeros((len(arrays["sigma"]), len(products)), self.dtype)
         if d_weights is not None:
-            d_weights = rows.queries(d_weights.reshape(-1, self.heads, *rows.grid_shape, rows.num_positions))
+            d_weights = rows.queries(d_weights.reshape(*d_weights.shape[:2], *rows.grid_shape, rows.num_positions))
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
-        starts = jnp.asarray(rows.starts) + self.first_query(arrays)
+        starts = plus(rows.starts, self.first_query(arrays))
         xs = (starts, queries, self.hiding(arrays), rows.queries(statistics), d_outputs, d_weights)
         carry, d_queries = scan(step, carry, xs)
         d_ready = carry | d_queries
@@ -209,14 +216,14 @@ class RowLoop(Loop):
 
 def _over_queries(features, x):
     """sum_it features[h b i t d] x[h b i t s]: [h b d s]."""
-    return jnp.einsum("hbidt,hbits->hbds", features.swapaxes(-1, -2), x)
+    return einsum("hbidt,hbits->hbds", features.swapaxes(-1, -2), x)
 
 
 def _over_batch(features, x):
     """sum_bt features[h b i t d] x[h b i t r]: [h d i r]. Not an einsum, for which the compiler would transpose x."""
     h, b, i, t, d = features.shape
     features = features.transpose(0, 2, 4, 1, 3).reshape(h, i, d, b * t)
-    x = x.swapaxes(1, 2).reshape(h, i, b * t, -1)
+    x = x.swapaxes(1, 2).reshape(h, i, b * t, x.shape[-1])
     return lax.dot_general(features, x, (((3,), (2,)), ((0, 1), (0, 1)))).swapaxes(1, 2)
 
 
@@ -227,5 +234,5 @@ def _over_examples(x, each_head):
     """
     h, b, *rest = x.shape
     ones = jnp.ones((h, b), x.dtype)
-    x = jnp.einsum("hb,hbx->hx" if each_head else "hb,hbx->x", ones, x.reshape(h, b, -1))
-    return x.reshape(-1, *rest)
+    x = jnp.einsum("hb,hbx->hx" if each_head else "hb,hbx->x", ones, x.reshape(h, b, math.prod(rest)))
+    return x.reshape(h if each_head else 1, *rest)

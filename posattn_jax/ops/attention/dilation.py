@@ -102,9 +102,11 @@ class Cut:
         p = len(self.dilation)
         x = x.reshape(b // self.num_grids, *self.dilation, *self.shape, *rest)
         x = jnp.moveaxis(x, range(1, 1 + p), range(2, 2 + 2 * p, 2))
-        x = x.reshape(-1, *(step * size for step, size in zip(self.dilation, self.shape, strict=True)), *rest)
+        x = x.reshape(
+            b // self.num_grids, *(step * size for step, size in zip(self.dilation, self.shape, strict=True)), *rest
+        )
         x = x[(slice(None), *(slice(size) for size in self.grid_shape))]
-        return x.reshape(len(x), math.prod(self.grid_shape), *rest)
+        return x.reshape(x.shape[0], math.prod(self.grid_shape), *rest)
 
     def offsets(self, table: Array) -> Array:
         """Selects the offsets of whole steps: [*R ...] -> [*(2 C - 1) ...]."""

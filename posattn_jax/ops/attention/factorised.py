@@ -11,6 +11,7 @@ Source: ours; the rotation is that of rotary encodings (Su 2021).
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid
@@ -18,6 +19,7 @@ from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.encodings import features_per_dimension, frequencies
+from posattn_jax.ops.precision import einsum, float32_or_better, minus, plus, same_dtype, times
 
 
 def factorised_pays(query: Query) -> bool:
@@ -27,7 +29,7 @@ def factorised_pays(query: Query) -> bool:
     accelerator: yes, if all scores are few enough for "dense" to compute them at once. That is not measured yet.
     """
     b, n, h, _ = query.shape
-    score_bytes = b * h * n * n * jnp.promote_types(jnp.float32, query.dtype).itemsize
+    score_bytes = b * h * n * n * float32_or_better(query.dtype).itemsize
     return jax.default_backend() != "cpu" and score_bytes <= ACCELERATOR_SCORE_BYTES
 
 
@@ -60,23 +62,24 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
         raise ValueError(f'implementation="factorised" does not support {found}: "auto" does')
     assert problem.factors is not None
     query, key, value, key_mask = problem.query, problem.key, problem.value, problem.key_mask
-    (b, n, h, d), shape, (kernel, combine) = query.shape, problem.grid_shape, problem.factors
+    (_, n, h, d), shape, (kernel, combine) = query.shape, problem.grid_shape, problem.factors
     each = features_per_dimension(len(kernel), len(shape), combine)
     kernel = kernel.reshape(-1, each, h, d)  # one per dimension, or one for all
     kernel = jnp.pad(kernel, ((0, 0), (0, each % 2), (0, 0), (0, 0)))  # the last sine of an odd number lacks a cosine
-    position_queries = query if problem.position_bias is None else query + problem.position_bias
-    features = jnp.einsum("bthd,pfhd->bthpf", position_queries, kernel)
+    position_queries = query if problem.position_bias is None else plus(query, problem.position_bias)
+    features = einsum("bthd,pfhd->bthpf", position_queries, kernel)
     sines, cosines = features[..., ::2], features[..., 1::2]
 
     positions = jnp.asarray(grid.positions(shape), jnp.result_type(float))
     origin = jnp.asarray(problem.reference_shape) - 1
-    rotation = ((positions - origin)[..., None] * frequencies(each))[:, None]  # [t 1 p f]
+    rotation = times(minus(positions, origin)[..., None], frequencies(each))[None, :, None]  # [t 1 p f]
     sin, cos = jnp.sin(rotation), jnp.cos(rotation)
+    sines, cosines, sin, cos = same_dtype(sines, cosines, sin, cos)
     rotated = jnp.stack([sines * cos + cosines * sin, cosines * cos - sines * sin], axis=-1)
-    angles = positions[..., None] * frequencies(each)
+    angles = times(positions[..., None], frequencies(each))
     sinusoids = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
-    queries = [rotated.reshape(b, n, h, -1)]
+    queries = [lax.collapse(rotated, 3)]
     keys = [jnp.broadcast_to(sinusoids.reshape(n, 1, -1), queries[0].shape)]
     if key is not None:
         queries.append(problem.content_queries(query))
@@ -93,7 +96,8 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
         return dense_attention(Problem(*arrays, shape, **options))[0][..., :d], None
     mask = None if key_mask is None else key_mask[:, None, None]
     options = {"mask": mask, "is_causal": problem.is_causal, "scale": problem.scaling}
-    outputs = jax.nn.dot_product_attention(*arrays, **options)[..., :d]
+    with jax.numpy_dtype_promotion("standard"):  # which JAX's own function needs for bfloat16
+        outputs = jax.nn.dot_product_attention(*arrays, **options)[..., :d]
     if key_mask is None:
         return outputs, None
     # JAX averages over all keys if a query may attend to none; here its outputs are 0.

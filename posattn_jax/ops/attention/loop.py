@@ -11,6 +11,7 @@ from jax import lax
 from posattn_jax.axes import Array, Query, Weights
 from posattn_jax.ops import scores
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.precision import float32_or_better
 
 # The axis of heads in the arrays that have one.
 BY_HEAD = ("value", "key", "content_query", "position_query", "pair_scores", "pair_addend")
@@ -58,7 +59,7 @@ class Loop:
 
     def first_query(self, arrays: dict[str, Array]) -> Any:
         """The position on the keys' grid where the queries begin: [p]."""
-        along_first = np.arange(len(self.problem.grid_shape)) == 0
+        along_first = (np.arange(len(self.problem.grid_shape)) == 0).astype(np.int32)
         return along_first * (arrays["block"][0] if "block" in arrays else 0)
 
     def key_range(self, arrays: dict[str, Array]) -> tuple[Any, Any]:
@@ -66,8 +67,9 @@ class Loop:
         size = np.array(self.problem.grid_shape)
         if "block" not in arrays:
             return np.zeros_like(size), size
-        first = jnp.asarray(np.arange(len(size)) == 0) * arrays["block"][1]
-        return jnp.maximum(-first, 0), jnp.minimum(np.array(self.problem.whole_shape) - first, size)
+        first = (np.arange(len(size)) == 0).astype(np.int32) * arrays["block"][1]
+        whole = np.array(self.problem.whole_shape, np.int32)
+        return jnp.maximum(-first, 0), jnp.minimum(whole - first, size.astype(np.int32))
 
     @staticmethod
     def of_queries(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -105,9 +107,12 @@ class Loop:
 
 
 def scan(body: Callable, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """As `lax.scan`, but without a loop if there is a single step."""
+    """As `lax.scan`, but without a loop if there is a single step.
+
+    If JAX differentiates it, a step is computed again in place of keeping its intermediates.
+    """
     if len(jax.tree.leaves(xs)[0]) > 1:
-        return lax.scan(body, carry, xs)
+        return lax.scan(jax.checkpoint(body, prevent_cse=False), carry, xs)
     carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
     return carry, jax.tree.map(lambda y: y[None], ys)
 
@@ -125,11 +130,17 @@ def _join(x: Array, axis: int) -> Array:
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
-def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -> tuple[Query, Weights | None]:
+def attend(
+    problem: Problem, loops: Sequence[Loop], second: Callable[[Problem], Loop], own_gradient: bool = True
+) -> tuple[Query, Weights | None]:
     """Outputs [b t h d], and weights if the problem asks for them, by the loop that costs least.
 
     If the costs are known only at run time, one program holds all loops. The gradient is the loop's own; without
     `own_gradient` it is JAX's, which needs far more memory but has forward-mode derivatives too.
+
+    JAX differentiates no loop of `loops`, whose number of steps may be known only at run time. The derivatives of
+    gradients, and JAX's own gradient, are those of the loop that `second` makes: of a static number of steps, and so
+    with derivatives of any order in both modes.
     """
     arrays = _arrays(problem)
     check_vma(arrays)
@@ -144,18 +155,45 @@ def attend(problem: Problem, loops: Sequence[Loop], own_gradient: bool = True) -
         costs = jnp.stack([loop.cost(arrays["sigma"]) for loop in loops])
         return lax.switch(jnp.argmin(costs), branches, arrays, *rest)
 
+    @jax.custom_jvp
     def forward(arrays):
-        outputs, weights, statistics = run("forward", arrays)
+        return run("forward", arrays)
+
+    @jax.custom_jvp
+    def backward(arrays, outputs, statistics, d_outputs, d_weights):
+        return run("backward", arrays, outputs, statistics, d_outputs, d_weights)
+
+    @forward.defjvp
+    def of_outputs(primals, tangents):
+        found = outputs, weights, statistics = forward(*primals)
+        moved, moved_weights, _ = jax.jvp(second(problem).forward, primals, tangents)[1]
+        moved_weights = None if weights is None else moved_weights.astype(weights.dtype)
+        # Nothing that is differentiated reads the statistics: `of_cotangents` computes its own.
+        return found, (moved.astype(outputs.dtype), moved_weights, jnp.zeros_like(statistics))
+
+    @backward.defjvp
+    def of_cotangents(primals, tangents):
+        loop = second(problem)
+
+        def again(arrays, *cotangents):
+            outputs, _, statistics = loop.forward(arrays)
+            return loop.backward(arrays, outputs, statistics, *cotangents)
+
+        arrays, _, _, *cotangents = primals
+        moved, _, _, *moved_cotangents = tangents
+        return backward(*primals), jax.jvp(again, (arrays, *cotangents), (moved, *moved_cotangents))[1]
+
+    def with_residuals(arrays):
+        outputs, weights, statistics = forward(arrays)
         return (outputs, weights), (arrays, outputs, statistics)
 
     @jax.custom_vjp
     def attended(arrays):
-        return forward(arrays)[0]
+        return with_residuals(arrays)[0]
 
-    attended.defvjp(forward, lambda residuals, cotangents: (run("backward", *residuals, *cotangents),))
-    outputs, weights = attended(arrays) if own_gradient else forward(arrays)[0]
-    b, h, *_, d = outputs.shape
-    return jnp.moveaxis(outputs.reshape(b, h, -1, d), 1, 2).astype(problem.value.dtype), weights
+    attended.defvjp(with_residuals, lambda residuals, cotangents: (backward(*residuals, *cotangents),))
+    outputs, weights = attended(arrays) if own_gradient else with_residuals(arrays)[0]
+    return jnp.moveaxis(lax.collapse(outputs, 2, outputs.ndim - 1), 1, 2).astype(problem.value.dtype), weights
 
 
 def check_vma(arrays: Any) -> None:
@@ -187,15 +225,15 @@ def _arrays(problem: Problem) -> dict[str, Array]:
         arrays["position_query"] = features(problem.position_queries(problem.query), problem.query_shape)
     if problem.key_mask is not None:
         masked = scores.masked_out(problem.key_mask, problem.dtype)
-        arrays["key_addend"] = masked.reshape(len(masked), 1, *problem.grid_shape, 1)
+        arrays["key_addend"] = masked.reshape(masked.shape[0], 1, *problem.grid_shape, 1)
     if problem.segment_ids is not None:
-        arrays["segments"] = problem.segment_ids.reshape(len(problem.segment_ids), 1, *problem.grid_shape, 1)
+        arrays["segments"] = problem.segment_ids.reshape(problem.segment_ids.shape[0], 1, *problem.grid_shape, 1)
     for name, pairs in (("pair_scores", problem.pair_scores), ("pair_addend", problem.mask)):
         if pairs is not None:
             pairs = scores.masked_out(pairs, problem.dtype) if pairs.dtype == bool else pairs
-            arrays[name] = pairs.reshape(*pairs.shape[:2], *problem.query_shape, -1)
+            arrays[name] = pairs.reshape(*pairs.shape[:2], *problem.query_shape, pairs.shape[-1])
     if problem.sigma is not None:
-        arrays["sigma"] = jnp.atleast_2d(problem.sigma.astype(jnp.result_type(jnp.float32, problem.sigma)))
+        arrays["sigma"] = jnp.atleast_2d(problem.sigma.astype(float32_or_better(problem.sigma)))
     if problem.dropout_rate > 0:
         arrays["dropout_rng"] = problem.dropout_rng
     if problem.block is not None:

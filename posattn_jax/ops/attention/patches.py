@@ -22,6 +22,7 @@ import numpy as np
 from posattn_jax.axes import Array, Bool, Float, Int, Query, Weights
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.precision import aligned, plus
 
 
 def patch_attention(problem: Problem) -> tuple[Query, None]:
@@ -47,7 +48,7 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
     if problem.sigma is not None:
         log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
         log_g_star = (jax.vmap(at_offsets) if problem.sigma.ndim > 1 else at_offsets)(log_g)
-    offsets = jnp.asarray(starts - positions)[:, None] + grid.positions(size)
+    offsets = plus((starts - positions)[:, None], grid.positions(size))
 
     def gather(rows: Array) -> Array:
         return grid.take_patches(rows, starts, size)
@@ -76,7 +77,7 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
         coordinates = grid.normalise(offsets, shape, problem.reference_shape)
         log_g_hat = span.log_gaussian(coordinates, problem.sigma)
     keys = jnp.asarray(positions)[:, None] + offsets
-    on_grid = jnp.all((keys >= 0) & (keys < np.array(shape)), -1)
+    on_grid = jnp.all((keys >= 0) & jnp.less(*aligned(keys, np.array(shape))), -1)
     return _attend(problem, gather, offsets, position_scores, log_g_hat, on_grid), None
 
 
@@ -102,7 +103,7 @@ def _attend(
     """
 
     def near(rows: Array) -> Array:
-        return jax.vmap(gather)(rows.reshape(len(rows), *problem.grid_shape, *rows.shape[2:]))
+        return jax.vmap(gather)(rows.reshape(rows.shape[0], *problem.grid_shape, *rows.shape[2:]))
 
     terms = position_scores
     if problem.key is not None:

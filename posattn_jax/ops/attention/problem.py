@@ -28,6 +28,7 @@ from posattn_jax.axes import (
 )
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.arguments import Block, Factors, check_pairs
+from posattn_jax.ops.precision import aligned, float32_or_better, plus, same_dtype, times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +255,7 @@ class Problem:
         if self.span_bound is None or self.concrete_half is not None:
             return self
         half = self.half_of(self.sigma)
-        exceeds = jnp.any(half > jnp.asarray(self.span_bound, half.dtype))
+        exceeds = jnp.any(jnp.greater(*aligned(half, np.asarray(self.span_bound))))
         return dataclasses.replace(self, sigma=jnp.where(exceeds, jnp.nan, self.sigma))
 
     @property
@@ -262,7 +263,7 @@ class Problem:
         """The dtype of scores and softmax statistics: float32, or float64 if an input is."""
         scored = (self.query, self.key, self.value, self.pair_scores)
         arrays = (*scored, self.relative_encoding, self.relative_bias, self.sigma)
-        return jnp.result_type(jnp.float32, *(array for array in arrays if array is not None))
+        return float32_or_better(*(array for array in arrays if array is not None))
 
     @property
     def scaling(self) -> float:
@@ -271,11 +272,11 @@ class Problem:
 
     def content_queries(self, queries: Query) -> Query:
         """q + u."""
-        return queries if self.content_bias is None else queries + self.content_bias
+        return queries if self.content_bias is None else plus(queries, self.content_bias)
 
     def product(self, subscripts: str, *arrays: Array) -> Array:
         """The einsum of the arrays, summed in `dtype`."""
-        return jnp.einsum(subscripts, *arrays, preferred_element_type=self.dtype)
+        return jnp.einsum(subscripts, *same_dtype(*arrays), preferred_element_type=self.dtype)
 
     @functools.cached_property
     def encoding(self) -> Float[Array, "*r h _"] | None:
@@ -284,18 +285,19 @@ class Problem:
         if self.relative_bias is not None:
             bias = self.relative_bias[..., None] / self.scaling
             parts.append(bias.astype(parts[0].dtype) if parts else bias)
-        return jnp.concatenate(parts, -1) if parts else None
+        return jnp.concatenate(same_dtype(*parts), -1) if parts else None
 
     def position_queries(self, queries: Query) -> Float[Array, "b t h _"]:
         """q + v if there is an E, and a 1 as one more feature if there is a beta."""
         parts = []
         if self.relative_encoding is not None:
-            parts.append(queries if self.position_bias is None else queries + self.position_bias)
+            parts.append(queries if self.position_bias is None else plus(queries, self.position_bias))
         if self.relative_bias is not None:
             parts.append(jnp.ones((*queries.shape[:-1], 1), queries.dtype))
-        return jnp.concatenate(parts, -1)
+        return jnp.concatenate(same_dtype(*parts), -1)
 
     def coefficients(self, sigma: Sigma) -> Float[Array, "_ m"]:
         """c in ln G = sum_m c_m offset_i offset_j, [h|1 m]: offsets in positions, (i, j) the m-th of `span.pairs`."""
         units = grid.normalise(np.ones(len(self.grid_shape)), self.grid_shape, self.reference_shape)
-        return -0.5 * span.precision(sigma) * jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
+        products = jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
+        return -0.5 * times(span.precision(sigma), products)

@@ -12,6 +12,7 @@ import numpy as np
 from posattn_jax.axes import Query, Value, Weights
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.precision import plus, same_dtype
 
 
 def reference_attention(problem: Problem) -> tuple[Any, Weights]:
@@ -22,7 +23,7 @@ def reference_attention(problem: Problem) -> tuple[Any, Weights]:
 
 def average(weights: Weights, value: Value) -> Query:
     """sum_s alpha_ts value_s, [b t h d]."""
-    outputs = jnp.einsum("bhts,bshd->bthd", weights, value, preferred_element_type=weights.dtype)
+    outputs = jnp.einsum("bhts,bshd->bthd", *same_dtype(weights, value), preferred_element_type=weights.dtype)
     return outputs.astype(value.dtype)
 
 
@@ -43,13 +44,13 @@ def attention_weights(problem: Problem) -> Weights:
     if problem.key is not None:
         terms += problem.product("bthd,bshd->bhts", problem.content_queries(query), problem.key)
     if problem.relative_encoding is not None:
-        positional = query[:, cls:] if problem.position_bias is None else query[:, cls:] + problem.position_bias
+        positional = query[:, cls:] if problem.position_bias is None else plus(query[:, cls:], problem.position_bias)
         p = grid.toeplitz(problem.relative_encoding, *grids)
         terms += of_all(problem.product("bthd,tshd->bhts", positional, p), 0)
     logits, masks = terms * problem.scaling, []
     offsets = grid.pair_offsets(*grids)
     if problem.relative_bias is not None:
-        logits += of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, *grids), -1, 0), 0)
+        logits = plus(logits, of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, *grids), -1, 0), 0))
     if problem.sigma is not None:
         coordinates = grid.normalise(offsets, shape, problem.reference_shape)
         log_g = span.log_gaussian(coordinates, jnp.atleast_2d(problem.sigma))  # [h|1 t s]
@@ -59,7 +60,7 @@ def attention_weights(problem: Problem) -> Weights:
     if limit is not None and any(reach < size - 1 for reach, size in zip(limit, shape, strict=True)):
         masks.append(of_all(jnp.asarray((np.abs(offsets) <= np.array(limit)).all(-1)), True))
     if problem.is_causal is True:
-        masks.append(jnp.arange(n) <= jnp.arange(n)[:, None])  # row-major order: keys s <= t
+        masks.append(jnp.arange(n)[None] <= jnp.arange(n)[:, None])  # row-major order: keys s <= t
     elif problem.is_causal:
         not_after = of_all(grid.not_after(jnp.asarray(offsets), problem.is_causal), True)
         masks.append(not_after.at[:cls, cls:].set(False))  # class tokens come before the grid

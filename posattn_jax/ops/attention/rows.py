@@ -15,9 +15,10 @@ from jax import lax
 
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
+from posattn_jax.ops.attention.budget import examples, heads_at_once, score_bytes
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.kernels import relative_shift
+from posattn_jax.ops.precision import minus
 
 # Queries per row. More queries make larger products, but also more offsets that only some of them meet.
 ROW_QUERIES = 16
@@ -75,14 +76,18 @@ class Rows:
         rows = self.runs * self.line
         x = x.reshape(b, h, self.query_shape[0], self.line, d)
         x = jnp.pad(x, [(0, 0), (0, 0), (0, self.runs * self.run - self.query_shape[0]), (0, 0), (0, 0)])
-        x = x.reshape(b, h, self.runs, self.run, self.line, d).transpose(2, 4, 1, 0, 3, 5).reshape(rows, h, b, -1, d)
+        x = (
+            x.reshape(b, h, self.runs, self.run, self.line, d)
+            .transpose(2, 4, 1, 0, 3, 5)
+            .reshape(rows, h, b, self.run, d)
+        )
         x = jnp.pad(x, [(0, self.steps * self.at_once - rows)] + [(0, 0)] * 4)
         return x.reshape(self.steps, self.at_once, h, b, self.run, d).transpose(0, 2, 3, 1, 4, 5)
 
     def grid(self, x: Array) -> Array:
         """The inverse of `queries`: [steps, h, b, i, t, d] -> [b h *S d]."""
         _, h, b, _, _, d = x.shape
-        x = x.transpose(0, 3, 1, 2, 4, 5).reshape(-1, h, b, self.run, d)[: self.runs * self.line]
+        x = x.transpose(0, 3, 1, 2, 4, 5).reshape(self.steps * self.at_once, h, b, self.run, d)[: self.runs * self.line]
         x = x.reshape(self.runs, self.line, h, b, self.run, d).transpose(3, 2, 0, 4, 1, 5)
         x = x.reshape(b, h, self.runs * self.run, self.line, d)[:, :, : self.query_shape[0]]
         return x.reshape(b, h, *self.query_shape, d)
@@ -97,7 +102,7 @@ class Rows:
     def first_offsets(self, starts: Array) -> Array:
         """The index in a padded table where the band of each row starts."""
         last = self.grid_shape[0] - self.query_shape[0] + (self.runs - 1) * self.run
-        return jnp.array([last, *(size - 1 for size in self.grid_shape[1:])]) - starts
+        return minus(np.array([last, *(size - 1 for size in self.grid_shape[1:])]), starts)
 
     def bands(self, table: Array, starts: Array) -> Array:
         """The band of entries that each row meets, with its lines joined into one axis: [... *R] -> [... i r]."""
@@ -149,7 +154,7 @@ def choose_rows(problem: Problem) -> tuple[Rows, int]:
     shape, num_queries = problem.grid_shape, problem.query_shape[0]
     b, _, h, _ = problem.query.shape
     run = -(-num_queries // -(-num_queries // ROW_QUERIES))  # rows of equal length
-    room = score_bytes() // (b * run * math.prod(shape) * problem.dtype.itemsize)
+    room = score_bytes() // (examples(b) * run * math.prod(shape) * problem.dtype.itemsize)
     heads = h if problem.return_weights or problem.dropout_rate > 0 else heads_at_once(h, room)
     rows = -(-num_queries // run) * math.prod(shape[1:])
     steps = -(-rows // max(1, room // heads))

@@ -17,15 +17,17 @@ from jax import lax
 
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.loop import Loop, attend, scan
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiles import Tiling, tilings
+from posattn_jax.ops.precision import einsum, minus, plus, promoted, times
 
 
 def tiled_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d]."""
     problem.check_local("tiled")
-    return attend(problem, window_loops(problem))[0], None
+    return attend(problem, window_loops(problem), RowLoop)[0], None
 
 
 def window_loops(problem: Problem) -> list["WindowLoop"]:
@@ -61,7 +63,7 @@ class WindowLoop(Loop):
 
         def body(index, carry):
             where = jnp.stack(jnp.unravel_index(index, counts))
-            return step(where * np.array(self.tiling.window) - jnp.asarray(reach), carry)
+            return step(minus(times(where, np.array(self.tiling.window)), jnp.asarray(reach)), carry)
 
         if isinstance(total, int) and total == 1:
             return body(0, carry)
@@ -73,23 +75,24 @@ class WindowLoop(Loop):
         if "encoding" in learned:
             positional["p"] = self.tiling.toeplitz(learned["encoding"])
         if "sigma" in learned:
-            offsets = base + jnp.asarray(self.tiling.relative)  # [queries, keys, p]
+            offsets = plus(base, self.tiling.relative)  # [queries, keys, p]
             coordinates = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
             positional["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
         return positional
 
     def modulation(self, log_gaussian, sigma, base):
         """The factor and the addend that turn terms into logits, including the masks that all tiles share."""
-        offsets = base + jnp.asarray(self.tiling.relative)
+        offsets = plus(base, self.tiling.relative)
         factor, addend = self.problem.scaling, 0.0
         if sigma is not None:
-            addend = scores.masked_out(span.inside_span(offsets, self.problem.half_of(sigma)), self.dtype)[:, None]
+            inside = span.inside_span(offsets, self.problem.half_of(sigma))
+            addend = scores.masked_out(inside, self.dtype)[None, :, None]
             if self.multiply:
-                factor *= jnp.exp(log_gaussian)[:, None]
+                factor *= jnp.exp(log_gaussian)[None, :, None]
             else:
-                addend += log_gaussian[:, None]
+                addend += log_gaussian[None, :, None]
         if self.problem.is_causal:
-            addend += scores.masked_out(grid.not_after(offsets, self.problem.is_causal), self.dtype)
+            addend += scores.masked_out(grid.not_after(offsets, self.problem.is_causal), self.dtype)[None, None, None]
         return factor, addend
 
     def logits(self, queries, keys, p, modulation, off_grid):
@@ -117,7 +120,7 @@ class WindowLoop(Loop):
         tiling, (low, high) = self.tiling, self.key_range(arrays)
         on_grid = jnp.ones((len(first), len(tiling.starts), *(1 for _ in tiling.window)), bool)
         for axis, window in enumerate(tiling.window):
-            position = first[:, None, axis, None] + tiling.starts[:, axis, None] + np.arange(window)
+            position = plus(plus(first[:, None, axis, None], tiling.starts[:, axis, None]), np.arange(window))
             on_axis = (position >= low[axis]) & (position < high[axis])
             on_grid &= jnp.expand_dims(on_axis, [2 + i for i in range(len(tiling.window)) if i != axis])
         on_grid = on_grid.reshape(len(first), 1, 1, len(tiling.starts), 1, -1)
@@ -152,7 +155,7 @@ class WindowLoop(Loop):
     def band(self, base):
         """The start of a step's band of offsets in the padded encoding, and the number of offsets in each dimension."""
         size = [t + w - 1 for t, w in zip(self.tiling.tile, self.tiling.window, strict=True)]
-        return (*(base + np.array(self.problem.encoded_half)), 0, 0), size
+        return (*plus(base, np.array(self.problem.encoded_half)), 0, 0), size
 
     def learned(self, ready, base):
         learned = {}
@@ -174,7 +177,7 @@ class WindowLoop(Loop):
         def step(base, carry):
             positional = self.positional(self.learned(ready, base), base)
             modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
-            first = base + tiling.origins + self.first_query(arrays)
+            first = plus(base + self.first_query(arrays), tiling.origins)
 
             def group(_, xs):
                 first, off_grid, queries, segments, (largest, total, outputs) = xs
@@ -211,7 +214,7 @@ class WindowLoop(Loop):
         removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
         cotangent = tiling.queries(cotangent)
         statistics = tiling.queries(statistics)
-        zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.result_type(x, self.dtype)))
+        zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, promoted(x, self.dtype)))
 
         def step(base, carry):
             d_queries, d_sides, d_learned = carry
@@ -219,7 +222,7 @@ class WindowLoop(Loop):
             positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
             p = positional.get("p")
             modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
-            first = base + tiling.origins + self.first_query(arrays)
+            first = plus(base + self.first_query(arrays), tiling.origins)
 
             def group(carry, xs):
                 d_sides, d_positional = carry
@@ -233,24 +236,24 @@ class WindowLoop(Loop):
                 d_logits = weights * (d_weights - removed[..., None])
                 d_terms = d_logits * modulation[0]
                 # The queries come first in these products: the large factor then needs no transpose.
-                d_windows = {"value": jnp.einsum("bhitd,bhits->bhids", cotangent, weights)}
+                d_windows = {"value": einsum("bhitd,bhits->bhids", cotangent, weights)}
                 added, added_positional = {}, {}
                 if "key" in windows:
-                    added["content_query"] = jnp.einsum("bhits,bhids->bhitd", d_terms, windows["key"])
-                    d_windows["key"] = jnp.einsum("bhitd,bhits->bhids", queries["content_query"], d_terms)
+                    added["content_query"] = einsum("bhits,bhids->bhitd", d_terms, windows["key"])
+                    d_windows["key"] = einsum("bhitd,bhits->bhids", queries["content_query"], d_terms)
                 if p is not None:
                     by_query = d_terms.transpose(1, 3, 0, 2, 4)  # [h t b i s]
                     d_query = lax.dot_general(by_query, p, (((4,), (2,)), ((0, 1), (0, 1))))
                     added["position_query"] = d_query.transpose(2, 0, 3, 1, 4)
                     query = queries["position_query"].transpose(1, 3, 0, 2, 4)
-                    added_positional["p"] = jnp.einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
+                    added_positional["p"] = einsum("htbid,htbis->htds", query, by_query).swapaxes(-1, -2)
                 if "log_gaussian" in positional:
                     d_log = d_logits * logits if self.multiply else d_logits
                     d_log = d_log.sum((0, 2))  # masked entries are 0 times a large number
                     each_head = len(positional["log_gaussian"]) > 1
                     added_positional["log_gaussian"] = d_log if each_head else d_log.sum(0, keepdims=True)
                 d_sides = {name: tiling.add_windows(total, d_windows[name], first) for name, total in d_sides.items()}
-                d_queries = jax.tree.map(jnp.add, d_queries, added)
+                d_queries = jax.tree.map(plus, d_queries, added)
                 return (d_sides, jax.tree.map(jnp.add, d_positional, added_positional)), d_queries
 
             off_grid = self.off_grid(arrays, ready, first)
@@ -263,10 +266,10 @@ class WindowLoop(Loop):
                 added_band = added["encoding"]
                 total = d_learned["encoding"]
                 d_learned["encoding"] = lax.dynamic_update_slice(
-                    total, lax.dynamic_slice(total, start, added_band.shape) + added_band, start
+                    total, plus(lax.dynamic_slice(total, start, added_band.shape), added_band), start
                 )
             if "sigma" in d_learned:
-                d_learned["sigma"] += added["sigma"]
+                d_learned["sigma"] = plus(d_learned["sigma"], added["sigma"])
             return d_queries, d_sides, d_learned
 
         carry = (

@@ -11,7 +11,8 @@ from jax import lax
 
 from posattn_jax.axes import Array, Sizes
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.budget import heads_at_once, score_bytes
+from posattn_jax.ops.attention.budget import examples, heads_at_once, score_bytes
+from posattn_jax.ops.precision import plus
 
 # Queries per tile. With fewer, a window has fewer keys outside of the span; with more, products are larger.
 TILE_QUERIES = 16
@@ -50,7 +51,8 @@ class Tiling:
     def pairs(self, reach: Any):
         """The number of query-key pairs that are computed for a half-span of `reach`, including those off the grid."""
         queries = math.prod(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True))
-        return float(queries * math.prod(self.window)) * math.prod(self.steps(reach))
+        steps = math.prod(self.steps(reach))
+        return float(queries * math.prod(self.window)) * (steps if isinstance(steps, int) else steps.astype(float))
 
     def cost(self, reach: Any):
         """The expected time for a half-span of `reach`, in pairs of "dense": computed pairs, and overhead per step."""
@@ -100,7 +102,7 @@ class Tiling:
     def windows(self, wrapped: Array, first: Array) -> Array:
         """The window of each tile of a group, where the first tile's starts at `first`: [b, h, tiles, d, keys]."""
         b, h, d, *_ = wrapped.shape
-        starts = (first + self.starts) % np.array(self.grid_shape)
+        starts = plus(first, self.starts) % np.array(self.grid_shape)[None]
         take = jax.vmap(
             lambda start: lax.dynamic_slice(wrapped, (0, 0, 0, *start), (b, h, d, *self.window)), out_axes=2
         )
@@ -110,7 +112,7 @@ class Tiling:
         """The transpose of `windows`: adds every tile's window to where it was taken from."""
         b, h, d, *_ = wrapped.shape
         p = len(self.tile)
-        starts = (first + self.starts) % np.array(self.grid_shape)
+        starts = plus(first, self.starts) % np.array(self.grid_shape)[None]
         dimensions = lax.ScatterDimensionNumbers(
             update_window_dims=(0, 1, *range(3, 4 + p)),
             inserted_window_dims=(),
@@ -172,7 +174,7 @@ def tilings(
     window is cut into pieces if it has too many scores. Otherwise there is a window for each of `WINDOW_HALVES` that
     the grid is large enough for.
     """
-    budget = score_bytes()
+    budget, batch = score_bytes(), examples(batch)
     query_shape = query_shape or grid_shape
     tile = tile_sizes(query_shape)
 

@@ -9,6 +9,7 @@ import jax
 from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Query
+from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.loop import Loop, attend
 from posattn_jax.ops.attention.problem import Problem
 
@@ -64,4 +65,4 @@ def fused_attention(problem: Problem) -> tuple[Query, None]:
         raise ValueError(
             f'implementation="fused" has no kernel for platform "{device.platform}": expected one of {allowed}'
         )
-    return attend(problem, [KERNELS[device.platform](problem)])[0], None
+    return attend(problem, [KERNELS[device.platform](problem)], RowLoop)[0], None

@@ -66,7 +66,7 @@ def _reason(error: Exception) -> str:
 
 def _other_layouts(problem: Problem) -> tuple[Any, Any]:
     """The layouts that "auto" uses without the fused kernel."""
-    return attend(problem, [RowLoop(problem), *window_loops(problem)])
+    return attend(problem, [RowLoop(problem), *window_loops(problem)], RowLoop)
 
 
 def _compared(case: Case) -> tuple[Shape, dict[str, Any]]:

@@ -12,17 +12,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from posattn_jax.axes import Query, Shape
 from posattn_jax.ops import grid
+from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.loop import Loop, attend, check_vma
 from posattn_jax.ops.attention.native import library, program
 from posattn_jax.ops.attention.native.program import Settings
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.attention.tiled import window_loops
+from posattn_jax.ops.precision import float32_or_better
 
 ARRAYS = (*program.FEATURES, *program.LEARNED, "relative_bias", "sigma", *program.GIVEN)
 # The most queries of a tile, and the most keys of a vector: see vectors.h.
@@ -107,7 +110,7 @@ def _forward_otherwise(*arrays, settings, names, otherwise, own_gradient=True):
 
     def outputs(*arrays):
         problem = settings.problem(dict(zip(names, arrays, strict=True)))
-        return attend(problem, otherwise(problem), own_gradient)[0]
+        return attend(problem, otherwise(problem), RowLoop, own_gradient)[0]
 
     shapes = _shapes_forward(*arrays, settings=settings, names=names, otherwise=otherwise)
     return jax.vmap(outputs)(*arrays).astype(shapes[0].dtype), jnp.zeros(shapes[1].shape, shapes[1].dtype)
@@ -139,7 +142,7 @@ def _backward(*given, settings, names, otherwise):
 
 def _shapes_forward(*arrays, settings, names, otherwise):
     named = dict(zip(names, arrays, strict=True))
-    dtype = jnp.result_type(jnp.float32, *(named[name] for name in _learned(names)))
+    dtype = float32_or_better(*(named[name] for name in _learned(names)))
     value = arrays[names.index("value")]
     return jax.core.ShapedArray(value.shape, dtype), jax.core.ShapedArray((*value.shape[:-1], 2), dtype)
 
@@ -157,7 +160,12 @@ def _operation(name: str, kernel: Callable, otherwise: Callable, shapes: Callabl
     operation = Primitive(f"native_attention_{name}")
     operation.multiple_results = True
     operation.def_abstract_eval(shapes)
-    operation.def_impl(lambda *arrays, **parameters: _jitted(operation, tuple(parameters.items()))(*arrays))
+
+    def evaluated(*arrays, **parameters):
+        with jax.disable_jit(False):  # without jit an operation has no program
+            return _jitted(operation, tuple(parameters.items()))(*arrays)
+
+    operation.def_impl(evaluated)
 
     def on_cpu(context, *arrays, **parameters):
         exported = context.module_context.lowering_parameters.for_export
@@ -174,8 +182,8 @@ def _operation(name: str, kernel: Callable, otherwise: Callable, shapes: Callabl
             jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
             for x, axis in zip(arrays, axes, strict=True)
         ]
-        results = operation.bind(*(x.reshape(-1, *x.shape[2:]) for x in arrays), **parameters)
-        return [x.reshape(size, -1, *x.shape[1:]) for x in results], [0] * len(results)
+        results = operation.bind(*(lax.collapse(x, 0, 2) for x in arrays), **parameters)
+        return [x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in results], [0] * len(results)
 
     def derivative(arrays, tangents, **parameters):
         tangents = tuple(ad.instantiate_zeros(tangent) for tangent in tangents)

@@ -68,6 +68,26 @@ class TestFusedGpu(FusedSuite):
         assert np.isnan(traced(jnp.array([0.15, 0.4]))).all()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
+def test_gradients_of_gradients(float64):
+    """The Hessian times a vector, in both modes: the kernels' gradients are differentiated through another layout."""
+    inputs = jax.tree.map(jnp.asarray, make_inputs((4, 3), batch=1))
+    along = jax.tree.map(jnp.cos, inputs)
+
+    def products(implementation):
+        gradients = jax.grad(lambda x: (relative_attention(**x, **options) ** 2).sum())
+        options = {"grid_shape": (4, 3), "implementation": implementation}
+
+        def slope(x):
+            return sum(jnp.vdot(gradient, along[name]) for name, gradient in gradients(x).items())
+
+        return jax.jit(lambda x: (jax.grad(slope)(x), jax.jvp(gradients, (x,), (along,))[1]))(inputs)
+
+    check = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+    jax.tree.map(check, products("fused"), products("reference"))
+
+
 @pytest.mark.parametrize(
     "grid_shape, span, batch",
     [

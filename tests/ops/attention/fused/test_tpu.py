@@ -14,6 +14,7 @@ from jax import export
 
 from posattn_jax.ops.attention import api, relative_attention
 from posattn_jax.ops.attention.arguments import Block
+from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
 from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile
 from posattn_jax.ops.attention.loop import attend
@@ -26,7 +27,7 @@ from tests.support.slow import slow
 def in_the_place_of_tiled(monkeypatch):
     """Small tiles, so that there are many of them on small grids."""
     options = {"interpret": True, "plan": Plan(2, Tile(4, 8)), "step": 1, "limit": 8}
-    monkeypatch.setitem(api.LAYOUTS, "tiled", lambda problem: attend(problem, [FusedTpu(problem, **options)]))
+    monkeypatch.setitem(api.LAYOUTS, "tiled", lambda problem: attend(problem, [FusedTpu(problem, **options)], RowLoop))
     return options
 
 

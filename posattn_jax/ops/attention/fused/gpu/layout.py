@@ -32,6 +32,7 @@ from posattn_jax.ops.attention.fused.gpu.warpgroup import Warpgroup, padded_widt
 from posattn_jax.ops.attention.fused.layout import HOPPER
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.precision import promoted
 
 # The KiB of shared memory that a block of threads may use, by compute capability; then for all others, and what Mosaic
 # keeps for itself. Source: the CUDA C++ Programming Guide, "Compute Capabilities".
@@ -100,7 +101,7 @@ class FusedGpu(Loop):
 
     def features(self, arrays: dict[str, Array]) -> Any:
         """The dtype that all operands of products are converted to."""
-        dtype = jnp.result_type(*(arrays[name] for name in OPERANDS if name in arrays))
+        dtype = promoted(*(arrays[name] for name in OPERANDS if name in arrays))
         return jnp.dtype(jnp.float32 if dtype == jnp.float16 else dtype)
 
     @property

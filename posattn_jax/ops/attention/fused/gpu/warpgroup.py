@@ -26,6 +26,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from posattn_jax.axes import Array
 from posattn_jax.ops.attention.fused.blocks import BLOCK, Blocks
 from posattn_jax.ops.attention.fused.gpu.skew import PADDING, Skew
+from posattn_jax.ops.precision import float32_or_better
 
 
 def num_parts(dtype: Any) -> int:
@@ -60,7 +61,7 @@ class Warpgroup:
     @property
     def dtype(self) -> Any:
         """The dtype of logits and accumulators."""
-        return jnp.promote_types(self.features, jnp.float32)
+        return float32_or_better(self.features)
 
     @property
     def operand_dtype(self) -> Any:

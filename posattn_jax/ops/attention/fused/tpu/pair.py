@@ -13,6 +13,7 @@ from posattn_jax.ops import scores
 from posattn_jax.ops.attention.fused.tpu import skew
 from posattn_jax.ops.attention.fused.tpu.strips import Lanes, Strips
 from posattn_jax.ops.attention.fused.tpu.walk import over
+from posattn_jax.ops.precision import promoted
 
 # The axes along which two tiles [rows, columns] are multiplied.
 ROWS_WITH_ROWS = ((0,), (0,))
@@ -183,7 +184,7 @@ class Pair:
         return query + offset > within
 
     def dot(self, a, b, axes):
-        dtype = jnp.promote_types(a.dtype, b.dtype)
+        dtype = promoted(a.dtype, b.dtype)
         return lax.dot_general(a.astype(dtype), b.astype(dtype), (axes, ((), ())), preferred_element_type=self.dtype)
 
     def mix(self, weights, features, axes=COLUMNS_WITH_ROWS):

@@ -1,0 +1,72 @@
+"""Operands: arrays from what is like one; and the dtype and axes of mixed ones, of which none is promoted implicitly.
+
+So it runs with `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` too.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array
+
+
+def as_array(x: Any) -> Any:
+    """A list, number or NumPy array as an array, whose values stay known while JAX traces; None and arrays as is."""
+    if x is None or isinstance(x, jax.Array):
+        return x
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x)):
+        return jnp.asarray(x)
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(x)
+
+
+def promoted(*operands: Any) -> Any:
+    """The dtype that JAX's standard rules give arrays and dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*operands)
+
+
+def float32_or_better(*operands: Any) -> Any:
+    """The dtype of `operands`, and at least float32."""
+    return promoted(jnp.float32, *operands)
+
+
+def same_dtype(*arrays: Any) -> list[Array]:
+    """The arrays in the dtype of all."""
+    dtype = promoted(*arrays)
+    return [jnp.asarray(array, dtype) for array in arrays]
+
+
+def same_ndim(*arrays: Any) -> list[Array]:
+    """The arrays with as many axes as the one that has most: new ones come first."""
+    most = max(jnp.ndim(array) for array in arrays)
+    return [jnp.expand_dims(array, tuple(range(most - jnp.ndim(array)))) for array in arrays]
+
+
+def aligned(*arrays: Any) -> list[Array]:
+    """The arrays with the same dtype and number of axes, so that they broadcast against each other."""
+    return same_ndim(*same_dtype(*arrays))
+
+
+def einsum(subscripts: str, *arrays: Any) -> Array:
+    """`jnp.einsum` of the arrays in the dtype of all."""
+    return jnp.einsum(subscripts, *same_dtype(*arrays))
+
+
+def plus(x: Any, y: Any) -> Array:
+    """x + y, `aligned`."""
+    x, y = aligned(x, y)
+    return x + y
+
+
+def minus(x: Any, y: Any) -> Array:
+    """x - y, `aligned`."""
+    x, y = aligned(x, y)
+    return x - y
+
+
+def times(x: Any, y: Any) -> Array:
+    """x y, `aligned`."""
+    x, y = aligned(x, y)
+    return x * y
