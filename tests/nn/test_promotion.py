@@ -5,6 +5,7 @@ bfloat16, so a module with one is traced in float32 alone.
 """
 
 import copy
+import dataclasses
 
 import flax.linen as nn
 import jax
@@ -58,6 +59,7 @@ from posattn_jax.ops.attention.native import layout as native
 from tests.nnx import test_equals_linen as of_nnx
 from tests.ops.attention.attention_suite import make_inputs
 from tests.project.test_docstrings import example_of
+from tests.support.slow import slow
 
 H, C = 2, 8
 GRID, KEY_MASK, SEGMENTS = (3, 4), np.ones((2, 12), bool), np.zeros((2, 12), np.int32)
@@ -81,6 +83,17 @@ def trace(function, arrays):
     jax.eval_shape(jax.grad(loss), learned)
 
 
+def in_bfloat16(part):
+    """The part, and all its parts, where they compute in bfloat16."""
+    if isinstance(part, tuple):
+        return tuple(map(in_bfloat16, part))
+    if not isinstance(part, nn.Module):
+        return part
+    names = [field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")]
+    fields = {name: in_bfloat16(getattr(part, name)) for name in names}
+    return part.clone(**fields | ({"dtype": jnp.bfloat16} if "dtype" in fields else {}))
+
+
 def trace_module(module, *inputs, **options):
     """The results and variables of a module, which is traced forward and backward in each dtype that it computes in."""
     norms, rngs = [], dict.fromkeys(("params", "dropout"), jax.random.key(0))
@@ -92,7 +105,7 @@ def trace_module(module, *inputs, **options):
     with nn.intercept_methods(watch):
         results, variables = jax.eval_shape(lambda: INITIALISE(module, rngs, *copy.deepcopy(inputs), **options))
     flat, structure = jax.tree.flatten(variables)
-    for own in (module, *([module.clone(dtype=jnp.bfloat16)] if not norms and hasattr(module, "dtype") else [])):
+    for own in (module, *([] if norms else [in_bfloat16(module)])):
 
         def apply(arrays, own=own):
             whole = jax.tree.unflatten(structure, list(arrays.values()))
@@ -170,7 +183,7 @@ def test_a_decoding_step():
     trace_module(attending(*terms, span=GaussianSpan()), jnp.ones((2, 1, C)), (5,), cache=cache, is_causal=True)
 
 
-@pytest.mark.parametrize("name", of_nnx.CASES)
+@pytest.mark.parametrize("name", [name if name in of_nnx.FAST else slow(name) for name in of_nnx.CASES])
 def test_a_layer_of_nnx(name):
     grid_shape, terms, span, fields, options = of_nnx.CASES[name]
     graph, state = nnx.split(of_nnx.both(terms, span, **fields)[1])
@@ -195,7 +208,7 @@ LOCAL = {
 CASES = {**LOCAL, "pairs": (True, PAIRS), "weights": (True, {"return_weights": True})}
 
 
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("covariance", ["diagonal", slow("full")])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("implementation", LAYOUTS)
 def test_attention(implementation, dtype, covariance):
