@@ -39,6 +39,7 @@ from posattn_jax.nn.terms import Content
 from posattn_jax.nn.tokens import Tokens, flattened
 from posattn_jax.ops.attention import Cache, Implementation, of_all_heads, table_shape
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import as_array
 
 
 class PositionalSelfAttention(Composite):
@@ -186,10 +187,11 @@ class PositionalSelfAttention(Composite):
         """
         if cache is not None and grid_shape is None:
             raise ValueError("cache: expected grid_shape with it, of which the inputs are one place")
+        inputs = as_array(inputs)
         shape = inputs.shape
         inputs, grid_shape, key_mask = flattened(inputs, grid_shape, key_mask, num_class_tokens)
         if segment_ids is not None:
-            segment_ids = lax.collapse(segment_ids, 1)
+            segment_ids = lax.collapse(as_array(segment_ids), 1)
         tokens = Tokens(
             inputs=self._cast(inputs),
             grid_shape=grid_shape,

@@ -215,7 +215,9 @@ class SequenceBlock(Composite):
             return self.mixing.mix(x, own, places, deterministic=deterministic)[0]
 
         def cross(x):
-            joined = x.reshape(memory.batch_size, -1, x.shape[-1])
+            batch, rows = memory.batch_size, x.shape[0]
+            each = 1 if batch == 0 else rows // batch
+            joined = x.reshape(batch, each * x.shape[1], x.shape[-1])
             return self.cross.mix(joined, memory, memory_places, deterministic=deterministic)[0].reshape(x.shape)
 
         fields = dtypes | {"kernel_init": self.kernel_init, "name": "feed_forward"}

@@ -53,4 +53,5 @@ class Memory:
     @property
     def batch_size(self) -> int:
         """b."""
-        return len(next(iter(self.before.values())) if self.inputs is None else self.inputs)
+        given = next(iter(self.before.values())) if self.inputs is None else self.inputs
+        return given.shape[0]

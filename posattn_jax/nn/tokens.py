@@ -23,6 +23,7 @@ from posattn_jax.axes import (
 )
 from posattn_jax.nn.scores import Extent
 from posattn_jax.ops import grid
+from posattn_jax.ops.precision import as_array
 from posattn_jax.ops.scores import check_bool
 from posattn_jax.ops.span import half_span
 
@@ -43,6 +44,7 @@ def flattened(
     Raises:
       ValueError: inputs with the axes of another grid than `grid_shape`, or with the axes of a grid and class tokens.
     """
+    inputs, key_mask = as_array(inputs), as_array(key_mask)
     own = inputs.shape[1:-1]
     if len(own) > 1 and (num_class_tokens or tuple(grid_shape or own) != own):
         wanted = "none with class tokens" if num_class_tokens else f"those of grid_shape={tuple(grid_shape or ())}"
@@ -106,6 +108,8 @@ class Tokens:
     query_grid_shape: Shape | None = None
 
     def __post_init__(self):
+        for name in ("mask", "bias", "positions"):
+            object.__setattr__(self, name, as_array(getattr(self, name)))
         check_bool("key_mask", self.key_mask)
         width = self.inputs.shape[-1]
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:

@@ -20,6 +20,7 @@ from posattn_jax.nnx.projections import LinearProjections
 from posattn_jax.nnx.terms import Content
 from posattn_jax.ops.attention import Implementation, of_all_heads
 from posattn_jax.ops.initial import XAVIER
+from posattn_jax.ops.precision import as_array
 
 
 class PositionalSelfAttention(nnx.Module):
@@ -175,6 +176,7 @@ class PositionalSelfAttention(nnx.Module):
           ValueError: inputs, a grid or a mask of another shape, parts for other heads or dimensions, or a layout
             that does not support what is asked for.
         """
+        inputs = as_array(inputs)
         shape = inputs.shape
         if shape[-1] != self.in_features:
             raise ValueError(f"inputs has shape {shape}: expected a width of in_features={self.in_features}")
@@ -189,7 +191,7 @@ class PositionalSelfAttention(nnx.Module):
             key_mask=key_mask,
             mask=mask,
             bias=bias,
-            segment_ids=None if segment_ids is None else lax.collapse(segment_ids, 1),
+            segment_ids=None if segment_ids is None else lax.collapse(as_array(segment_ids), 1),
             is_causal=is_causal,
             dilation=self.dilation,
             num_kv_heads=self.num_kv_heads or 0,

@@ -54,7 +54,7 @@ def pair_scores(
 
     def patches(x, window, by_key):
         x = x[:, cls:]
-        return window, x.reshape(len(x), *shape, *x.shape[2:]) if by_key else x
+        return window, x.reshape(x.shape[0], *shape, *x.shape[2:]) if by_key else x
 
     arrays = [
         patches(inputs if query is None else query, windows.by_query(), False),
