@@ -2,6 +2,7 @@
 
 A part is called with the queries' inputs y [b t c], the keys' `Memory`, `Places` and (h, d). It returns energies
 [b h t s], with batch 1 if all examples share them, and a mask [b t s] of the pairs that they hold for; None: all pairs.
+An energy for a softmax that `ops.scores.hides`, such as -inf, hides its pair as a mask would.
 """
 
 import functools

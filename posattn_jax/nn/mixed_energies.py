@@ -16,6 +16,7 @@ from posattn_jax.nn.energies import Energies, Heads
 from posattn_jax.nn.memory import Memory
 from posattn_jax.nn.places import Places
 from posattn_jax.ops.precision import times
+from posattn_jax.ops.scores import finite, hides
 
 
 class MixedEnergies(Composite):
@@ -23,7 +24,7 @@ class MixedEnergies(Composite):
 
     Attributes:
       parts: the parts that compute A^i, such as `DotProducts()` and `DotProducts("position", ("relative",))`. Each
-        gives energies for a softmax.
+        gives energies for a softmax. A pair that one part hides is hidden.
       mixture_init: the initialiser of m [h i]; at 0 all parts have the same weight.
       param_dtype: the dtype of m.
 
@@ -64,7 +65,10 @@ class MixedEnergies(Composite):
         found = [part(inputs, memory, places, heads) for part in self.parts]
         weights = jax.nn.softmax(mixture).T[..., None, None]  # [i h 1 1]
         total: Any = sum(
-            times(weight.astype(energies.dtype), energies) for weight, (energies, _) in zip(weights, found, strict=True)
+            times(weight.astype(energies.dtype), finite(energies))
+            for weight, (energies, _) in zip(weights, found, strict=True)
         )
+        hidden = functools.reduce(operator.or_, (hides(energies) for energies, _ in found))
+        total = jnp.where(hidden, -jnp.inf, total)  # whatever the weight of the part that hides
         inside = [mask for _, mask in found if mask is not None]
         return total, functools.reduce(operator.and_, inside) if inside else None

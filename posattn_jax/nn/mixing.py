@@ -149,7 +149,7 @@ class TokenMixing(Composite):
         energies, inside = make(inputs, memory, places, heads)
         masks = places.masks() + ([] if inside is None else [inside[:, None]])
         if make.normalize:
-            weights = scores.masked_softmax(energies, masks)
+            weights = scores.masked_softmax(scores.finite(energies), masks)
         else:
             weights = energies
             for mask in masks:

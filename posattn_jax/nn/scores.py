@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from posattn_jax.axes import HeadVector, Key, Query, RelativeBias, RelativeEncoding, Shape, Sigma, Weights
 from posattn_jax.ops.attention import Factors
+from posattn_jax.ops.scores import hidden_as_infinity
 from posattn_jax.ops.span import SpanMode
 
 
@@ -33,7 +34,7 @@ class Scores:
     """The arguments of `relative_attention` that a term adds to, and two that need the scores of all pairs.
 
     `Scores` can be added. Encodings, biases and pair scores are then summed, but only one summand may have a key or
-    query.
+    query. A relative bias or pair score that `ops.scores.hides` hides its pairs as a mask would; it is stored as -inf.
 
     Attributes:
       key: [b s h d].
@@ -61,6 +62,11 @@ class Scores:
     relative_bias: RelativeBias | None = None
     pair_scores: Weights | None = None
     limit: Shape | None = None
+
+    def __post_init__(self):
+        for name in ("relative_bias", "pair_scores"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, hidden_as_infinity(given))
 
     @property
     def is_pairwise(self) -> bool:

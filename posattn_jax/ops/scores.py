@@ -21,11 +21,53 @@ from posattn_jax.ops.precision import float32_or_better, plus, same_dtype, same_
 MASKED = -1e30
 # Above every masked logit and below every other. A maximum of at least this makes exp(masked logit - maximum) 0.
 LOWEST = MASKED / 10
+# Scores of at most this hide their pair. Half of -1e9, so that -1e9 in bfloat16 does.
+HIDING = -5e8
 
 
 def product_sum(subscripts: str, x: Array, y: Array) -> Array:
     """The products of x and y, summed in float32 or better."""
     return jnp.einsum(subscripts, *same_dtype(x, y), preferred_element_type=float32_or_better(x, y))
+
+
+def hides(scores: Float[Array, "..."]) -> Bool[Array, "..."]:
+    """Whether a score hides its pair, as a mask would: it is at most -5e8, or a quarter of its dtype's lowest number.
+
+    So does every number by which additive masks are written: -inf, `jnp.finfo(dtype).min`, -1e9, in float16 -3e4. Such
+    scores carry nothing else: next to one that is larger, exp(score) is 0 in every dtype.
+    """
+    floating = jnp.issubdtype(scores.dtype, jnp.floating)
+    return scores <= (max(HIDING, float(jnp.finfo(scores.dtype).min) / 4) if floating else HIDING)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def finite(scores: Float[Array, "..."], hidden: float = MASKED) -> Float[Array, "..."]:
+    """Scores with the number `hidden` for those that hide their pair, so that no gradient meets -inf * 0.
+
+    Scores in float16, which has no room for that number, become float32. The derivative is that of the identity: the
+    weights of hidden pairs are 0, and so are the cotangents of their scores. The backward pass need not keep scores.
+    """
+    return jnp.where(hides(scores), hidden, of_wide_range(scores))
+
+
+@finite.defjvp
+def _(hidden, primals, tangents):
+    return finite(*primals, hidden), of_wide_range(*tangents)
+
+
+def shown(scores: Float[Array, "..."]) -> Bool[Array, "..."]:
+    """Whether `finite` scores do not hide their pair. NaN does not, so that it reaches the outputs."""
+    return ~(scores <= LOWEST)
+
+
+def hidden_as_infinity(scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Scores with -inf for those that hide their pair, which no sum with other scores and no other dtype changes."""
+    return jnp.where(hides(scores), -jnp.inf, scores)
+
+
+def of_wide_range(x: Array) -> Array:
+    """The same numbers, with float16 as float32: no other dtype overflows where a score is divided by a scale."""
+    return x.astype(jnp.float32) if x.dtype == jnp.float16 else x
 
 
 def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
@@ -45,7 +87,7 @@ def exponentials(
 
     A row that attends to nothing has exponentials 0, and 1 as their sum.
     """
-    largest = jnp.maximum(logits.max(-1, keepdims=True), LOWEST)
+    largest = jax.lax.stop_gradient(jnp.maximum(logits.max(-1, keepdims=True), LOWEST))
     numerators = jnp.exp(logits - largest)
     total = numerators.sum(-1, keepdims=True)
     return numerators, largest, jnp.where(total == 0, 1, total)
@@ -58,14 +100,15 @@ def check_bool(name: str, mask: Array | None) -> None:
 
 
 def masked_softmax(logits: Float[Array, "... s"], masks: Sequence[Bool[Array, "..."]]) -> Float[Array, "... s"]:
-    """Softmax over the keys that every mask keeps; a row that attends to nothing has weights 0, and gradient 0."""
-    if not masks:
-        return jax.nn.softmax(logits, axis=-1)
-    attended = functools.reduce(operator.and_, same_ndim(logits, *masks)[1:])
-    logits = jnp.where(attended, logits, MASKED)
-    unnormalised = jnp.where(attended, jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))), 0)
-    total = unnormalised.sum(-1, keepdims=True)
-    return unnormalised / jnp.where(total == 0, 1, total)
+    """Softmax over the keys that every mask keeps, and whose logit is not masked already.
+
+    A row that attends to nothing has weights 0, and gradient 0.
+    """
+    if masks:
+        attended = functools.reduce(operator.and_, same_ndim(logits, *masks)[1:])
+        logits = jnp.where(attended, logits, MASKED)
+    numerators, _, total = exponentials(logits)
+    return numerators / total
 
 
 def dropout(

@@ -335,6 +335,49 @@ def test_an_additive_mask_is_refused(unchecked, options):
         apply(PositionalSelfAttention(num_heads=2), key_mask=mask, **options)
 
 
+class Given(nn.Module):
+    """A term that gives its `Scores`."""
+
+    needs: ClassVar = ()
+    scores: Scores
+
+    def __call__(self, query, key, tokens):
+        return self.scores
+
+
+@pytest.mark.parametrize("low", [-jnp.inf, jnp.finfo(jnp.float16).min, jnp.finfo(jnp.float32).min], ids=str)
+def test_terms_and_biases_that_hide(low):
+    """In a term's pair scores, or its relative bias, or the layer's bias; also as float16 among other dtypes."""
+    kind = jnp.float16 if low == jnp.finfo(jnp.float16).min else jnp.float32
+    x = jax.random.normal(jax.random.key(1), (2, 5, 4))
+    near = jnp.abs(jnp.arange(5)[:, None] - jnp.arange(5)) <= 1
+    near = near[None, None] & (jnp.arange(5) < jnp.array([[3], [2]]))[:, None, None]  # the last queries see nothing
+    pairs = jnp.broadcast_to(jnp.where(near, 0, jnp.asarray(low, kind)), (2, 2, 5, 5))
+    by_offset = jnp.broadcast_to(jnp.where(jnp.abs(jnp.arange(-4, 5)) <= 1, 0, jnp.asarray(low, kind))[:, None], (9, 2))
+    shapes = {"relative_bias": (9, 2), "pair_scores": (2, 2, 5, 5)}
+    beside = Given(Scores(**{name: jnp.full(shape, 0.1, jnp.float32) for name, shape in shapes.items()}))
+    span = {"span": GaussianSpan(initial_sigma=0.02, threshold=0.0)}
+    params = make_layer(terms=(Content(), beside), **span).init(jax.random.key(0), x)
+
+    def results(*terms, **given):
+        layer = make_layer(terms=(Content(), beside, *terms), **span)
+
+        def total(params, x):
+            outputs = layer.apply(params, x, **given)
+            return jnp.sin(outputs).sum(), outputs
+
+        return jax.jit(jax.grad(total, (0, 1), has_aux=True))(params, x)
+
+    keys = {"key_mask": jnp.arange(5) < jnp.array([[3], [2]])}
+    expected = results(mask=near)
+    for found in (
+        results(Given(Scores(pair_scores=pairs))),
+        results(bias=pairs),
+        results(Given(Scores(relative_bias=by_offset)), **keys),
+    ):
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), found, expected)
+
+
 def test_scores_add():
     one, other = (Scores(content_bias=jnp.full((2, 4), x), limit=limit) for x, limit in ((1.0, (3, 1)), (2.0, (2, 2))))
     total = one + other + Scores(key=jnp.ones((1, 4, 2, 4)))

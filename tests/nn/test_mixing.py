@@ -420,3 +420,39 @@ def test_a_mixture_is_one_part_where_its_share_is_one():
     _, intermediates = dropping.apply({"params": params}, words, (5,), return_weights=True)
     near = np.abs(np.subtract.outer(np.arange(5), np.arange(5))) <= 1
     np.testing.assert_array_equal(intermediates["weights"][0, 0] > 0, near)
+
+
+class Hiding(nn.Module):
+    """Energies that are low for some pairs, and otherwise 0."""
+
+    normalize = True
+    knows_content = False
+    low: float = 0.0
+    shown: jax.Array | None = None
+
+    def __call__(self, inputs, memory, places, heads):
+        return jnp.where(self.shown, 0.0, self.low)[None], None
+
+
+@pytest.mark.parametrize("low", [-jnp.inf, float(np.finfo(np.float64).min), -1e9], ids=str)
+@pytest.mark.parametrize("mixture", [0.0, -2000.0], ids=str)
+def test_energies_that_hide(float64, low, mixture):
+    """As a mask, whatever the share of the part that hides; a query that sees nothing has outputs of 0."""
+    shown = np.random.default_rng(1).random((H, 5, 5)) < 0.6
+    shown[:, 3] = False
+    x = jax.random.normal(jax.random.key(1), (B, 5, C))
+
+    def layer(low):
+        parts = DotProducts(**DTYPE), Hiding(low, jnp.asarray(shown))
+        return TokenMixing(num_heads=H, energies=MixedEnergies(parts, **DTYPE), **DTYPE)
+
+    params = layer(0.0).init(jax.random.key(0), x, (5,))
+    params["params"]["energies"]["mixture"] = params["params"]["energies"]["mixture"].at[:, 1].set(mixture)
+    outputs, found = layer(low).apply(params, x, (5,), return_weights=True)
+    _, others = layer(0.0).apply(params, x, (5,), return_weights=True)
+    expected = np.where(shown, others["weights"], 0)
+    expected = expected / np.maximum(expected.sum(-1, keepdims=True), 1e-300)
+    np.testing.assert_allclose(found["weights"], expected, rtol=1e-10, atol=1e-12)
+    gradients = jax.jit(jax.grad(lambda params: jnp.sin(layer(low).apply(params, x, (5,))).sum()))(params)
+    assert all(jnp.isfinite(gradient).all() for gradient in jax.tree.leaves(gradients))
+    assert not found["weights"][:, :, 3].any() and not outputs[:, 3].any()

@@ -24,7 +24,7 @@ from posattn_jax.axes import (
     Sigma,
     Weights,
 )
-from posattn_jax.ops import grid
+from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.arguments import check_pairs
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
@@ -75,7 +75,7 @@ def attend(problem: Problem, implementation: str = "auto") -> tuple[Any, Any]:
     layout = LAYOUTS[implementation]
     if problem.is_pairwise and layout is not factorised_attention:  # which raises an error of its own
         layout = reference_attention
-    return layout(problem.within_bound())
+    return layout(problem.settled())
 
 
 def relative_attention(
@@ -129,7 +129,8 @@ def relative_attention(
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
-      relative_bias: beta [*R, h], not scaled. If E is given too, beta is rounded to the dtype of E.
+      relative_bias: beta [*R, h], not scaled. If E is given too, beta is rounded to the dtype of E. An entry as low as
+        one of `bias` that hides its pair hides all pairs of its offset.
       sigma: [p], or one number for all dimensions, or [h p] with one per head, in units of S - 1. None means no span.
         Only `|sigma|` matters. Concrete values must be finite and not 0. For a traced sigma, 0 means "the query alone"
         and NaN propagates. Instead of sigma, the factor L of a full covariance L L^T: [1 p p], or [h p p] with one per
@@ -143,7 +144,8 @@ def relative_attention(
       key_mask: [b s], True = keep.
       mask: [b|1 h|1 t s], True = keep. With `mask` or `bias` every pair is computed, so layouts that compute only a
         part of the pairs refuse them.
-      bias: [b|1 h|1 t s], not scaled.
+      bias: [b|1 h|1 t s], not scaled. An entry that is -inf, at most -5e8, or at most a quarter of the lowest number of
+        its dtype hides its pair exactly as `mask` does, whatever G is.
       segment_ids: [b t]: tokens attend only to tokens of their own segment. If segments are packed one after the other,
         "native" skips pairs of different segments. "fused" and "factorised" do not support segments. The other layouts
         compute such pairs and mask them.
@@ -232,11 +234,15 @@ def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key |
 
 
 def scores_of(bias: PairBias, query: Query, num_keys: int, scale: float | None) -> Weights:
-    """A = bias / scale, broadcast to [b h t s]: a bias, which is not scaled, as scores that will be scaled."""
+    """A = bias / scale, broadcast to [b h t s]: a bias, which is not scaled, as scores that will be scaled.
+
+    A is -inf where the bias hides its pair, and nowhere else because of the division.
+    """
     b, t, h, d = query.shape
     sizes = (b, h, t, num_keys)
     check_pairs("bias", bias, sizes)
-    if scale == 0:
-        raise ValueError("scale=0 is given with bias, which is not scaled")
+    if scale is not None and scale <= 0:
+        raise ValueError(f"scale={scale:g} is given with bias, which is not scaled: expected more than 0")
     scaling = 1 / math.sqrt(d) if scale is None else scale
-    return jnp.broadcast_to(bias, sizes) / scaling
+    of_hidden = jnp.where(scores.hides(bias), -jnp.inf, scores.of_wide_range(bias) / scaling)
+    return jnp.broadcast_to(of_hidden, sizes)

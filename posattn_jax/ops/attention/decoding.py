@@ -156,7 +156,10 @@ def decode(
         logits += scores.product_sum("bhd,shd->bhs", positional, of_slots(relative_encoding))
     logits *= query.shape[-1] ** -0.5 if scale is None else scale
     if relative_bias is not None:
-        logits = plus(logits, of_slots(relative_bias).T)
+        bias = of_slots(relative_bias).T
+        shown = ~scores.hides(bias)
+        logits = plus(logits, jnp.where(shown, bias, 0))
+        attended.append(shown)
     if sigma is not None:
         sigma = jnp.atleast_2d(sigma)
         half = span.half_span(sigma, threshold, grid_shape, reference_shape)

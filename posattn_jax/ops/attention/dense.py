@@ -66,7 +66,11 @@ class RowLoop(Loop):
         if problem.is_causal:
             not_after = grid.not_after(offsets, problem.is_causal)
             tables["addend"] = tables.get("addend", 0.0) + scores.masked_out(not_after, self.dtype)[None]
-        return {name: self.rows.pad(table) for name, table in tables.items()}
+        tables = {name: self.rows.pad(table) for name, table in tables.items()}
+        if problem.masks_offsets:
+            shown = jnp.moveaxis(scores.shown(arrays["encoding"][..., -1]), -1, 0)
+            tables["addend"] += self.rows.pad(scores.masked_out(shown, self.dtype))
+        return tables
 
     def hiding(self, arrays):
         """The arrays that mask keys for single queries, cut into rows like the queries."""
@@ -111,7 +115,8 @@ class RowLoop(Loop):
         if "key" in ready:
             logits += factor * self.problem.product("hbitd,hbds->hbits", queries["content_query"], ready["key"])
         if "pair_scores" in queries:
-            logits += times(factor, queries["pair_scores"])
+            pairs = queries["pair_scores"]
+            logits += jnp.where(scores.shown(pairs), times(factor, pairs), scores.MASKED)
         return logits
 
     def dropped(self, weights, starts, arrays):

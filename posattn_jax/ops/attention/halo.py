@@ -220,7 +220,7 @@ def halo_attention(
             key_rows = exchange.rows + 2 * exchange.halo
         keys_shape = (key_rows, *shape[1:])
         here = dataclasses.replace(problem, **own, **seen, **shared, grid_shape=keys_shape, block=block)
-        return CUT_LAYOUTS[implementation](here.within_bound())[0]
+        return CUT_LAYOUTS[implementation](here.settled())[0]
 
     padding = (num_rows - shape[0]) * line
     cut = {name: x for name in CUT if (x := getattr(problem, name)) is not None}

@@ -109,6 +109,8 @@ def _attend(
     if problem.key is not None:
         terms += problem.product("bthd,btshd->bhts", problem.content_queries(problem.query), near(problem.key))
     masks = [] if on_grid is None else [on_grid]
+    if problem.masks_offsets:
+        masks.append(scores.shown(position_scores))
     if problem.sigma is not None:  # the patch has a static size; the span in it may be known only at run time
         masks.append(span.inside_span(offsets, problem.half_of(problem.sigma)))
     if problem.is_causal:

@@ -43,7 +43,8 @@ class Problem:
       factors: the parts that E is computed from; with E, or in place of E for a layout that needs only them.
       num_class_tokens: the number of tokens before the grid. A pair with a class token has no offset: it gets no
         positional term and no G, and no span masks it.
-      pair_scores: A [b h t s] of all tokens, added to the content scores and scaled with them; scale A is a `bias`.
+      pair_scores: A [b h t s] of all tokens, added to the content scores and scaled with them; scale A is a `bias`. An
+        entry that `scores.hides` hides its pair.
       limit: half-spans. Keys further away in any dimension are masked.
       block: the rows of one device, if the grid is cut over devices. `grid_shape` is then the grid of the keys, and E
         and beta hold only the offsets within `span_bound`.
@@ -125,8 +126,9 @@ class Problem:
         given = ("key", "relative_encoding", "relative_bias")
         if all(getattr(self, name) is None for name in (*given, "factors", "pair_scores")):
             raise ValueError(f"{', '.join(given[:2])} and {given[2]} are all None: expected at least one")
-        if self.relative_bias is not None and not self.scaling:
-            raise ValueError("scale=0 is given with relative_bias, which is not scaled")
+        if self.relative_bias is not None and self.scaling <= 0:
+            given = f"scale={self.scaling:g} is given with relative_bias"
+            raise ValueError(f"{given}, which is not scaled: expected more than 0")
         if self.dilation is not None:
             grid.check_dilation(self.dilation, shape)
         if not 0 <= self.dropout_rate < 1:
@@ -250,13 +252,32 @@ class Problem:
             raise ValueError(f'implementation="{implementation}" needs span_bound where sigma is traced')
         return self.static_half
 
-    def within_bound(self) -> "Problem":
-        """The same problem; a traced sigma becomes NaN if its span exceeds `span_bound` at run time."""
-        if self.span_bound is None or self.concrete_half is not None:
-            return self
-        half = self.half_of(self.sigma)
-        exceeds = jnp.any(jnp.greater(*aligned(half, np.asarray(self.span_bound))))
-        return dataclasses.replace(self, sigma=jnp.where(exceeds, jnp.nan, self.sigma))
+    def settled(self) -> "Problem":
+        """The same problem as layouts receive it, with what is known only at run time in the arrays.
+
+        A traced sigma becomes NaN if its span exceeds `span_bound`. Scores that hide their pair become finite numbers
+        of at most `scores.MASKED`, before and after they are scaled: no layout meets -inf. Such numbers mask like every
+        other masked logit, except where G multiplies them: see `masks_offsets` for beta, and pair scores are masked by
+        each layout that supports them.
+        """
+        changed: dict[str, Any] = {}
+        if self.relative_bias is not None:
+            changed["relative_bias"] = scores.finite(self.relative_bias, scores.MASKED * max(1.0, self.scaling))
+        if self.pair_scores is not None:
+            changed["pair_scores"] = scores.finite(self.pair_scores)
+        if self.span_bound is not None and self.concrete_half is None:
+            half = self.half_of(self.sigma)
+            exceeds = jnp.any(jnp.greater(*aligned(half, np.asarray(self.span_bound))))
+            changed["sigma"] = jnp.where(exceeds, jnp.nan, self.sigma)
+        return dataclasses.replace(self, **changed) if changed else self
+
+    @property
+    def masks_offsets(self) -> bool:
+        """Whether loops and kernels must mask the offsets where beta, the last feature of `encoding`, hides its pairs.
+
+        A factor G may raise the logit there. Without it the logit is that of a masked key.
+        """
+        return self.relative_bias is not None and self.sigma is not None and self.span_mode == "multiply"
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -281,11 +302,13 @@ class Problem:
     @functools.cached_property
     def encoding(self) -> Float[Array, "*r h _"] | None:
         """E, with beta / scale as one more feature: the partner of `position_queries`; None without E and beta."""
-        parts = [] if self.relative_encoding is None else [self.relative_encoding]
-        if self.relative_bias is not None:
-            bias = self.relative_bias[..., None] / self.scaling
-            parts.append(bias.astype(parts[0].dtype) if parts else bias)
-        return jnp.concatenate(same_dtype(*parts), -1) if parts else None
+        if self.relative_bias is None:
+            return self.relative_encoding
+        bias = scores.of_wide_range(self.relative_bias)[..., None] / self.scaling
+        if self.relative_encoding is None:
+            return bias
+        encoding = scores.of_wide_range(self.relative_encoding)
+        return jnp.concatenate([encoding, bias.astype(encoding.dtype)], -1)
 
     def position_queries(self, queries: Query) -> Float[Array, "b t h _"]:
         """q + v if there is an E, and a 1 as one more feature if there is a beta."""

@@ -66,6 +66,11 @@ def attention_weights(problem: Problem) -> Weights:
         masks.append(not_after.at[:cls, cls:].set(False))  # class tokens come before the grid
     if problem.segment_ids is not None:
         masks.append((problem.segment_ids[:, :, None] == problem.segment_ids[:, None])[:, None])
+    if problem.masks_offsets:
+        shown = grid.toeplitz(scores.shown(problem.relative_bias), *grids)
+        masks.append(of_all(jnp.moveaxis(shown, -1, 0), True))
+    if problem.pair_scores is not None:
+        masks.append(scores.shown(problem.pair_scores))
     if problem.mask is not None:
         masks.append(problem.mask)
     if problem.key_mask is not None:

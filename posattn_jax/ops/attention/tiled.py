@@ -80,7 +80,7 @@ class WindowLoop(Loop):
             positional["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
         return positional
 
-    def modulation(self, log_gaussian, sigma, base):
+    def modulation(self, positional, sigma, base):
         """The factor and the addend that turn terms into logits, including the masks that all tiles share."""
         offsets = plus(base, self.tiling.relative)
         factor, addend = self.problem.scaling, 0.0
@@ -88,9 +88,11 @@ class WindowLoop(Loop):
             inside = span.inside_span(offsets, self.problem.half_of(sigma))
             addend = scores.masked_out(inside, self.dtype)[None, :, None]
             if self.multiply:
-                factor *= jnp.exp(log_gaussian)[None, :, None]
+                factor *= jnp.exp(positional["log_gaussian"])[None, :, None]
             else:
-                addend += log_gaussian[None, :, None]
+                addend += positional["log_gaussian"][None, :, None]
+        if self.problem.masks_offsets:
+            addend += scores.masked_out(scores.shown(positional["p"][..., -1]), self.dtype)[None, :, None]
         if self.problem.is_causal:
             addend += scores.masked_out(grid.not_after(offsets, self.problem.is_causal), self.dtype)[None, None, None]
         return factor, addend
@@ -176,7 +178,7 @@ class WindowLoop(Loop):
 
         def step(base, carry):
             positional = self.positional(self.learned(ready, base), base)
-            modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
+            modulation = self.modulation(positional, ready.get("sigma"), base)
             first = plus(base + self.first_query(arrays), tiling.origins)
 
             def group(_, xs):
@@ -221,7 +223,7 @@ class WindowLoop(Loop):
             learned = self.learned(ready, base)
             positional, to_learned = jax.vjp(lambda learned: self.positional(learned, base), learned)
             p = positional.get("p")
-            modulation = self.modulation(positional.get("log_gaussian"), ready.get("sigma"), base)
+            modulation = self.modulation(positional, ready.get("sigma"), base)
             first = plus(base + self.first_query(arrays), tiling.origins)
 
             def group(carry, xs):

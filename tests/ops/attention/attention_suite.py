@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.grid import toeplitz
 from posattn_jax.ops.span import half_span, span_size
 from tests import oracle
 from tests.support.slow import slow
@@ -22,6 +23,22 @@ SPANS = {
 }
 GRIDS = [(5,), (3, 2), (2, 1, 3)]
 SMALLEST = [(1,), (2,), (2, 1), (1, 1, 1)]
+# How additive masks are written.
+LOW = {
+    "infinity": -np.inf,
+    "lowest float64": np.finfo(np.float64).min,
+    "lowest float32": np.finfo(np.float32).min,
+    "-1e30": -1e30,
+    "-1e9": -1e9,
+}
+# Spans under which the scores that hide are raised: far offsets have a Gaussian of 0.
+HIDDEN_UNDER = {
+    **SPANS,
+    "narrow": {"threshold": 0.0, "sigma": 0.02},
+    "narrow log_add": SPANS["log_add"] | {"sigma": 0.02},
+}
+HIDING = [("infinity", span) for span in HIDDEN_UNDER] + [(low, "narrow") for low in LOW if low != "infinity"]
+HIDING = [case if case[1] in ("no span", "narrow") else slow(*case) for case in HIDING]
 CASES = [
     *(((3, 2), span) for span in ("no span", "span")),
     ((5,), "log_add"),
@@ -78,12 +95,16 @@ class AttentionSuite:
         """The options to give where the sigma of `inputs` is traced."""
         return options
 
-    def check_against_oracle(self, inputs, grid_shape, **options):
-        """Values and gradients of every input within 1e-10 of the oracle's."""
+    def check_against_oracle(self, inputs, grid_shape, shown=None, **options):
+        """Values and gradients of every input within 1e-10 of the oracle's.
+
+        `shown`: a mask for the oracle alone, of the pairs that no score of `inputs` hides.
+        """
         weights = np.random.default_rng(1).normal(size=inputs["value"].shape)
+        masks = options if shown is None else options | {"mask": shown & np.asarray(options.get("mask", True))}
 
         def weighted(x):
-            return weights[..., None] * oracle.attention(x, grid_shape, **options)
+            return weights[..., None] * oracle.attention(x, grid_shape, **masks)
 
         bounded = self.bounded(options, inputs, grid_shape)
         expected, expected_gradients = oracle.value_and_gradients(weighted, inputs)
@@ -164,6 +185,65 @@ class AttentionSuite:
         inputs = {"query": inputs["query"], "value": inputs["value"]}
         inputs["relative_bias"] = np.random.default_rng(3).normal(size=(7, H))
         self.check_against_oracle(inputs, (4,), is_causal=True)
+
+    @pytest.mark.parametrize("low, span", HIDING)
+    def test_a_relative_bias_that_hides(self, float64, low, span):
+        """As a mask, whatever G is: a few offsets, and for the first head all that the last row of queries has."""
+        grid_shape, options = (3, 2), dict(HIDDEN_UNDER[span])
+        inputs = make_inputs(grid_shape, span != "no span", per_head=span == "log_add", batch=1)
+        if "sigma" in options:
+            inputs["sigma"] = np.full(2, options.pop("sigma"))
+        bias = np.random.default_rng(3).normal(size=(5, 3, H))
+        hidden = np.random.default_rng(4).random(bias.shape) < 0.3
+        hidden[:3, :, 0] = True
+        inputs["relative_bias"] = np.where(hidden, LOW[low], bias)
+        shown = np.moveaxis(np.asarray(toeplitz(jnp.asarray(~hidden), grid_shape)), -1, 0)[None]
+        assert not shown[0, 0, 4:].any() and shown[0].any((0, 2)).all()
+        self.check_against_oracle(inputs, grid_shape, shown, scale=0.7, **options)
+
+    @pytest.mark.parametrize("low", [-jnp.inf, jnp.finfo(jnp.float32).min], ids=str)
+    def test_values_by_hand(self, low):
+        """Two tokens, q = k = 1, v = (0, 1); key 1 is hidden from query 0."""
+        ones = jnp.ones((1, 2, 1, 4))
+        inputs = {"query": ones, "key": ones, "value": ones * jnp.arange(2.0)[:, None, None]}
+        inputs["relative_bias"] = jnp.array([[0.0], [0.0], [low]])
+
+        def outputs(sigma):
+            return self.attend(inputs | {"sigma": sigma}, (2,), **self.bounded({}, inputs | {"sigma": sigma}, (2,)))
+
+        np.testing.assert_allclose(outputs(jnp.array([0.05]))[0, :, 0, 0], [0, 0.8808], atol=1e-4)
+        sigma = jnp.array([0.5])
+        bounded = self.bounded({}, inputs | {"sigma": sigma}, (2,))
+        total = jax.jit(jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (2,), **bounded).sum()))
+        np.testing.assert_allclose(total(sigma) / 4, [-0.27710], atol=1e-4)
+
+    @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32], ids=lambda dtype: dtype.__name__)
+    def test_the_lowest_number_hides(self, dtype):
+        """In the dtype of all arrays: values, and finite gradients, are those of the offsets that are left."""
+        inputs = make_inputs((9,), span=False, dtype=np.float32)
+        inputs = {name: jnp.asarray(array, dtype) for name, array in inputs.items()}
+        near = np.abs(np.arange(-8, 9)) <= 2
+
+        def results(low, **span):
+            bias = jnp.where(near[:, None], jnp.zeros(H, dtype), jnp.asarray(low, dtype))
+
+            def total(x):
+                outputs = self.attend(x | {"relative_bias": bias} | span, (9,))
+                return outputs.astype(jnp.float32).sum(), outputs
+
+            return jax.jit(jax.grad(total, has_aux=True))(inputs)
+
+        def check(found, expected):
+            assert np.isfinite(found).all()
+            np.testing.assert_array_equal(found, expected)
+
+        jax.tree.map(check, results(jnp.finfo(dtype).min), results(-jnp.inf))
+        exact = {name: array.astype(jnp.float32) for name, array in inputs.items()}
+        mask = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))[None, None] <= 2
+        expected = relative_attention(**exact, grid_shape=(9,), mask=jnp.asarray(mask), implementation="reference")
+        tolerance = 1e-5 if dtype == jnp.float32 else 0.05
+        np.testing.assert_allclose(results(-jnp.inf)[1].astype(jnp.float32), expected, atol=tolerance)
+        assert jnp.isfinite(jnp.concatenate([x.ravel() for x in jax.tree.leaves(results(-jnp.inf)[0])])).all()
 
     @pytest.mark.parametrize("is_causal", [slow(False), True])
     def test_without_positions_is_dot_product_attention(self, is_causal):
@@ -265,6 +345,42 @@ class AllPairsSuite(AttentionSuite):
         inputs = make_inputs((3, 2), span != "no span") | {"bias": rng.normal(size=(*sizes, 6, 6))}
         mask = rng.random((*sizes, 6, 6)) < 0.6
         self.check_against_oracle(inputs, (3, 2), mask=mask, scale=0.7, **SPANS[span])
+
+    @pytest.mark.parametrize("low, span", HIDING)
+    def test_a_bias_that_hides(self, float64, low, span):
+        """As a mask, whatever G is; a query may be left with no key."""
+        inputs = make_inputs((3, 2), span != "no span", per_head=span == "log_add")
+        options = dict(HIDDEN_UNDER[span])
+        if "sigma" in options:
+            inputs["sigma"] = np.full(2, options.pop("sigma"))
+        rng = np.random.default_rng(4)
+        shown = rng.random((B, H, 6, 6)) < 0.6
+        shown[0, :, 2] = False
+        inputs["bias"] = np.where(shown, rng.normal(size=shown.shape), LOW[low])
+        mask = rng.random((1, H, 6, 6)) < 0.8
+        self.check_against_oracle(inputs, (3, 2), shown, mask=mask, scale=0.7, **options)
+
+    @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32], ids=lambda dtype: dtype.__name__)
+    def test_the_lowest_number_as_a_bias(self, dtype):
+        """It hides in its own dtype, as -inf and a mask do; numbers that float16 has room for do not overflow."""
+        inputs = {
+            name: jnp.asarray(x, dtype) for name, x in make_inputs((5,), dtype=np.float32).items() if name != "sigma"
+        }
+        sigma, shown = jnp.array([0.05]), np.random.default_rng(4).random((1, 1, 5, 5)) < 0.5
+
+        def results(**given):
+            def total(x, sigma):
+                outputs = self.attend(x | {"sigma": sigma}, (5,), threshold=0.0, scale=0.1, **given)
+                return outputs.astype(jnp.float32).sum(), outputs
+
+            return jax.jit(jax.grad(total, (0, 1), has_aux=True))(inputs, sigma)
+
+        expected = results(mask=shown)
+        for low in (-jnp.inf, jnp.finfo(dtype).min):
+            found = results(bias=jnp.where(shown, 0, jnp.asarray(low, dtype)))
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
+        low = jax.tree.leaves(results(bias=jnp.full((1, 1, 5, 5), -1e4, dtype), span_mode="log_add"))
+        assert all(jnp.isfinite(x).all() for x in low) and all(jnp.any(x != 0) for x in low[-1:])
 
     def test_weights_are_a_distribution_over_attended_keys(self):
         inputs = make_inputs((4, 3), dtype=np.float32)

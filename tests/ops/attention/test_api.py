@@ -28,6 +28,11 @@ from tests.support.slow import slow
         ({"mask": np.ones((1, 1, 4, 4))}, "mask has dtype float32: expected bool, True = keep"),
         ({"bias": np.ones((2, 2, 4, 3))}, r"bias has shape \(2, 2, 4, 3\): expected \(2 or 1, 2 or 1, 4, 4\)"),
         ({"bias": np.ones((1, 1, 4, 4)), "scale": 0.0}, "scale=0 is given with bias, which is not scaled"),
+        ({"bias": np.ones((1, 1, 4, 4)), "scale": -0.5}, "scale=-0.5 is given with bias.*: expected more than 0"),
+        (
+            {"relative_bias": np.ones((7, H)), "scale": -0.5},
+            "scale=-0.5 is given with relative_bias.*expected more than 0",
+        ),
         ({"is_causal": (True, False)}, r"is_causal=\(True, False\): expected a bool, or 1, one per dimension"),
         ({"segment_ids": np.ones((B, 3), np.int32)}, r"segment_ids has shape \(2, 3\): expected \(2, 4\)"),
         ({"value": np.ones((B, 4, 3, D))}, f"value has 3 heads: expected a divisor of query's {H}"),

@@ -102,6 +102,27 @@ def test_steps_are_causal_attention(float64, grid_shape, made, options):
         assert length == (9 if half is None else half[0] + 1) and (half is None or length < 9)
 
 
+@pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float64).min])
+def test_a_relative_bias_that_hides(float64, low):
+    """As a mask of the offsets, whatever G is: also a place that sees nothing. Gradients are finite."""
+    inputs = make_inputs((9,)) | {"sigma": np.array([0.02])}
+    hidden = np.random.default_rng(2).random((17, H)) < 0.4
+    hidden[8] = True, False
+    inputs["relative_bias"] = np.where(hidden, low, 0.5)
+    shown = np.moveaxis(np.asarray(grid.toeplitz(jnp.asarray(~hidden), (9,))), -1, 0)[None]
+    _, outputs = decode_all(inputs, (9,), 9, threshold=0.0)
+    expected = causal_oracle(inputs, (9,), threshold=0.0, mask=shown)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-10)
+    first = {name: jnp.asarray(x[:, :1]) for name, x in inputs.items() if name in OF_A_PLACE}
+    rest = {name: jnp.asarray(x) for name, x in inputs.items() if name not in OF_A_PLACE}
+
+    def total(x):
+        cache = Cache.empty(B, 9, H, D, jnp.float64)
+        return decode(**first, cache=cache, grid_shape=(9,), threshold=0.0, **x)[0].sum()
+
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(jax.grad(total)(rest)))
+
+
 @pytest.mark.parametrize("left_out", [("key", "content_bias"), ("relative_encoding", "position_bias")])
 def test_terms_may_be_left_out(float64, left_out):
     inputs = {name: array for name, array in make_inputs((5,)).items() if name not in left_out}

@@ -11,6 +11,7 @@ from jax.sharding import AxisType
 
 from benchmarks.halo import collective_bytes, compile_cut
 from posattn_jax.ops.attention import exchange_bytes, halo, halo_attention, relative_attention
+from posattn_jax.ops.grid import toeplitz
 from posattn_jax.ops.span import half_span
 from tests.ops.attention.attention_suite import B, D, H, StaticSpanSuite, make_inputs
 from tests.support.slow import slow
@@ -54,6 +55,21 @@ def test_values_and_gradients_are_the_oracles(float64, grid_shape, num_devices, 
     assert len(exchange.takes) == hops and not exchange.gathers
     with jax.set_mesh(mesh_of(num_devices)):
         Cut().check_against_oracle(inputs, grid_shape, **options)
+
+
+@pytest.mark.parametrize("implementation", ["tiled", slow("dense")])
+def test_a_relative_bias_that_hides(float64, implementation):
+    """As a mask of the offsets, of tables that hold only those within the bound."""
+    grid_shape = (13,)
+    inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": np.array([0.1])}
+    hidden = np.random.default_rng(2).random((25, H)) < 0.4
+    hidden[10:, 0] = True  # the first two places see nothing
+    inputs["relative_bias"] = np.where(hidden, -np.inf, 0.5)
+    shown = np.moveaxis(np.asarray(toeplitz(jnp.asarray(~hidden), grid_shape)), -1, 0)[None]
+    cut = Cut()
+    cut.implementation = implementation
+    with jax.set_mesh(mesh_of(4)):
+        cut.check_against_oracle(inputs, grid_shape, shown)
 
 
 def check_against_one_device(grid_shape, num_devices, implementation, seed=0, bound=None, **options):

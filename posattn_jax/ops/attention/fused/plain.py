@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 
 from posattn_jax.axes import Query
-from posattn_jax.ops import grid
+from posattn_jax.ops import grid, scores
 from posattn_jax.ops.attention.budget import ACCELERATOR_SCORE_BYTES
 from posattn_jax.ops.attention.problem import Problem
 
@@ -62,20 +62,33 @@ def is_shared_out() -> bool:
 def plain_attention(problem: Problem) -> tuple[Query, None]:
     """Outputs [b t h d] of a problem without `obstacle`."""
     assert problem.key is not None
-    mask = problem.key_mask
+    mask, bias = problem.key_mask, problem.relative_bias
     query = problem.content_queries(problem.query).astype(problem.key.dtype)
     attend = _on_tpu if jax.default_backend() == "tpu" else _on_gpu
     outputs = attend(problem, query)
-    if mask is not None:  # a query that may attend to no key has outputs 0
+    # A query that may attend to no key has outputs 0.
+    if bias is not None:
+        attended = scores.shown(_bias_of_pairs(problem))
+        attended = attended if mask is None else attended & mask[:, None, None]
+        attended = jnp.tril(attended) if problem.is_causal else attended
+        outputs = jnp.where(attended.any(-1).swapaxes(1, 2)[..., None], outputs, 0)
+    elif mask is not None:
         attended = jnp.cumsum(mask, axis=1) > 0 if problem.is_causal else mask.any(axis=1, keepdims=True)
         outputs = jnp.where(attended[:, :, None, None], outputs, 0)
     return outputs.astype(problem.value.dtype), None
 
 
+def _bias_of_pairs(problem):
+    """beta of every pair: [1 h t s]."""
+    return jnp.moveaxis(grid.toeplitz(problem.relative_bias, problem.grid_shape), -1, 0)[None]
+
+
 def _on_gpu(problem, query):
-    b, n, bias, mask = *query.shape[:2], problem.relative_bias, problem.key_mask
-    if bias is not None:
-        bias = jnp.moveaxis(grid.toeplitz(bias.astype(query.dtype), problem.grid_shape), -1, 0)[None]
+    b, n, mask = *query.shape[:2], problem.key_mask
+    bias = None
+    if problem.relative_bias is not None:
+        lowest = float(jnp.finfo(query.dtype).min)  # float16 has no room for the scores that hide
+        bias = jnp.maximum(_bias_of_pairs(problem), lowest).astype(query.dtype)
     if mask is not None:
         mask = jnp.broadcast_to(mask[:, None, None, :], (b, 1, n, n))
     options = {"bias": bias, "mask": mask, "is_causal": problem.is_causal, "scale": problem.scaling}

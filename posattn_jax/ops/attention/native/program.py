@@ -134,6 +134,8 @@ def _tables(problem: Problem, learned: dict[str, Array]) -> dict[str, Array]:
     bias = None
     if "relative_bias" in learned:
         bias = jnp.moveaxis(learned["relative_bias"], -1, 0).astype(dtype)
+        if problem.masks_offsets:
+            tables["addend"] = tables.get("addend", 0) + scores.masked_out(scores.shown(bias), dtype)
     if "sigma" in learned:
         sigma = jnp.atleast_2d(learned["sigma"])
         inside = span.inside_span(offsets, problem.half_of(sigma))

@@ -1,5 +1,6 @@
 """What "auto" is lowered to on accelerators where neither a span nor vectors are asked for."""
 
+import functools
 import re
 
 import jax
@@ -11,6 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from posattn_jax.ops.attention import Problem, relative_attention
 from posattn_jax.ops.attention.fused import plain
+from posattn_jax.ops.attention.reference import reference_attention
 from tests.ops.attention.attention_suite import make_inputs
 from tests.support.slow import slow
 
@@ -82,6 +84,37 @@ def test_positions_that_are_no_whole_blocks(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert "tpu_custom_call" not in kernels("tpu", n=130)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("options", [{}, {"key_mask": True}, {"is_causal": True}], ids=str)
+def test_a_relative_bias_that_hides(monkeypatch, options, dtype):
+    """With the arguments that cuDNN is called with: a query that sees nothing has outputs and gradients of 0."""
+    called = jax.nn.dot_product_attention
+
+    def by_xla(*args, implementation, **given):
+        assert implementation == "cudnn"
+        return called(*args, **given)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+    inputs = make_inputs((8,), span=False, dtype=np.float32)
+    arrays = {name: jnp.asarray(inputs[name], dtype) for name in ("query", "key", "value")}
+    hidden = np.random.default_rng(2).random((15, 2)) < 0.4
+    hidden[:9, 0] = True  # the last query sees nothing
+    options = options | {"relative_bias": jnp.where(hidden, -jnp.inf, 0.5).astype(dtype)}
+    if "key_mask" in options:
+        options["key_mask"] = jnp.arange(8) < jnp.array([[8], [6]])
+
+    def results(layout):
+        def total(arrays):
+            outputs = layout(Problem(**arrays, grid_shape=(8,), **options).settled())[0]
+            return jnp.sin(outputs.astype(jnp.float32)).sum(), outputs
+
+        return jax.tree.map(lambda x: x.astype(jnp.float32), jax.grad(total, has_aux=True)(arrays))
+
+    tolerance = 1e-5 if dtype == jnp.float32 else 0.02
+    check = functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+    jax.tree.map(check, results(plain.plain_attention), results(reference_attention))
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

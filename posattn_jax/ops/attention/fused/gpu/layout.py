@@ -152,6 +152,7 @@ class FusedGpu(Loop):
             multiply=self.multiply,
             is_causal=self.problem.is_causal,
             masks_span=sigma is not None and self.problem.threshold > 0,
+            masks_offsets=self.problem.masks_offsets,
             exponents=() if sigma is None else tuple(span.pairs(sigma)),
             sigma_heads=1 if sigma is None else len(sigma),
             addend_batch=len(arrays["key_addend"]) if "key_addend" in arrays else 0,

@@ -47,6 +47,7 @@ class Plan:
       multiply: whether the terms are multiplied by G; otherwise ln G is added.
       is_causal: as in `relative_attention`.
       masks_span: whether keys outside the box are masked.
+      masks_offsets: as in `Problem`.
       exponents: the dimensions (i, j) of ln G = sum_m coefficient_m offset_i offset_j; none without a span.
       sigma_heads: 1 if all heads share one span, else h.
       addend_batch: the batch size of `key_addend`, which is added to the logits; 0 if there is none.
@@ -63,6 +64,7 @@ class Plan:
     multiply: bool
     is_causal: bool
     masks_span: bool
+    masks_offsets: bool
     exponents: tuple[tuple[int, int], ...]
     sigma_heads: int
     addend_batch: int
@@ -286,8 +288,11 @@ def logits_of(plan: Plan, memory: SharedMemory, span: Span, query: Sequence[Arra
     for t, j, z, size in zip(blocks.tile, keys, key, blocks.grid_shape, strict=True):
         if size % t:
             masks.append(z * t + j < size)
+    masked = jnp.asarray(scores.MASKED, warpgroup.dtype)
     if masks:
-        logits = jnp.where(reduce(operator.and_, masks), logits, jnp.asarray(scores.MASKED, warpgroup.dtype))
+        logits = jnp.where(reduce(operator.and_, masks), logits, masked)
+    if plan.masks_offsets:
+        logits = jnp.where(terms <= jnp.asarray(scores.LOWEST, warpgroup.dtype), masked, logits)
     if addend is not None:
         logits += warpgroup.spread(addend, PAIR, 1)
     return Logits(logits, factor, products)

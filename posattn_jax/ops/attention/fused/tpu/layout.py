@@ -79,6 +79,7 @@ class FusedTpu(Loop):
             multiply=self.multiply,
             is_causal=problem.is_causal,
             pairs=() if problem.sigma is None else tuple((axes[i], axes[j]) for i, j in span.pairs(problem.sigma)),
+            masks_offsets=problem.masks_offsets,
         )
 
     def some_forward(self, arrays):

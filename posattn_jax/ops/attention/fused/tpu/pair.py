@@ -33,6 +33,7 @@ class Pair:
       scaling, is_causal: as in `Problem`.
       multiply: whether `span_mode` is "multiply".
       pairs: the (i, j) of ln G = sum_ij coefficient_ij offset_i offset_j, in the frame; empty without a span.
+      masks_offsets: as in `Problem`.
     """
 
     strips: Strips
@@ -43,6 +44,7 @@ class Pair:
     multiply: bool
     is_causal: bool
     pairs: tuple[tuple[int, int], ...]
+    masks_offsets: bool
 
     @property
     def group(self) -> int:
@@ -126,6 +128,8 @@ class Pair:
             before = jnp.asarray(place.offset[0] < 0)
             masks.append((rows * self.strips.frame[2] + columns <= 0) | before)
         masked = logits + self.addend(place, ins, tile, met)
+        if self.masks_offsets:
+            masked = jnp.where(terms <= scores.LOWEST, scores.MASKED, masked)
         if masks:
             masked = jnp.where(functools.reduce(operator.and_, masks), masked, scores.MASKED)
         return masked, logits, factor, products
