@@ -195,9 +195,8 @@ class EncoderDecoder(Composite):
         places = dataclasses.replace(places, query_features=of_query, key_features=features)
         x = self.dropout(self.decoder_positions.add(self.embedding(target), added), deterministic=deterministic)
 
-        hypotheses = (
-            1 if source.shape[0] == 0 else target.shape[0] // source.shape[0]
-        )  # per sentence: each is one more query of its tokens
+        # Hypotheses per sentence: each is one more query of its tokens.
+        hypotheses = 1 if source.shape[0] == 0 else target.shape[0] // source.shape[0]
         across = Places(
             jnp.tile(places.query, (1, hypotheses, 1)),
             of_sequence(source.shape[1], source_segment_ids),
