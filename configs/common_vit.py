@@ -31,8 +31,9 @@ TRANSFORMER = {VALUES: None, "model.absolute_positions": True}
 def get_config(name: str, variant: str = "") -> ConfigDict:
     """Translution of depth 1 on a data set: 30 epochs; "quick": 10 epochs; "tiny": two steps, for tests.
 
-    The paper states no recipe. It classifies the class token, from which a single layer cannot see where things are, so
-    pooling is the mean here. The result is that of the test set after the last epoch, as in the paper.
+    The paper states no recipe. It classifies the class token, from which a single layer without absolute positions
+    cannot see where things are, so pooling is the mean here. The result is that of the test set after the last epoch,
+    as in the paper.
     """
     config = common.get_config()
     config.data = part(Images, name=name, validation="test")
