@@ -150,7 +150,7 @@ EXAMPLES = (
     "posattn --config=configs/digits.py --workdir=runs/digits --config.train.total_epochs=2",
     "posattn --mode=predict --workdir=runs/digits picture.png --top=3",
 )
-OWN_CONFIG = command_line.PACKAGE / "run" / "own_config.py"  # the config file that reads that of a run folder
+OWN_CONFIG = command_line.PACKAGE / "build" / "saved.py"  # the config file that reads that of a run folder
 WITH_ARGUMENTS = ("predict", "explain", "import", "report")  # the other modes take only options
 
 

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from posattn_jax.axes import Sizes
 from posattn_jax.build.names import class_of, name_of, short
 from posattn_jax.build.parts import build, leaves, set_all
+from posattn_jax.build.saved import check_version
 from posattn_jax.data.batches import Source, order_of
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.packing import Packed
@@ -132,16 +133,6 @@ def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None 
             f"task.span_penalty={penalty}: expected 0 without a GaussianSpan, the only span that is learned"
         )
     return task
-
-
-def check_version(config: Any, workdir: pathlib.Path) -> None:
-    """Raises InputError if an earlier version wrote the config of the run, in which some groups are not parts."""
-    if not isinstance(config, dict | ConfigDict):
-        raise InputError(f"--workdir={workdir}: its config.json is no object")
-    for group in ("data", "task", "model"):
-        part: Any = config.get(group)
-        if not isinstance(part, dict | ConfigDict) or "kind" not in part:
-            raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
 def build_model(config: ConfigDict, kinds: tuple[type, ...], **known: Any) -> Any:

@@ -1,6 +1,11 @@
-"""Configs of run folders, also those that earlier versions saved."""
+"""Configs of run folders, also those that earlier versions saved.
+
+This is a config file too, whose variant is a run folder: `--mode=evaluate` takes it if the command line has no
+--config, so that `--config.FIELD=...` changes the run's own config as it does that of any other config file.
+"""
 
 import json
+import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -8,6 +13,26 @@ from ml_collections import ConfigDict
 from posattn_jax.build.names import class_of
 from posattn_jax.build.parts import nones, part
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import read_json
+
+
+def get_config(variant: str) -> ConfigDict:
+    """The config in the folder of a run. Raises InputError if there is none, or an earlier version wrote it."""
+    saved = read_json(pathlib.Path(variant, "config.json"))
+    if saved is None:
+        raise InputError(f"--workdir={variant}: no run there (it has no config.json)")
+    check_version(saved, pathlib.Path(variant))
+    return settable(saved)
+
+
+def check_version(config: Any, workdir: pathlib.Path) -> None:
+    """Raises InputError if an earlier version wrote the config of the run, in which some groups are not parts."""
+    if not isinstance(config, dict | ConfigDict):
+        raise InputError(f"--workdir={workdir}: its config.json is no object")
+    for group in ("data", "task", "model"):
+        found: Any = config.get(group)
+        if not isinstance(found, dict | ConfigDict) or "kind" not in found:
+            raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
 def completed(saved: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from posattn_jax.build.experiment import check_version
 from posattn_jax.build.names import name_of
+from posattn_jax.build.saved import check_version
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import OF_THE_PLACE, read_json
 from posattn_jax.system.processes import claim

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.build.names import short
 from posattn_jax.build.parts import set_all
+from posattn_jax.build.saved import check_version
 from posattn_jax.data import arrays, image_files, text_files
 from posattn_jax.data.characters import ByteSequences
 from posattn_jax.data.corpus import SentencePairs
@@ -171,7 +172,7 @@ def read_config(workdir: pathlib.Path, tasks: Sequence[type]) -> ConfigDict:
     saved = read_json(workdir / "config.json")
     if saved is None:
         raise InputError(f"--workdir={workdir}: no run there (it has no config.json)")
-    experiment.check_version(saved, workdir)
+    check_version(saved, workdir)
     config = ConfigDict(saved)
     if not issubclass(experiment.task_class(config), tuple(tasks)):
         expected = " or ".join(task.__name__ for task in tasks)

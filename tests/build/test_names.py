@@ -9,9 +9,8 @@ import pytest
 from posattn_jax import main
 from posattn_jax.build import experiment, names
 from posattn_jax.build.names import class_of
-from posattn_jax.build.saved import completed, settable
+from posattn_jax.build.saved import completed, get_config, settable
 from posattn_jax.run.evaluate import evaluate
-from posattn_jax.run.own_config import get_config
 from posattn_jax.system.errors import InputError
 from posattn_jax.use import explain, export, generate, predict, translate
 from posattn_jax.use.export_weights import export_weights

@@ -164,10 +164,10 @@ def relative_attention(
         inside of kernels for GPUs and TPUs. "factorised" works only through a layer, which knows the factors of E.
         "auto" takes the layout that is expected to be the fastest; see `ops/attention/auto.py`. Only "reference",
         "dense" and "auto" support weights and dropout. The outputs of "dense", "tiled", "native", "fused" and "auto"
-        have no forward-mode derivatives (`jax.jvp`). Their gradients have derivatives in both modes, tested to the
-        second order, which "dense" computes, for every pair. The kernels of cuDNN or of JAX for TPUs
-        that "auto" may take for content scores alone have only first-order gradients. The other layouts have
-        derivatives of any order.
+        have no forward-mode derivatives (`jax.jvp`). Their gradients have derivatives in both modes: "dense" computes
+        them, for every pair, whatever the span. They are tested to the second order, of "fused" only its kernels for
+        GPUs, interpreted. The kernels of cuDNN or of JAX for TPUs that "auto" may take for content scores alone have
+        only first-order gradients. The other layouts have derivatives of any order.
       return_weights: whether to return the weights too.
 
     Returns:

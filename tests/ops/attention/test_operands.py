@@ -126,7 +126,7 @@ def test_lengths_of_another_batch_are_refused(unchecked):
         relative_attention(**inputs_of(2), grid_shape=GRID, key_value_seq_lengths=[1, 2, 3])
 
 
-@pytest.mark.parametrize("implementation", [*NATIVE, "auto", *map(slow, ("dense", "tiled", "window"))])
+@pytest.mark.parametrize("implementation", [*NATIVE, *map(slow, ("auto", "dense", "tiled", "window"))])
 def test_without_jit(implementation):
     inputs, run = inputs_of(1), differentiated(implementation)
     expected = run(inputs)
