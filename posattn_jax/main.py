@@ -125,7 +125,7 @@ OF_A_BENCHMARK = (
 )
 FLAGS_OF: dict[str, tuple[str, ...]] = {"seeds": ("train", "sweep"), "wandb": ("train", "sweep")}
 FLAGS_OF |= {"distributed": ("train", "evaluate"), "treatment": ("train", "evaluate", "benchmark")}
-FLAGS_OF |= {"modules": tuple(mode for mode in MODES if mode not in ("import", "sweep", "report"))}
+FLAGS_OF |= {"modules": tuple(mode for mode in MODES if mode not in ("import", "report"))}
 FLAGS_OF |= {"top": ("predict",), "layers": ("explain",), "heads": ("explain",)}
 FLAGS_OF |= {"format": ("export",), "num_heads": ("import",), "num_sentences": ("import",)}
 FLAGS_OF |= {flag.name: ("sweep",) for flag in OF_A_SWEEP} | {flag.name: ("benchmark",) for flag in OF_A_BENCHMARK}
@@ -174,8 +174,7 @@ def main(argv: list[str]) -> int:
             from posattn_jax.system import processes
 
             processes.join(_DISTRIBUTED.value)
-            is_own = config_flags.get_config_filename(flags.FLAGS["config"]).startswith(f"{OWN_CONFIG}:")
-            evaluate(_config(), workdir, caches_programs=not is_own)
+            evaluate(_config(), workdir)
         case "translate":
             from posattn_jax.use import translate
 

@@ -49,14 +49,14 @@ def task_class(config: ConfigDict) -> type[Task]:
     return found
 
 
-def keep_programs(config: ConfigDict) -> None:
-    """Caches every compiled program in `cache_dir`, unless jax has another folder (`JAX_COMPILATION_CACHE_DIR`).
+def keep_programs(cache: str | pathlib.Path) -> None:
+    """Caches every compiled program in this folder, unless jax has another one (`JAX_COMPILATION_CACHE_DIR`).
 
     A resumed run, or a similar one, then does not compile again. The key of a program is what it computes, the devices,
     the version of jax and its flags. A damaged program is compiled again. If the folder cannot be written to, nothing
-    is cached, and the run goes on.
+    is cached, and the run goes on. Programs are machine code, and not data: the folder must not come from a run folder.
     """
-    folder = pathlib.Path(config.cache_dir, "compiled")
+    folder = pathlib.Path(cache, "compiled")
     if jax.config.jax_compilation_cache_dir is not None:
         return
     try:

@@ -23,8 +23,13 @@ MODULES = "tensorflow_datasets.core.features."
 
 
 def find(name: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """The folder of a prepared set with this name, such as wmt14_translate/de-en; None if there is none."""
-    return max((path.parent for path in files(folder / name) if path.name == "dataset_info.json"), default=None)
+    """The folder of the newest prepared set with this name, such as wmt14_translate/de-en; None if there is none."""
+
+    def version(path: pathlib.Path) -> tuple[list[int], pathlib.Path]:
+        return [int(number) for number in path.name.split(".") if number.isdecimal()], path
+
+    found = (path.parent for path in files(folder / name) if path.name == "dataset_info.json")
+    return max(found, key=version, default=None)
 
 
 def files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -88,9 +93,9 @@ def lines(folder: pathlib.Path, split: str, language: str) -> Iterator[str]:
             yield text_files.normalised(example[language].decode())
 
 
-def _builder(folder: pathlib.Path, name: str = "") -> Any:
-    """The builder that reads the set in `folder`, or with a name, the set of this name in `folder`."""
-    for path in (path for path in files(folder / name) if path.name == "features.json"):
+def _builder(folder: pathlib.Path) -> Any:
+    """The builder that reads the set in `folder`. It is not found by name, which may name code on the network."""
+    for path in (path for path in files(folder) if path.name == "features.json"):
         try:
             named = list(_classes(json.loads(path.read_text(encoding="utf-8"))))
         except (ValueError, RecursionError) as error:
@@ -100,7 +105,7 @@ def _builder(folder: pathlib.Path, name: str = "") -> Any:
                 raise InputError(f'{path}: names the class "{each}": expected features of tensorflow-datasets')
     import tensorflow_datasets as tfds  # takes seconds, and most runs do not read tfds
 
-    return tfds.builder(name, data_dir=folder) if name else tfds.builder_from_directory(folder)
+    return tfds.builder_from_directory(folder)
 
 
 def _classes(described: Any) -> Iterator[Any]:
@@ -114,12 +119,13 @@ def _classes(described: Any) -> Iterator[Any]:
 
 def _image_builder(name: str, folder: pathlib.Path) -> Any:
     """The builder that reads a set of labelled images. Raises InputError if there is no such prepared set."""
-    if find(name, folder) is None:
+    prepared = find(name, folder)
+    if prepared is None:
         raise InputError(
             f'tfds set "{name}" is not prepared in data.dir={folder}: install the extra "prepare" and run '
             f"tfds build {name} --data_dir={folder} --file_format=array_record"
         )
-    builder = _builder(folder, name)
+    builder = _builder(prepared)
     if not {"image", "label"} <= set(builder.info.features or ()):
         raise InputError(f'tfds set "{name}" has no "image" and "label"')
     return builder

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.data import glue, remembered
 from posattn_jax.run.folder import check_evaluation
+from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -21,20 +22,12 @@ from posattn_jax.train.step import abstract_state
 from posattn_jax.use import translate
 
 
-def evaluate(config: ConfigDict, workdir: pathlib.Path, caches_programs: bool = True) -> None:
-    """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints.
-
-    Args:
-      config: the run's, also with another grid, batch size or decoding.
-      workdir: the run folder.
-      caches_programs: whether compiled programs are kept, and read again, in the config's `cache_dir`. They are machine
-        code, and not data: not if the run folder says where they are.
-    """
+def evaluate(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Evaluates a run's best epoch, also on another grid than that of training. Translation averages checkpoints."""
     saved = check_evaluation(config, workdir)
     if experiment.task_class(config) is Translation and jax.process_count() > 1:
         raise InputError(f"--mode=evaluate: expected one process for a translation run, not {jax.process_count()}")
-    if caches_programs:
-        experiment.keep_programs(config)
+    experiment.keep_programs(cache_folder())
     data = experiment.data_set(config)
     remembered.check(data.files(), workdir, evaluates=True)
     with first_goes_ahead("data"), doing("reading the data"):

@@ -51,7 +51,7 @@ def train(
     for each, workdir in zip(configs, workdirs, strict=True):
         check_config(each, workdir)
     config = configs[0]
-    experiment.keep_programs(config)
+    experiment.keep_programs(config.cache_dir)
     files = experiment.data_set(config).files()
     for workdir in workdirs:
         remembered.check(files, workdir)

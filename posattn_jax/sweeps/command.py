@@ -32,7 +32,8 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     stated, commands = _with_earlier(plan.select(None, seeds), workdir)
     reserved = {name for treatment in plan.treatments for name in treatment.fields}
     logging = [] if options.wandb is None else [f"--wandb={options.wandb}"]
-    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, options.vmap_seeds > 1, logging)
+    for_all = {"vmapped": options.vmap_seeds > 1, "options": logging, "modules": options.modules}
+    jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, **for_all)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):

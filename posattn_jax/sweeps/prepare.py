@@ -58,6 +58,7 @@ def make_jobs(
     reserved: Collection[str],
     vmapped: bool = False,
     options: Sequence[str] = (),
+    modules: Sequence[str] = (),
 ) -> list[Job]:
     """The jobs, ordered by seed and then by treatment, so that treatments are comparable if a sweep is stopped.
 
@@ -70,6 +71,7 @@ def make_jobs(
       reserved: the fields in which treatments of the whole sweep differ. `plan` may be a part of that sweep.
       vmapped: whether seeds will be vmapped.
       options: further options of the command line of a training, which an evaluation does not get.
+      modules: those whose classes a run's config may name: see `names.trust`.
 
     Raises:
       InputError: the user has set a reserved field, the config does not have a field of a treatment, a run folder
@@ -88,7 +90,8 @@ def make_jobs(
             check_config(own, workdir)
             if vmapped:
                 check_vmapped(own)
-            program = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}")
+            trusted = (f"--modules={','.join(modules)}",) if modules else ()
+            program = (sys.executable, "-m", "posattn_jax.main", f"--config={config_file}", *trusted)
             same = (f"--treatment={treatment.name}", *(_flag(name, value) for name, value in changed.items()))
             command = (*program, f"--workdir={workdir}", *same, _flag("seed", seed))
             evaluation = (*command, "--mode=evaluate", *(_flag(name, value) for name, value in plan.evaluate.items()))

@@ -19,17 +19,22 @@ OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bou
 def files_below(folder: pathlib.Path, hidden: bool = False) -> tuple[list[pathlib.Path], list[InputError]]:
     """All files below a folder, sorted, and an error for each link to nothing and each folder that cannot be read.
 
-    Linked files and folders are followed. Where a folder is linked from within itself, following it would never end,
-    and the link is left out. So are hidden files and folders, which some programs create, unless `hidden`.
+    Linked files and folders are followed. Below each entry of the folder, a folder that is linked from several places
+    is read once, and nothing is read again that a link leads back to. Hidden files and folders, which some programs
+    create, are left out, unless `hidden`.
     """
+    root = os.path.realpath(folder)
     found: list[pathlib.Path] = []
     wrong: dict[pathlib.Path, InputError] = {}
-    waiting = [(folder, frozenset[str]())]
-    while waiting:
-        path, above = waiting.pop()
-        place = os.path.realpath(path)
-        if place in above:
+    seen: dict[pathlib.Path, set[str]] = {}  # the folders that were read, by the entry that they are below
+    folders, links = [(folder, folder, False)], []
+    while folders or links:
+        # Links come last, so that what is reached without them keeps its name.
+        path, top, is_linked = folders.pop() if folders else links.pop(0)
+        place, known = os.path.realpath(path), seen.setdefault(top, {root})
+        if is_linked and place in known:
             continue
+        known.add(place)
         try:
             entries = [entry for entry in os.scandir(path) if hidden or not entry.name.startswith(".")]
         except FileNotFoundError:
@@ -37,10 +42,11 @@ def files_below(folder: pathlib.Path, hidden: bool = False) -> tuple[list[pathli
         except OSError as error:
             wrong[path] = InputError(f"{path}: cannot be read ({error.strerror})")
             continue
-        for entry in entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
             each, is_link = path / entry.name, entry.is_symlink()
             if os.path.isdir(each) if is_link else entry.is_dir():
-                waiting.append((each, above | {place}))
+                below = (each, each if path == folder else top, is_linked or is_link)
+                (links if is_link else folders).append(below)
             elif os.path.isfile(each) if is_link else entry.is_file():
                 found.append(each)
             elif error := broken_link(each):

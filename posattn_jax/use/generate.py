@@ -18,6 +18,7 @@ from posattn_jax.data import text_files
 from posattn_jax.models.language_model import Kept, LanguageModel
 from posattn_jax.models.stack import with_tables
 from posattn_jax.ops.attention import cache_length
+from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
@@ -115,7 +116,7 @@ def generate(
     size = run.task.model.vocabulary_size
     if top_k > size:
         raise InputError(f"--top_k={top_k}: expected at most {size}, the characters that there are")
-    experiment.keep_programs(run.config)
+    experiment.keep_programs(cache_folder())
     generator = Generator(run.task, run.params, temperature, top_k)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     prompt = text_files.plain(prompt)

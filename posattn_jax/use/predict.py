@@ -12,6 +12,7 @@ import numpy as np
 from posattn_jax.build import experiment
 from posattn_jax.data import image_files
 from posattn_jax.data.batches import evaluation_batches
+from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.classification import Classification
@@ -60,7 +61,7 @@ def predict(
     else:
         what = "files or folders of images" if run.is_of_images else "files of arrays"
         raise InputError(f"--mode=predict: {what} are missing")
-    experiment.keep_programs(run.config)
+    experiment.keep_programs(cache_folder())
     tell, any_wrong = jax.jit(lambda params, batch: run.task.apply(params, batch)[0]), False
     while some := list(itertools.islice(asked, most)):
         size = size or len(some)

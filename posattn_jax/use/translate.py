@@ -24,6 +24,7 @@ from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, NormalizedGelu, latent_weights
+from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.translation import Translation
@@ -153,8 +154,8 @@ def translate(workdir: pathlib.Path, changes: ConfigDict | None, lines: Iterable
     Raises:
       InputError: a line is not UTF-8, or is too long for a model with tables.
     """
-    translator, config = of_run(workdir, changes)
-    experiment.keep_programs(config)
+    translator, _ = of_run(workdir, changes)
+    experiment.keep_programs(cache_folder())
     sentences, number = text_files.sentences(lines, "input"), 0
     while chunk := list(itertools.islice(sentences, translator.batch_size * CHUNK_BATCHES)):
         numbers = range(number + 1, number + len(chunk) + 1)

@@ -1,19 +1,25 @@
 """What the names of classes in a config import: a run folder is data, and may be a stranger's."""
 
+import contextlib
 import io
 import json
+import shutil
 import sys
 
 import pytest
 
+from configs import char_lm, nmt_multi30k
 from posattn_jax import main
 from posattn_jax.build import experiment, names
 from posattn_jax.build.names import class_of
 from posattn_jax.build.saved import completed, get_config, settable
+from posattn_jax.data import parallel, tokenizer
 from posattn_jax.run.evaluate import evaluate
-from posattn_jax.system.errors import InputError
+from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.use import explain, export, generate, predict, translate
 from posattn_jax.use.export_weights import export_weights
+from tests.support.made_text import sentences
 
 EVIL = """import pathlib
 from posattn_jax import GaussianSpan
@@ -48,11 +54,21 @@ def evil(tmp_path, monkeypatch):
     sys.modules.pop("evil_module", None)
 
 
-def stranger(digits_run, folder, path, kind):
+CONFIGS = {"generate": char_lm, "translate": nmt_multi30k}  # of modes for other tasks than that of the digits
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return tokenizer.train(sentences(0, 300), 50)
+
+
+def stranger(digits_run, folder, path, kind, mode="predict"):
     """A run folder with another kind of a part, and with a checkpoint."""
     folder.mkdir()
     (folder / "checkpoints").symlink_to(digits_run / "checkpoints")
     saved = json.loads((digits_run / "config.json").read_text())
+    if mode in CONFIGS:
+        saved = json.loads(json.dumps(CONFIGS[mode].get_config("tiny").to_dict()))
     part = saved
     for name in path.split("."):
         part = part[name]
@@ -66,17 +82,20 @@ def stranger(digits_run, folder, path, kind):
 )
 @pytest.mark.parametrize("path", PARTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_folder_imports_nothing(digits_run, tmp_path, evil, mode, path, kind):
-    run = stranger(digits_run, tmp_path / "run", path, kind)
+def test_a_run_folder_imports_nothing(digits_run, subwords, tmp_path, evil, mode, path, kind):
+    path = path.replace("model.block.attention.span", "model.encoder_block.mixing") if mode == "translate" else path
+    run = stranger(digits_run, tmp_path / "run", path, kind, mode)
+    if mode == "translate":  # which reads these before the model
+        tokenizer.keep(subwords, run)
+        (run / parallel.RATIO_FILE).write_text('{"length_ratio": 1.0}')
     with pytest.raises(InputError) as raised:
         MODES[mode](run)
     assert not evil.exists() and "evil_module" not in sys.modules
-    if mode not in ("generate", "translate"):  # which refuse the task first
-        assert f"{path}.kind" in str(raised.value) and kind in str(raised.value)
+    assert f"{path}.kind" in str(raised.value) and kind in str(raised.value)
 
 
 @pytest.mark.parametrize("path", PARTS)
-def test_a_run_to_start_from_and_a_report_import_nothing(digits_run, tmp_path, evil, path):
+def test_a_run_to_start_from_and_a_config_of_a_report_import_nothing(digits_run, tmp_path, evil, path):
     run = stranger(digits_run, tmp_path / "run", path, "evil_module:Kind")
     config = settable(json.loads((digits_run / "config.json").read_text()))
     with config.unlocked():
@@ -86,6 +105,20 @@ def test_a_run_to_start_from_and_a_report_import_nothing(digits_run, tmp_path, e
     assert completed(saved.config) == saved.config
     settable(saved.config)
     assert not evil.exists()
+
+
+@pytest.mark.parametrize("mode", ["predict", "evaluate"])
+def test_no_compiled_program_is_read_from_where_a_run_folder_says(digits_run, tmp_path, monkeypatch, mode):
+    """It is machine code."""
+    run, folders = tmp_path / "run", []
+    shutil.copytree(digits_run, run)
+    saved = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(saved | {"cache_dir": str(tmp_path / "evil")}))
+    monkeypatch.setattr(experiment, "keep_programs", folders.append)
+    inputs = {"predict": lambda run: predict.predict(run, ["none.png"], [], io.StringIO(), 1)}
+    with contextlib.suppress(RunError):  # its checkpoint has no state of an optimizer
+        (inputs | {"evaluate": MODES["evaluate"]})[mode](run)
+    assert folders == [cache_folder()]
 
 
 def test_modules_that_the_command_line_names(evil):

@@ -15,6 +15,7 @@ from posattn_jax.data.image_folder import ImageFolder
 from posattn_jax.data.sentence_files import SentenceFiles
 from posattn_jax.system.checksums import of_file
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import files_below
 
 
 def write_images(folder, number=5):
@@ -156,3 +157,17 @@ def test_what_a_linked_prepared_set_would_import_is_checked(tmp_path):
     assert len(prepared.files(tmp_path / "data")) == 2
     with pytest.raises(InputError, match='names the class "evil_features.Image"'):
         prepared.images("squares", tmp_path / "data")
+
+
+def test_folders_that_link_to_each_other_are_read_once_below_each_entry(tmp_path):
+    """Every path through the links would be one of 8! for each class."""
+    names = [f"class_{i}" for i in range(8)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.png").touch()
+        for other in names:
+            if other != name:
+                (tmp_path / name / other).symlink_to(tmp_path / other)
+    found, wrong = files_below(tmp_path)
+    assert not wrong and len(found) == len(names) ** 2
+    assert tmp_path / names[0] / names[1] / f"{names[1]}.png" in found

@@ -79,3 +79,17 @@ def test_a_set_names_no_module_to_import(folder, tmp_path, monkeypatch, key):
     path.write_text(path.read_text()[:50])
     with pytest.raises(InputError, match=f"{path}: cannot be read"):
         prepared.images("squares", tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", ["huggingface:stranger/set", "stranger:set"])
+def test_a_name_is_a_folder_and_nothing_on_the_network(folder, tmp_path, name):
+    """tensorflow-datasets would look these names up elsewhere, and import what it finds there."""
+    shutil.copytree(folder / "squares", tmp_path / name)
+    assert prepared.images(name, tmp_path).sides == (4, 4)
+
+
+def test_the_newest_version_is_read(tmp_path):
+    for version in ("1.9.0", "1.10.0"):
+        (tmp_path / "squares" / version).mkdir(parents=True)
+        (tmp_path / "squares" / version / "dataset_info.json").touch()
+    assert prepared.find("squares", tmp_path) == tmp_path / "squares" / "1.10.0"

@@ -18,12 +18,12 @@ from tests.support.command import run_forked
 FILE = "configs/digits.py:tiny"
 
 
-def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None, options=()):
+def make_jobs(folder, plan=None, changed=None, config_file=FILE, config=None, **more):
     plan = plan or common.span_paper_sweep().select(["siren_2d", "span_2d"], [5, 6])
     config = config or digits.get_config("tiny")
     change(config, changed or {})
     reserved = {name for treatment in common.span_paper_sweep().treatments for name in treatment.fields}
-    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved, options=options)
+    return prepare.make_jobs(plan, config, config_file, changed or {}, folder, reserved, **more)
 
 
 def test_jobs_of_a_plan(tmp_path):
@@ -39,6 +39,13 @@ def test_jobs_of_a_plan(tmp_path):
     }
     assert (jobs[0].total_steps, jobs[0].total_epochs) == (2, 0.0)
     assert len({job.log for job in jobs}) == 4
+
+
+def test_every_command_trusts_the_modules(tmp_path):
+    plan = question_grid.sweep("tiny").select(["siren"], [1])
+    (job,) = make_jobs(tmp_path, plan, config=digits.get_config("tiny"), modules=["mine.layers", "mine.data"])
+    assert all("--modules=mine.layers,mine.data" in command for command in (*job.commands, job.command_of_seeds))
+    assert len(job.commands) == 2
 
 
 def test_jobs_with_an_evaluation(tmp_path):

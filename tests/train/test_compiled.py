@@ -6,7 +6,6 @@ import sys
 
 import jax
 import pytest
-from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
 from tests.support.command import ROOT, environment
@@ -42,6 +41,6 @@ def test_what_jax_was_told_is_kept_to(tmp_path, monkeypatch):
     """The tests' own cache is set: nothing else is."""
     told = jax.config.jax_compilation_cache_dir
     assert told
-    experiment.keep_programs(ConfigDict({"cache_dir": str(tmp_path)}))
+    experiment.keep_programs(tmp_path)
     assert jax.config.jax_compilation_cache_dir == told
     assert not (tmp_path / "compiled").exists()
