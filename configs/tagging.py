@@ -9,7 +9,7 @@ reads your sentences instead, with a word a line in columns: those of CoNLL, and
 ... --mode=predict --workdir=runs/NAME < SENTENCES
 Hardware and time: one CPU core, a minute or two a run (an estimate). Expected validation accuracy: not known.
 composite (also ""), none, absolute, fixed, dynamic; files; from=RUN (files only: starts from that run, such as an
-imported BERT, with its model and tokenizer); in any order; tiny (tests).
+imported BERT, with its model and tokenizer); tiny (tests). One of them, and files or not, in any order.
 """
 
 from ml_collections import ConfigDict
@@ -28,10 +28,11 @@ def get_config(variant: str = "") -> ConfigDict:
     start = next((word.removeprefix("from=") for word in words if word.startswith("from=")), "")
     names = [word for word in words if word in common_bert.FIVE]
     rest = [word for word in words if word not in names and not word.startswith("from=")]
-    if set(rest) - {"files", "tiny"} or len(names) + bool(start) > 1 or (start and "files" not in rest):
-        known = ", ".join(common_bert.FIVE)
-        raise ValueError(f'config variant "{variant}": expected one of {known}; files; files,from=RUN; or tiny')
     is_tiny = "tiny" in rest
+    too_many = len(names) + bool(start) + is_tiny > 1
+    if set(rest) - {"files", "tiny"} or too_many or (start and "files" not in rest):
+        known = ", ".join(common_bert.FIVE)
+        raise ValueError(f'config variant "{variant}": expected one of {known}, from=RUN or tiny; and files, or not')
     config = common_bert.get_config("bert_tiny", "tiny" if is_tiny else (names or ["composite"])[0])
     config.data, config.task = part(Agreement), part(Tagging, pretrained=start)
     if "files" in rest:

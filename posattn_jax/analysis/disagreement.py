@@ -26,9 +26,10 @@ from posattn_jax.system.files import read_json
 
 
 class Scored(NamedTuple):
-    """The sentences of a run, and their scores from 0 to 100 (COMET's may be negative)."""
+    """The sentences of a run, how BLEU reads them, and their scores from 0 to 100 (COMET's may be negative)."""
 
     name: str
+    how: dict[str, Any]
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
@@ -47,7 +48,8 @@ def read(workdir: pathlib.Path, part: str, comet: pathlib.Path | None) -> Scored
     """Reads the translations of a run, whose BLEU has the tokenisation of its evaluation.
 
     Raises:
-      InputError: the run has not been evaluated on this part, or has no scores of COMET.
+      InputError: the run has not been evaluated on this part, its tokenisation is not installed, or it has no scores of
+        COMET.
     """
     folder = workdir / "translations" / part
     signature = ((read_json(workdir / "evaluation.json") or {}).get(part) or {}).get("bleu_signature")
@@ -65,17 +67,21 @@ def read(workdir: pathlib.Path, part: str, comet: pathlib.Path | None) -> Scored
         "tokenize": translation_scores.tokenize_of_signature(signature),
         "lowercase": "case:lc" in signature.split("|"),
     }
+    if how["tokenize"] is None or not translation_scores.is_installed(how["tokenize"]):
+        raise InputError(f"{workdir}: BLEU's tokenisation is not installed here: {signature}")
     bleu = np.array(translation_scores.sentence_bleu(hypotheses, references, **how))
-    return Scored(str(workdir), sources, references, hypotheses, bleu, 100 * np.array(scores))
+    return Scored(str(workdir), how, sources, references, hypotheses, bleu, 100 * np.array(scores))
 
 
 def tell(runs: Sequence[Scored], number: int) -> list[str]:
     """The lines that describe the `number` sentences of one run, or of two, with the largest rank differences.
 
     Raises:
-      InputError: two runs have other sentences.
+      InputError: two runs have other sentences, or were scored in other ways.
     """
     first, *others = runs
+    if any(other.how != first.how for other in others):
+        raise InputError(f"{others[0].name}: BLEU with {others[0].how}: expected {first.how}, as {first.name} has")
     if any((other.sources, other.references) != (first.sources, first.references) for other in others):
         raise InputError(f"{others[0].name}: expected the sentences and references of {first.name}")
     bleu, comet = (getattr(first, name) - (getattr(others[0], name) if others else 0.0) for name in ("bleu", "comet"))

@@ -72,6 +72,7 @@ class Weights:
         Args:
           sizes: what the tensors say, by the path of the entry. The entry for a tuple may be one number for all axes.
             The entry for a number may be that many names: a list, or an object whose keys are the numbers from 0 on.
+            A range is the same, but the object may leave out numbers.
 
         Raises:
           InputError: some entries say something else. The message lists them, each with both values.
@@ -85,12 +86,17 @@ class Weights:
         if wrong:
             raise InputError(f"{self.path}: {'; '.join(wrong)}")
 
-    def heads(self, name: str, default: int, width: int) -> int:
-        """The number of attention heads in config.json. Raises InputError if it does not divide the width."""
-        found = self.setting(name, default)
+    def heads(self, path: str, default: Any, width: int) -> Any:
+        """The number of attention heads at this path of config.json. InputError if it does not divide the width."""
+        found = self.entry(path)
+        if found is None:
+            return default
+        if not isinstance(found, int):
+            such = 1 if default is None else default
+            raise InputError(f"{self.path.with_name(CONFIG)}: {path}={found!r}: expected a value such as {such}")
         if found < 1 or width % found:
             raise InputError(
-                f"{self.path}: {name}={found} in its config does not divide {width}, the width in its tensors"
+                f"{self.path}: {path}={found} in its config does not divide {width}, the width in its tensors"
             )
         return found
 
@@ -140,12 +146,15 @@ def _says(given: Any, size: Any) -> bool:
     if isinstance(size, tuple):
         return (tuple(given) if isinstance(given, list) else (given,) * len(size)) == size
     if isinstance(given, dict):
-        return {str(name) for name in given} == set(map(str, range(size)))
+        found, numbers = {str(name) for name in given}, {*map(str, size if isinstance(size, range) else range(size))}
+        return found <= numbers if isinstance(size, range) else found == numbers
+    size = len(size) if isinstance(size, range) else size
     return (len(given) if isinstance(given, list) else given) == size
 
 
 def _shown(value: Any) -> str:
     """A value for a message: of names only their number, with the keys of an object."""
+    value = len(value) if isinstance(value, range) else value
     if isinstance(value, dict):
         return f"{len(value)} names ({', '.join(map(str, [*value][:8]))}{', ...' if len(value) > 8 else ''})"
     is_names = isinstance(value, list) and any(isinstance(each, str) for each in value)

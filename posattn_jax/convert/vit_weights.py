@@ -194,7 +194,7 @@ def _of_timm(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, int]:
         "patch_shape": tuple(patch_shape),
         "pooling": "class",
         "num_blocks": weights.count(f"{prefix}blocks."),
-        "num_heads": weights.entry("model_args.num_heads"),
+        "num_heads": weights.heads("model_args.num_heads", None, width),
         "mlp_dim": weights.shape(f"{prefix}blocks.0.mlp.fc1.weight", 2)[0],
         "use_bias": f"{prefix}blocks.0.attn.qkv.bias" in weights.tensors,
     }
@@ -224,7 +224,8 @@ def _of_big_vision(weights: Weights, prefix: str) -> tuple[dict[str, Any], int, 
 
 def _sizes(weights: Weights, name: Format, fields: dict[str, Any], num_channels: int) -> dict[str, Any]:
     """What the tensors say, by the entries of each library's config.json: see `Weights.check`."""
-    labels: dict[str, Any] = dict.fromkeys(("num_labels", "id2label", "label_names"), fields["num_classes"])
+    labels: dict[str, Any] = dict.fromkeys(("num_labels", "id2label"), fields["num_classes"])
+    labels["label_names"] = range(fields["num_classes"])
     found = labels if fields["num_classes"] else {}  # without a head, Hugging Face still writes names
     depth, width, patch_shape = fields["num_blocks"], fields["width"], fields["patch_shape"]
     if name == "hugging_face":
@@ -235,14 +236,17 @@ def _sizes(weights: Weights, name: Format, fields: dict[str, Any], num_channels:
         found |= {"model_args.depth": depth, "model_args.embed_dim": width, "model_args.patch_size": patch_shape}
         found |= {"model_args.qkv_bias": fields["use_bias"]}
         found[weights.first("num_classes", "pretrained_cfg.num_classes")] = fields["num_classes"]
-        found[weights.first("model_args.in_chans", "pretrained_cfg.input_size.0", "input_size.0")] = num_channels
+        found["model_args.in_chans"] = num_channels
     return found
 
 
 def _check_grid(weights: Weights, model: VisionTransformer, number: int) -> None:
-    """Raises InputError if images of the size in config.json have not as many patches as there are positions."""
-    size = pixels.size_of(weights)
-    if size is None:
+    """Raises InputError if images of the size in config.json have not as many patches as there are positions.
+
+    timm's `input_size` may be that of the model before it was fine-tuned, and its models may take images of any size.
+    """
+    size, is_any = pixels.size_of(weights), weights.entry("model_args.dynamic_img_size")
+    if size is None or is_any or pixels.size_entry(weights).endswith("input_size"):
         return
     entry = f"{weights.path}: {pixels.size_entry(weights)}: images of {' x '.join(map(str, size))} pixels in its config"
     try:

@@ -171,7 +171,7 @@ class TaggedFiles(Tagged):
       columns: the numbers of the columns of word and tag, from 0, or from -1 for the last; (): the first and the last,
         and in a .conllu file the word and its universal part of speech, 1 and 3.
       malformed: whether to refuse or to skip sentences with a line of another number of columns than the first line of
-        the file, and sentences with a tag that the train part does not have.
+        the file, or without a word or a tag, and sentences with a tag that the train part does not have.
       vocabulary_size, length, validation_limit: see `Tagged`.
     """
 
@@ -232,14 +232,17 @@ def read_columns(path: pathlib.Path, columns: tuple[int, ...] = ()) -> Iterator[
                 raise InputError(f"{path}: line {number} has {width} columns: {expected}")
         first = number if not rows else first
         if wrong is None:
-            wrong = _wrong(f"{path}: line {number}", cells, width)
+            wrong = _wrong(f"{path}: line {number}", cells, width, {"word": word, "tag": tag})
         rows.append((cells[word], cells[tag]) if len(cells) == width else ("", ""))
 
 
-def _wrong(where: str, cells: list[str], width: int) -> InputError | None:
+def _wrong(where: str, cells: list[str], width: int, columns: dict[str, int]) -> InputError | None:
     """The error of a line, if there is one."""
     if len(cells) != width:
         return InputError(f"{where}: {len(cells)} columns, expected {width}")
+    for what, column in columns.items():
+        if not cells[column].strip():
+            return InputError(f"{where}: the {what} is empty")
     try:
         "".join(cells).encode()
     except UnicodeEncodeError:

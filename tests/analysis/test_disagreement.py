@@ -123,3 +123,15 @@ def test_what_is_not_there(tmp_path, capsys):
     first = evaluated(tmp_path / "first", LINEAR)
     code, _, err = run(capsys, first, other)
     assert code == 2 and f"{other}: expected the sentences and references of {first}" in err
+
+
+def test_runs_that_were_scored_in_other_ways(tmp_path, capsys):
+    runs = [evaluated(tmp_path / name, system) for name, system in (("linear", LINEAR), ("gaussian", GAUSSIAN))]
+    path = runs[1] / "evaluation.json"
+    signed = path.read_text()
+    path.write_text(signed.replace("case:mixed", "case:lc"))
+    code, _, err = run(capsys, *runs)
+    assert code == 2 and f"{runs[1]}: BLEU with {{'tokenize': '13a', 'lowercase': True}}: expected" in err
+    path.write_text(signed.replace("tok:13a", "tok:flores200"))
+    code, _, err = run(capsys, *runs)
+    assert code == 2 and "gaussian: BLEU's tokenisation is not installed here: nrefs:1|case:mixed" in err

@@ -334,8 +334,13 @@ def configured(folder, kind, config):
         ("timm", {"model_args": {"patch_size": 2}}, r"model_args.patch_size=2 in its config, but \[4, 4\] in its"),
         ("timm", {"model_args": {"in_chans": 1}}, "model_args.in_chans=1 in its config, but 3 in its tensors$"),
         ("timm", {"model_args": {"num_heads": 4}}, "num_heads=2: .*model.safetensors has 4$"),
-        ("timm", {"input_size": [1, 8, 12]}, "input_size.0=1 in its config, but 3 in its tensors$"),
-        ("timm", {"pretrained_cfg": {"input_size": [3, 8, 8]}}, "pretrained_cfg.input_size: images of 8 x 8 pixels in"),
+        (
+            "timm",
+            {"model_args": {"num_heads": 2.0}},
+            "model_args.num_heads=2.0: expected a value such as 1$",
+        ),
+        ("timm", {"model_args": {"img_size": 8}}, "model_args.img_size: images of 8 x 8 pixels in its config have 2 x"),
+        ("timm", {"label_names": {"0": "a", "3": "c"}}, r"label_names=2 names \(0, 3\) in its config, but 3 in its"),
     ],
 )
 def test_a_config_that_contradicts_its_weights(tmp_path, unchecked, kind, config, message):
@@ -348,8 +353,12 @@ def test_entries_of_timm_that_agree(tmp_path):
     about = {"num_classes": 3, "num_features": 8, "global_pool": "token", "label_names": ["a", "b", "c"]}
     about |= {"pretrained_cfg": {"num_classes": 1000, "input_size": [1, 8, 8]}}
     about |= {"model_args": {"in_chans": 3, "img_size": [8, 12], "num_heads": 2, "patch_size": 4, "depth": 2}}
-    model, _ = convert.vit(configured(tmp_path / "timm", "timm", about))
-    assert model == convert.vit(MADE / "timm", 2)[0]
+    expected = convert.vit(MADE / "timm", 2)[0]
+    assert convert.vit(configured(tmp_path / "timm", "timm", about))[0] == expected
+    others = [{"input_size": [1, 8, 12]}, {"pretrained_cfg": {"input_size": [3, 8, 8]}}]  # of the model before
+    others += [{"model_args": {"img_size": 8, "dynamic_img_size": True}}, {"label_names": {"0": "a", "2": "c"}}]
+    for number, other in enumerate(others):
+        assert convert.vit(configured(tmp_path / str(number), "timm", other), 2)[0] == expected
 
 
 def test_an_npz_that_is_none(tmp_path):

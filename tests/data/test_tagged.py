@@ -50,6 +50,8 @@ def test_columns(tmp_path, name, text, columns, expected):
         ("a X\nb\nc Z\n\nd Y\n", "line 2: 1 columns, expected 2"),
         ("a X\nb Y Z\n\nd Y\n", "line 2: 3 columns, expected 2"),
         (b"a X\n\xff Y\n\nd Y\n", "line 2: is no UTF-8"),
+        ("a\tX\nb\t\n\nd\tY\n", "line 2: the tag is empty"),
+        ("a\tX\n \tY\n\nd\tY\n", "line 2: the word is empty"),
     ],
 )
 def test_malformed_sentences_are_told_and_may_be_skipped(tmp_path, capsys, text, message):
