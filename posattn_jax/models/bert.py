@@ -347,5 +347,5 @@ class TokenClassifier(Composite):
         logits = nn.Dense(
             self.num_outputs, kernel_init=named(encoder.kernel_init, None, "width"), name="head", **fields
         )(x)
-        logits = logits.astype(jnp.promote_types(jnp.float32, logits.dtype))
+        logits = logits.astype(float32_or_better(logits.dtype))
         return (logits, intermediates) if return_intermediates or return_weights else logits

@@ -5,6 +5,7 @@ import math
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn.initializers import Initializer
@@ -20,7 +21,7 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.depthwise import depthwise_convolution
 from posattn_jax.ops.initial import uniform
 from posattn_jax.ops.kernels import applied_offsets, check_kernel
-from posattn_jax.ops.precision import plus, promoted
+from posattn_jax.ops.precision import plus
 from posattn_jax.ops.scores import product_sum
 
 
@@ -70,12 +71,14 @@ class DepthwiseConvolution(nn.Module):
             conv_general_dilated=functools.partial(_depthwise, is_causal=tokens.is_causal),
             kernel_init=named(init, "width"),
             bias_init=init,
-            dtype=self.dtype or promoted(inputs, self.param_dtype),
+            dtype=self.dtype,
             param_dtype=self.param_dtype,
             name="convolution",
         )
         batch = inputs.shape[0]
-        convolved = convolve(inputs[:, cls:].reshape(batch, *shape, width)).reshape(batch, math.prod(shape), width)
+        with jax.numpy_dtype_promotion("standard"):  # Flax promotes its operands
+            convolved = convolve(inputs[:, cls:].reshape(batch, *shape, width))
+        convolved = convolved.reshape(batch, math.prod(shape), width)
         return jnp.pad(convolved, [(0, 0), (cls, 0), (0, 0)])
 
 

@@ -3,6 +3,7 @@
 So it runs with `jax_numpy_dtype_promotion="strict"` and `jax_numpy_rank_promotion="raise"` too.
 """
 
+import contextlib
 from typing import Any
 
 import jax
@@ -11,14 +12,20 @@ import jax.numpy as jnp
 from posattn_jax.axes import Array
 
 
-def as_array(x: Any) -> Any:
-    """A list, number or NumPy array as an array, whose values stay known while JAX traces; None and arrays as is."""
-    if x is None or isinstance(x, jax.Array):
-        return x
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x)):
-        return jnp.asarray(x)
-    with jax.ensure_compile_time_eval():
-        return jnp.asarray(x)
+def as_array(x: Any, floating: bool = False) -> Any:
+    """A list, number or NumPy array as an array, whose values stay known while JAX traces; None and arrays as is.
+
+    With `floating`, integers become JAX's default float.
+    """
+    if x is None:
+        return None
+    if not isinstance(x, jax.Array):
+        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+        with contextlib.nullcontext() if is_traced else jax.ensure_compile_time_eval():
+            x = jnp.asarray(x)
+    if floating and not jnp.issubdtype(x.dtype, jnp.floating):
+        return x.astype(jnp.result_type(float))
+    return x
 
 
 def promoted(*operands: Any) -> Any:

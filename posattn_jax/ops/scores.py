@@ -7,7 +7,7 @@ weights = dropout(softmax(logits where attended))
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -33,26 +33,28 @@ def product_sum(subscripts: str, x: Array, y: Array) -> Array:
 def hides(scores: Float[Array, "..."]) -> Bool[Array, "..."]:
     """Whether a score hides its pair, as a mask would: it is at most -5e8, or a quarter of its dtype's lowest number.
 
-    So does every number by which additive masks are written: -inf, `jnp.finfo(dtype).min`, -1e9, in float16 -3e4. Such
-    scores carry nothing else: next to one that is larger, exp(score) is 0 in every dtype.
+    So does every number by which additive masks are written: -inf, `jnp.finfo(dtype).min`, -1e9, in float16 -3e4. Next
+    to a larger score, exp of such a number is 0 anyway. A query whose scores all hide attends to nothing.
     """
     floating = jnp.issubdtype(scores.dtype, jnp.floating)
     return scores <= (max(HIDING, float(jnp.finfo(scores.dtype).min) / 4) if floating else HIDING)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def finite(scores: Float[Array, "..."], hidden: float = MASKED) -> Float[Array, "..."]:
-    """Scores with the number `hidden` for those that hide their pair, so that no gradient meets -inf * 0.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def finite(
+    scores: Float[Array, "..."], hidden: float = MASKED, which: Callable[[Array], Array] = hides
+) -> Float[Array, "..."]:
+    """Scores with the number `hidden` for those `which` hide their pair, so that no gradient meets -inf * 0.
 
     Scores in float16, which has no room for that number, become float32. The derivative is that of the identity: the
     weights of hidden pairs are 0, and so are the cotangents of their scores. The backward pass need not keep scores.
     """
-    return jnp.where(hides(scores), hidden, of_wide_range(scores))
+    return jnp.where(which(scores), hidden, of_wide_range(scores))
 
 
 @finite.defjvp
-def _(hidden, primals, tangents):
-    return finite(*primals, hidden), of_wide_range(*tangents)
+def _(hidden, which, primals, tangents):
+    return finite(*primals, hidden, which), of_wide_range(*tangents)
 
 
 def shown(scores: Float[Array, "..."]) -> Bool[Array, "..."]:

@@ -16,7 +16,7 @@ RNGS = dict.fromkeys(("params", "dropout"), jax.random.key(0))
 BATCH = 2
 FAST = ("a span", "pairs", "convolved", "translution", "extra heads", "content", "lightconv")
 MODELS = ("Bert", "EncoderDecoder", "LanguageModel", "MaskedLanguageModel", "SequenceClassifier", "VisionTransformer")
-MODELS += ("Classifier", "EncoderBlock", "PositionalCrossAttention")
+MODELS += ("TokenClassifier", "Classifier", "EncoderBlock", "PositionalCrossAttention")
 
 
 def check(module, inputs, options, own, batch):

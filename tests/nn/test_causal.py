@@ -74,6 +74,7 @@ from posattn_jax import (
 from posattn_jax import nn as parts
 from posattn_jax import nnx as native
 from posattn_jax.ops.depthwise import by_xla, depthwise_convolution
+from tests.ops.attention.attention_suite import NATIVE
 from tests.support.made_params import made_params
 from tests.support.slow import slow
 
@@ -295,7 +296,7 @@ IMPLEMENTATIONS = "reference", "dense", "patch", "window", "tiled"
 
 
 @pytest.mark.parametrize("order", LARGER, ids=str)
-@pytest.mark.parametrize("implementation", ["auto", "native", *map(slow, IMPLEMENTATIONS)])
+@pytest.mark.parametrize("implementation", ["auto", *NATIVE, *map(slow, IMPLEMENTATIONS)])
 def test_attention(implementation, order):
     """On grids of several tiles of queries and of keys."""
     grid_shape, is_causal = order

@@ -261,3 +261,12 @@ def test_points_have_no_kernels():
         with pytest.raises(ValueError, match="positions"):
             layer = PositionalSelfAttention(H, **fields)
             layer.init(jax.random.key(0), jnp.zeros((1, 5, C)), (5,), positions=positions)
+
+
+def test_the_dtype_is_that_of_inputs_and_parameters():
+    layer = PositionalSelfAttention(2, values=PlusDepthwise(DepthwiseConvolution((3,))))
+    x = jnp.ones((1, 5, 8))
+    params = layer.init(jax.random.key(0), x)
+    for dtype in (jnp.bfloat16, jnp.float32):
+        x, params = jax.tree.map(lambda each, dtype=dtype: each.astype(dtype), (x, params))
+        assert layer.apply(params, x).dtype == dtype

@@ -55,9 +55,8 @@ from posattn_jax import (
     WindowSpan,
     relative_attention,
 )
-from posattn_jax.ops.attention.native import layout as native
 from tests.nnx import test_equals_linen as of_nnx
-from tests.ops.attention.attention_suite import make_inputs
+from tests.ops.attention.attention_suite import NATIVE, make_inputs
 from tests.project.test_docstrings import example_of
 from tests.support.slow import slow
 
@@ -179,8 +178,8 @@ def test_a_layer(name):
 
 def test_a_decoding_step():
     terms = Content(), Positional(LearnedEncoding()), ContentBias(), PositionalBias(), LinearBias()
-    cache = Cache.empty(2, 5, H, C // H)
-    trace_module(attending(*terms, span=GaussianSpan()), jnp.ones((2, 1, C)), (5,), cache=cache, is_causal=True)
+    cache, inputs = Cache.empty(2, 5, H, C // H), jnp.ones((2, 1, C), jnp.float32)
+    trace_module(attending(*terms, span=GaussianSpan()), inputs, (5,), cache=cache, is_causal=True)
 
 
 @pytest.mark.parametrize("name", [name if name in of_nnx.FAST else slow(name) for name in of_nnx.CASES])
@@ -198,7 +197,7 @@ def test_a_layer_of_nnx(name):
     trace(apply, {str(i): x for i, x in enumerate(leaves)})
 
 
-LAYOUTS = ("auto", "reference", "dense", "tiled", "patch", "window", *(("native",) if not native.missing() else ()))
+LAYOUTS = ("auto", "reference", "dense", "tiled", "patch", "window", *NATIVE)
 LOCAL = {
     "span": (True, {}),
     "causal": (True, {"is_causal": True, "span_mode": "log_add", "key_mask": KEY_MASK}),
@@ -226,3 +225,14 @@ def test_attention(implementation, dtype, covariance):
             return relative_attention(**arrays, **static, grid_shape=GRID, implementation=implementation)
 
         trace(attend, arrays)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("implementation", LAYOUTS)
+def test_attention_where_integers_have_64_bits(float64, implementation, dtype):
+    arrays = {name: jnp.asarray(x, dtype) for name, x in make_inputs(GRID, dtype=dtype).items()}
+    trace(lambda x: relative_attention(**x, span_bound=(2, 3), grid_shape=GRID, implementation=implementation), arrays)
+
+
+def test_a_decoding_step_where_integers_have_64_bits(float64):
+    test_a_decoding_step()

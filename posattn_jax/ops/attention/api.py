@@ -25,7 +25,7 @@ from posattn_jax.axes import (
     Weights,
 )
 from posattn_jax.ops import grid, scores
-from posattn_jax.ops.attention.arguments import check_pairs
+from posattn_jax.ops.attention.arguments import as_arrays, check_pairs
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.dilation import coarse
@@ -54,8 +54,6 @@ LAYOUTS = {
 }
 # Arguments of `relative_attention` that a `Problem` does not take as they are.
 APART = ("implementation", "bias", "query_seq_lengths", "key_value_seq_lengths")
-ARRAYS = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
-ARRAYS += ("key_mask", "mask", "bias", "segment_ids", "query_seq_lengths", "key_value_seq_lengths")
 GENERAL = tuple(name for name in LAYOUTS if name != "factorised")  # any encoding, not only sinusoids
 
 
@@ -129,8 +127,8 @@ def relative_attention(
       relative_encoding: E [*R, h, d] with R = 2 S - 1 and offset 0 in the centre; None leaves out the positional term.
       content_bias: u [h d], needs `key`.
       position_bias: v [h d], needs `relative_encoding`.
-      relative_bias: beta [*R, h], not scaled. If E is given too, beta is rounded to the dtype of E. An entry as low as
-        one of `bias` that hides its pair hides all pairs of its offset.
+      relative_bias: beta [*R, h], not scaled. If E is given too, beta is rounded to the dtype of E, float16 to float32.
+        An entry as low as one of `bias` that hides its pair hides all pairs of its offset.
       sigma: [p], or one number for all dimensions, or [h p] with one per head, in units of S - 1. None means no span.
         Only `|sigma|` matters. Concrete values must be finite and not 0. For a traced sigma, 0 means "the query alone"
         and NaN propagates. Instead of sigma, the factor L of a full covariance L L^T: [1 p p], or [h p p] with one per
@@ -189,7 +187,7 @@ def relative_attention(
       (1, 12, 2, 8)
     """
     given = locals()
-    arrays = {name: as_array(given[name]) for name in ARRAYS}
+    arrays = as_arrays(given)
     query, value = arrays["query"], arrays["value"]
     arguments = {name: each for name, each in (given | arrays).items() if name not in APART}
     if query.ndim == 4:

@@ -1,10 +1,21 @@
-"""Types of arguments of attention, and the shape check of arrays over pairs."""
+"""Types of arguments of attention, how arrays are made of them, and the shape check of arrays over pairs."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from posattn_jax.axes import Array, Float, Sizes
 from posattn_jax.ops.encodings import Combine
+from posattn_jax.ops.precision import as_array
+
+FLOATS = ("query", "key", "value", "relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
+FLOATS += ("bias",)
+OTHERS = ("key_mask", "mask", "segment_ids", "query_seq_lengths", "key_value_seq_lengths")
+
+
+def as_arrays(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are arrays, made of what is like one; integers become floats where these are meant."""
+    return {name: as_array(given[name], name in FLOATS) for name in (*FLOATS, *OTHERS) if name in given}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from posattn_jax.axes import (
     Value,
 )
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.precision import float32_or_better, minus, plus
+from posattn_jax.ops.precision import as_array, float32_or_better, minus, plus
 from posattn_jax.ops.span import SpanMode
 
 
@@ -137,10 +137,11 @@ def decode(
         most = "exactly" if sigma is None else "at most"
         raise ValueError(f"cache of {length} positions: expected {most} {needed} for grid_shape={grid_shape}")
     cache = cache.put(key, value)
-    ages = (place - jnp.arange(length)) % length  # of the slots
+    ages = (place - jnp.arange(length, dtype=place.dtype)) % length  # of the slots
     offsets = minus(grid.coordinates(place - ages, grid_shape), grid.coordinates(place, grid_shape))  # [s p]
     table = table_shape(grid_shape, length)
-    rows = plus(offsets, np.subtract(table, 1)) @ jnp.asarray(grid.strides(grid.relative_shape(table)), offsets.dtype)
+    last, strides = np.subtract(table, 1), grid.strides(grid.relative_shape(table))
+    rows = plus(offsets, jnp.asarray(last, offsets.dtype)) @ jnp.asarray(strides, offsets.dtype)
 
     def of_slots(array: Array) -> Array:
         """[*R ...] -> [s ...]"""
@@ -161,7 +162,7 @@ def decode(
         logits = plus(logits, jnp.where(shown, bias, 0))
         attended.append(shown)
     if sigma is not None:
-        sigma = jnp.atleast_2d(sigma)
+        sigma = jnp.atleast_2d(as_array(sigma, floating=True))
         half = span.half_span(sigma, threshold, grid_shape, reference_shape)
         log_g = span.log_gaussian(grid.normalise(offsets, grid_shape, reference_shape), sigma)  # [h|1 s]
         logits = scores.modulate(logits, log_g.astype(logits.dtype), span_mode)

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec
 
 from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention.arguments import Block
+from posattn_jax.ops.attention.arguments import Block, as_arrays
 from posattn_jax.ops.attention.auto import auto_attention
 from posattn_jax.ops.attention.dense import dense_attention
 from posattn_jax.ops.attention.problem import Problem
@@ -189,6 +189,7 @@ def halo_attention(
         raise ValueError("sigma is None: expected a span, which limits what devices exchange")
     if refused := [name for name in UNSUPPORTED if arguments.get(name) is not None]:
         raise ValueError(f"{refused[0]}: expected None with halo_attention; relative_attention supports it")
+    arguments |= as_arrays(arguments | {"query": query, "key": key, "value": value, "sigma": sigma})
     shape = grid.check_grid(grid_shape)
     far = tuple(size - 1 for size in shape)
     bound = far if arguments.get("span_bound") is None else tuple(int(b) for b in arguments["span_bound"])
@@ -198,8 +199,8 @@ def halo_attention(
         if (table := arguments.get(name)) is not None:
             near = [min(reach, size // 2) for reach, size in zip(bound, table.shape, strict=False)]
             arguments[name] = grid.centre(table, near)
-    arguments |= {"sigma": sigma, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
-    problem = Problem(query, key, value, shape, **arguments)
+    arguments |= {"grid_shape": shape, "span_bound": bound, "block": Block(shape[0], shape, 0, 0)}
+    problem = Problem(**arguments)
     if problem.is_pairwise or problem.return_weights or problem.dropout_rate > 0:
         raise ValueError("halo_attention does not support weights, dropout or scores per pair: relative_attention does")
     exchange = plan_exchange(shape, bound, mesh.shape[axis_name])

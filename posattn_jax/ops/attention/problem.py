@@ -44,7 +44,7 @@ class Problem:
       num_class_tokens: the number of tokens before the grid. A pair with a class token has no offset: it gets no
         positional term and no G, and no span masks it.
       pair_scores: A [b h t s] of all tokens, added to the content scores and scaled with them; scale A is a `bias`. An
-        entry that `scores.hides` hides its pair.
+        entry of -inf hides its pair.
       limit: half-spans. Keys further away in any dimension are masked.
       block: the rows of one device, if the grid is cut over devices. `grid_shape` is then the grid of the keys, and E
         and beta hold only the offsets within `span_bound`.
@@ -264,7 +264,7 @@ class Problem:
         if self.relative_bias is not None:
             changed["relative_bias"] = scores.finite(self.relative_bias, scores.MASKED * max(1.0, self.scaling))
         if self.pair_scores is not None:
-            changed["pair_scores"] = scores.finite(self.pair_scores)
+            changed["pair_scores"] = scores.finite(self.pair_scores, which=jnp.isneginf)
         if self.span_bound is not None and self.concrete_half is None:
             half = self.half_of(self.sigma)
             exceeds = jnp.any(jnp.greater(*aligned(half, np.asarray(self.span_bound))))

@@ -21,7 +21,7 @@ from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.loop import Loop, attend, scan
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiles import Tiling, tilings
-from posattn_jax.ops.precision import einsum, minus, plus, promoted, times
+from posattn_jax.ops.precision import einsum, plus, promoted
 
 
 def tiled_attention(problem: Problem) -> tuple[Query, None]:
@@ -62,8 +62,8 @@ class WindowLoop(Loop):
         total = math.prod(counts)
 
         def body(index, carry):
-            where = jnp.stack(jnp.unravel_index(index, counts))
-            return step(minus(times(where, np.array(self.tiling.window)), jnp.asarray(reach)), carry)
+            where = jnp.stack(jnp.unravel_index(index, counts)).astype(jnp.int32)
+            return step(where * np.array(self.tiling.window, np.int32) - jnp.asarray(reach, jnp.int32), carry)
 
         if isinstance(total, int) and total == 1:
             return body(0, carry)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention.native import layout as native
 from posattn_jax.ops.grid import toeplitz
 from posattn_jax.ops.span import half_span, span_size
 from tests import oracle
 from tests.support.slow import slow
 
 B, H, D = 2, 2, 2
+NATIVE = ("native",) if native.missing() is None else ()  # without a C++ compiler
 SPANS = {
     "no span": {},
     "span": {"threshold": 0.1},
@@ -224,11 +226,11 @@ class AttentionSuite:
         inputs = {name: jnp.asarray(array, dtype) for name, array in inputs.items()}
         near = np.abs(np.arange(-8, 9)) <= 2
 
-        def results(low, **span):
+        def results(low, span=None):
             bias = jnp.where(near[:, None], jnp.zeros(H, dtype), jnp.asarray(low, dtype))
 
             def total(x):
-                outputs = self.attend(x | {"relative_bias": bias} | span, (9,))
+                outputs = self.attend(x | {"relative_bias": bias} | (span or {}), (9,), threshold=0.0)
                 return outputs.astype(jnp.float32).sum(), outputs
 
             return jax.jit(jax.grad(total, has_aux=True))(inputs)
@@ -237,7 +239,8 @@ class AttentionSuite:
             assert np.isfinite(found).all()
             np.testing.assert_array_equal(found, expected)
 
-        jax.tree.map(check, results(jnp.finfo(dtype).min), results(-jnp.inf))
+        for span in ({}, {"sigma": jnp.array([0.05])}):  # whose G is 1e-22 at the first hidden offset
+            jax.tree.map(check, results(jnp.finfo(dtype).min, span), results(-jnp.inf, span))
         exact = {name: array.astype(jnp.float32) for name, array in inputs.items()}
         mask = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))[None, None] <= 2
         expected = relative_attention(**exact, grid_shape=(9,), mask=jnp.asarray(mask), implementation="reference")

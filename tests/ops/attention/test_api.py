@@ -130,3 +130,19 @@ def test_segments_are_sentences_one_by_one(float64):
         for f in (packed, alone)
     ]
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12), *both)
+
+
+@pytest.mark.parametrize("sigma", [None, 0.16])
+def test_a_low_bias_that_does_not_hide_is_no_lower_because_of_the_scale(sigma):
+    """-1e8 / scale, which is -8e8 here, would hide."""
+    zeros = jnp.zeros((1, 2, 1, 64))
+    value = zeros + jnp.array([1.0, 3.0])[None, :, None, None]
+    attend = lambda **bias: relative_attention(zeros, zeros, value, grid_shape=(2,), sigma=sigma, threshold=0.0, **bias)
+    lows = np.full((2, 2), -1e8)
+    np.testing.assert_allclose(
+        attend(bias=lows[None, None])[0, :, 0, 0], attend(relative_bias=np.full((3, 1), -1e8))[0, :, 0, 0]
+    )
+    lows[0, 0] = lows[1] = 0
+    weight = 1 / (1 + np.exp(1e8 * np.exp(-0.5 / sigma**2))) if sigma else 0  # of the low key
+    expected = [1 + 2 * weight, 2]
+    np.testing.assert_allclose(attend(bias=lows[None, None])[0, :, 0, 0], expected, rtol=1e-4)

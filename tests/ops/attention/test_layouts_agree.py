@@ -10,13 +10,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from posattn_jax.ops.attention import auto, budget, relative_attention, rows, tiles
-from posattn_jax.ops.attention.native import layout
 from posattn_jax.ops.span import span_size
 from tests import oracle
-from tests.ops.attention.attention_suite import make_inputs
+from tests.ops.attention.attention_suite import NATIVE, make_inputs
 from tests.support.slow import slow
 
-NATIVE = ("native",) if layout.missing() is None else ()
 LAYOUTS = ("auto", "dense", "patch", "window", "tiled", *NATIVE)
 
 

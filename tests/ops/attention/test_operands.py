@@ -7,17 +7,15 @@ import pytest
 from jax import export
 
 from posattn_jax import PositionalSelfAttention, TokenMixing, relative_attention
-from posattn_jax.ops.attention.native import layout as native
-from tests.ops.attention.attention_suite import make_inputs
+from tests.ops.attention.attention_suite import NATIVE, make_inputs
 from tests.support.slow import slow
 
 GRID = (4, 3)
-NATIVE = ("native",) if native.missing() is None else ()
 LAYOUTS = ("auto", "dense", "tiled", *NATIVE, "reference", "patch", "window")
 
 
 def inputs_of(batch):
-    """With `relative_bias`; no key of the first example but the first."""
+    """With `relative_bias`."""
     inputs = {name: jnp.asarray(x) for name, x in make_inputs(GRID, batch=max(batch, 1), dtype=np.float32).items()}
     inputs["relative_bias"] = jnp.ones((7, 5, 2))
     return {name: x[:batch] if name in ("query", "key", "value") else x for name, x in inputs.items()}
@@ -97,6 +95,7 @@ LISTED = {
     "bias": ({"bias": np.eye(12)[None, None].tolist()}, {}),
     "key_mask": ({"key_mask": [[True] * 5 + [False] * 7] * 2}, {}),
     "segment_ids": ({"segment_ids": [[0] * 5 + [1] * 7] * 2}, {}),
+    "integers": ({name: np.arange(48).reshape(2, 12, 2, 1).tolist() for name in ("query", "key", "value")}, {}),
     "biases": ({"content_bias": [[0.1, 0.2]] * 2, "position_bias": [[0.1, 0.2]] * 2}, {}),
 }
 

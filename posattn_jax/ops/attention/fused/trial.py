@@ -52,10 +52,14 @@ def judge(case: Case, begin: Callable[[], None] = lambda: None) -> Verdict:
         difference = _difference(case, kernel, expected)
         if difference is not None:
             return Verdict("wrong", difference)
-        fused, other = (_milliseconds(case, layout) for layout in (kernel, _other_layouts))
+        fused = _milliseconds(case, kernel)
     except Exception as error:
         reason = _reason(error)
         return Verdict(UNDECIDED if OF_THE_DEVICE.search(reason) else "refused", reason)
+    try:
+        other = _milliseconds(case, _other_layouts)
+    except Exception as error:
+        return Verdict(UNDECIDED, _reason(error))
     times = f"{fused:.3g} ms, the other layouts {other:.3g}"
     return Verdict("trusted" if fused <= other else "slower", times, fused, other)
 

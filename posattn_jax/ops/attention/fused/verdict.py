@@ -7,6 +7,7 @@ A trial that the kernel did not decide is no verdict, and is not kept: the other
 device, has too little memory, or is killed. Then the kernel is not used in this process, and the next one tries again.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -238,7 +239,8 @@ def tried(case: Case, machine: dict[str, str], seconds: float = SECONDS) -> Verd
     if VERDICT in told:
         return Verdict(*told[VERDICT])
     is_crash = BEGUN in told and done.returncode not in (-signal.SIGKILL, -signal.SIGTERM)
-    return Verdict("refused" if is_crash else UNDECIDED, _last_line(done.stderr.decode(), done.returncode))
+    reason = _last_line(done.stderr.decode(errors="replace"), done.returncode)
+    return Verdict("refused" if is_crash else UNDECIDED, reason)
 
 
 def _told(stdout: bytes | None) -> dict[str, Any]:
@@ -246,7 +248,8 @@ def _told(stdout: bytes | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for line in (stdout or b"").decode(errors="replace").splitlines():
         if line.startswith((f'{{"{BEGUN}', f'{{"{VERDICT}')):
-            found |= json.loads(line)
+            with contextlib.suppress(ValueError):  # the process ended within the line
+                found |= json.loads(line)
     return found
 
 
