@@ -4,8 +4,10 @@ Runs the example in the docstring of every public name, each Linen module with t
 the examples of docs/importing.md but Equinox's; then sees that the command helps, and says in a line what it lacks.
 """
 
+import concurrent.futures
 import contextlib
 import doctest
+import multiprocessing
 import pathlib
 import re
 import subprocess
@@ -29,16 +31,22 @@ def with_gradients():
     original, differentiated = nn.Module.init_with_output, []
 
     def init_with_output(self, rngs, *args, **kwargs):
-        variables = jax.jit(lambda: original(self, rngs, *args, **kwargs)[1])()
+        def total(params, others):
+            outputs = self.apply({**others, "params": params}, *args, **kwargs)
+            leaves = jax.tree.leaves(outputs)
+            return sum(jnp.sum(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)), outputs
 
-        def total(params):
-            leaves = jax.tree.leaves(self.apply({**variables, "params": params}, *args, **kwargs))
-            return sum(jnp.sum(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact))
+        @jax.jit  # one program: compiling takes nearly all of the time
+        def differentiate():
+            variables = original(self, rngs, *args, **kwargs)[1]
+            others = {name: each for name, each in variables.items() if name != "params"}
+            gradient, outputs = jax.grad(total, has_aux=True)(variables.get("params", {}), others)
+            return gradient, (outputs, variables)
 
-        gradient = jax.jit(jax.grad(total))(variables.get("params", {}))
+        gradient, results = differentiate()
         assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(gradient)), self
         differentiated.append(type(self).__name__)
-        return self.apply(variables, *args, **kwargs), variables
+        return results
 
     nn.Module.init_with_output = init_with_output
     try:
@@ -47,12 +55,14 @@ def with_gradients():
         nn.Module.init_with_output = original
 
 
-def run_docstrings() -> None:
-    """The examples of all public names."""
-    for package in (posattn_jax, posattn_jax.nnx):
-        for name in package.__all__:
-            for test in doctest.DocTestFinder(recurse=False).find(getattr(package, name), name, globs={}):
-                assert doctest.DocTestRunner(verbose=False).run(test).failed == 0, name
+def run_example(place: tuple[str, str]) -> list[str]:
+    """The example of the public name at (package, name). Returns the Linen modules whose gradients it computed."""
+    package, name = place
+    public = getattr(sys.modules[package], name)
+    with with_gradients() as differentiated:
+        for test in doctest.DocTestFinder(recurse=False).find(public, name, globs={}):
+            assert doctest.DocTestRunner(verbose=False).run(test).failed == 0, name
+    return differentiated
 
 
 def run_page() -> None:
@@ -80,14 +90,13 @@ def try_command() -> None:
 
 def main() -> None:
     assert "jax.experimental.pallas" not in sys.modules, "Pallas is imported before it is asked for"
-    with with_gradients() as differentiated:
-        run_docstrings()
+    places = [(package.__name__, name) for package in (posattn_jax, posattn_jax.nnx) for name in package.__all__]
+    with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        differentiated = {module for modules in pool.map(run_example, places) for module in modules}
     run_page()
     try_command()
     public = f"{len(posattn_jax.__all__)} public names, {len(posattn_jax.nnx.__all__)} of NNX"
-    print(
-        f"core alone: {public}, gradients of {len(set(differentiated))} Linen modules, docs/importing.md, the command"
-    )
+    print(f"core alone: {public}, gradients of {len(differentiated)} Linen modules, docs/importing.md, the command")
 
 
 if __name__ == "__main__":
