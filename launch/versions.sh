@@ -46,7 +46,7 @@ constraints() { # PYTHON VERSIONS -> for pip
 }
 
 install() { # FOLDER REQUIREMENT ...
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$1/constraints.txt" "${@:2}"
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint "$1/constraints.txt" "${@:2}"
 }
 
 passes() { # PYTHON_VERSION VERSIONS

@@ -5,7 +5,6 @@ import doctest
 import pytest
 
 import posattn_jax
-from tests.support.slow import slow
 
 
 def example_of(name, package=posattn_jax):
@@ -19,13 +18,6 @@ def run(test):
     assert doctest.DocTestRunner(verbose=False).run(test, out=told.append).failed == 0, "".join(told)
 
 
-# Parts whose examples are a layer with one of them, as those of the other parts are.
-ALIKE = ("BucketedBias", "ContentBias", "ConvolutionalProjections", "GeluGate", "KeyPositional", "LearnedDecay")
-ALIKE += ("LinearBias", "LinearProjections", "LowRankTranslution", "PlusDepthwise", "PlusRelative", "PositionalBias")
-ALIKE += ("RelativeContent", "RotaryContent", "ScoreNetwork", "SpanConvolution", "WindowSpan", "PairTable")
-ALIKE += ("AxialEncoding", "DotProducts", "FourierWeights", "GaussianWeights", "GeneralTranslution", "OffsetTable")
-
-
 @pytest.mark.parametrize("name", posattn_jax.__all__)
 def test_there_is_an_example(name):
     test = example_of(name)
@@ -33,6 +25,7 @@ def test_there_is_an_example(name):
     assert any(example.want for example in test.examples)
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in ALIKE else name for name in posattn_jax.__all__])
+@pytest.mark.slow  # launch/core_check.py runs them as well
+@pytest.mark.parametrize("name", posattn_jax.__all__)
 def test_example(name):
     run(example_of(name))

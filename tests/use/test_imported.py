@@ -89,6 +89,7 @@ def test_another_model_than_the_run_has(bert, tmp_path):
     assert config.optimizer.learning_rate == 5e-5 and config.task.pretrained == str(bert)
 
 
+@pytest.mark.slow
 def test_word_order_with_a_part_added(bert, tmp_path, capsys):
     """The tokenizer is that of the start, also when the run goes on after its start has gone."""
     start = shutil.copytree(bert, tmp_path / "bert")
@@ -108,6 +109,7 @@ def test_word_order_with_a_part_added(bert, tmp_path, capsys):
         experiment.load_sources(config, workdir=tmp_path / "another")
 
 
+@pytest.mark.slow
 def test_masked_language_modelling_goes_on(bert, tmp_path, capsys):
     """On other text, with a part added, with all parameters and the tokenizer of the start."""
     config = bert_tiny.get_config(f"from={bert}")
@@ -123,6 +125,7 @@ def test_masked_language_modelling_goes_on(bert, tmp_path, capsys):
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (bert / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_own_sentences(bert, tmp_path, capsys):
     """With the model and the tokenizer of the start; a head of another width is one line."""
     path = made_own.write_table(tmp_path / "a.tsv", ("sentence", "label"), made_own.labelled(40))

@@ -128,8 +128,8 @@ def test_200_random_problems(float64, small_pieces, problem):
     check(problem)
 
 
-SECOND = [(name, None) for name in ("tiled", *NATIVE)]  # sigma is traced, so that the number of steps is not known
-SECOND += [slow(name, None) for name in ("auto", "dense", "reference")]
+SECOND = [("tiled", None)]  # sigma is traced, so that the number of steps is not known
+SECOND += [slow(name, None) for name in ("auto", "dense", "reference", *NATIVE)]
 SECOND += [slow(name, (3, 2)) for name in ("tiled", "auto", "patch", "window", *NATIVE)]
 
 
