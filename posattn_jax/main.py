@@ -7,6 +7,7 @@
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --vmap_seeds=2]
+                             [--finished=docs/results/digits]
                              [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep [MORE_FOLDERS_OF_THE_SWEEP ...]
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
@@ -107,6 +108,9 @@ OF_A_SWEEP = (
     ),
     flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me."),
     flags.DEFINE_list("treatments", None, "Only these treatments of the sweep."),
+    flags.DEFINE_string(
+        "finished", None, "Folder of a runs.jsonl whose runs are not run again; the report joins them."
+    ),
     flags.DEFINE_integer("vmap_seeds", 1, "Number of seeds of a treatment to train together, vmapped in one program."),
 )
 OF_A_BENCHMARK = (

@@ -11,6 +11,7 @@ from ml_collections import config_flags
 
 from posattn_jax.analysis import report
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
+from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build.saved import completed
 from posattn_jax.sweeps.prepare import load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
@@ -35,9 +36,15 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     for_all = {"vmapped": options.vmap_seeds > 1, "options": logging, "modules": options.modules}
     jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, **for_all)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
+    finished = [] if options.finished is None else [pathlib.Path(options.finished)]
+    there = {(run.treatment, run.seed) for folder in finished for run in read_runs(folder, completed).all}
+    jobs = [job for job in jobs if (job.treatment, job.seed) not in there]
+    if not jobs:
+        print(f"nothing is left to run: every run is in {options.finished}")
+        return
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):
-        report.write(workdir, complete=completed)
+        report.write(workdir, finished, completed)
     else:
         print("nothing is left to start: the array's other jobs are at work on the rest")
 

@@ -1,0 +1,410 @@
+"""Works off a list of sweeps for some minutes, and brings back what came of it: see `launch/gpu_slice.sh`.
+
+  launch/gpu_slice.sh --minutes=11 --out=FOLDER [--data=FOLDER] LIST
+  launch/gpu_slice.sh --take=FOLDER
+
+LIST is a text file, in the order of value, with the options of one sweep in each line:
+
+  --config=configs/digits.py --workdir=digits_long --treatments=siren_2d,span_2d --vmap_seeds=5   # 4 minutes
+
+The workdir is the sweep's name. A value that begins with DATA/ is below the folder of --data. The first command goes
+on with the runs in WORK/NAME (--work, runs/slices), and does not repeat those that are in RESULTS/NAME/runs.jsonl
+(--results, docs/results). It writes:
+
+  OUT/finished.tar.gz          the finished runs without checkpoints, as NAME/TREATMENT/SEED, and each NAME/sweep.json
+  OUT/unfinished_0.tar.gz ...  the other runs with their checkpoints; at most --parts files, of at most --part_mib
+
+OUT is written every minute (--every, in seconds) and at the end; 30 seconds before the end the runs are asked to save.
+The second command, on any machine, joins the finished runs with those in RESULTS, makes the reports again, and puts the
+unfinished ones into WORK, where the next slice goes on. To take the same folder again changes nothing.
+Exit codes: 0 done or out of time, 1 a sweep failed, 2 wrong input, 130 and 143 stopped by Ctrl-C and SIGTERM.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import gzip
+import io
+import json
+import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from posattn_jax.analysis import report, runs_file
+from posattn_jax.analysis.plan import Plan, read_plan, write_plan
+from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.system import command_line
+from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import is_evaluated, read_json, read_metrics, write_atomically
+from posattn_jax.system.processes import child_environment, signals
+
+DATA = "DATA/"
+SECONDS_TO_SAVE = 30.0  # before the end: then the runs are stopped
+FINISHED = "finished.tar.gz"
+MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A line of the list: the sweep's name, and its options but the workdir. A sweep may have several lines."""
+
+    name: str
+    options: tuple[str, ...]
+
+    @property
+    def config(self) -> str | None:
+        """The config file, with its variant."""
+        return command_line.last_value([*self.options], "config")
+
+    @property
+    def command(self) -> str:
+        """The command of this sweep for people."""
+        return shlex.join(["python", "-m", "posattn_jax.main", "--mode=sweep", f"--workdir={self.name}", *self.options])
+
+
+def read_list(path: pathlib.Path) -> list[Sweep]:
+    """The sweeps of a list. Raises InputError, with the line's number, where one cannot be run."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file: expected a list of sweeps")
+    sweeps: list[Sweep] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise InputError(f"{path}: line {number}: {error}") from error
+        if not words:
+            continue
+        found = {flag: command_line.last_value(words, flag) for flag in ("config", "workdir", "mode", "finished")}
+        name = found["workdir"]
+        if not found["config"] or not name:
+            raise InputError(f"{path}: line {number}: expected --config=FILE and --workdir=NAME")
+        if found["mode"] or found["finished"]:
+            raise InputError(f"{path}: line {number}: expected no --mode and no --finished, which are set for it")
+        if pathlib.PurePath(name).parts != (name,) or name.startswith("."):
+            raise InputError(f"{path}: line {number}: --workdir={name}: expected a name without folders")
+        sweep = Sweep(name, tuple(word for word in words if not word.startswith("--workdir=")))
+        if any(sweep.options == each.options or (name == each.name and sweep.config != each.config) for each in sweeps):
+            raise InputError(
+                f"{path}: line {number}: --workdir={name}: expected other options, and the same config, or another name"
+            )
+        sweeps.append(sweep)
+    if not sweeps:
+        raise InputError(f"{path}: has no sweep")
+    return sweeps
+
+
+def work_off(
+    sweeps: Sequence[Sweep],
+    end: float,
+    work: pathlib.Path,
+    results: pathlib.Path,
+    data: pathlib.Path | None,
+    packer: "Packer",
+    every: float,
+) -> int:
+    """Runs the sweeps one after the other until `end` (of `time.monotonic`); packs what comes of them.
+
+    Args:
+      sweeps: the sweeps, in the order of value.
+      end: when the runs are asked to save.
+      work, results, data: see `main`.
+      packer: what packs.
+      every: the seconds between two times.
+
+    Returns:
+      0, or 1 if a sweep failed; 130 or 143 if a signal stopped it.
+    """
+    stopped_by: list[int] = []
+    handlers = {signum: lambda signum, _: stopped_by.append(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    failed, saved = [], time.monotonic()
+    with signals(handlers):
+        for sweep in sweeps:
+            if stopped_by or time.monotonic() > end:
+                break
+            process = subprocess.Popen(
+                _command(sweep, work, results, data), env=child_environment(), start_new_session=True
+            )
+            is_told = False
+            while process.poll() is None:
+                now = time.monotonic()
+                if not is_told and (stopped_by or now > end):
+                    process.terminate()  # its runs save
+                    is_told = True
+                if now - saved > every:
+                    packer.pack()
+                    saved = time.monotonic()
+                time.sleep(0.2)
+            if process.returncode and not is_told:
+                failed.append(f"{sweep.name} (exit code {process.returncode})")
+    for line in packer.pack():
+        print(line)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 128 + stopped_by[0] if stopped_by else int(bool(failed))
+
+
+def _command(sweep: Sweep, work: pathlib.Path, results: pathlib.Path, data: pathlib.Path | None) -> list[str]:
+    options = list(sweep.options)
+    for i, option in enumerate(options):
+        flag, equals, value = option.partition("=")
+        if value.startswith(DATA):
+            if data is None:
+                raise InputError(f"--data=FOLDER is missing: {sweep.name} has {option}")
+            options[i] = f"{flag}{equals}{data / value.removeprefix(DATA)}"
+    if (results / sweep.name / runs_file.NAME).exists():
+        options.append(f"--finished={results / sweep.name}")
+    return [sys.executable, "-m", "posattn_jax.main", "--mode=sweep", f"--workdir={work / sweep.name}", *options]
+
+
+@dataclasses.dataclass
+class Packer:
+    """Writes the runs of some sweeps as few files.
+
+    Attributes:
+      sweeps: the sweeps.
+      work: the folder of their folders.
+      out: where the files are written.
+      data: the folder of the data, whose place is not told.
+      parts, part_mib: the largest number of files with unfinished runs, and the size of each.
+      places: the file that each unfinished run is in. It stays there, so that no run is lost between two files.
+    """
+
+    sweeps: Sequence[Sweep]
+    work: pathlib.Path
+    out: pathlib.Path
+    data: pathlib.Path | None
+    parts: int
+    part_mib: float
+    places: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def pack(self) -> list[str]:
+        """Writes all files, the finished runs first. Returns a line for each sweep and each run that is left out."""
+        told, unfinished = [], dict[str, bytes]()
+        with _archive(self.out / FINISHED) as archive:
+            for name in dict.fromkeys(sweep.name for sweep in self.sweeps):
+                folder = self.work / name
+                if not (folder / "sweep.json").exists():
+                    continue
+                plan, _ = read_plan(folder / "sweep.json")
+                commands = [sweep.command for sweep in self.sweeps if sweep.name == name]
+                _add(archive, f"{name}/sweep.json", _plan_file(plan, commands))
+                number = 0
+                for run in sorted(path.parent for path in folder.glob("*/*/config.json")):
+                    place = f"{name}/{run.parent.name}/{run.name}"
+                    if _is_finished(run, plan.evaluate):
+                        number += 1
+                        for path, content in _files(run, ("checkpoints", "events", "figures")):
+                            _add(archive, f"{place}/{path}", self._without_place(path, content))
+                    elif (packed := _packed(run, place)) is not None:
+                        unfinished[place] = packed
+                left = sum(place.startswith(f"{name}/") for place in unfinished)
+                told.append(f"{name}: {number} runs finished, {left} not")
+        return told + self._write_parts(unfinished)
+
+    def _write_parts(self, unfinished: dict[str, bytes]) -> list[str]:
+        limit, told = int(self.part_mib * MIB), []
+        self.places = {name: part for name, part in self.places.items() if name in unfinished}
+        room = [
+            limit - sum(len(unfinished[name]) for name, i in self.places.items() if i == part)
+            for part in range(self.parts)
+        ]
+        for name, packed in unfinished.items():
+            if name in self.places:
+                continue
+            part = next((i for i, free in enumerate(room) if free >= len(packed)), None)
+            if part is None:
+                told.append(f"{name}: left out, its checkpoints of {len(packed) / MIB:.1f} MiB do not fit")
+                continue
+            self.places[name] = part
+            room[part] -= len(packed)
+        for part in range(self.parts):
+            inside = [unfinished[name] for name, i in self.places.items() if i == part]
+            path = self.out / f"unfinished_{part}.tar.gz"
+            if inside:
+                content = gzip.compress(b"".join(inside) + bytes(2 * tarfile.BLOCKSIZE), 1)  # has a checksum
+                write_atomically(path, lambda file, content=content: file.write(content))
+            else:
+                path.unlink(missing_ok=True)
+        return told
+
+    def _without_place(self, path: str, content: bytes) -> bytes:
+        """A finished run's file; in its config, the folder of the data as the list names it."""
+        if path != "config.json" or self.data is None:
+            return content
+        config = json.loads(content)
+        place = config["data"].get("dir") or ""
+        if pathlib.PurePath(place).is_relative_to(self.data):
+            config["data"]["dir"] = DATA + pathlib.PurePath(place).relative_to(self.data).as_posix()
+        return (json.dumps(config, indent=2) + "\n").encode()
+
+
+@contextlib.contextmanager
+def _archive(path: pathlib.Path) -> Iterator[tarfile.TarFile]:
+    """A compressed archive, written to `path` at the end of the block."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        yield archive
+    write_atomically(path, lambda file: file.write(buffer.getvalue()))
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def _plan_file(plan: Plan, commands: list[str]) -> bytes:
+    """sweep.json with the commands that the list has, which say no place of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "sweep.json")
+        write_plan(path, plan, {"commands": commands})
+        return path.read_bytes()
+
+
+def _is_finished(run: pathlib.Path, evaluate: dict[str, Any]) -> bool:
+    summary = read_json(run / "summary.json")
+    return summary is not None and (not evaluate or is_evaluated(read_json(run / "evaluation.json"), summary, evaluate))
+
+
+def _files(run: pathlib.Path, but: Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
+    """The files of a run folder. Checkpoints come first: metrics must not be older than these."""
+    for path in sorted(run.rglob("*"), key=lambda path: (path.relative_to(run).parts[0] != "checkpoints", path)):
+        parts = path.relative_to(run).parts
+        is_temporary = any(part.startswith(".") or "orbax-checkpoint-tmp" in part for part in parts)
+        if path.is_file() and parts[0] not in but and not is_temporary:
+            yield path.relative_to(run).as_posix(), path.read_bytes()
+
+
+def _packed(run: pathlib.Path, name: str) -> bytes | None:
+    """An unfinished run as a part of an archive; None if it has no checkpoint, or is being written all the time."""
+    if not any((run / "checkpoints").glob("[0-9]*")):
+        return None
+    for _ in range(3):
+        buffer = io.BytesIO()
+        try:
+            with tarfile.open(fileobj=buffer, mode="w") as archive:
+                for path, content in _files(run, ("figures",)):
+                    _add(archive, f"{name}/{path}", content)
+                size = archive.offset
+        except FileNotFoundError:  # the run has deleted a checkpoint meanwhile
+            continue
+        return buffer.getvalue()[:size]  # without the end of an archive: the next run follows
+    return None
+
+
+def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> None:
+    """Joins the finished runs of a slice with those in `results`, and puts the others into `work`.
+
+    Raises:
+      InputError: there is no slice, or a run is not the one in `results`: nothing of its sweep is joined then.
+    """
+    if not (folder / FINISHED).exists():
+        raise InputError(f"--take={folder}: expected the folder of a slice, with {FINISHED}")
+    with tempfile.TemporaryDirectory() as temporary:
+        finished, unfinished = pathlib.Path(temporary, "finished"), pathlib.Path(temporary, "unfinished")
+        for path in [folder / FINISHED, *sorted(folder.glob("unfinished_*.tar.gz"))]:
+            try:
+                with tarfile.open(path) as archive:
+                    archive.extractall(finished if path.name == FINISHED else unfinished, filter="data")
+            except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
+                raise InputError(f"{path}: cannot be read ({error})") from error
+        for sweep in sorted(path.parent for path in finished.glob("*/sweep.json")):
+            there = _join(sweep, results / sweep.name)
+            for name in there:
+                shutil.rmtree(work / sweep.name / name, ignore_errors=True)
+            for run in sorted(path.parent for path in (unfinished / sweep.name).glob("*/*/config.json")):
+                if (name := f"{run.parent.name}/{run.name}") not in there:
+                    _go_on_with(run, work / sweep.name / name)
+
+
+def _join(sweep: pathlib.Path, target: pathlib.Path) -> set[str]:
+    """Adds the runs of a slice to those of the target. Returns all of these, as TREATMENT/SEED."""
+    from posattn_jax.build.saved import completed  # here, since it needs the libraries of a run
+
+    path = target / runs_file.NAME
+    known = {f"{run.treatment}/{run.seed}": run for run in read_runs(target, completed).all} if path.exists() else {}
+    if not any(sweep.glob("*/*/config.json")):
+        return {*known}
+    new = read_runs(sweep, completed)
+    for run in new.all:
+        name = f"{run.treatment}/{run.seed}"
+        if (old := known.get(name)) is not None:
+            if old.figures != run.figures:
+                raise InputError(f"{target}: has another run {name}, {old.response:.4f}: {run.response:.4f}")
+            shutil.rmtree(sweep / name)
+    if not known:
+        runs_file.write(path, new)
+        report.write(target, complete=completed)
+    elif any(sweep.glob("*/*/config.json")):
+        if (question := read_runs(target).plan.question) != new.plan.question:
+            raise InputError(f'{target} has another sweep, "{question}"')
+        report.write(target, [sweep], completed)
+    return {*known, *(f"{run.treatment}/{run.seed}" for run in new.all)}
+
+
+def _go_on_with(run: pathlib.Path, target: pathlib.Path) -> None:
+    """Puts an unfinished run into its place, unless the one that is there is as far or is finished."""
+    if target.exists():
+        if (target / "summary.json").exists() or _step(target) >= _step(run):
+            return
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    moved = target.with_name(f".{target.name}.taken")
+    shutil.rmtree(moved, ignore_errors=True)
+    shutil.copytree(run, moved)
+    moved.rename(target)
+    print(f"to go on: {target}, step {_step(target)}")
+
+
+def _step(run: pathlib.Path) -> int:
+    path = run / "metrics.jsonl"
+    return max((row["step"] for row in read_metrics(path)), default=0) if path.exists() else 0
+
+
+def main(argv: list[str]) -> int:
+    """Parses the command line, and works off or takes; returns the exit code."""
+    end = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("list", nargs="?", type=pathlib.Path, metavar="LIST", help="sweeps, one in a line")
+    parser.add_argument("--minutes", type=float, help="how long to work, with starting and saving")
+    parser.add_argument("--out", type=pathlib.Path, help="where what came of it is written")
+    parser.add_argument("--data", type=pathlib.Path, help="the folder that DATA/ stands for in the list")
+    parser.add_argument("--take", type=pathlib.Path, help="the folder of a slice, to be joined with the results")
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/slices"), help="unfinished runs")
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("docs/results"), help="finished runs")
+    parser.add_argument("--parts", type=int, default=7, help="most files with unfinished runs")
+    parser.add_argument("--part_mib", type=float, default=15.0, help="largest size of each")
+    parser.add_argument("--every", type=float, default=60, help="seconds between two times that --out is written")
+    options = parser.parse_args(argv[1:])
+    if options.take is not None:
+        if options.list is not None or options.minutes is not None or options.out is not None:
+            raise InputError("--take: expected no LIST, --minutes or --out beside it")
+        take(options.take, options.work, options.results)
+        return 0
+    if options.list is None or options.minutes is None or options.out is None:
+        raise InputError("expected --minutes=11 --out=FOLDER LIST, or --take=FOLDER")
+    if options.minutes * 60 <= SECONDS_TO_SAVE:
+        raise InputError(f"--minutes={options.minutes:g}: expected more than {SECONDS_TO_SAVE / 60:g}")
+    for name, least in (("parts", 1), ("part_mib", 0.1), ("every", 1)):
+        if getattr(options, name) < least:
+            raise InputError(f"--{name}={getattr(options, name):g}: expected at least {least:g}")
+    sweeps = read_list(options.list)
+    for sweep in sweeps:
+        _command(sweep, options.work, options.results, options.data)  # says what is missing before the first starts
+    command_line.make_folder(str(options.out))
+    packer = Packer(sweeps, options.work, options.out, options.data, options.parts, options.part_mib)
+    end += 60 * options.minutes - SECONDS_TO_SAVE
+    return work_off(sweeps, end, options.work, options.results, options.data, packer, options.every)
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, sys.argv))
