@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import doctest
 import multiprocessing
+import os
 import pathlib
 import re
 import subprocess
@@ -91,7 +92,9 @@ def try_command() -> None:
 def main() -> None:
     assert "jax.experimental.pallas" not in sys.modules, "Pallas is imported before it is asked for"
     places = [(package.__name__, name) for package in (posattn_jax, posattn_jax.nnx) for name in package.__all__]
-    with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        min(4, os.cpu_count() or 1), mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
         differentiated = {module for modules in pool.map(run_example, places) for module in modules}
     run_page()
     try_command()

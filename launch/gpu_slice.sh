@@ -2,7 +2,8 @@
 # Works off a list of sweeps for some minutes, on any machine, and joins what came of it with the committed results:
 #   launch/gpu_slice.sh --minutes=11 --out=FOLDER [--data=FOLDER] LIST    launch/gpu_queue.txt is such a list
 #   launch/gpu_slice.sh --take=FOLDER                                     here, or on another machine
-# Uses .venv, which it makes if it is missing; PYTHON=/path/to/python3 uses what that has. --help tells more.
+# Paths are those from the project's folder. Uses .venv, which it makes if it is missing; PYTHON=/path/to/python3 uses
+# what that has. --help tells more.
 set -euo pipefail
 if [ -z "${PYTHON:-}" ]; then
     source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train

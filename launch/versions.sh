@@ -18,7 +18,7 @@ TESTS=(
     tests/ops/attention/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
     tests/ops/attention/fused/test_gpu.py::test_lowers_for_a_gpu
-    tests/ops/attention/fused/test_tpu.py::test_{lowers_for_tpus,many_chunks}
+    tests/ops/attention/fused/test_tpu.py::test_{lowers_for_tpus,heads_that_share_registers}
     tests/nn/test_{attention,mixing}.py
     tests/train/test_checkpoint.py
     tests/test_main.py::test_train # configs/digits.py:tiny

@@ -109,7 +109,7 @@ OF_A_SWEEP = (
     flags.DEFINE_list("slurm", [], "Parameters of a SLURM job, as submitit names them: partition=gpu,account=me."),
     flags.DEFINE_list("treatments", None, "Only these treatments of the sweep."),
     flags.DEFINE_string(
-        "finished", None, "Folder of a runs.jsonl whose runs are not run again; the report joins them."
+        "finished", None, "Folder of a runs.jsonl whose runs are not run again; --mode=report joins both folders."
     ),
     flags.DEFINE_integer("vmap_seeds", 1, "Number of seeds of a treatment to train together, vmapped in one program."),
 )

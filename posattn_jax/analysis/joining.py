@@ -8,6 +8,7 @@ import numpy as np
 from posattn_jax.analysis.curves import Curve, Spans
 from posattn_jax.analysis.plan import Plan
 from posattn_jax.analysis.runs import Runs
+from posattn_jax.analysis.runs_file import DIGITS
 from posattn_jax.analysis.statistics import Sample, mean_interval
 from posattn_jax.system.errors import InputError
 
@@ -69,21 +70,31 @@ def _joined_curves(curves: dict[str, Curve], others: dict[str, Curve]) -> dict[s
 
 
 def joined_curve(a: Curve, b: Curve, is_response: bool) -> Curve:
-    """The curve over the runs of both, up to the length of the shorter one.
+    """The curve over the runs of both, at the places that both have (a file may keep only some of many).
 
     The mean of a response has its interval, the mean of a span's size its range.
     """
-    count = min(len(a.at), len(b.at))
+    _, *places = np.intersect1d(_as_in_a_file(a.at), _as_in_a_file(b.at), return_indices=True)
+    a, b = (_only(curve, own) for curve, own in zip((a, b), places, strict=True))
     n, m = a.num_runs, b.num_runs
-    at, mean = a.at[:count], (n * a.mean[:count] + m * b.mean[:count]) / (n + m)
+    at, mean = a.at, (n * a.mean + m * b.mean) / (n + m)
     if not is_response:
         assert a.low is not None and b.low is not None and a.high is not None and b.high is not None
-        low, high = np.minimum(a.low[:count], b.low[:count]), np.maximum(a.high[:count], b.high[:count])
+        low, high = np.minimum(a.low, b.low), np.maximum(a.high, b.high)
         return Curve(n + m, at, mean, low, high)
-    squares = _squares(a)[:count] + _squares(b)[:count] + n * m / (n + m) * (a.mean[:count] - b.mean[:count]) ** 2
+    squares = _squares(a) + _squares(b) + n * m / (n + m) * (a.mean - b.mean) ** 2
     stds = np.sqrt(squares / (n + m - 1))
     ends = [mean_interval(Sample(n + m, *each)) for each in zip(mean.tolist(), stds.tolist(), strict=True)]
     return Curve(n + m, at, mean, np.array([each.low for each in ends]), np.array([each.high for each in ends]))
+
+
+def _as_in_a_file(at: np.ndarray) -> np.ndarray:
+    return np.array([float(f"{each:.{DIGITS}g}") for each in at])
+
+
+def _only(curve: Curve, places: np.ndarray) -> Curve:
+    arrays = {name: array[places] for name, array in vars(curve).items() if isinstance(array, np.ndarray)}
+    return dataclasses.replace(curve, **arrays)
 
 
 def _squares(curve: Curve) -> np.ndarray:

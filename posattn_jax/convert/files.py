@@ -91,7 +91,7 @@ class Weights:
         found = self.entry(path)
         if found is None:
             return default
-        if not isinstance(found, int):
+        if not isinstance(found, int) or isinstance(found, bool):
             such = 1 if default is None else default
             raise InputError(f"{self.path.with_name(CONFIG)}: {path}={found!r}: expected a value such as {such}")
         if found < 1 or width % found:

@@ -1,5 +1,6 @@
 """`--mode=sweep`: runs a sweep from the command line, and writes its report."""
 
+import json
 import pathlib
 import shlex
 import sys
@@ -9,7 +10,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from posattn_jax.analysis import report
+from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.build.saved import completed
@@ -36,15 +37,15 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     for_all = {"vmapped": options.vmap_seeds > 1, "options": logging, "modules": options.modules}
     jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, **for_all)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
-    finished = [] if options.finished is None else [pathlib.Path(options.finished)]
-    there = {(run.treatment, run.seed) for folder in finished for run in read_runs(folder, completed).all}
-    jobs = [job for job in jobs if (job.treatment, job.seed) not in there]
-    if not jobs:
-        print(f"nothing is left to run: every run is in {options.finished}")
-        return
+    if options.finished is not None:
+        there = _finished(pathlib.Path(options.finished), plan)
+        jobs = [job for job in jobs if (job.treatment, job.seed) not in there]
+        if not jobs:
+            print(f"nothing is left to run: every run is in {options.finished}")
+            return
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):
-        report.write(workdir, finished, completed)
+        report.write(workdir, complete=completed)
     else:
         print("nothing is left to start: the array's other jobs are at work on the rest")
 
@@ -58,6 +59,20 @@ def _with_earlier(plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
     if earlier.question != plan.question:
         raise InputError(f'--workdir={workdir} has another sweep, "{earlier.question}": choose another folder')
     return plan.select(None, list(dict.fromkeys((*earlier.seeds, *plan.seeds)))), how.get("commands", [])
+
+
+def _finished(folder: pathlib.Path, plan: Plan) -> set[tuple[str, int]]:
+    """The treatments and seeds of the runs in the folder of a `runs.jsonl`, which must be of the same sweep."""
+    if not (folder / runs_file.NAME).exists():
+        raise InputError(f"--finished={folder}: expected a folder with {runs_file.NAME}")
+    runs = read_runs(folder, completed)
+    if runs.plan.question != plan.question:
+        raise InputError(f'--finished={folder} has another sweep, "{runs.plan.question}"')
+    for treatment in plan.treatments:
+        there = next((each for each in runs.plan.treatments if each.name == treatment.name), treatment)
+        if json.dumps(there.fields, sort_keys=True) != json.dumps(treatment.fields, sort_keys=True):
+            raise InputError(f"--finished={folder}: its {treatment.name} has other fields than the config's")
+    return {(run.treatment, run.seed) for run in runs.all}
 
 
 def _pairs(parameters: list[str]) -> dict[str, Any]:

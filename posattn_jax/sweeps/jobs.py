@@ -47,14 +47,7 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether the training is finished and, if the sweep asks for an evaluation, the best epoch was evaluated."""
-        summary = read_json(self.workdir / "summary.json")
-        if summary is None:
-            return False
-        final = summary["final"]
-        total_steps = self.total_steps or self.total_epochs * final["step"] / final["epoch"]
-        if final["step"] <= total_steps - 1:
-            return False  # the finished run was shorter
-        return not self.evaluate or is_evaluated(read_json(self.workdir / "evaluation.json"), summary, self.evaluate)
+        return is_finished(self.workdir, self.total_steps, self.total_epochs, self.evaluate)
 
     @property
     def running(self) -> bool:
@@ -106,6 +99,17 @@ class Job:
     def is_due(self, call: str) -> bool:
         """Whether the job is not finished, and has not failed in this call."""
         return not self.finished and self.failure(call) is None
+
+
+def is_finished(workdir: pathlib.Path, total_steps: int, total_epochs: float, evaluate: dict[str, Any]) -> bool:
+    """Whether the run in a folder was trained this long and, if `evaluate` has fields, its best epoch evaluated."""
+    summary = read_json(workdir / "summary.json")
+    if summary is None:
+        return False
+    final = summary["final"]
+    if final["step"] <= (total_steps or total_epochs * final["step"] / final["epoch"]) - 1:
+        return False  # the finished run was shorter
+    return not evaluate or is_evaluated(read_json(workdir / "evaluation.json"), summary, evaluate)
 
 
 def seed_groups(jobs: Sequence[Job], size: int) -> list[tuple[Job, ...]]:

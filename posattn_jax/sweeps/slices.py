@@ -16,8 +16,8 @@ on with the runs in WORK/NAME (--work, runs/slices), and does not repeat those t
 
 OUT is written every minute (--every, in seconds) and at the end; 30 seconds before the end the runs are asked to save.
 The second command, on any machine, joins the finished runs with those in RESULTS, makes the reports again, and puts the
-unfinished ones into WORK, where the next slice goes on. To take the same folder again changes nothing.
-Exit codes: 0 done or out of time, 1 a sweep failed, 2 wrong input, 130 and 143 stopped by Ctrl-C and SIGTERM.
+unfinished ones into WORK, where the next slice goes on. It deletes nothing. To take the same folder again changes
+nothing. Exit codes: 0 done or out of time, 1 a sweep failed, 2 wrong input, 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import gzip
 import io
 import json
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -39,12 +40,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
 from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.sweeps.jobs import is_finished
 from posattn_jax.system import command_line
-from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import is_evaluated, read_json, read_metrics, write_atomically
+from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import OF_THE_PLACE, read_json, write_atomically, write_text
 from posattn_jax.system.processes import child_environment, signals
 
 DATA = "DATA/"
@@ -61,9 +65,9 @@ class Sweep:
     options: tuple[str, ...]
 
     @property
-    def config(self) -> str | None:
-        """The config file, with its variant."""
-        return command_line.last_value([*self.options], "config")
+    def config(self) -> list[str]:
+        """The options that make the config."""
+        return sorted(option for option in self.options if option.startswith("--config"))
 
     @property
     def command(self) -> str:
@@ -73,16 +77,20 @@ class Sweep:
 
 def read_list(path: pathlib.Path) -> list[Sweep]:
     """The sweeps of a list. Raises InputError, with the line's number, where one cannot be run."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file: expected a list of sweeps")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a list of sweeps ({error})") from error
     sweeps: list[Sweep] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise InputError(f"{path}: line {number}: {error}") from error
         if not words:
             continue
+        if wrong := next((word for word in words if not re.fullmatch(r"--[\w.]+=.*", word)), None):
+            raise InputError(f"{path}: line {number}: {wrong}: expected --name=value")
         found = {flag: command_line.last_value(words, flag) for flag in ("config", "workdir", "mode", "finished")}
         name = found["workdir"]
         if not found["config"] or not name:
@@ -92,10 +100,12 @@ def read_list(path: pathlib.Path) -> list[Sweep]:
         if pathlib.PurePath(name).parts != (name,) or name.startswith("."):
             raise InputError(f"{path}: line {number}: --workdir={name}: expected a name without folders")
         sweep = Sweep(name, tuple(word for word in words if not word.startswith("--workdir=")))
-        if any(sweep.options == each.options or (name == each.name and sweep.config != each.config) for each in sweeps):
+        if any(name == each.name and sweep.config != each.config for each in sweeps):
             raise InputError(
-                f"{path}: line {number}: --workdir={name}: expected other options, and the same config, or another name"
+                f"{path}: line {number}: --workdir={name}: expected the config of its other line, or another name"
             )
+        if any(sweep.options == each.options for each in sweeps):
+            raise InputError(f"{path}: line {number}: --workdir={name}: expected other options than in the lines above")
         sweeps.append(sweep)
     if not sweeps:
         raise InputError(f"{path}: has no sweep")
@@ -124,32 +134,46 @@ def work_off(
       0, or 1 if a sweep failed; 130 or 143 if a signal stopped it.
     """
     stopped_by: list[int] = []
-    handlers = {signum: lambda signum, _: stopped_by.append(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    failed, saved = [], time.monotonic()
-    with signals(handlers):
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    failed, packed = [], time.monotonic()
+    with signals({signum: lambda signum, _: stopped_by.append(signum) for signum in handled}):
         for sweep in sweeps:
             if stopped_by or time.monotonic() > end:
                 break
-            process = subprocess.Popen(
-                _command(sweep, work, results, data), env=child_environment(), start_new_session=True
-            )
-            is_told = False
-            while process.poll() is None:
-                now = time.monotonic()
-                if not is_told and (stopped_by or now > end):
-                    process.terminate()  # its runs save
-                    is_told = True
-                if now - saved > every:
-                    packer.pack()
-                    saved = time.monotonic()
-                time.sleep(0.2)
-            if process.returncode and not is_told:
+            command, told = _command(sweep, work, results, data), None
+            process = subprocess.Popen(command, env=child_environment(), start_new_session=True)
+            try:
+                while process.poll() is None:
+                    now = time.monotonic()
+                    if told is None and (stopped_by or now > end):
+                        process.terminate()  # its runs save
+                        told = now
+                    if now > end + SECONDS_TO_SAVE:
+                        print(f"{sweep.name}: is still saving, and goes on alone", file=sys.stderr)
+                        break
+                    if now - packed > every:
+                        _try_to_pack(packer)
+                        packed = time.monotonic()
+                    time.sleep(0.2)
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+            if process.returncode and told is None:
                 failed.append(f"{sweep.name} (exit code {process.returncode})")
     for line in packer.pack():
         print(line)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 128 + stopped_by[0] if stopped_by else int(bool(failed))
+
+
+def _try_to_pack(packer: "Packer") -> None:
+    """Packs while the runs go on; if that fails, the next time may be better."""
+    try:
+        packer.pack()
+    except (OSError, InputError) as error:
+        print(f"not packed: {error}", file=sys.stderr)
 
 
 def _command(sweep: Sweep, work: pathlib.Path, results: pathlib.Path, data: pathlib.Path | None) -> list[str]:
@@ -175,7 +199,8 @@ class Packer:
       out: where the files are written.
       data: the folder of the data, whose place is not told.
       parts, part_mib: the largest number of files with unfinished runs, and the size of each.
-      places: the file that each unfinished run is in. It stays there, so that no run is lost between two files.
+      known: NAME/TREATMENT/SEED of the runs that are in the results, and are left out.
+      places: the file that each unfinished run is in. It stays there while it fits.
     """
 
     sweeps: Sequence[Sweep]
@@ -184,6 +209,7 @@ class Packer:
     data: pathlib.Path | None
     parts: int
     part_mib: float
+    known: frozenset[str] = frozenset()
     places: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def pack(self) -> list[str]:
@@ -197,53 +223,66 @@ class Packer:
                 plan, _ = read_plan(folder / "sweep.json")
                 commands = [sweep.command for sweep in self.sweeps if sweep.name == name]
                 _add(archive, f"{name}/sweep.json", _plan_file(plan, commands))
-                number = 0
+                number, left = 0, 0
                 for run in sorted(path.parent for path in folder.glob("*/*/config.json")):
                     place = f"{name}/{run.parent.name}/{run.name}"
+                    if place in self.known:
+                        continue
                     if _is_finished(run, plan.evaluate):
                         number += 1
                         for path, content in _files(run, ("checkpoints", "events", "figures")):
                             _add(archive, f"{place}/{path}", self._without_place(path, content))
-                    elif (packed := _packed(run, place)) is not None:
+                        continue
+                    left += 1
+                    if not any((run / "checkpoints").glob("[0-9]*")):
+                        continue  # it begins again
+                    packed = _packed(run, place)
+                    if packed is None:
+                        told.append(f"{place}: left out, it changes all the time")
+                    else:
                         unfinished[place] = packed
-                left = sum(place.startswith(f"{name}/") for place in unfinished)
                 told.append(f"{name}: {number} runs finished, {left} not")
         return told + self._write_parts(unfinished)
 
     def _write_parts(self, unfinished: dict[str, bytes]) -> list[str]:
-        limit, told = int(self.part_mib * MIB), []
-        self.places = {name: part for name, part in self.places.items() if name in unfinished}
-        room = [
-            limit - sum(len(unfinished[name]) for name, i in self.places.items() if i == part)
-            for part in range(self.parts)
-        ]
-        for name, packed in unfinished.items():
+        """Writes the unfinished runs. A run that moves is in its new file before it leaves the old one."""
+        room, told = [int(self.part_mib * MIB)] * self.parts, []
+        before, self.places = self.places, {}
+        sources = set()
+        for name, part in before.items():
+            if name in unfinished and room[part] >= len(unfinished[name]):
+                self.places[name] = part
+                room[part] -= len(unfinished[name])
+            elif name in unfinished:
+                sources.add(part)
+        for name, content in unfinished.items():
             if name in self.places:
                 continue
-            part = next((i for i, free in enumerate(room) if free >= len(packed)), None)
+            free = (i for i in range(self.parts) if room[i] >= len(content) and not (name in before and i in sources))
+            part = next(free, None)
             if part is None:
-                told.append(f"{name}: left out, its checkpoints of {len(packed) / MIB:.1f} MiB do not fit")
-                continue
-            self.places[name] = part
-            room[part] -= len(packed)
-        for part in range(self.parts):
+                told.append(f"{name}: left out, its checkpoints of {len(content) / MIB:.1f} MiB do not fit")
+            else:
+                self.places[name] = part
+                room[part] -= len(content)
+        for part in sorted(range(self.parts), key=lambda part: part in sources):
             inside = [unfinished[name] for name, i in self.places.items() if i == part]
             path = self.out / f"unfinished_{part}.tar.gz"
             if inside:
-                content = gzip.compress(b"".join(inside) + bytes(2 * tarfile.BLOCKSIZE), 1)  # has a checksum
+                content = gzip.compress(b"".join(inside) + bytes(2 * tarfile.BLOCKSIZE), 1)  # with a checksum
                 write_atomically(path, lambda file, content=content: file.write(content))
             else:
                 path.unlink(missing_ok=True)
         return told
 
     def _without_place(self, path: str, content: bytes) -> bytes:
-        """A finished run's file; in its config, the folder of the data as the list names it."""
+        """A finished run's file; in its config, folders of the data as the list names them."""
         if path != "config.json" or self.data is None:
             return content
         config = json.loads(content)
-        place = config["data"].get("dir") or ""
-        if pathlib.PurePath(place).is_relative_to(self.data):
-            config["data"]["dir"] = DATA + pathlib.PurePath(place).relative_to(self.data).as_posix()
+        for name, value in config.get("data", {}).items():
+            if isinstance(value, str) and value and pathlib.PurePath(value).is_relative_to(self.data):
+                config["data"][name] = DATA + pathlib.PurePath(value).relative_to(self.data).as_posix()
         return (json.dumps(config, indent=2) + "\n").encode()
 
 
@@ -271,8 +310,8 @@ def _plan_file(plan: Plan, commands: list[str]) -> bytes:
 
 
 def _is_finished(run: pathlib.Path, evaluate: dict[str, Any]) -> bool:
-    summary = read_json(run / "summary.json")
-    return summary is not None and (not evaluate or is_evaluated(read_json(run / "evaluation.json"), summary, evaluate))
+    train = read_json(run / "config.json")["train"]
+    return is_finished(run, train["total_steps"], train["total_epochs"], evaluate)
 
 
 def _files(run: pathlib.Path, but: Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
@@ -285,11 +324,9 @@ def _files(run: pathlib.Path, but: Sequence[str] = ()) -> Iterator[tuple[str, by
 
 
 def _packed(run: pathlib.Path, name: str) -> bytes | None:
-    """An unfinished run as a part of an archive; None if it has no checkpoint, or is being written all the time."""
-    if not any((run / "checkpoints").glob("[0-9]*")):
-        return None
-    for _ in range(3):
-        buffer = io.BytesIO()
+    """An unfinished run as a part of an archive; None if its checkpoints change whenever they are read."""
+    for _ in range(5):
+        there, buffer = _checkpoints(run), io.BytesIO()
         try:
             with tarfile.open(fileobj=buffer, mode="w") as archive:
                 for path, content in _files(run, ("figures",)):
@@ -297,81 +334,119 @@ def _packed(run: pathlib.Path, name: str) -> bytes | None:
                 size = archive.offset
         except FileNotFoundError:  # the run has deleted a checkpoint meanwhile
             continue
-        return buffer.getvalue()[:size]  # without the end of an archive: the next run follows
+        if there <= _checkpoints(run):
+            return buffer.getvalue()[:size]  # without the end of an archive: the next run follows
     return None
+
+
+def _checkpoints(run: pathlib.Path) -> set[int]:
+    """The steps of the checkpoints in a run folder."""
+    return {int(path.name) for path in run.glob("checkpoints/*") if path.name.isdigit()}
 
 
 def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> None:
     """Joins the finished runs of a slice with those in `results`, and puts the others into `work`.
 
     Raises:
-      InputError: there is no slice, or a run is not the one in `results`: nothing of its sweep is joined then.
+      InputError: there is no slice, a file of it is damaged, or some sweeps are not those in `results`. Those are left
+        out, and the others are taken.
     """
     if not (folder / FINISHED).exists():
         raise InputError(f"--take={folder}: expected the folder of a slice, with {FINISHED}")
+    wrong: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         finished, unfinished = pathlib.Path(temporary, "finished"), pathlib.Path(temporary, "unfinished")
         for path in [folder / FINISHED, *sorted(folder.glob("unfinished_*.tar.gz"))]:
             try:
-                with tarfile.open(path) as archive:
+                content = gzip.decompress(path.read_bytes())  # which compares the checksum
+                with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                     archive.extractall(finished if path.name == FINISHED else unfinished, filter="data")
             except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
                 raise InputError(f"{path}: cannot be read ({error})") from error
         for sweep in sorted(path.parent for path in finished.glob("*/sweep.json")):
-            there = _join(sweep, results / sweep.name)
-            for name in there:
-                shutil.rmtree(work / sweep.name / name, ignore_errors=True)
-            for run in sorted(path.parent for path in (unfinished / sweep.name).glob("*/*/config.json")):
-                if (name := f"{run.parent.name}/{run.name}") not in there:
-                    _go_on_with(run, work / sweep.name / name)
+            try:
+                there = _join(sweep, results / sweep.name, pathlib.Path(temporary, "joined", sweep.name))
+            except InputError as error:
+                wrong.append(str(error))
+                continue
+            runs = (path.parent for path in (unfinished / sweep.name).glob("*/*/config.json"))
+            left = {f"{run.parent.name}/{run.name}": run for run in sorted(runs)}
+            for name in left.keys() - there:
+                _go_on_with(left[name], work / sweep.name / name, work / ".taken")
+            if left.keys() - there and not (work / sweep.name / "sweep.json").exists():
+                shutil.copy(sweep / "sweep.json", work / sweep.name)
+    if wrong:
+        raise InputError("; ".join(wrong))
 
 
-def _join(sweep: pathlib.Path, target: pathlib.Path) -> set[str]:
-    """Adds the runs of a slice to those of the target. Returns all of these, as TREATMENT/SEED."""
+def _join(sweep: pathlib.Path, target: pathlib.Path, joined: pathlib.Path) -> set[str]:
+    """Adds the finished runs of a slice to those of the target. Returns all of these, as TREATMENT/SEED.
+
+    `joined` is a folder in which the report is made, so that the target has all of it or nothing.
+    """
     from posattn_jax.build.saved import completed  # here, since it needs the libraries of a run
 
     path = target / runs_file.NAME
-    known = {f"{run.treatment}/{run.seed}": run for run in read_runs(target, completed).all} if path.exists() else {}
-    if not any(sweep.glob("*/*/config.json")):
+    there = read_runs(target, completed) if path.exists() else None
+    known = {f"{run.treatment}/{run.seed}": run for run in there.all} if there else {}
+    packed = {f"{path.parent.parent.name}/{path.parent.name}" for path in sweep.glob("*/*/config.json")}
+    if not packed:
         return {*known}
     new = read_runs(sweep, completed)
-    for run in new.all:
-        name = f"{run.treatment}/{run.seed}"
-        if (old := known.get(name)) is not None:
-            if old.figures != run.figures:
-                raise InputError(f"{target}: has another run {name}, {old.response:.4f}: {run.response:.4f}")
+    read = {f"{run.treatment}/{run.seed}": run for run in new.all}
+    if packed - read.keys():
+        raise InputError(f"{target}: the slice's {', '.join(sorted(packed - read.keys()))} cannot be read")
+    if there and there.plan.question != new.plan.question:
+        raise InputError(f'{target} has another sweep, "{there.plan.question}"')
+    for name, run in read.items():
+        if name in known:
+            if known[name].figures != run.figures:
+                was = known[name].response
+                print(f"{target}: {name} stays {was:.4f}, the slice's is {run.response:.4f}", file=sys.stderr)
             shutil.rmtree(sweep / name)
-    if not known:
-        runs_file.write(path, new)
-        report.write(target, complete=completed)
-    elif any(sweep.glob("*/*/config.json")):
-        if (question := read_runs(target).plan.question) != new.plan.question:
-            raise InputError(f'{target} has another sweep, "{question}"')
-        report.write(target, [sweep], completed)
-    return {*known, *(f"{run.treatment}/{run.seed}" for run in new.all)}
+    if read.keys() <= known.keys():
+        return {*known}
+    runs_file.write(joined / runs_file.NAME, there or new)
+    with contextlib.redirect_stdout(io.StringIO()):  # it names the temporary folder
+        report.write(joined, [sweep] if there else [], completed)
+    shutil.copytree(joined, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(runs_file.NAME))
+    write_text(path, (joined / runs_file.NAME).read_text(encoding="utf-8"))
+    print(f"{target}: {len(read.keys() - known.keys())} runs more, {len(read.keys() | known.keys())} in all")
+    return {*known, *read}
 
 
-def _go_on_with(run: pathlib.Path, target: pathlib.Path) -> None:
-    """Puts an unfinished run into its place, unless the one that is there is as far or is finished."""
-    if target.exists():
-        if (target / "summary.json").exists() or _step(target) >= _step(run):
+def _go_on_with(run: pathlib.Path, target: pathlib.Path, beside: pathlib.Path) -> None:
+    """Puts an unfinished run into its place, unless the one that is there is as far, or is another one."""
+    old = None
+    if (target / "config.json").exists():
+        configs = [flatten_dict(read_json(each / "config.json"), sep=".") for each in (run, target)]
+        one, other = ({name: value for name, value in each.items() if name not in OF_THE_PLACE} for each in configs)
+        if one != other:
+            print(f"{target}: stays, the slice's has another config", file=sys.stderr)
             return
-        shutil.rmtree(target)
+        how_far = lambda each: (max(_checkpoints(each), default=0), (each / "summary.json").exists())
+        if how_far(target) >= how_far(run):
+            return
+        old = beside / "old"
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(run, beside / "new")
     target.parent.mkdir(parents=True, exist_ok=True)
-    moved = target.with_name(f".{target.name}.taken")
-    shutil.rmtree(moved, ignore_errors=True)
-    shutil.copytree(run, moved)
-    moved.rename(target)
-    print(f"to go on: {target}, step {_step(target)}")
-
-
-def _step(run: pathlib.Path) -> int:
-    path = run / "metrics.jsonl"
-    return max((row["step"] for row in read_metrics(path)), default=0) if path.exists() else 0
+    if old:
+        target.rename(old)
+    (beside / "new").rename(target)
+    shutil.rmtree(beside)
+    print(f"to go on: {target}, step {max(_checkpoints(target))}")
 
 
 def main(argv: list[str]) -> int:
     """Parses the command line, and works off or takes; returns the exit code."""
+    try:
+        return _main(argv)
+    except OSError as error:
+        raise RunError(f"{error.filename}: {error.strerror}") from error
+
+
+def _main(argv: list[str]) -> int:
     end = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", nargs="?", type=pathlib.Path, metavar="LIST", help="sweeps, one in a line")
@@ -397,13 +472,32 @@ def main(argv: list[str]) -> int:
     for name, least in (("parts", 1), ("part_mib", 0.1), ("every", 1)):
         if getattr(options, name) < least:
             raise InputError(f"--{name}={getattr(options, name):g}: expected at least {least:g}")
+    if options.data is not None:
+        options.data = options.data.resolve()
     sweeps = read_list(options.list)
     for sweep in sweeps:
         _command(sweep, options.work, options.results, options.data)  # says what is missing before the first starts
     command_line.make_folder(str(options.out))
-    packer = Packer(sweeps, options.work, options.out, options.data, options.parts, options.part_mib)
+    if taken := next(options.out.glob("*finished*.tar.gz"), None):
+        raise InputError(f"--out={options.out}: has {taken.name} already: take it (--take), or choose another folder")
+    packer = Packer(
+        sweeps,
+        options.work,
+        options.out,
+        options.data,
+        options.parts,
+        options.part_mib,
+        _known(sweeps, options.results),
+    )
     end += 60 * options.minutes - SECONDS_TO_SAVE
     return work_off(sweeps, end, options.work, options.results, options.data, packer, options.every)
+
+
+def _known(sweeps: Sequence[Sweep], results: pathlib.Path) -> frozenset[str]:
+    """NAME/TREATMENT/SEED of the runs that are in the results."""
+    files = {sweep.name: results / sweep.name / runs_file.NAME for sweep in sweeps}
+    read = {name: runs_file.read(path).all for name, path in files.items() if path.exists()}
+    return frozenset(f"{name}/{run.treatment}/{run.seed}" for name, runs in read.items() for run in runs)
 
 
 if __name__ == "__main__":

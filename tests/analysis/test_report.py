@@ -12,7 +12,7 @@ from scipy import stats
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.curves import Curve
 from posattn_jax.analysis.findings import TWO_RUNS, VERDICTS, findings, outcomes, verdict
-from posattn_jax.analysis.joining import join
+from posattn_jax.analysis.joining import join, joined_curve
 from posattn_jax.analysis.markdown_text import number, p_is
 from posattn_jax.analysis.plan import Hypothesis, Plan, Printed, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
@@ -550,6 +550,19 @@ def test_a_hypothesis_about_a_treatment_that_there_is_not():
     with pytest.raises(InputError, match="and also are set: expected one"):
         pair = ("half", "none")
         plan(hypotheses=(Hypothesis("more", "span", "none", than=pair, also=(pair,)),))
+
+
+def test_curves_of_many_points_are_joined_at_the_same_places():
+    """A file keeps only some points, in five digits."""
+    at = np.arange(1, 1001) * 1.00001
+    curve = Curve(2, at, at / 1000, at / 1000 - 0.1, at / 1000 + 0.1)
+    kept = Curve(
+        2, *(np.array([float(f"{x:.5g}") for x in each[4::5]]) for each in (at, curve.mean, curve.low, curve.high))
+    )
+    for a, b in ((curve, kept), (kept, curve)):
+        joined = joined_curve(a, b, is_response=True)
+        assert joined.num_runs == 4 and len(joined.at) == 200
+        np.testing.assert_allclose(joined.mean, joined.at / 1000, rtol=1e-4)
 
 
 def test_runs_of_several_folders_are_one_sweep(folder, tmp_path_factory, undrawn, capsys):

@@ -80,111 +80,224 @@ def test_what_is_packed_is_taken_once(work, tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_the_next_slice_adds_its_runs(work, tmp_path):
-    packer(work).pack()
-    results = tmp_path / "results"
-    take(tmp_path / "out", work, results)
-    assert sorted(path.name for path in (work / "one").glob("*/*")) == ["2"]
-    run = work / "one" / "a" / "2"
+def finish(run, response):
+    """The rest of an unfinished run."""
+    span = json.loads((run / "config.json").read_text())["model"]["span"]
     shutil.rmtree(run)
-    write_run(run, 0.9, span=1)
-    packer(work, "second").pack()
-    take(tmp_path / "second", work, results)
-    assert read_runs(results / "one").responses("a") == [0.7, 0.9]
-    assert not list((work / "one").glob("*/*"))
-    take(tmp_path / "out", work, results)  # the first slice again: its unfinished run is finished by now
-    assert not list((work / "one").glob("*/*"))
+    write_run(run, response, span=span)
 
 
-def test_an_unfinished_run_that_is_further_stays(work, tmp_path):
+def test_the_next_slice_adds_its_runs(work, tmp_path):
+    """It goes on in the same folder, or in another one, and does not pack again what is in the results."""
+    results = tmp_path / "results"
     packer(work).pack()
-    run = work / "one" / "a" / "2"
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 40, "epoch": 4.0, "split": "train", "name": "loss", "value": 1.0}) + "\n")
-    before = contents(run)
-    take(tmp_path / "out", work, tmp_path / "results")
-    assert contents(run) == before
+    elsewhere = tmp_path / "elsewhere"
+    for folder in (work, elsewhere):
+        take(tmp_path / "out", folder, results)
+    assert len(list((work / "one").glob("*/*/config.json"))) == 3  # nothing is deleted
+    assert (elsewhere / "one" / "sweep.json").exists()
+    finish(elsewhere / "one" / "a" / "2", 0.9)
+    known = slices._known([SWEEP], results)
+    assert packer(elsewhere, "second", known=known).pack() == ["one: 1 runs finished, 0 not"]
+    assert packer(work, "third", known=known).pack() == ["one: 0 runs finished, 1 not"]
+    for out in ("second", "third", "out"):  # in the others the run is not finished
+        take(tmp_path / out, tmp_path / "last", results)
+    assert read_runs(results / "one").responses("a") == [0.7, 0.9]
+    assert not (tmp_path / "last").exists()
+
+
+def test_a_run_that_was_trained_twice_stays_as_it_is(work, tmp_path, capsys):
+    """On a GPU the last digits may differ. The other runs of the slice are joined."""
+    results = tmp_path / "results"
+    packer(work).pack()
+    take(tmp_path / "out", tmp_path / "elsewhere", results)
+    finish(work / "one" / "a" / "1", 0.5)
+    finish(work / "one" / "a" / "2", 0.9)
+    packer(work, "second").pack()
+    take(tmp_path / "second", tmp_path / "elsewhere", results)
+    assert capsys.readouterr().err == f"{results / 'one'}: a/1 stays 0.7000, the slice's is 0.5000\n"
+    assert read_runs(results / "one").responses("a") == [0.7, 0.9]
 
 
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"response": 0.5}, "has another run a/1, 0.7000: 0.5000"),
         ({"width": 9}, "cannot be compared: model.width is 64 and 9"),
         ({"question": "Another?"}, 'has another sweep, "Which[?]"'),
+        ({"seeds": (1, 2)}, "the slice's a/3 cannot be read"),
     ],
-    ids=["run", "config", "plan"],
+    ids=["config", "plan", "seeds"],
 )
 def test_what_does_not_belong_to_the_results_changes_nothing(work, tmp_path, changed, message):
+    """Other sweeps of the slice are taken."""
     results = tmp_path / "results"
     packer(work).pack()
     take(tmp_path / "out", tmp_path / "elsewhere", results)
-    before = contents(tmp_path / "results")
-    seed = 1 if "response" in changed else 3
-    run = work / "one" / "a" / str(seed)
-    shutil.rmtree(run, ignore_errors=True)
-    write_run(run, changed.get("response", 0.7), span=1, **({"width": 9} if "width" in changed else {}))
+    before = contents(results)
+    write_run(work / "one" / "a" / "3", 0.7, span=1, **({"width": 9} if "width" in changed else {}))
     if "width" in changed:
         for name in ("a", "b"):
             shutil.rmtree(work / "one" / name / "1")
-    if "question" in changed:
-        plan = Plan(changed["question"], PLAN.treatments, seeds=PLAN.seeds)
-        write_plan(work / "one" / "sweep.json", plan, {})
-    packer(work).pack()
+    plan = Plan(changed.get("question", PLAN.question), PLAN.treatments, seeds=changed.get("seeds", PLAN.seeds))
+    write_plan(work / "one" / "sweep.json", plan, {})
+    shutil.copytree(work / "one", work / "two")
+    write_plan(work / "two" / "sweep.json", PLAN, {})
+    packer(work, "second", sweeps=[SWEEP, Sweep("two", ())]).pack()
     with pytest.raises(InputError, match=message):
-        take(tmp_path / "out", tmp_path / "elsewhere", results)
-    assert contents(tmp_path / "results") == before
+        take(tmp_path / "second", tmp_path / "elsewhere", results)
+    assert {path: each for path, each in contents(results).items() if "two" not in path.parts} == before
+    assert (results / "two" / "runs.jsonl").exists()
 
 
-def test_folders_that_are_no_slice(work, tmp_path):
+def test_a_report_that_was_not_finished_is_made_again(work, tmp_path, monkeypatch):
+    packer(work).pack()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(slices, "write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
+    assert not (tmp_path / "results" / "one" / "runs.jsonl").exists()
+    take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
+    assert len(read_runs(tmp_path / "results" / "one").all) == 2
+    assert (tmp_path / "results" / "one" / "report.md").exists()
+
+
+@pytest.mark.parametrize("step, config", [(20, {}), (10, {}), (5, {"width": 9})], ids=["further", "as far", "another"])
+def test_an_unfinished_run_may_stay(work, tmp_path, step, config):
+    packer(work).pack()
+    run = tmp_path / "elsewhere" / "one" / "a" / "2"
+    write_run(run, 0.3, finished=False, span=1, **config)
+    write_checkpoint(run, step)
+    before = contents(run)
+    take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
+    assert contents(run) == before
+
+
+def test_an_unfinished_run_that_is_behind_is_replaced(work, tmp_path):
+    write_checkpoint(work / "one" / "a" / "2", 20)
+    packer(work).pack()
+    run = tmp_path / "elsewhere" / "one" / "a" / "2"
+    write_run(run, 0.3, finished=False, span=1)
+    write_checkpoint(run, 10)
+    (run / "metrics.jsonl").write_text('{"step": 90, "epoch": 9.0, "split": "train", "name": "loss", "value": 1.0}\n')
+    take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
+    assert contents(run).keys() == {
+        run / path.relative_to(work / "one" / "a" / "2") for path in contents(work / "one" / "a" / "2")
+    }
+    assert (run / "metrics.jsonl").read_text() == (work / "one" / "a" / "2" / "metrics.jsonl").read_text()
+    assert not list((tmp_path / "elsewhere").glob(".*"))
+
+
+def test_a_run_that_is_not_evaluated_is_not_finished(work):
+    """Of a sweep that evaluates its runs; nor is one that is to be trained for longer."""
+    plan = Plan("Which?", PLAN.treatments, seeds=PLAN.seeds, evaluate={"data.pool": 2})
+    write_plan(work / "one" / "sweep.json", plan, {})
+    assert packer(work).pack() == ["one: 0 runs finished, 3 not"]
+    write_plan(work / "one" / "sweep.json", PLAN, {})
+    path = work / "one" / "a" / "1" / "config.json"
+    config = json.loads(path.read_text())
+    config["train"]["total_steps"] = 60
+    path.write_text(json.dumps(config))
+    assert packer(work).pack() == ["one: 1 runs finished, 2 not"]
+
+
+@pytest.mark.parametrize("name", ["finished", "unfinished_0"])
+def test_folders_that_are_no_slice(work, tmp_path, name):
+    """Every file has a checksum: one bit that has changed is told, and so is an end that is missing."""
     with pytest.raises(InputError, match=r"--take=.*work: expected the folder of a slice, with finished.tar.gz"):
         take(work, work, tmp_path / "results")
     packer(work).pack()
-    path = tmp_path / "out" / "unfinished_0.tar.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match=r"unfinished_0.tar.gz: cannot be read"):
-        take(tmp_path / "out", work, tmp_path / "results")
-    assert not (tmp_path / "results").exists()
+    path = tmp_path / "out" / f"{name}.tar.gz"
+    whole = path.read_bytes()
+    flipped = [whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :] for i in range(20, len(whole), len(whole) // 50)]
+    for damaged in (whole[:-20], whole[:-3], *flipped):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=rf"{name}.tar.gz: cannot be read"):
+            take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
+        assert not (tmp_path / "results").exists() and not (tmp_path / "elsewhere").exists()
 
 
-def test_runs_stay_in_their_file_and_what_does_not_fit_is_told(work, tmp_path):
-    """Each checkpoint takes more than half of a file."""
+def names(path):
+    """The runs in a file."""
+    with tarfile.open(path) as archive:
+        return {"/".join(name.split("/")[1:3]) for name in archive.getnames()}
+
+
+def test_no_file_is_too_large(work, tmp_path):
+    """Each run takes more than half of a file, and grows."""
     for seed in (2, 3):
         for treatment in ("a", "b"):
             run = work / "one" / treatment / str(seed)
             if not run.exists():
                 write_run(run, 0.5, finished=False, span={"a": 1, "b": 2}[treatment])
-            write_checkpoint(run, 20, size=600_000)
+            write_checkpoint(run, 20, size=600_000 if (treatment, seed) != ("b", 3) else 300_000)
     each = packer(work)
     told = each.pack()
-    assert [line.split(": ")[0] for line in told] == ["one", "one/b/2", "one/b/3"]
-    assert told[1].endswith("left out, its checkpoints of 0.6 MiB do not fit")
-    assert each.places == {"one/a/2": 0, "one/a/3": 1}
-    shutil.rmtree(work / "one" / "a" / "2")
-    assert len(each.pack()) == 2
-    assert each.places == {"one/a/3": 1, "one/b/2": 0}
-    for part, run in enumerate(("b/2", "a/3")):
-        with tarfile.open(tmp_path / "out" / f"unfinished_{part}.tar.gz") as archive:
-            assert {"/".join(name.split("/")[:3]) for name in archive.getnames()} == {f"one/{run}"}
-    assert all(path.stat().st_size <= 2**20 for path in (tmp_path / "out").glob("*.tar.gz"))
+    assert told[1:] == ["one/b/2: left out, its checkpoints of 0.6 MiB do not fit"]
+    assert each.places == {"one/a/2": 0, "one/a/3": 1, "one/b/3": 0}
+    write_checkpoint(work / "one" / "a" / "2", 30, size=300_000)  # a/2 and b/3 no longer fit into one file
+    assert each.pack()[1:] == told[1:]
+    assert each.places == {"one/a/2": 0, "one/a/3": 1, "one/b/3": 1}
+    out = tmp_path / "out"
+    assert names(out / "unfinished_0.tar.gz") == {"a/2"} and names(out / "unfinished_1.tar.gz") == {"a/3", "b/3"}
+    shutil.rmtree(work / "one" / "a")
+    assert len(each.pack()) == 1
+    assert each.places == {"one/b/2": 0, "one/b/3": 1}
+    assert max(path.stat().st_size for path in out.glob("*.tar.gz")) <= 2**20
 
 
-def test_a_checkpoint_that_is_deleted_meanwhile_is_no_end(work, tmp_path, monkeypatch):
+def test_a_run_that_moves_is_in_its_new_file_first(work, tmp_path, monkeypatch):
+    """Whenever a process is killed, every run is in a file."""
+    for treatment, seed in (("a", 3), ("b", 3)):
+        write_run(work / "one" / treatment / str(seed), 0.5, finished=False, span={"a": 1, "b": 2}[treatment])
+        write_checkpoint(work / "one" / treatment / str(seed), 20, size=200_000)
+    each, seen = packer(work), []
+    each.pack()
+    assert set(each.places.values()) == {0}
+    original = slices.write_atomically
+
+    def write_atomically(path, write):
+        original(path, write)
+        seen.append(set().union(*map(names, (tmp_path / "out").glob("un*.tar.gz"))))
+
+    monkeypatch.setattr(slices, "write_atomically", write_atomically)
+    write_checkpoint(work / "one" / "a" / "3", 30, size=700_000)
+    each.pack()
+    assert set(each.places.values()) == {0, 1}
+    assert len(seen) == 3 and all(there == {"a/2", "a/3", "b/3"} for there in seen)
+
+
+@pytest.mark.parametrize("moment", ["first read", "first file"])
+def test_a_checkpoint_that_is_deleted_meanwhile_is_no_end(work, tmp_path, monkeypatch, moment):
     """A run saves, and deletes its oldest checkpoint, while it is packed."""
     run, read = work / "one" / "a" / "2", pathlib.Path.read_bytes
+    (run / "checkpoints" / "10" / "a").write_text("first")
 
     def read_bytes(path):
+        found = read(path) if moment == "first file" else None
         if path.is_relative_to(run / "checkpoints" / "10") and not (run / "checkpoints" / "20").exists():
-            shutil.rmtree(run / "checkpoints" / "10")
             write_checkpoint(run, 20)
-        return read(path)
+            shutil.rmtree(run / "checkpoints" / "10")
+        return read(path) if found is None else found
 
     monkeypatch.setattr(pathlib.Path, "read_bytes", read_bytes)
     packer(work).pack()
     with tarfile.open(tmp_path / "out" / "unfinished_0.tar.gz") as archive:
-        names = archive.getnames()
-    assert "one/a/2/checkpoints/20/state/d" in names and not any("checkpoints/10" in name for name in names)
-    assert names.index("one/a/2/checkpoints/20/state/d") < names.index("one/a/2/metrics.jsonl")
+        inside = archive.getnames()
+    assert "one/a/2/checkpoints/20/state/d" in inside and not any("checkpoints/10" in name for name in inside)
+    assert inside.index("one/a/2/checkpoints/20/state/d") < inside.index("one/a/2/metrics.jsonl")
+
+
+def test_a_run_that_never_stands_still_is_told(work, monkeypatch):
+    steps = iter(range(99))
+    monkeypatch.setattr(slices, "_checkpoints", lambda _: {next(steps)})
+    assert packer(work).pack()[0] == "one/a/2: left out, it changes all the time"
+
+
+def test_where_the_data_are_is_not_told(work, tmp_path):
+    config = {
+        "data": {"dir": f"{tmp_path}/data/x", "validation_dir": f"{tmp_path}/data/y", "name": "digits", "no": None}
+    }
+    told = json.loads(packer(work)._without_place("config.json", json.dumps(config).encode()))
+    assert told == {"data": {"dir": "DATA/x", "validation_dir": "DATA/y", "name": "digits", "no": None}}
 
 
 @pytest.mark.parametrize(
@@ -194,8 +307,11 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_no_end(work, tmp_path, monkey
         ("\n--config=a.py\n", "line 2: expected --config=FILE and --workdir=NAME"),
         ("--config=a.py --workdir=runs/a\n", "line 1: --workdir=runs/a: expected a name without folders"),
         ("--config=a.py --workdir=a --mode=train\n", "line 1: expected no --mode"),
-        ("--config=a.py --workdir=a\n--config=b.py --workdir=a\n", "line 2: --workdir=a: expected other options, and"),
-        ("--config=a.py --workdir=a\n--config=a.py --workdir=b\n", "line 2: --workdir=b: expected other options, and"),
+        ("--config=a.py --workdir=a\n--config=b.py --workdir=a\n", "line 2: --workdir=a: expected the config of its"),
+        ("--config=a.py --workdir=a\n--config=a.py --workdir=a --config.seed=1\n", "line 2: --workdir=a: expected the"),
+        ("--config=a.py --workdir=a\n--config=a.py --workdir=b\n", "line 2: --workdir=b: expected other options than"),
+        ("--config=a.py --workdir a\n", "line 1: --workdir: expected --name=value"),
+        ("--config=a.py -workdir=a\n", "line 1: -workdir=a: expected --name=value"),
         ("--config=a.py --workdir='a\n", "line 1: No closing quotation"),
     ],
 )
@@ -203,6 +319,13 @@ def test_lists_that_cannot_be_run(tmp_path, text, message):
     (tmp_path / "list").write_text(text)
     with pytest.raises(InputError, match=message):
         read_list(tmp_path / "list")
+
+
+def test_files_that_are_no_lists(tmp_path):
+    (tmp_path / "list").write_bytes(b"\xff\xfe")
+    for path in ("list", "missing"):
+        with pytest.raises(InputError, match=f"{path}: cannot be read as a list of sweeps"):
+            read_list(tmp_path / path)
 
 
 QUEUE = read_list(ROOT / "launch" / "gpu_queue.txt")
@@ -231,7 +354,7 @@ def test_every_line_of_the_queue_is_a_sweep(line):
     "arguments, message",
     [
         (["--minutes=3", "--out=OUT"], "expected --minutes=11 --out=FOLDER LIST, or --take=FOLDER"),
-        (["--minutes=3", "--out=OUT", "missing"], "missing: no such file"),
+        (["--minutes=3", "--out=OUT", "missing"], "missing: cannot be read"),
         (["--minutes=.5", "--out=OUT", "LIST"], "--minutes=0.5: expected more than 0.5"),
         (["--minutes=3", "--out=OUT", "LIST"], "--data=FOLDER is missing: one has --config.data.dir=DATA/digits"),
         (["--minutes=3", "--out=OUT", "--data=.", "--parts=0", "LIST"], "--parts=0: expected at least 1"),
@@ -244,6 +367,13 @@ def test_commands_that_cannot_be_run(tmp_path, monkeypatch, arguments, message):
     with pytest.raises(InputError, match=message):
         slices.main(["slices", *arguments])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["LIST"]
+
+
+def test_a_slice_that_was_not_taken_is_not_overwritten(work, tmp_path):
+    packer(work).pack()
+    (tmp_path / "LIST").write_text("--workdir=one --config=configs/digits.py\n")
+    with pytest.raises(InputError, match=r"--out=.*out: has .*finished.* already: take it"):
+        slices.main(["slices", "--minutes=3", f"--out={tmp_path / 'out'}", str(tmp_path / "LIST")])
 
 
 def test_a_sweep_is_run_where_it_stands_and_without_what_is_finished(work, tmp_path):
@@ -292,6 +422,24 @@ def pretended(tmp_path, monkeypatch):
     return works
 
 
+def test_what_cannot_be_packed_ends_no_run(pretended, tmp_path, monkeypatch, capfd):
+    def pack(self):
+        raise OSError(28, "No space left on device", "out")
+
+    monkeypatch.setattr(Packer, "pack", pack)
+    with pytest.raises(OSError, match="No space"):
+        pretended(60, (2, 0), every=0.5)
+    assert (tmp_path / "sweep_0").read_text() == "started"
+    assert capfd.readouterr().err.count("not packed: [Errno 28]") >= 2
+
+
+def test_a_run_that_does_not_save_in_time_is_left(pretended, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(slices, "SECONDS_TO_SAVE", 0.1)
+    assert pretended(2, (60, 0)) == (0, ["started"])
+    assert capfd.readouterr().err == "sweep_0: is still saving, and goes on alone\n"
+    assert (tmp_path / "out" / "finished.tar.gz").exists()
+
+
 def test_one_after_the_other_until_the_time_is_over(pretended, tmp_path, capfd):
     assert pretended(3, (0, 0), (0, 5), (60, 0), (0, 0)) == (1, ["started", "started", "saved", None])
     assert capfd.readouterr().err == "failed: sweep_1 (exit code 5)\n"
@@ -317,6 +465,15 @@ def test_a_sweep_whose_runs_are_all_finished_runs_none(tmp_path):
         "--mode=sweep", f"--workdir={tmp_path / 'sweep'}", "--finished=docs/results/digits", config="configs/digits.py"
     )
     assert (code, out) == (0, "nothing is left to run: every run is in docs/results/digits\n"), err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_finished_runs_of_another_sweep_are_refused(tmp_path):
+    for folder, message in (("docs/results/compare", "has another sweep"), (tmp_path, "expected a folder with runs")):
+        code, _, err = run_forked(
+            "--mode=sweep", f"--workdir={tmp_path / 'sweep'}", f"--finished={folder}", config="configs/digits.py"
+        )
+        assert code == 2 and err.startswith(f"posattn_jax: error: --finished={folder}") and message in err
     assert not (tmp_path / "sweep").exists()
 
 
