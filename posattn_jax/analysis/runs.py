@@ -114,12 +114,13 @@ class Runs:
         first = self.all[0]
         for of_one in self.runs.values():
             for run in of_one:
-                _check_same(of_one[0], run, MAY_DIFFER)
+                check_same(of_one[0], run, MAY_DIFFER)
                 if fields:
-                    _check_same(first, run, fields | MAY_DIFFER)
+                    check_same(first, run, fields | MAY_DIFFER)
 
 
-def _check_same(a: Run, b: Run, may_differ: set[str]) -> None:
+def check_same(a: Run, b: Run, may_differ: set[str]) -> None:
+    """Raises InputError if the configs of two runs differ in other fields than these, and those within them."""
     one, other = flatten_dict(a.config, sep="."), flatten_dict(b.config, sep=".")
     for name in sorted(one.keys() | other.keys()):
         if _value(one, name) != _value(other, name) and not any(f"{name}.".startswith(f"{x}.") for x in may_differ):

@@ -1,5 +1,6 @@
 """`--mode=sweep`: runs a sweep from the command line, and writes its report."""
 
+import dataclasses
 import json
 import pathlib
 import shlex
@@ -8,11 +9,13 @@ from typing import Any
 
 import jax
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import Plan, read_plan, write_plan
 from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.runs import MAY_DIFFER, check_same
+from posattn_jax.build.parts import change, without_none
 from posattn_jax.build.saved import completed
 from posattn_jax.sweeps.prepare import load_plan, make_jobs
 from posattn_jax.sweeps.sweep import Executor, run
@@ -38,7 +41,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, **for_all)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     if options.finished is not None:
-        there = _finished(pathlib.Path(options.finished), plan)
+        there = _finished(pathlib.Path(options.finished), plan, options.config)
         jobs = [job for job in jobs if (job.treatment, job.seed) not in there]
         if not jobs:
             print(f"nothing is left to run: every run is in {options.finished}")
@@ -61,17 +64,22 @@ def _with_earlier(plan: Plan, workdir: pathlib.Path) -> tuple[Plan, list[str]]:
     return plan.select(None, list(dict.fromkeys((*earlier.seeds, *plan.seeds)))), how.get("commands", [])
 
 
-def _finished(folder: pathlib.Path, plan: Plan) -> set[tuple[str, int]]:
-    """The treatments and seeds of the runs in the folder of a `runs.jsonl`, which must be of the same sweep."""
+def _finished(folder: pathlib.Path, plan: Plan, config: ConfigDict) -> set[tuple[str, int]]:
+    """The treatments and seeds of the runs in the folder of a `runs.jsonl`. These must be runs of this sweep."""
     if not (folder / runs_file.NAME).exists():
         raise InputError(f"--finished={folder}: expected a folder with {runs_file.NAME}")
     runs = read_runs(folder, completed)
     if runs.plan.question != plan.question:
         raise InputError(f'--finished={folder} has another sweep, "{runs.plan.question}"')
-    for treatment in plan.treatments:
-        there = next((each for each in runs.plan.treatments if each.name == treatment.name), treatment)
-        if json.dumps(there.fields, sort_keys=True) != json.dumps(treatment.fields, sort_keys=True):
-            raise InputError(f"--finished={folder}: its {treatment.name} has other fields than the config's")
+    for treatment in (each for each in plan.treatments if each.name in runs.runs):
+        theirs = runs.runs[treatment.name][0]
+        own = without_none(config.copy_and_resolve_references())
+        change(own, treatment.fields)
+        ours = dataclasses.replace(theirs, config=json.loads(json.dumps(own.to_dict())))
+        try:
+            check_same(theirs, ours, MAY_DIFFER)
+        except InputError as error:
+            raise InputError(f"--finished={folder}: {str(error).partition(': ')[2]} in the config") from error
     return {(run.treatment, run.seed) for run in runs.all}
 
 

@@ -339,6 +339,7 @@ def configured(folder, kind, config):
             {"model_args": {"num_heads": 2.0}},
             "model_args.num_heads=2.0: expected a value such as 1$",
         ),
+        ("timm", {"model_args": {"num_heads": True}}, "model_args.num_heads=True: expected a value such as 1$"),
         ("timm", {"model_args": {"img_size": 8}}, "model_args.img_size: images of 8 x 8 pixels in its config have 2 x"),
         ("timm", {"label_names": {"0": "a", "3": "c"}}, r"label_names=2 names \(0, 3\) in its config, but 3 in its"),
     ],

@@ -468,12 +468,22 @@ def test_a_sweep_whose_runs_are_all_finished_runs_none(tmp_path):
     assert not (tmp_path / "sweep").exists()
 
 
-def test_finished_runs_of_another_sweep_are_refused(tmp_path):
-    for folder, message in (("docs/results/compare", "has another sweep"), (tmp_path, "expected a folder with runs")):
-        code, _, err = run_forked(
-            "--mode=sweep", f"--workdir={tmp_path / 'sweep'}", f"--finished={folder}", config="configs/digits.py"
-        )
-        assert code == 2 and err.startswith(f"posattn_jax: error: --finished={folder}") and message in err
+@pytest.mark.parametrize(
+    "folder, more, message",
+    [
+        ("docs/results/compare", [], 'docs/results/compare has another sweep, "Which way'),
+        (
+            "docs/results/digits",
+            ["--config.train.total_epochs=2"],
+            "docs/results/digits: train.total_epochs is 30.0 and 2",
+        ),
+        ("docs", [], "docs: expected a folder with runs.jsonl"),
+    ],
+)
+def test_finished_runs_of_another_sweep_are_refused(tmp_path, folder, more, message):
+    arguments = ["--mode=sweep", f"--workdir={tmp_path / 'sweep'}", f"--finished={folder}", *more]
+    code, _, err = run_forked(*arguments, config="configs/digits.py")
+    assert code == 2 and err.startswith(f"posattn_jax: error: --finished={message}"), err
     assert not (tmp_path / "sweep").exists()
 
 
