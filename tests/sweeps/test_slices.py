@@ -475,7 +475,7 @@ def test_a_sweep_whose_runs_are_all_finished_runs_none(tmp_path):
         (
             "docs/results/digits",
             ["--config.train.total_epochs=2"],
-            "docs/results/digits: train.total_epochs is 30.0 and 2",
+            "docs/results/digits: train.total_epochs is 15.0 and 2",
         ),
         ("docs", [], "docs: expected a folder with runs.jsonl"),
     ],

@@ -95,7 +95,7 @@ LISTED = {
     "bias": ({"bias": np.eye(12)[None, None].tolist()}, {}),
     "key_mask": ({"key_mask": [[True] * 5 + [False] * 7] * 2}, {}),
     "segment_ids": ({"segment_ids": [[0] * 5 + [1] * 7] * 2}, {}),
-    "integers": ({name: np.arange(48).reshape(2, 12, 2, 1).tolist() for name in ("query", "key", "value")}, {}),
+    "integers": ({name: (np.arange(96) % 5).reshape(2, 12, 2, 2).tolist() for name in ("query", "key", "value")}, {}),
     "biases": ({"content_bias": [[0.1, 0.2]] * 2, "position_bias": [[0.1, 0.2]] * 2}, {}),
 }
 
