@@ -75,6 +75,7 @@ def test_an_update_changes_no_span_and_moves_on():
     assert state.params["blocks_0"]["attention"]["span"]["sigma"].tolist() == pytest.approx([0.25, 0.25])
 
 
+@pytest.mark.slow
 def test_all_rows_are_timed_before_the_first_profile(tmp_path, monkeypatch):
     """So what is written then has all times, if a profile is stopped or empty."""
     profiles = iter([{"idle": 0.5}])

@@ -243,6 +243,7 @@ def without(folder, *names):
     return folder
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_without_a_head(tmp_path, capsys):
     """`ViTModel`: fine-tuned, explained and written again, but not asked."""
     theirs = without(tmp_path / "vit", "classifier.weight", "classifier.bias")

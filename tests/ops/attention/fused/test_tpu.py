@@ -33,7 +33,7 @@ def in_the_place_of_tiled(monkeypatch):
 
 class TestFusedTpu(FusedSuite):
     implementation = "tiled"  # whose place it takes
-    pytestmark = pytest.mark.slow  # each case compiles four kernels; `test_many_chunks` has most of it at once
+    pytestmark = pytest.mark.slow  # each case compiles four kernels; the tests below have some of it
 
 
 def test_a_grid_cut_over_devices_is_refused(monkeypatch):
@@ -48,7 +48,7 @@ def test_a_grid_cut_over_devices_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     "grid_shape, covariance",
     [
-        ((21,), "diagonal"),
+        slow((21,), "diagonal"),
         slow((3, 9), "diagonal"),
         slow((7, 2), "full"),
         slow((2, 2, 6), "full"),
