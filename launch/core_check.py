@@ -6,6 +6,7 @@ the examples of docs/importing.md but Equinox's; then sees that the command help
 
 import concurrent.futures
 import contextlib
+import copy
 import doctest
 import multiprocessing
 import os
@@ -33,13 +34,13 @@ def with_gradients():
 
     def init_with_output(self, rngs, *args, **kwargs):
         def total(params, others):
-            outputs = self.apply({**others, "params": params}, *args, **kwargs)
+            outputs = self.apply({**others, "params": params}, *copy.deepcopy(args), **kwargs)
             leaves = jax.tree.leaves(outputs)
             return sum(jnp.sum(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)), outputs
 
         @jax.jit  # one program: compiling takes nearly all of the time
         def differentiate():
-            variables = original(self, rngs, *args, **kwargs)[1]
+            variables = original(self, rngs, *copy.deepcopy(args), **kwargs)[1]
             others = {name: each for name, each in variables.items() if name != "params"}
             gradient, outputs = jax.grad(total, has_aux=True)(variables.get("params", {}), others)
             return gradient, (outputs, variables)
@@ -47,6 +48,8 @@ def with_gradients():
         gradient, results = differentiate()
         assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(gradient)), self
         differentiated.append(type(self).__name__)
+        if any(isinstance(each, posattn_jax.Memory) for each in args):  # which keeps what is computed
+            return original(self, rngs, *args, **kwargs)
         return results
 
     nn.Module.init_with_output = init_with_output
