@@ -43,7 +43,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from posattn_jax.analysis import report, runs_file
-from posattn_jax.analysis.plan import Plan, read_plan, write_plan
+from posattn_jax.analysis.plan import read_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.sweeps.jobs import is_finished
 from posattn_jax.system import command_line
@@ -126,9 +126,9 @@ def work_off(
     Args:
       sweeps: the sweeps, in the order of value.
       end: when the runs are asked to save.
-      work, results, data: see `main`.
+      work, results, data: the folders of the module's docstring.
       packer: what packs.
-      every: the seconds between two times.
+      every: the seconds from one packing to the next.
 
     Returns:
       0, or 1 if a sweep failed; 130 or 143 if a signal stopped it.
@@ -140,14 +140,14 @@ def work_off(
         for sweep in sweeps:
             if stopped_by or time.monotonic() > end:
                 break
-            command, told = _command(sweep, work, results, data), None
+            command, is_told = _command(sweep, work, results, data), False
             process = subprocess.Popen(command, env=child_environment(), start_new_session=True)
             try:
                 while process.poll() is None:
                     now = time.monotonic()
-                    if told is None and (stopped_by or now > end):
+                    if not is_told and (stopped_by or now > end):
                         process.terminate()  # its runs save
-                        told = now
+                        is_told = True
                     if now > end + SECONDS_TO_SAVE:
                         print(f"{sweep.name}: is still saving, and goes on alone", file=sys.stderr)
                         break
@@ -159,7 +159,7 @@ def work_off(
                 process.terminate()
                 process.wait()
                 raise
-            if process.returncode and told is None:
+            if process.returncode and not is_told:
                 failed.append(f"{sweep.name} (exit code {process.returncode})")
     for line in packer.pack():
         print(line)
@@ -221,8 +221,9 @@ class Packer:
                 if not (folder / "sweep.json").exists():
                     continue
                 plan, _ = read_plan(folder / "sweep.json")
-                commands = [sweep.command for sweep in self.sweeps if sweep.name == name]
-                _add(archive, f"{name}/sweep.json", _plan_file(plan, commands))
+                commands = [sweep.command for sweep in self.sweeps if sweep.name == name]  # they say no place
+                how = {"plan": dataclasses.asdict(plan), "commands": commands}
+                _add(archive, f"{name}/sweep.json", json.dumps(how).encode())
                 number, left = 0, 0
                 for run in sorted(path.parent for path in folder.glob("*/*/config.json")):
                     place = f"{name}/{run.parent.name}/{run.name}"
@@ -299,14 +300,6 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
-
-
-def _plan_file(plan: Plan, commands: list[str]) -> bytes:
-    """sweep.json with the commands that the list has, which say no place of this machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "sweep.json")
-        write_plan(path, plan, {"commands": commands})
-        return path.read_bytes()
 
 
 def _is_finished(run: pathlib.Path, evaluate: dict[str, Any]) -> bool:
