@@ -1,6 +1,7 @@
 """The order of a run's examples. It follows from the seed, is split over processes, and can be resumed."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -8,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import grain
 import numpy as np
 
-from posattn_jax.data.buckets import BucketOrder
+from posattn_jax.data.buckets import ENDLESS, BucketOrder
 from posattn_jax.system.errors import InputError
 
 Batch = dict[str, np.ndarray]
@@ -84,12 +85,20 @@ class EpochOrder:
         return self.update_size * self.examples_per_row
 
     def dataset(self) -> grain.MapDataset:
-        """The ids of update 0, 1, ... Raises InputError if an update is larger than the data."""
+        """The ids of update 0, 1, ..., without end. Raises InputError if an update is larger than the data."""
         number, size = self.num_examples, self.update_size
         if not 0 < size <= number:
             raise InputError(f"a batch of {size} cannot be drawn from {number} training examples")
-        ids = grain.MapDataset.range(number).seed(self.seed).shuffle()[: number // size * size]
-        return ids.batch(size, drop_remainder=True).repeat()
+
+        @functools.lru_cache(maxsize=2)  # drawn at once: to shuffle each id alone takes most of a host's time
+        def drawn(epoch: int) -> np.ndarray:
+            return np.random.default_rng((self.seed, epoch)).permutation(number)
+
+        def ids(update: int) -> np.ndarray:
+            epoch, step = divmod(int(update), self.steps_per_epoch)
+            return drawn(epoch)[step * size : (step + 1) * size]
+
+        return grain.MapDataset.range(ENDLESS).map(ids)
 
 
 def order_of(source: Source, batch_size: int, accumulation_steps: int, seed: int) -> "EpochOrder | BucketOrder":
