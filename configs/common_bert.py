@@ -167,15 +167,24 @@ def fields(name: str, kernel_shape: tuple[int, ...] = (17,), size: str = "") -> 
     return found
 
 
-def treatments(names: Sequence[str], size: str) -> tuple[Treatment, ...]:
-    """Treatments of some `CONVOLUTIONS`. Each sets all fields that any of them changes, for any base config."""
+def treatments(names: Sequence[str], size: str, others: int | None = None) -> tuple[Treatment, ...]:
+    """Treatments of some `CONVOLUTIONS`. Each sets all fields that any of them changes, for any base config.
+
+    Those that are not `FIVE` have only the first `others` seeds, if given.
+    """
     plain = get_config(size, "none")
     changed = {path: value_at(plain.to_dict(), path) for name in names for path in fields(name, size=size)}
-    return tuple(Treatment(name, LABELS[name], changed | fields(name, size=size)) for name in names)
+    return tuple(
+        Treatment(name, LABELS[name], changed | fields(name, size=size), num_seeds=None if name in FIVE else others)
+        for name in names
+    )
 
 
-def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...]) -> Plan:
-    """Compares pre-training with some of `CONVOLUTIONS` by the loss after the last update."""
+def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...], others: int | None = None) -> Plan:
+    """Compares pre-training with some of `CONVOLUTIONS` by the loss after the last update.
+
+    The hypotheses are what the paper says of its Tables 1 to 3. For `others` see `treatments`.
+    """
     claims = (
         ("Without positions the loss is higher than with absolute ones", "none", "absolute", "greater"),
         ("Fixed convolutions give a lower loss than absolute positions", "fixed", "absolute", "less"),
@@ -183,10 +192,26 @@ def sweep(names: Sequence[str], size: str, seeds: tuple[int, ...]) -> Plan:
         ("Composite attention gives a lower loss than absolute positions", "composite", "absolute", "less"),
         ("Composite attention gives a lower loss than fixed convolutions", "composite", "fixed", "less"),
         ("Composite attention gives a lower loss than dynamic convolutions", "composite", "dynamic", "less"),
+        ("Key-based convolutions as well give a higher loss than composite", "composite_key", "composite", "greater"),
+        ("Depthwise convolutions give a lower loss than absolute positions", "depthwise", "absolute", "less"),
+        ("Depthwise convolutions give a higher loss than fixed lightweight", "depthwise", "fixed", "greater"),
+        ("Depthwise convolutions give a higher loss than composite", "depthwise", "composite", "greater"),
+        ("Depthwise ones as well give a higher loss than composite", "composite_depthwise", "composite", "greater"),
+        ("Convolved queries and keys give a lower loss than absolute positions", "qk", "absolute", "less"),
+        ("Convolved values give a lower loss than absolute positions", "value", "absolute", "less"),
+        ("All three convolved give a lower loss than absolute positions", "qkv", "absolute", "less"),
+        (
+            "Convolved queries and keys as well give a higher loss than composite",
+            "composite_qk",
+            "composite",
+            "greater",
+        ),
+        ("Convolved values as well give a higher loss than composite", "composite_value", "composite", "greater"),
+        ("All three convolved as well give a higher loss than composite", "composite_qkv", "composite", "greater"),
     )
     return Plan(
         "Masked language modelling: are convolutions in attention better than absolute positions?",
-        treatments(names, size),
+        treatments(names, size, others),
         tuple(Hypothesis(*claim) for claim in claims if {claim[1], claim[2]} <= set(names)),
         seeds=seeds,
         response="loss",

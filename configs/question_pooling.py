@@ -6,7 +6,8 @@ Fan 2025 reads a class token and does not say whether Translution keeps absolute
 drops them by default. configs/question_translution.py is that other reading, at depth 1.
 Hardware and time: :quick one CPU core, 60 runs, 9.5 hours in all (beside other work). Expected test accuracy at depths
 1, 2, 3: class token .852, .968, .975 (Transformer .867, .961, .971), mean .966, .977, .980 (.939, .961, .972).
-"" (30 epochs), :quick (10 epochs), :tiny (tests).
+"" (30 epochs), :quick (10 epochs), :tiny (tests); with :deep the sweep has the class token alone, at depths 1 to 6, and
+mnist, cifar10 or cifar100 are the data, as in :quick,deep,cifar10 (not run yet).
 """
 
 from ml_collections import ConfigDict
@@ -17,14 +18,28 @@ from posattn_jax.analysis.plan import Hypothesis, Plan, Treatment
 POOLINGS = {"class": "class token", "mean": "mean"}
 
 
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+
+
 def get_config(variant: str = "") -> ConfigDict:
-    return common_vit.get_config("mnist", variant)
+    rest = [word for word in variant.split(",") if word not in (*TITLES, "deep")]
+    return common_vit.get_config(_data(variant), ",".join(rest))
+
+
+def _data(variant: str) -> str:
+    return next((word for word in variant.split(",") if word in TITLES), "mnist")
 
 
 def sweep(variant: str = "") -> Plan:
     treatments, hypotheses = [], []
-    for depth in (1, 2, 3):
-        for pooling, words in POOLINGS.items():
+    is_deep = "deep" in variant.split(",")
+    question = "in both: is Translution above the Transformer, by pooling and depth?"
+    if is_deep:
+        question = (
+            f"and a class token in both: is Translution above the Transformer on {TITLES[_data(variant)]}, by depth?"
+        )
+    for depth in range(1, 7) if is_deep else (1, 2, 3):
+        for pooling, words in list(POOLINGS.items())[: 1 if is_deep else None]:
             fields = {"model.absolute_positions": True, "model.pooling": pooling, "model.num_blocks": depth}
             names = [f"{model}_{pooling}_{depth}" for model in ("transformer", "translution")]
             treatments += [
@@ -34,7 +49,7 @@ def sweep(variant: str = "") -> Plan:
             claim = f"Read from the {words}, at a depth of {depth}, Translution gives a higher accuracy"
             hypotheses.append(Hypothesis(claim, names[1], names[0], "greater"))
     return Plan(
-        "With absolute positions in both: is Translution above the Transformer, by pooling and depth?",
+        f"With absolute positions {question}",
         tuple(treatments),
         tuple(hypotheses),
         epoch="last",

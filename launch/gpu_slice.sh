@@ -3,14 +3,33 @@
 #   launch/gpu_slice.sh --minutes=11 --out=FOLDER [--data=FOLDER] LIST    launch/gpu_queue.txt is such a list
 #   launch/gpu_slice.sh --take=FOLDER                                     here, or on another machine
 # Paths are those from the project's folder. Uses .venv, which it makes if it is missing; PYTHON=/path/to/python3 uses
-# what that has. --help tells more.
+# what that has. --parcel=FOLDER, of launch/gpu_parcel.sh, needs no network: its packages are added to those of PYTHON
+# (python3), and its data are those of --data. --help tells more.
 set -euo pipefail
-if [ -z "${PYTHON:-}" ]; then
+parcel=
+options=()
+for option in "$@"; do
+    case $option in
+        --parcel=*) parcel=${option#*=} ;;
+        *) options+=("$option") ;;
+    esac
+done
+if [ -z "${PYTHON:-}$parcel" ]; then
     source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" train
     PYTHON=.venv/bin/python
 else
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
     source launch/python.sh
+    PYTHON=${PYTHON:-python3}
 fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
-exec "$PYTHON" -m posattn_jax.sweeps.slices "$@"
+if [ -n "$parcel" ]; then
+    if compgen -G "$parcel/*/wheels/*.whl" >/dev/null; then
+        "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target build/parcel/packages \
+            "$parcel"/*/wheels/*.whl
+    fi
+    export PYTHONPATH=$PYTHONPATH:$PWD/build/parcel/packages
+    "$PYTHON" -m posattn_jax.sweeps.parcel --unpack="$parcel" --out=build/parcel/data
+    options+=(--data=build/parcel/data)
+fi
+exec "$PYTHON" -m posattn_jax.sweeps.slices "${options[@]}"

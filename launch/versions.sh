@@ -5,8 +5,10 @@
 #   newest    the newest, on the newest Python; with --between on each other Python too
 #   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them
 #   JAX/FLAX  BETWEEN, with --between, on the newest Python
-# First the core alone is tried (launch/core_check.py), where there is nothing else; then TESTS of the suite. What ran
-# where is told as a table, that of docs/importing.md. Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
+# First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
+# --between the core is tried with the least versions alone, and in Colab's, which are nearly the least, only USE is run.
+# What ran where is told as a table; that of docs/importing.md is of --between. Exit codes: 0 passed, 1 failed, 2 fewer
+# than two Pythons.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
@@ -21,6 +23,8 @@ TESTS=(
     tests/ops/attention/fused/test_tpu.py::test_{lowers_for_tpus,heads_that_share_registers}
     tests/nn/test_{attention,mixing}.py
     tests/train/test_checkpoint.py
+)
+USE=(
     tests/test_main.py::test_train # configs/digits.py:tiny
     tests/use/test_predict.py::test_the_command
     tests/use/test_export.py::test_batches_of_two_sizes
@@ -50,17 +54,18 @@ install() { # FOLDER REQUIREMENT ...
 }
 
 passes() { # PYTHON_VERSION VERSIONS
-    local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS
+    local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS tests=("${TESTS[@]}" "${USE[@]}")
     echo "Python $1, $2 versions: installing into $folder ..."
     "$(find_python "$1")" -m venv --clear "$folder" || return
     constraints "$folder/bin/python" "$2" >"$folder/constraints.txt" || return
     if [ "$2" = colab ]; then
+        if [ -z "$between" ]; then tests=("${USE[@]}"); fi
         install "$folder" --requirement launch/colab.txt || return
         "$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" . || return
         "$folder/bin/python" launch/keep_check.py "$folder" || code=1
     fi
     install "$folder" --editable . || return
-    if [ "$2" != colab ]; then
+    if [ "$2" = least ] || [ -n "$between" -a "$2" != colab ]; then
         echo "$((SECONDS - started)) s; the core:"
         "$folder/bin/python" launch/core_check.py | tee "$folder/core.txt" || code=1
     fi
@@ -69,11 +74,13 @@ passes() { # PYTHON_VERSION VERSIONS
     grep -E "^(jax|jaxlib|flax|numpy|optax|orbax-checkpoint)==" "$folder/freeze.txt" | paste -sd " "
     echo "$((SECONDS - started)) s; tests:"
     "$folder/bin/python" -m pytest --quiet --numprocesses="${TEST_PROCESSES:-2}" --dist=loadfile -m "not slow" \
-        --junitxml="$folder/results.xml" "${TESTS[@]}" || code=1
+        --junitxml="$folder/results.xml" "${tests[@]}" || code=1
     echo "$((SECONDS - started)) s"
     return $code
 }
 
+between=
+if [ "${1:-}" = --between ]; then between=yes; fi
 found=()
 for version in "${PYTHONS[@]}"; do
     if find_python "$version" >/dev/null; then
@@ -89,7 +96,7 @@ fi
 
 newest=${found[-1]}
 tried=("${found[0]} least" "$newest newest" "$newest colab")
-if [ "${1:-}" = --between ]; then
+if [ -n "$between" ]; then
     for version in "${found[@]:1:${#found[@]}-2}"; do tried+=("$version newest"); done
     for versions in "${BETWEEN[@]}"; do tried+=("$newest $versions"); done
 fi

@@ -42,6 +42,7 @@ def test_train(trained):
     assert json.loads((workdir / "config.json").read_text())["model"]["width"] == 8
 
 
+@pytest.mark.slow
 def test_the_same_command_again_changes_nothing(trained):
     workdir, out = trained
     before = (workdir / "metrics.jsonl").read_bytes()
@@ -199,6 +200,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys, error):
     assert f"the disk is full ({tmp_path})" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_trains_in(trained):
     workdir, _ = trained
     with (workdir / ".lock").open("w") as file:

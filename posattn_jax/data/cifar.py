@@ -6,7 +6,7 @@ import pathlib
 import pickle
 import tarfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -104,6 +104,18 @@ class Cifar(ImageRecord):
         version, place = found
         paths = [place] if place.is_file() else [place / name for name in version.files[split]]
         return [path for path in paths if path.is_file()]
+
+    def binary_files(self, split: Split, images: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, bytes]]:
+        """The files of the binary version that hold images [n 32 32 3] and labels [n], with their paths.
+
+        Of CIFAR-100 the coarse labels, which `load` does not read, are 0.
+        """
+        files = self.binary.files[split]
+        records = np.zeros((len(images), self.label_bytes + NUM_PIXELS), np.uint8)
+        records[:, self.label_bytes - 1] = labels
+        records[:, self.label_bytes :] = images.transpose(0, 3, 1, 2).reshape(-1, NUM_PIXELS)
+        for name, own in zip(files, np.split(records, len(files)), strict=True):
+            yield f"{self.binary.folder}/{name}", own.tobytes()
 
     def _find(self, folder: pathlib.Path, split: str) -> tuple[Version, pathlib.Path] | None:
         """A version of the set that is there, and the folder of its files or the path of its archive."""

@@ -13,10 +13,12 @@ on with the runs in WORK/NAME (--work, runs/slices), and does not repeat those t
 
   OUT/finished.tar.gz          the finished runs without checkpoints, as NAME/TREATMENT/SEED, and each NAME/sweep.json
   OUT/unfinished_0.tar.gz ...  the other runs with their checkpoints; at most --parts files, of at most --part_mib
+  OUT/programs.tar.gz          the programs that took a second or more to compile, newest first; at most --part_mib
 
 OUT is written every minute (--every, in seconds) and at the end; 30 seconds before the end the runs are asked to save.
 The second command, on any machine, joins the finished runs with those in RESULTS, makes the reports again, and puts the
-unfinished ones into WORK, where the next slice goes on. It deletes nothing. To take the same folder again changes
+unfinished ones and the programs into WORK, where the next slice goes on. Programs are machine code: take only what
+comes from a machine that you trust. It deletes nothing. To take the same folder again changes
 nothing. Exit codes: 0 done or out of time, 1 a sweep failed, 2 wrong input, 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
@@ -54,6 +56,8 @@ from posattn_jax.system.processes import child_environment, signals
 DATA = "DATA/"
 SECONDS_TO_SAVE = 30.0  # before the end: then the runs are stopped
 FINISHED = "finished.tar.gz"
+PROGRAMS = "programs.tar.gz"
+OF_PROGRAMS = ".programs"  # in WORK
 MIB = 2**20
 
 
@@ -136,12 +140,13 @@ def work_off(
     stopped_by: list[int] = []
     handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     failed, packed = [], time.monotonic()
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(packer.programs.resolve())} | child_environment()
     with signals({signum: lambda signum, _: stopped_by.append(signum) for signum in handled}):
         for sweep in sweeps:
             if stopped_by or time.monotonic() > end:
                 break
             command, is_told = _command(sweep, work, results, data), False
-            process = subprocess.Popen(command, env=child_environment(), start_new_session=True)
+            process = subprocess.Popen(command, env=environment, start_new_session=True)
             try:
                 while process.poll() is None:
                     now = time.monotonic()
@@ -201,6 +206,7 @@ class Packer:
       parts, part_mib: the largest number of files with unfinished runs, and the size of each.
       known: NAME/TREATMENT/SEED of the runs that are in the results, and are left out.
       places: the file that each unfinished run is in. It stays there while it fits.
+      compiled: the names of the programs that were written.
     """
 
     sweeps: Sequence[Sweep]
@@ -211,6 +217,12 @@ class Packer:
     part_mib: float
     known: frozenset[str] = frozenset()
     places: dict[str, int] = dataclasses.field(default_factory=dict)
+    compiled: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def programs(self) -> pathlib.Path:
+        """The folder of compiled programs."""
+        return self.work / OF_PROGRAMS
 
     def pack(self) -> list[str]:
         """Writes all files, the finished runs first. Returns a line for each sweep and each run that is left out."""
@@ -243,7 +255,9 @@ class Packer:
                     else:
                         unfinished[place] = packed
                 told.append(f"{name}: {number} runs finished, {left} not")
-        return told + self._write_parts(unfinished)
+        told += self._write_parts(unfinished)
+        self._write_programs()
+        return told
 
     def _write_parts(self, unfinished: dict[str, bytes]) -> list[str]:
         """Writes the unfinished runs. A run that moves is in its new file before it leaves the old one."""
@@ -275,6 +289,20 @@ class Packer:
             else:
                 path.unlink(missing_ok=True)
         return told
+
+    def _write_programs(self) -> None:
+        """Writes the newest compiled programs that fit, if there are others than before."""
+        room, chosen = int(self.part_mib * MIB), []
+        for path in sorted(self.programs.glob("*-cache"), key=lambda path: path.stat().st_mtime, reverse=True):
+            if path.stat().st_size <= room:
+                room -= path.stat().st_size
+                chosen.append(path)
+        names = sorted(path.name for path in chosen)
+        if names != self.compiled:
+            with _archive(self.out / PROGRAMS) as archive:
+                for path in chosen:
+                    _add(archive, path.name, path.read_bytes())
+            self.compiled = names
 
     def _without_place(self, path: str, content: bytes) -> bytes:
         """A finished run's file; in its config, folders of the data as the list names them."""
@@ -349,11 +377,12 @@ def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> Non
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         finished, unfinished = pathlib.Path(temporary, "finished"), pathlib.Path(temporary, "unfinished")
-        for path in [folder / FINISHED, *sorted(folder.glob("unfinished_*.tar.gz"))]:
+        targets = {FINISHED: finished, PROGRAMS: pathlib.Path(temporary, "programs")}
+        for path in [folder / FINISHED, *folder.glob(PROGRAMS), *sorted(folder.glob("unfinished_*.tar.gz"))]:
             try:
                 content = gzip.decompress(path.read_bytes())  # which compares the checksum
                 with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                    archive.extractall(finished if path.name == FINISHED else unfinished, filter="data")
+                    archive.extractall(targets.get(path.name, unfinished), filter="data")
             except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
                 raise InputError(f"{path}: cannot be read ({error})") from error
         for sweep in sorted(path.parent for path in finished.glob("*/sweep.json")):
@@ -368,6 +397,8 @@ def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> Non
                 _go_on_with(left[name], work / sweep.name / name, work / ".taken")
             if left.keys() - there and not (work / sweep.name / "sweep.json").exists():
                 shutil.copy(sweep / "sweep.json", work / sweep.name)
+        if targets[PROGRAMS].exists():
+            shutil.copytree(targets[PROGRAMS], work / OF_PROGRAMS, dirs_exist_ok=True)
     if wrong:
         raise InputError("; ".join(wrong))
 
@@ -449,7 +480,7 @@ def _main(argv: list[str]) -> int:
     parser.add_argument("--take", type=pathlib.Path, help="the folder of a slice, to be joined with the results")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/slices"), help="unfinished runs")
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("docs/results"), help="finished runs")
-    parser.add_argument("--parts", type=int, default=7, help="most files with unfinished runs")
+    parser.add_argument("--parts", type=int, default=6, help="most files with unfinished runs")
     parser.add_argument("--part_mib", type=float, default=15.0, help="largest size of each")
     parser.add_argument("--every", type=float, default=60, help="seconds between two times that --out is written")
     options = parser.parse_args(argv[1:])

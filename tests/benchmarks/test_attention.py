@@ -23,6 +23,7 @@ def measured(tmp_path_factory):
     return out, json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_point_is_measured(measured):
     _, results = measured
     halves = [(point["shape"], tuple(point["half"])) for point in results["points"]]

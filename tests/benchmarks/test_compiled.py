@@ -12,6 +12,7 @@ from posattn_jax.benchmarks import compiled, gpu_code, sass, tpu_cycles, tpu_pro
 from posattn_jax.benchmarks.compiled import Case
 from posattn_jax.benchmarks.gpus import GPUS
 from posattn_jax.benchmarks.hlo import Module
+from tests.support.slow import slow
 
 PROGRAM = """HloModule jit_f
 
@@ -121,7 +122,7 @@ def made(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("command, target", [(tpu_cycles, "v5e"), (gpu_code, "h200")])
+@pytest.mark.parametrize("command, target", [(tpu_cycles, "v5e"), slow(gpu_code, "h200")])
 def test_results_are_kept_and_put_into_a_page(made, tmp_path, capsys, monkeypatch, command, target):
     page, out = tmp_path / "page.md", tmp_path / "out.json"
     mark = command.INSTRUMENT.mark

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import decoding
 
 
+@pytest.mark.slow
 def test_both_caches_are_measured(tmp_path, capsys):
     arguments = ("--length=32", "--half_span=3", "--widths=8", "--heads=2", "--blocks=1", "--tokens=4", "--repeats=3")
     assert decoding.run(["decoding", *arguments, f"--out={tmp_path}"]) == 0

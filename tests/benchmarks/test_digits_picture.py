@@ -19,6 +19,7 @@ def test_the_picture_has_digits_in_every_row(tmp_path):
         assert (row < 0.1).mean() > 0.1 and (row > 0.4).mean() > 0.05
 
 
+@pytest.mark.slow
 def test_the_digits_are_drawn_where_they_lie(tmp_path):
     """Two pictures that differ in their digits only: they differ in every row, and of the halves in one half."""
     pictures = []

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import halo
 
 
+@pytest.mark.slow
 def test_every_program_is_measured(tmp_path, capsys):
     arguments = ("--shapes=1d32", "--halves=2", "--devices=4", "--heads=2", "--head_dim=4", f"--out={tmp_path}")
     assert halo.run(["halo", *arguments]) == 0

@@ -108,6 +108,7 @@ def test_spans_and_pairs_are_the_packages():
             assert len(keys) * len(rows) <= tile["keys"] < (len(keys) + 16) * len(rows)
 
 
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize("mode", ["multiply", "log_add"])
 def test_weights_of_equal_scores_are_the_packages(mode):

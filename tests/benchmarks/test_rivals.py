@@ -30,6 +30,7 @@ def torch(tmp_path):
     return python
 
 
+@pytest.mark.slow
 def test_every_rival_is_measured(tmp_path, torch, capsys):
     options = ("--rivals=portable,jax,sdpa,flex", "--seconds=.01", f"--torch={torch}", f"--out={tmp_path}")
     assert rivals.run(["rivals", *SMALL, *options]) == 0

@@ -12,6 +12,7 @@ from posattn_jax.ops import translution as ops
 SMALL = ("--batch=2", "--width=4", "--heads=2", "--half_span=1", "--rank=2", "--num_bases=3", "--repeats=3")
 
 
+@pytest.mark.slow
 def test_every_form_is_measured(tmp_path, capsys):
     arguments = ("--grids=2x3,4", "--memory_limit_gib=.5", f"--out={tmp_path}")
     assert translution.run(["translution", *SMALL, *arguments]) == 0

@@ -23,6 +23,7 @@ def config_of(name, variant="tiny"):
     return change(compare.get_config(variant).lock(), compare.sweep(variant).treatment(name).fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name if each.name in FAST else slow(each.name) for each in PLAN.treatments])
 def test_an_update(name):
     """The loss is finite, and every parameter has a gradient, but for a bias that no softmax sees."""

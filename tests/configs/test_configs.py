@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from configs import cifar2d_span, common_nmt, nmt_multi30k, word_order
+from configs import bert_tiny, cifar2d_span, common_bert, common_nmt, nmt_multi30k, question_pooling, word_order
 from configs.common import ATTENTION, ENCODING, SPAN, TERMS
 from configs.common_mixers import mixing
 from configs.common_vit import VALUES
@@ -216,6 +216,7 @@ def test_the_recipe_of_the_runs_on_multi30k():
     assert differing <= {"seed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [slow(name) if name in (*ALIKE, *NEARLY_ALIKE) else name for name in TRAINED])
 def test_traces_at_full_size(unchecked, name):
     config = importlib.import_module(f"configs.{name}").get_config()
@@ -301,6 +302,7 @@ def test_every_treatment_of_a_sweep_is_another_model_or_grid(unchecked, name):
         assert field in flatten_dict(module.get_config().to_dict(), sep=".")
 
 
+@pytest.mark.slow
 def test_every_mixer_of_word_order_is_another_model(unchecked):
     plan = word_order.sweep("mixers")
     assert {each.name for each in plan.treatments} <= {"absolute", *word_order.MIXERS}
@@ -448,3 +450,33 @@ def test_options_of_options_are_read(base, fields):
     """Each changes what is traced beside those that it belongs to."""
     first, second = (change(cifar2d_span.get_config("tiny"), given) for given in (base, base | fields))
     assert traced(first) != traced(second)
+
+
+def test_the_tables_of_chang_are_a_sweep():
+    """A row has a claim of the paper, the five of Table 1 have all seeds, and runs are ten times as long."""
+    plan, config = bert_tiny.sweep("tables"), bert_tiny.get_config("tables")
+    assert {each.name: each.num_seeds for each in plan.treatments} == {
+        name: None if name in common_bert.FIVE else 3 for name in common_bert.CONVOLUTIONS
+    }
+    assert len(plan.seeds) == 5 and config.train.total_steps == 10 * bert_tiny.get_config().train.total_steps
+    claimed = {name for each in plan.hypotheses for name in (each.treatment, each.control)}
+    assert {each.name for each in plan.treatments} - claimed == {"convbert"}
+    assert bert_tiny.sweep().hypotheses == plan.hypotheses[:6]  # those of the committed runs
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
+def test_a_class_token_by_depth(name):
+    plan, config = question_pooling.sweep(f"quick,deep,{name}"), question_pooling.get_config(f"quick,deep,{name}")
+    assert config.data.name == name and config.train.total_epochs == 10
+    assert [each.fields["model.num_blocks"] for each in plan.treatments[::2]] == [1, 2, 3, 4, 5, 6]
+    assert {each.fields["model.pooling"] for each in plan.treatments} == {"class"}
+    assert all(each.fields["model.absolute_positions"] for each in plan.treatments)
+    assert len(plan.hypotheses) == 6 and len(plan.seeds) == 5
+
+
+@pytest.mark.parametrize("table", [table for table in common_nmt.COMPARED if table != "features"])
+def test_long_translation_has_five_seeds(table):
+    plan, config = nmt_multi30k.sweep(f"long,{table}"), nmt_multi30k.get_config(f"long,{table}")
+    assert len(plan.seeds) == 5 and {each.num_seeds for each in plan.treatments} == {None} and plan.hypotheses
+    assert config.train.total_epochs == 4 * nmt_multi30k.get_config(table).train.total_epochs
+    assert nmt_multi30k.get_config("long,tiny").train.total_steps == 2

@@ -149,6 +149,7 @@ def test_the_task_reads_every_leaf_of_model_task_and_optimizer(unchecked, reads,
     assert not {leaf for group in ("model", "task", "optimizer") for leaf in unread(config[group], found)}
 
 
+@pytest.mark.slow
 def test_training_reads_every_leaf_of_train_and_mesh(reads, tmp_path):
     config = digits.get_config("tiny")
     config.cache_dir = str(tmp_path / "cache")

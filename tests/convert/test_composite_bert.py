@@ -173,6 +173,7 @@ def read(folder, tensors, kernel, **config):
     return convert.bert(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel, positions, convolved",
     [

@@ -39,7 +39,7 @@ CONFIGS = {
     | {"std": 0.7, "use_glu": True, "use_multi_head_gaussians": True, "use_sinusodial_pos_embed": True},
     "fourier": {"model": "FNet", "fnet_enc_self_att": True, "fnet_dec_self_att": False, "just_like_fnet": False},
 }
-QUICK = ("rposnet", "aposnet")
+QUICK = ("rposnet",)
 
 
 def code(name):

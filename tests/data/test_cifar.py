@@ -42,6 +42,7 @@ def test_planar_records_become_images(binary):
     assert len(CIFAR10.load(binary, "test")) == 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cifar, suffix", [slow(CIFAR10, ""), (CIFAR100, "_100")], ids=["10", "100"])
 def test_every_layout_gives_the_same_images(request, tmp_path, cifar, suffix):
     binary, python = (request.getfixturevalue(name + suffix) for name in ("binary", "python"))

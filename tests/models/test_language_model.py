@@ -39,7 +39,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", ["span", "rope", slow("absolute places")])
+@pytest.mark.parametrize("name", ["span", slow("rope"), slow("absolute places")])
 def test_steps_give_the_logits_of_the_whole(name):
     model = MODELS[name]
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
@@ -79,6 +79,7 @@ def test_embeddings_are_scaled_and_shared_with_the_output():
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_has_float32_logits():
     model = model_of(PositionalSelfAttention(num_heads=2, dtype=jnp.bfloat16), dtype=jnp.bfloat16)
     logits, variables = jax.jit(model.init_with_output)(jax.random.key(0), TOKENS)

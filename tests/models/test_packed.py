@@ -137,6 +137,7 @@ def test_a_row_of_bert_is_its_sentences_one_by_one(positions, blocks):
     same(apply, params, packed | {"segment_ids": ids}, alone, where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mixer",
     [

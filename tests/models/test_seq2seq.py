@@ -84,6 +84,7 @@ def test_no_target_token_sees_the_future(float64, mixer):
         np.testing.assert_array_equal(seen, everywhere)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixer", [slow("fourier"), slow("lightconv"), "rposnet_edc"])
 def test_padding_changes_no_token(float64, mixer):
     """Neither how much there is of it, nor how a batch is put together."""

@@ -89,6 +89,7 @@ MIXERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mixer, pooling",
     [
@@ -123,6 +124,7 @@ def test_remat_and_scan_change_nothing():
     np.testing.assert_allclose(jax.jit(lambda v: apply(scanned, v))(stacked), apply(model, variables), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_a_head_and_without_norms_of_patches():
     """The head is a linear map of what is returned without it; patches are embedded as they are."""
     model = make_model(patch_norms=False)

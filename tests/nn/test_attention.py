@@ -198,6 +198,7 @@ def test_one_content_term():
         apply(PositionalSelfAttention(num_heads=2, terms=(Content(), RotaryContent())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["tiled", slow("dense")])
 def test_encodings_add_up(implementation):
     """A SIREN, and sinusoids, and the table of their sum are one layer; so are two u, or v, and their sum."""

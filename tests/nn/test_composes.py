@@ -137,6 +137,7 @@ class Step(nn.Module):
         return x + self.layer(x), None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [None, slow(Translution(half_span=(1, 1)))], ids=["plain", "translution"])
 def test_in_a_scan_over_layers(values):
     number, x = 3, inputs(2)
@@ -154,6 +155,7 @@ def test_in_a_scan_over_layers(values):
     check(found, differentiated(one_by_one)(params, x), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_in_float64_and_bfloat16():
     """As precise as their numbers are: a float32 layer lies between both."""
     plain, params, x, _, single = outside()

@@ -68,6 +68,7 @@ class MadeInCompact(nn.Module):
         return self.make(name="part")(x, GRID)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [MadeInSetup, MadeInCompact])
 @pytest.mark.parametrize("make", [make_block, slow(make_layer)])
 def test_names_do_not_depend_on_where_parts_were_made(make, made):

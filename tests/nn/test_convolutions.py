@@ -222,6 +222,7 @@ def test_padding_changes_no_real_token(float64):
     np.testing.assert_allclose(outputs[0, :4], shorter[0], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_with_a_span_and_a_larger_grid():
     """All of it together runs within a learned span, and on a grid larger than that of the training."""
     layer = PositionalSelfAttention(H, span=GaussianSpan(), **EVERYTHING)

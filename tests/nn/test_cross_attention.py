@@ -117,6 +117,7 @@ def test_what_a_decoder_sees_does_not_depend_on_its_resolution():
     assert np.abs(means - centre).max() < 0.3 * centre.max()
 
 
+@pytest.mark.slow
 def test_sinusoids_and_decays_are_of_real_offsets():
     x = np.asarray(grid.pair_offsets((4,), (2,)), np.float32)[..., 0]
     terms = (Positional(SinusoidalEncoding()), LearnedDecay(initial_decay=0.5))

@@ -145,6 +145,7 @@ def test_a_cache_of_fewer_heads_goes_on_step_by_step():
     same(jnp.moveaxis(outputs, 0, 1), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "terms", [(Positional(SirenEncoding()),), slow((RelativeBias((2 * T - 1,)),))], ids=["siren", "bias"]
 )

@@ -59,6 +59,7 @@ def test_outputs_and_gradients(float64, unchecked, more, sizes):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
 @pytest.mark.parametrize("how, implementation", SINUSOIDS)
 def test_sinusoids_that_are_not_laid_out(float64, how, implementation, sizes):

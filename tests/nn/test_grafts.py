@@ -123,6 +123,7 @@ def test_rotary_places_have_no_neutral_value():
     assert np.abs(here - there).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [slow(False), True])
 def test_a_model_tells_the_same(scan_layers):
     """Also where the blocks are one loop, whose parameters are stacked."""

@@ -19,6 +19,7 @@ LINEN = [
 WITHOUT_PARAMETERS = ("Glu", "SinusoidalPositions")  # whose examples need no `init`; they are parts of others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FAST else slow(name) for name in LINEN if name not in WITHOUT_PARAMETERS]
 )

@@ -120,6 +120,7 @@ INITIALISE = nn.Module.init_with_output
 # Examples that have most parts in them; `LAYERS` below has others.
 FAST = ("Bert", "Classifier", "EncoderDecoder", "GaussianSpan", "LanguageModel", "MixedEnergies", "Siren")
 FAST += ("PositionalSelfAttention", "TokenMixing", "Translution", "VisionTransformer", "halo_attention")
+FAST_LAYERS = ("a span", "pairs", "convolved", "extra heads", "translution", "low rank", "content", "lightconv")
 
 
 @pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in posattn_jax.__all__])
@@ -171,7 +172,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [name if name in FAST_LAYERS else slow(name) for name in LAYERS])
 def test_a_layer(name):
     layer, grid_shape, options = LAYERS[name]
     num_tokens = 12 + options.get("num_class_tokens", 0)

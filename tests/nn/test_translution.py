@@ -209,6 +209,7 @@ def test_what_a_span_leaves_out_is_not_reached(form, threshold):
     np.testing.assert_array_equal(reached, expected)
 
 
+@pytest.mark.slow
 def test_a_span_at_run_time_is_one_that_is_known():
     """Every branch gives what the op gives; and the span has a gradient."""
     grid_shape, inputs = (9, 5), make_inputs((9, 5))
@@ -267,6 +268,7 @@ def test_a_larger_grid_than_the_training(form):
     np.testing.assert_array_equal(reached, near if form != "general" else np.ones_like(near))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "relative, cls",
     [
@@ -327,6 +329,7 @@ def test_relative_content_is_added_to_content(float64):
     np.testing.assert_allclose(made["weights"], expected(), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_relative_content_within_a_span():
     """Queries, keys and values relative, without any projection; the span cuts all of them."""
     parts = {"terms": (RelativeContent(half_span=(2, 1)),), "values": Translution(half_span=(1, 2))}

@@ -32,6 +32,7 @@ def test_example_of_the_front_page(unchecked, capsys):
     assert capsys.readouterr().out == "(2, 16, 12, 64) [0.1 0.1]\n"
 
 
+@pytest.mark.slow
 def test_example_of_translution(unchecked):
     names = {}
     exec(examples("docs/translution.md")[0], names)
@@ -45,12 +46,14 @@ def test_example_of_convolutions(unchecked):
     assert sum(math.prod(array.shape) for array in jax.tree.leaves(names["params"])) == 13_428_196
 
 
+@pytest.mark.slow
 def test_example_of_posnet(unchecked):
     names = {}
     exec(examples("docs/posnet.md")[0], names)
     assert names["outputs"].shape == (2, 20, 64) and names["intermediates"]["weights"].shape == (1, 8, 20, 20)
 
 
+@pytest.mark.slow
 def test_example_of_weights(unchecked, tmp_path, monkeypatch):
     pytest.importorskip("safetensors")  # of the extra "convert", and of "test"
     for kind in ("bert", "vit"):

@@ -63,6 +63,7 @@ def test_dtypes_parts_and_traces(tmp_path):
     assert table[1].split()[-len(shares) :] == shares
 
 
+@pytest.mark.slow
 def test_an_update_changes_no_span_and_moves_on():
     config = digits.get_config("tiny")
     config.optimizer.span_learning_rate = 5e-4
@@ -102,6 +103,7 @@ def test_all_rows_are_timed_before_the_first_profile(tmp_path, monkeypatch):
     assert next(stages, None) is None
 
 
+@pytest.mark.slow
 def test_what_needs_too_much_is_skipped_and_told():
     """So is an empty profile."""
     rows = [{"implementation": "tiled", "dtype": "float32", "not_profiled": "it is empty"}]

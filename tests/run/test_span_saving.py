@@ -26,6 +26,7 @@ def made(config, step):
     return state.replace(step=np.int32(step)), sources["train"]
 
 
+@pytest.mark.slow
 def test_both_are_measured(one_device, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some text " * 60)
     config = change(

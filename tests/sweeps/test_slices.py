@@ -255,6 +255,25 @@ def test_no_file_is_too_large(work, tmp_path):
     assert max(path.stat().st_size for path in out.glob("*.tar.gz")) <= 2**20
 
 
+def test_compiled_programs_go_along(work, tmp_path):
+    """The newest that fit, and only they; they are written anew only when there are others."""
+    for i, (name, size) in enumerate({"old": 600_000, "small": 100_000, "new": 700_000}.items()):
+        path = work / ".programs" / f"jit_{name}-cache"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([i]) * size)
+        os.utime(path, (i, i))
+    (work / ".programs" / "jit_new-atime").write_text("no program")
+    each, path = packer(work), tmp_path / "out" / "programs.tar.gz"
+    each.pack()
+    written = path.stat().st_mtime_ns
+    each.pack()
+    assert path.stat().st_mtime_ns == written
+    for _ in range(2):
+        take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
+        there = {path.name: path.read_bytes() for path in (tmp_path / "elsewhere" / ".programs").iterdir()}
+        assert there == {"jit_small-cache": bytes([1]) * 100_000, "jit_new-cache": bytes([2]) * 700_000}
+
+
 def test_a_run_that_moves_is_in_its_new_file_first(work, tmp_path, monkeypatch):
     """Whenever a process is killed, every run is in a file."""
     for treatment, seed in (("a", 3), ("b", 3)):
@@ -399,8 +418,9 @@ def test_a_sweep_is_run_where_it_stands_and_without_what_is_finished(work, tmp_p
 
 # Notes that it starts, and saves when it is told to end.
 PRETENDS = """
-import pathlib, signal, sys, time
+import os, pathlib, signal, sys, time
 notes = pathlib.Path(sys.argv[1])
+notes.with_name("programs").write_text(os.environ["JAX_COMPILATION_CACHE_DIR"])
 def stop(*_):
     time.sleep(0.3)
     notes.write_text("saved")
@@ -451,9 +471,11 @@ def test_a_run_that_does_not_save_in_time_is_left(pretended, tmp_path, monkeypat
     assert (tmp_path / "out" / "finished.tar.gz").exists()
 
 
-def test_one_after_the_other_until_the_time_is_over(pretended, tmp_path, capfd):
+def test_one_after_the_other_until_the_time_is_over(pretended, tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     assert pretended(3, (0, 0), (0, 5), (60, 0), (0, 0)) == (1, ["started", "started", "saved", None])
     assert capfd.readouterr().err == "failed: sweep_1 (exit code 5)\n"
+    assert (tmp_path / "programs").read_text() == str(tmp_path / "work" / ".programs")
     assert (tmp_path / "out" / "finished.tar.gz").exists()
 
 

@@ -117,6 +117,7 @@ def test_a_killed_run_failed_and_the_next_call_starts_it_again(tmp_path):
     assert job.finished and len(notes(job, "start")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signum, state_of_job",
     [(signal.SIGUSR2, "RUNNING"), (signal.SIGTERM, "RUNNING"), (signal.SIGTERM, "COMPLETING")],

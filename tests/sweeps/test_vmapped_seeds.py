@@ -69,6 +69,7 @@ def test_seeds_are_vmapped_and_evaluated_alone(tmp_path):
     assert f"what it printed is in {jobs[1].log}" in jobs[3].log.read_text()
 
 
+@pytest.mark.slow
 def test_what_fails_vmapped_is_tried_alone(tmp_path):
     """So one bad seed, or too little memory, stops no other."""
     jobs = [make(tmp_path, 1, 1), make(tmp_path, 2, 1, exit_code=1), make(tmp_path, 3, 1)]

@@ -81,6 +81,7 @@ def test_span_penalty_shrinks_spans(plain):
         jax.eval_shape(lambda: without.loss(without.init(jax.random.key(0)), BATCH))
 
 
+@pytest.mark.slow
 def test_span_penalty_rises_in_its_warmup(plain):
     """An update of training has the penalty of its step; a loss by itself has all of it."""
     optimizer, batch = optax.sgd(1.0), jax.tree.map(lambda x: x[None], BATCH)
@@ -111,6 +112,7 @@ def test_a_warmup_of_a_penalty_that_is_none(steps, penalty, message):
         make_task(span_penalty=penalty, span_penalty_warmup_steps=steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_head", [True, slow(False)])
 def test_a_step_turns_a_full_covariance(per_head):
     """Off the diagonal a step changes what lies below alone; the span's figures are those of its box."""

@@ -215,6 +215,7 @@ def test_training_draws_anew_and_evaluation_does_not(params, loss_of):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.slow
 def test_a_hidden_token_reaches_the_loss_as_a_target_alone(task, params, loss_of):
     """Of a sequence whose one told token is masked, any other in its place moves the loss by the logits alone."""
     tokens = jnp.array([[1, 9, 2] + [0] * (LENGTH - 3)])
@@ -236,6 +237,7 @@ def test_segments_are_seen(params, loss_of):
     assert abs(loss_of(params, batch)[0] - loss_of(params, second)[0]) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["auto", slow("window")])
 def test_a_learned_span_in_bert(implementation):
     """It is priced, told of, and bounded for layouts of a static size."""

@@ -113,6 +113,7 @@ def test_a_siren_can_be_the_baseline():
     assert task.summarise(jax.jit(task.loss)(params, whole(source))[1])["explained"] == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid_shape", [(8,), (3, 4)], ids=str)
 def test_training_fits_a_small_grid(grid_shape):
     task, source = load(grid_shape, **{"model.hidden_features": 32})

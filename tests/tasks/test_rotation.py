@@ -49,6 +49,7 @@ def turns_back(row, column, turns, side):
     return row, column
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_parameter_and_labels_mean_nothing():
     task, source = load()
     params, batch = jax.jit(task.init)(jax.random.key(0)), source.batch(np.arange(4))
@@ -60,6 +61,7 @@ def test_gradients_reach_every_parameter_and_labels_mean_nothing():
     assert float(jnp.abs(gradient(params, batch)["head_output"]["kernel"]).max()) > 0
 
 
+@pytest.mark.slow
 def test_a_run_tells_by_how_much_an_image_is_turned(tmp_path):
     run = trained.of_run(make_digits(tmp_path / "run", {"task": part(Rotation)}))
     assert run.names == ("0 degrees", "90 degrees", "180 degrees", "270 degrees") and run.task.model.num_classes == 4

@@ -111,6 +111,7 @@ def test_right_tags_have_an_f1_of_1_and_tags_without_spans_of_0():
         assert task.summarise(totals | {"spans": spans})["f1"] == f1
 
 
+@pytest.mark.slow
 def test_without_positions_every_order_has_the_same_logits():
     """A word's logits depend on which words there are, and not on where they are."""
     names = ("a", "b", "c")

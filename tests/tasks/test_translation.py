@@ -97,6 +97,7 @@ def test_a_beam_of_one_is_greedy(float64, mixer):
         assert np.asarray(tokens)[b].tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_beam_finds_what_is_likelier(float64):
     """The scores are the model's mean log-probabilities a token; a wide beam's are no worse than greedy ones."""
     task, params = task_of("rposnet")

@@ -152,6 +152,7 @@ def test_loss_and_accuracies_equal_the_oracle(task, params):
         np.testing.assert_allclose(total, added[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_draws_anew_and_every_weight_learns(task, params):
     batch = laid_out(SENTENCES)
     loss = jax.jit(jax.value_and_grad(task.loss, has_aux=True))

@@ -154,6 +154,7 @@ def compiled(task, rows, mesh):
         return step.lower(abstract, batch).compile(), abstract
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_head", [slow(False), True])
 def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per_head):
     """Nothing that an example needs is gathered: its parameters are on every device."""

@@ -147,6 +147,7 @@ def test_chosen_layers_heads_and_files(digits_run, tmp_path, capsys, told_at_onc
     assert (digits_run / "attention.html").read_text().count("<script") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_masked_lm, slow(make_rte)])
 def test_sentences(tmp_path, make):
     """Without their padding."""

@@ -33,6 +33,7 @@ def text(generator, prompt, number, seed=0):
     return np.concatenate(list(generator.tokens(prompt, number, seed))).tolist()
 
 
+@pytest.mark.slow
 def test_the_likeliest_tokens_are_those_of_the_whole_model(run):
     """Greedy, within the length of training: each token is the whole model's, of all that stand before it."""
     generator = Generator(run.task, run.params, temperature=0.0)
@@ -56,6 +57,7 @@ def test_the_text_does_not_depend_on_where_it_was_cut(run):
     assert text(generator, prompt, CHUNK + 5, seed=3) == whole[CHUNK:]
 
 
+@pytest.mark.slow
 def test_only_the_top_k_are_drawn(run):
     """Of one, whatever the temperature, it is the likeliest; of three, one of the three."""
     greedy = text(Generator(run.task, run.params, temperature=0.0), PROMPT, 30)
@@ -115,6 +117,7 @@ def test_the_command(workdir, tmp_path):
         assert (code, out, len(told(err))) == (2, "", 1) and message in err
 
 
+@pytest.mark.slow
 def test_text_is_utf8_in_every_locale(workdir, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     arguments = ("--mode=generate", f"--workdir={workdir}", "--length=1", "--prompt=Τους")

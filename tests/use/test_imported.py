@@ -44,6 +44,7 @@ def bert(tmp_path_factory):
     return imported(tmp_path_factory.mktemp("runs") / "bert", "bert")
 
 
+@pytest.mark.slow
 def test_a_masked_language_model(bert):
     """As transformers tells it, through the run's own tokenizer."""
     run = trained.of_run(bert, (MaskedLanguageModelling,))
@@ -56,6 +57,7 @@ def test_a_masked_language_model(bert):
     assert run.step == 0 and run.source.length == 16
 
 
+@pytest.mark.slow
 def test_fine_tuned_with_its_tokenizer_and_written_again(bert, tmp_path, capsys):
     """From its encoder and pooler."""
     config = glue.get_config(f"rte,tiny,from={bert}")
@@ -78,6 +80,7 @@ def test_fine_tuned_with_its_tokenizer_and_written_again(bert, tmp_path, capsys)
     assert (folder / "tokenizer.json").read_bytes() == kept[0]
 
 
+@pytest.mark.slow
 def test_another_model_than_the_run_has(bert, tmp_path):
     config = glue.get_config(f"rte,tiny,from={bert}")
     config.data.dir, config.model.block.mlp_dim = str(write_rte(tmp_path)), 13

@@ -219,7 +219,7 @@ class AttentionSuite:
         total = jax.jit(jax.grad(lambda sigma: self.attend(inputs | {"sigma": sigma}, (2,), **bounded).sum()))
         np.testing.assert_allclose(total(sigma) / 4, [-0.27710], atol=1e-4)
 
-    @pytest.mark.parametrize("dtype", [slow("bfloat16"), "float16", "float32"])
+    @pytest.mark.parametrize("dtype", [slow("bfloat16"), slow("float16"), "float32"])
     def test_the_lowest_number_hides(self, dtype):
         """In the dtype of all arrays: values, and finite gradients, are those of the offsets that are left."""
         inputs = make_inputs((9,), span=False, dtype=np.float32)
@@ -363,7 +363,7 @@ class AllPairsSuite(AttentionSuite):
         mask = rng.random((1, H, 6, 6)) < 0.8
         self.check_against_oracle(inputs, (3, 2), shown, mask=mask, scale=0.7, **options)
 
-    @pytest.mark.parametrize("dtype", [slow("bfloat16"), "float16", "float32"])
+    @pytest.mark.parametrize("dtype", [slow("bfloat16"), slow("float16"), "float32"])
     def test_the_lowest_number_as_a_bias(self, dtype):
         """It hides in its own dtype, as -inf and a mask do; numbers that float16 has room for do not overflow."""
         inputs = {

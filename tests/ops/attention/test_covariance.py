@@ -74,6 +74,7 @@ def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode
     layout(implementation).check_against_oracle(inputs, (5, 4), key_mask=mask, span_mode=span_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid_shape, per_head", [((4, 3), True), slow((2, 1, 3), False)], ids=str)
 def test_a_diagonal_factor_is_sigma(float64, suite, grid_shape, per_head):
     """In values and gradients, whatever the signs; above the diagonal the gradient is 0."""

@@ -165,7 +165,7 @@ LAYERS = {
     "no unmasked threshold": {"terms": ALL, "span": GaussianSpan(threshold=0.0)},
 }
 
-ALIKE = ("siren", "rope", "no content", "no unmasked threshold")
+ALIKE = ("siren", "sinusoids, window", "rope", "no content", "no unmasked threshold")
 
 
 def steps_of(layer, variables, inputs, grid_shape, length):
@@ -215,6 +215,7 @@ def test_layers_go_step_by_step(name, grid_shape):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cache_does_not_grow_with_the_text():
     """Bytes of the compiled step: of a cache of 4 places the same for 64 and for 256."""
     layer = PositionalSelfAttention(num_heads=2, span=WindowSpan((3,)))

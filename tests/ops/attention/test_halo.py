@@ -42,7 +42,7 @@ def tight_bound(sigma, grid_shape, reference_shape=None):
     [
         ((13,), 4, [0.2], 2, {}),
         ((7, 2), 2, [0.15, 0.6], 1, {"is_causal": True, "masked": True}),
-        ((5, 1, 2), 8, [[0.1, 0.2, 0.3], [0.2, 0.2, 0.3]], 2, {"span_mode": "log_add", "scale": 0.7}),
+        slow((5, 1, 2), 8, [[0.1, 0.2, 0.3], [0.2, 0.2, 0.3]], 2, {"span_mode": "log_add", "scale": 0.7}),
     ],
     ids=["1d-two-hops", "2d-causal-padding", "3d-per-head-fewer-rows-than-devices"],
 )
@@ -95,6 +95,7 @@ def check_against_one_device(grid_shape, num_devices, implementation, seed=0, bo
         np.testing.assert_allclose(cut_gradients[name], gradient, rtol=1e-10, atol=1e-10, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "grid_shape, num_devices, implementation",
     [slow((6, 2), 4, "dense"), ((3, 2), 8, "tiled")],

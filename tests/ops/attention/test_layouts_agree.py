@@ -133,6 +133,7 @@ SECOND += [slow(name, None) for name in ("auto", "dense", "reference", *NATIVE)]
 SECOND += [slow(name, (3, 2)) for name in ("tiled", "auto", "patch", "window", *NATIVE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation, span_bound", SECOND, ids=str)
 def test_gradients_of_gradients(float64, monkeypatch, implementation, span_bound):
     """The Hessian times a vector, in both modes, against differences of the oracle's gradients: every input's row."""

@@ -192,6 +192,7 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
     assert not list(tmp_path.glob("posattn_jax/*"))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_is_not_kept(monkeypatch, tmp_path):
     """The compiler gives the right one, but what checks it does not hold."""
     kept = next(cache_folder().glob("*.so"))

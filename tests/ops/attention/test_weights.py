@@ -29,10 +29,10 @@ def make_inputs(grid_shape, cls=0, sigma=None, seed=0):
     [
         slow((5,), None, {"is_causal": True}),
         slow((3, 4), (0.2, 0.4), {"scale": 0.7}),
-        ((3, 4), ((0.2, 0.4), (0.3, 0.1)), {"span_mode": "log_add", "threshold": 0.3}),
+        slow((3, 4), ((0.2, 0.4), (0.3, 0.1)), {"span_mode": "log_add", "threshold": 0.3}),
         ((2, 1, 3), (((0.3, 0, 0), (0.1, 0.2, 0), (0, 0.1, 0.4)),), {"threshold": 0.0}),
         ((6,), (0.2,), {"key_mask": np.arange(12).reshape(2, 6) % 4 > 0, "reference_shape": (4,)}),
-        ((2, 2), None, {"dropout_rate": 0.5, "dropout_rng": jax.random.key(3)}),
+        slow((2, 2), None, {"dropout_rate": 0.5, "dropout_rng": jax.random.key(3)}),
     ],
     ids=["causal", "scale", "per-head", "full", "padding", "dropout"],
 )

@@ -189,7 +189,7 @@ def test_one_program_serves_every_span(interpreted):
 @pytest.mark.parametrize(
     "grid_shape, head_dim, dtype, beta",
     [
-        ((32, 32), 64, jnp.bfloat16, False),
+        slow((32, 32), 64, jnp.bfloat16, False),
         ((100,), 8, jnp.float32, True),
         *(
             slow(grid_shape, head_dim, dtype, beta)
@@ -214,6 +214,7 @@ def test_lowers_for_a_gpu(lowered, grid_shape, head_dim, dtype, beta):
     assert "stablehlo.while" not in text  # the loops are inside
 
 
+@pytest.mark.slow
 def test_layers_share_kernels_and_seeds_have_them_too(lowered):
     """Three layers are lowered as often as one, and vmapped seeds need no kernels of another kind."""
     x = make_traced((20,), 8, jnp.float32)
@@ -233,6 +234,7 @@ def test_layers_share_kernels_and_seeds_have_them_too(lowered):
     assert kernels(3, ()) == kernels(1, ()) == kernels(1, (5,)) > 3
 
 
+@pytest.mark.slow
 def test_a_copy_that_nothing_waits_for_is_told(lowered, monkeypatch):
     """While a kernel is traced: its next wait would be for that copy."""
     jax.clear_caches()  # another test may have traced the same kernels

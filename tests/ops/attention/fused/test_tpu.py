@@ -84,6 +84,7 @@ def on_a_deep_stack(function):
         threading.stack_size(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid_shape", [(21,), slow((7, 5)), slow((2, 2, 6))], ids=str)
 def test_encodings_that_do_not_fit(float64, in_the_place_of_tiled, grid_shape):
     """Without room for the cotangents of all encodings of a head, a kernel of its own computes them."""

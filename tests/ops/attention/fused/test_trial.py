@@ -16,6 +16,7 @@ from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.system.errors import InputError
 from tests.support import made_kernels
+from tests.support.slow import slow
 
 ARRAYS = ("key", "sigma")
 ROOT = pathlib.Path(__file__).parents[4]
@@ -41,6 +42,7 @@ def test_a_kernel_that_is_wrong_or_refuses():
     assert refused == verdict.Verdict("refused", "ValueError: no such instruction")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrays", [ARRAYS, pytest.param(verdict.ARRAYS, marks=pytest.mark.slow)], ids=len)
 def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays):
     taken = iter((2.0, 3.0, 3.0, 2.0))  # the kernel, the other layouts; and again
@@ -127,10 +129,10 @@ def test_there_is_no_other_process(monkeypatch):
     "message, outcome",
     [
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.", verdict.UNDECIDED),
-        ("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", verdict.UNDECIDED),
-        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.", verdict.UNDECIDED),
+        slow("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", verdict.UNDECIDED),
+        slow("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.", verdict.UNDECIDED),
         ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.", "refused"),
-        ("RESOURCE_EXHAUSTED: Shared memory size limit exceeded", "refused"),
+        slow("RESOURCE_EXHAUSTED: Shared memory size limit exceeded", "refused"),
     ],
 )
 def test_a_full_device_is_no_verdict(monkeypatch, message, outcome):
@@ -154,6 +156,7 @@ def test_what_fails_before_the_kernel_is_no_verdict(monkeypatch):
     assert not begins
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_gives_the_verdict(tmp_path, monkeypatch):
     """It imports what is importable here, though only `sys.path` says where it is."""
     folder = tmp_path / "folder"
