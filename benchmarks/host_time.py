@@ -2,9 +2,9 @@
 
   python -m benchmarks.host_time [--seeds=12] [--dispatch_steps=16] [--updates=800]
 
-The data are on the device, as they are on accelerators, so a batch is ids. They are 50,000 random images of 32 x 32,
-drawn from as configs/cifar2d_span.py:quick does. A dispatch of no update measures what the host does for it, since the
-device has nothing to do. CPU milliseconds of the host's thread for each update, of all seeds together.
+The data are on the device, as they are on accelerators, so a batch is ids. They are 50,000 random images of 32 x 32;
+the updates are those of configs/cifar2d_span.py:quick. A dispatch of no update measures what the host does for it,
+since the device has nothing to do. CPU milliseconds of the host's thread for each update, of all seeds together.
 """
 
 import argparse

@@ -24,6 +24,6 @@ if [ "$extras" = test ] && [ -z "${OPEN_BOUNDS:-}" ]; then
 fi
 if [ ! -e "$stamp" ] || [ setup.py -nt "$stamp" ] || [ launch/constraints.txt -nt "$stamp" ]; then
     echo "Installing into .venv ..."
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "${constraints[@]}" --editable ".[$extras]"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${constraints[@]}" --editable ".[$extras]"
     touch "$stamp"
 fi

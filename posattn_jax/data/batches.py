@@ -43,6 +43,23 @@ class Resident(Source, Protocol):
     def read(self, rows: dict[str, Any]) -> dict[str, Any]: ...  # the batch of some rows of the table, traced or not
 
 
+class Tabulated:
+    """Makes a `Resident` source of one whose batches depend on the ids alone: its table is the batch of all of them."""
+
+    @property
+    def num_bytes(self: Any) -> int:
+        """The size of `table`."""
+        return len(self) * sum(array.nbytes for array in self.batch(np.arange(min(len(self), 1))).values())
+
+    def table(self: Any) -> Batch:
+        """All examples."""
+        return self.batch(np.arange(len(self)))
+
+    def read(self, rows: dict[str, Any]) -> dict[str, Any]:
+        """The rows themselves."""
+        return rows
+
+
 @runtime_checkable
 class Ordered(Source, Protocol):
     """A source with examples of several sizes. Their sizes decide which are in one update, so it has its own order."""

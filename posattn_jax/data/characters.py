@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from posattn_jax.data import text_files
+from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.system.errors import InputError
@@ -19,7 +20,7 @@ NUM_BYTES = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class ByteSequences:
+class ByteSequences(Tabulated):
     """A text in sequences that do not overlap. The targets of a sequence are its bytes shifted by one.
 
     Attributes:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from posattn_jax.data import lines, packing, sequences, text_files, tokenizer
+from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.remembered import Files, below
 from posattn_jax.data.tokenizer import MASK, Tokenizer
@@ -20,7 +21,7 @@ from posattn_jax.system.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePairs:
+class SentencePairs(Tabulated):
     """Pairs of consecutive lines of a document, which do not overlap. The last line of a document may be alone.
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.packing import joined
 from posattn_jax.data.tokenizer import SPECIALS, Specials, Tokenizer, keep
 
@@ -70,7 +71,7 @@ def lay_out(
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(Tabulated):
     """Sentences, or pairs of sentences, as token ids, with their targets.
 
     Attributes:

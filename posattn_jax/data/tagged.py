@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from posattn_jax.data import own, sequences, tokenizer
+from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.data_set import DataSet, Reading, split
 from posattn_jax.data.packing import joined
 from posattn_jax.data.remembered import Files, below
@@ -28,7 +29,7 @@ class TaggedSentence(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedSequences:
+class TaggedSequences(Tabulated):
     """Sentences as token ids, with a tag at the first piece of each word.
 
     Attributes:

@@ -34,6 +34,7 @@ def test_every_point_is_measured(measured):
     assert min(results["rates"]["flops_per_second"].values()) > 0
 
 
+@pytest.mark.slow
 def test_figures_add_up(measured):
     _, results = measured
     for point in results["points"]:

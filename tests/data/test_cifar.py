@@ -153,6 +153,7 @@ def test_an_archive_is_read_to_its_check_sum(binary, tmp_path, caplog):
     assert "cifar-10-binary.tar.gz is not the official file: its MD5 is " in caplog.text
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_the_official_one_is_told(python, caplog):
     CIFAR10.load(python, "test")
     assert f"{python}/test_batch is not the official file: its MD5 is " in caplog.text

@@ -135,6 +135,7 @@ def test_without_positions_their_scale_changes_nothing():
     np.testing.assert_allclose(*outputs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_label_a_sequence():
     model, params, tokens, segments = make_tiny(head=SequenceClassifier, num_outputs=3)
     logits = jax.jit(lambda: model.apply({"params": params}, tokens, segments=segments))()

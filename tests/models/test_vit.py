@@ -163,6 +163,7 @@ def test_tokens_are_dropped():
         make_model(dropout_rate=1.0)
 
 
+@pytest.mark.slow
 def test_masked_points_are_ignored():
     model = make_model(lambda: make_block(values=GeneralTranslution()), patch_shape=(1,), absolute_positions=False)
     points = jax.random.uniform(jax.random.key(1), (3, 24, 2))

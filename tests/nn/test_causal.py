@@ -247,6 +247,7 @@ MODELS = {
 WORDS = jnp.arange(6)[None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["language model", "decoder", slow("scanned")])
 def test_a_model(name):
     model, *given = MODELS[name]

@@ -98,6 +98,7 @@ class TwoLayers(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model, path",
     [

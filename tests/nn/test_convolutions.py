@@ -264,6 +264,7 @@ def test_points_have_no_kernels():
             layer.init(jax.random.key(0), jnp.zeros((1, 5, C)), (5,), positions=positions)
 
 
+@pytest.mark.slow
 def test_the_dtype_is_that_of_inputs_and_parameters():
     layer = PositionalSelfAttention(2, values=PlusDepthwise(DepthwiseConvolution((3,))))
     x = jnp.ones((1, 5, 8))

@@ -134,6 +134,7 @@ def test_sinusoids_and_decays_are_of_real_offsets():
     np.testing.assert_allclose(weights, jax.nn.softmax(logits), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_kv_heads", [1, slow(2)])
 def test_of_the_same_tokens_it_is_self_attention(num_kv_heads):
     """With tables, kernels and rotary encodings too, which equal grids have whole offsets for."""

@@ -189,6 +189,7 @@ def test_a_translated_input_gives_a_translated_output(form):
     np.testing.assert_allclose(outputs(*shift), outputs(0, 0), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold, form",
     [(0.1, "full"), (0.6, "general"), *(slow(0.6, form) for form in FORMS if form != "general")],

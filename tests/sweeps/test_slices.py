@@ -25,6 +25,7 @@ from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import value_at
 from tests.analysis.made_sweep import write_run
 from tests.support.command import ROOT, environment, run_forked
+from tests.support.slow import slow
 
 PLAN = Plan("Which?", (Treatment("a", "a", {"model.span": 1}), Treatment("b", "b", {"model.span": 2})), seeds=(1, 2, 3))
 SWEEP = Sweep("one", ("--config=configs/digits.py", "--config.data.dir=DATA/digits"))
@@ -124,8 +125,8 @@ def test_a_run_that_was_trained_twice_stays_as_it_is(work, tmp_path, capsys):
     "changed, message",
     [
         ({"width": 9}, "cannot be compared: model.width is 64 and 9"),
-        ({"question": "Another?"}, 'has another sweep, "Which[?]"'),
-        ({"seeds": (1, 2)}, "the slice's a/3 cannot be read"),
+        slow({"question": "Another?"}, 'has another sweep, "Which[?]"'),
+        slow({"seeds": (1, 2)}, "the slice's a/3 cannot be read"),
     ],
     ids=["config", "plan", "seeds"],
 )

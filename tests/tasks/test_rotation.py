@@ -21,6 +21,7 @@ def load(**fields):
     return experiment.make_task(config, source), source
 
 
+@pytest.mark.slow
 def test_loss_and_accuracy_equal_the_oracle():
     task, source = load()
     params = jax.jit(task.init)(jax.random.key(0))

@@ -33,6 +33,7 @@ def batch_of(weights=None):
     return batch if weights is None else batch | {"weights": jnp.asarray(weights)}
 
 
+@pytest.mark.slow
 def test_loss_of_smoothed_labels(float64):
     """Token by token from the model's probabilities; PAD, and examples of weight 0, count for nothing."""
     task, params, loss_of = task_smoothed()

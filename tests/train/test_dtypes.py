@@ -38,6 +38,7 @@ def test_what_stays_float32():
     assert figures["loss"] != figures_exact["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", [slow("diagonal"), "full", slow("precision")])
 def test_bfloat16_parameters_leave_spans_and_frequencies_float32(covariance):
     """In the state that is written to disk, and so 200 updates of .001 move a sigma by .2."""

@@ -5,6 +5,11 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.batches import Resident
+from posattn_jax.data.characters import ByteSequences
+from posattn_jax.data.corpus import SentencePairs
+from posattn_jax.data.sequences import Sentences
+from posattn_jax.data.tagged import TaggedSequences
+from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
@@ -80,14 +85,38 @@ def test_examples_are_resident_on_every_device(tmp_path, one_by_one):
     assert values(tmp_path) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_a_batch_of_the_table_is_that_of_the_source():
-    images = make_images()
-    assert isinstance(images, Resident)
-    ids = np.array([5, 0, 95, 5])
-    rows = {name: jax.numpy.asarray(array)[ids] for name, array in images.table().items()}
-    made, expected = jax.jit(images.read)(rows), images.batch(ids)
+class Subwords(Tokenizer):
+    """Of which only the special tokens are known."""
+
+    def __init__(self):
+        pass
+
+
+SUBWORDS = Subwords()
+PAIRS = np.array([(0, 2), (2, 1), (3, 2)])  # the first line, and the number of lines
+LINES = [np.arange(4, 4 + n, dtype=np.int32) for n in (3, 1, 7, 2, 9)]
+SOURCES = {
+    "images": make_images(),
+    "bytes": ByteSequences(np.arange(50, dtype=np.uint8), 7),
+    "pairs": SentencePairs(np.concatenate(LINES), np.cumsum([0, 3, 1, 7, 2, 9]), PAIRS, 9, SUBWORDS),
+    "sentences": Sentences([[line] for line in LINES], np.arange(5.0), np.zeros(5, np.int32), 8, SUBWORDS),
+    "tagged": TaggedSequences([(line, line % 3) for line in LINES], ("a", "b", "c"), 8, SUBWORDS),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_batch_of_the_table_is_that_of_the_source(name):
+    source = SOURCES[name]
+    assert isinstance(source, Resident)
+    ids = np.array([2, 0, len(source) - 1, 2])
+    rows = {name: jax.numpy.asarray(array)[ids] for name, array in source.table().items()}
+    made, expected = jax.jit(source.read)(rows), source.batch(ids)
     assert made.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(made[name], array, atol=1e-6)
-        assert made[name].dtype == array.dtype
-    assert images.num_bytes == sum(array.nbytes for array in images.table().values())
+        assert made[name].dtype == jax.numpy.asarray(array).dtype
+    assert source.num_bytes == sum(array.nbytes for array in source.table().values())
+
+
+def test_a_source_without_examples_takes_no_room():
+    assert ByteSequences(np.zeros(0, np.uint8), 7).num_bytes == 0

@@ -36,6 +36,7 @@ def train(tmp_path, monkeypatch, capsys, seconds, update_seconds=0.0):
     return capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.slow
 def test_a_log_has_a_line_every_few_seconds(tmp_path, monkeypatch, capsys):
     lines = train(tmp_path, monkeypatch, capsys, seconds=0.3, update_seconds=0.1)
     assert any(re.fullmatch(r"first update \d+\.\d s after the start", line) for line in lines)

@@ -86,6 +86,7 @@ def parameters():
 DIFFERENT = [name for name in TRAINED if name not in (*ALIKE, *NEARLY_ALIKE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [DIFFERENT, slow(NEARLY_ALIKE)], ids=["different", "nearly alike"])
 def test_which_parameters_are_cut_how(unchecked, parameters, names):
     """Of every model, and of configs that have another. What no pattern finds is whole on every device."""
@@ -165,6 +166,7 @@ def test_devices_with_examples_of_their_own_send_nothing_but_sums(unchecked, per
     assert sent["exchanged"] == 0 < sent["summed"]
 
 
+@pytest.mark.slow
 def test_what_examples_share_is_summed_once(unchecked):
     """Gradients of encodings and spans: not in every step of a layout's loop."""
     _, source, task = made("cifar2d_span", "tiny", LOOPED)

@@ -196,6 +196,7 @@ def test_other_models(tmp_path, fields, shown, class_tokens):
         np.testing.assert_allclose(weights_of(page, 0, i).sum(-1), 1, atol=0.03)
 
 
+@pytest.mark.slow
 def test_wrong_input(digits_run, tmp_path, monkeypatch):
     for options, message in (
         ({"layers": ["3"]}, "--layers=3: expected numbers from 1 to 2"),

@@ -194,6 +194,7 @@ def as_told(answer, names):
     return [next(each["probability"] for each in answer["top"] if each["name"] == name) for name in names]
 
 
+@pytest.mark.slow
 def test_a_classifier_of_sentences_is_asked(tmp_path):
     """Imported by the command, as one of pairs."""
     options = "--mode=import", f"--workdir={tmp_path / 'run'}", "--num_sentences=2"
@@ -305,6 +306,7 @@ def test_what_is_no_import(bert, tmp_path):
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_what_is_no_export(bert, digits_run, tmp_path):
     with pytest.raises(InputError, match="--format=timm: a run of sentences: expected hugging_face"):
         export_weights(bert, "timm")

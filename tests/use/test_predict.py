@@ -94,6 +94,7 @@ def test_the_command(digits_run, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_arrays_are_as_files(digits_run, tmp_path, capsys):
     """A row of a .npz has the answer of the image that it is."""
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8)).astype(np.uint8)

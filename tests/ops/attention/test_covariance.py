@@ -60,6 +60,7 @@ def test_causal_and_padding(float64, suite, grid_shape):
     suite.check_against_oracle(inputs, grid_shape, is_causal=True, key_mask=mask, reference_shape=larger)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["dense", "tiled", slow("auto")])
 @pytest.mark.parametrize("per_head, span_mode", [(True, "log_add"), slow(False, "multiply")])
 def test_in_many_trips(float64, monkeypatch, implementation, per_head, span_mode):
@@ -97,6 +98,7 @@ def test_a_diagonal_factor_is_sigma(float64, suite, grid_shape, per_head):
     np.testing.assert_array_equal(np.triu(d_factor, 1), 0)
 
 
+@pytest.mark.slow
 def test_bad_factor(suite):
     """Concrete values raise; under a trace 0 on the diagonal is a floor, and NaN propagates."""
     shape, bound = (3, 2, 3), (2, 1, 2)

@@ -19,6 +19,7 @@ class TestDense(AllPairsSuite):
     implementation = "dense"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "grid_shape, span_mode, per_head",
     [
