@@ -26,7 +26,8 @@ EXAMPLES = 50_000
 def host_ms(num_seeds: int, dispatch_steps: int, updates: int) -> dict[str, float]:
     """The milliseconds for each update: to read and stack the ids, with their copy; and to dispatch."""
     config = cifar2d_span.get_config("quick")
-    config.train.bounded_spans, config.train.dispatch_steps, config.train.resident_mib = "no", dispatch_steps, 2048
+    config.train.bounded_spans, config.train.dispatch_steps = "no", dispatch_steps
+    config.train.resident_mib = 200 * num_seeds
     source = experiment.data_set(config).made(EXAMPLES)
     task, optimizer, mesh, settings = experiment.prepare(config, source, vmapped=num_seeds > 1)
     settings = dataclasses.replace(settings, bounded_spans="no")

@@ -7,10 +7,12 @@
 # (python3), and its data are those of --data. --help tells more.
 set -euo pipefail
 parcel=
+help=
 options=()
 for option in "$@"; do
     case $option in
         --parcel=*) parcel=${option#*=} ;;
+        -h | --help) help=yes options+=("$option") ;;
         *) options+=("$option") ;;
     esac
 done
@@ -23,13 +25,14 @@ else
     PYTHON=${PYTHON:-python3}
 fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
-if [ -n "$parcel" ]; then
+if [ -n "$parcel" ] && [ -z "$help" ]; then
+    rm -rf build/parcel
     if compgen -G "$parcel/*/wheels/*.whl" >/dev/null; then
         "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target build/parcel/packages \
             "$parcel"/*/wheels/*.whl
     fi
     export PYTHONPATH=$PYTHONPATH:$PWD/build/parcel/packages
     "$PYTHON" -m posattn_jax.sweeps.parcel --unpack="$parcel" --out=build/parcel/data
-    options+=(--data=build/parcel/data)
+    options+=(--data=build/parcel/data "--spent=$SECONDS")
 fi
 exec "$PYTHON" -m posattn_jax.sweeps.slices "${options[@]}"

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import grain
 import numpy as np
@@ -53,7 +53,9 @@ class Tabulated:
 
     def table(self: Any) -> Batch:
         """All examples."""
-        return self.batch(np.arange(len(self)))
+        ids = np.arange(len(self))
+        parts = [self.batch(ids[start : start + 1000]) for start in range(0, max(len(ids), 1), 1000)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def read(self, rows: dict[str, Any]) -> dict[str, Any]:
         """The rows themselves."""
@@ -85,6 +87,8 @@ class EpochOrder:
     Examples that do not fill the last update of an epoch are left out. If items are rows that several examples share,
     the examples of an update are an average.
     """
+
+    version: ClassVar[int] = 2  # of the order; a checkpoint of version 1 has no version
 
     num_examples: int
     update_size: int

@@ -50,6 +50,8 @@ class BucketOrder:
       InputError: a micro-batch is too small for `row_multiple` rows of the last bucket, or there is no example.
     """
 
+    version = 1  # see `batches.EpochOrder`
+
     def __init__(
         self,
         lengths: np.ndarray,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from posattn_jax.data import lines, sequences, text_files, tokenizer
+from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.corpus import Corpus
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.system import checksums
@@ -18,7 +19,7 @@ LEAST = 3  # different words before the last: with fewer, every order may be wit
 
 
 @dataclasses.dataclass(frozen=True)
-class WordSequences:
+class WordSequences(Tabulated):
     """Sentences, one per sequence, and the word to which each token belongs.
 
     Attributes:

@@ -7,14 +7,16 @@ LIST is that of `launch/gpu_slice.sh`, whose values that begin with DATA/ are be
 folders 0, 1, ... of at most --mib each, in the order of the list: the wheels of launch/gpu_wheels.txt (for --python, on
 Linux with x86-64; --wheels='' packs none), and the data. CIFAR's images become lossless WebP, in about .6 of their
 size. All other files are compressed by xz where that makes them smaller. The second command takes those folders that
-are there, and unpacks the data whose pieces it has all of.
+are there, and unpacks the data whose pieces it has all of; it says what it leaves out.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import argparse
 import dataclasses
 import io
+import json
 import lzma
+import math
 import pathlib
 import shutil
 import subprocess
@@ -29,10 +31,11 @@ from posattn_jax.data import cifar
 from posattn_jax.sweeps.slices import DATA, MIB, Sweep, read_list
 from posattn_jax.system import checksums, command_line
 from posattn_jax.system.errors import InputError, RunError
-from posattn_jax.system.files import files_below, write_atomically
+from posattn_jax.system.files import files_below, write_atomically, write_json
 
 IMAGES_A_FILE = 500
-AS_IS, XZ, WEBP, LABELS = ".as_is", ".xz", ".webp", ".labels.xz"
+INDEX = "pieces.json"  # in each folder, of all folders: name of the data -> piece -> one of:
+AS_IS, XZ, IMAGES, LABELS = "as it is", "xz", "images of CIFAR", "labels of CIFAR"
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (34, 28, 27, 24, 17)] + ["manylinux2014_x86_64"]
 
 
@@ -42,13 +45,15 @@ class Parcel:
 
     Attributes:
       out: the folder of these folders.
-      most: the largest size of each.
+      most: the largest size of each, without its checksums and its list of pieces.
       sizes: the size of each that has something.
+      index: of each name of data its pieces, and how each is read.
     """
 
     out: pathlib.Path
     most: int
     sizes: list[int] = dataclasses.field(default_factory=lambda: [0])
+    index: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
 
     def add(self, name: str, content: bytes) -> None:
         """Writes a file. Raises InputError if it is larger than a folder may be."""
@@ -62,8 +67,9 @@ class Parcel:
         path.write_bytes(content)
 
     def close(self) -> None:
-        """Writes the checksums of each folder."""
+        """Writes the list of pieces, and the checksums, of each folder."""
         for number in range(len(self.sizes)):
+            write_json(self.out / str(number) / INDEX, self.index)
             checksums.write(self.out / str(number))
 
 
@@ -86,78 +92,90 @@ def pack(sweeps: Sequence[Sweep], data: pathlib.Path | None, parcel: Parcel) -> 
             lines.append(f"{DATA}{name}: is not there, and left out")
             continue
         before = sum(parcel.sizes)
-        for piece, content in _pieces(place, f"data/{name}"):
-            parcel.add(piece, content)
+        for piece, how, content in _pieces(place, name):
+            parcel.add(f"data/{piece}", content)
+            parcel.index.setdefault(name, {})[piece] = how
         lines.append(f"{DATA}{name}: {(sum(parcel.sizes) - before) / MIB:.1f} MiB")
     return lines
 
 
-def _pieces(place: pathlib.Path, name: str) -> Iterator[tuple[str, bytes]]:
-    """The small files that a folder or a file becomes, with their names."""
-    key = next((key for key, record in cifar.SETS.items() if place.is_dir() and record.files(place, "train")), None)
-    if key is not None:
-        yield from _of_images(cifar.SETS[key], place, f"{name}/{key}")
-        return
+def _pieces(place: pathlib.Path, name: str) -> Iterator[tuple[str, str, bytes]]:
+    """The small files that a folder or a file becomes: their names, how they are read, and their content."""
+    of_sets = set[pathlib.Path]()
+    for key, record in cifar.SETS.items() if place.is_dir() else ():
+        files = [path for split in cifar.NUM_IMAGES for path in record.files(place, split)]
+        if files:
+            of_sets.update(files)
+            yield from _of_images(record, place, f"{name}/{key}")
     paths, wrong = files_below(place) if place.is_dir() else ([place], [])
     if wrong:
         raise wrong[0]
     for path in paths:
-        content = path.read_bytes()
-        small = lzma.compress(content)
-        piece = name if path == place else f"{name}/{path.relative_to(place).as_posix()}"
-        yield (piece + XZ, small) if len(small) < len(content) else (piece + AS_IS, content)
+        if path not in of_sets:
+            content = path.read_bytes()
+            small = lzma.compress(content)
+            piece = name if path == place else f"{name}/{path.relative_to(place).as_posix()}"
+            yield (piece, XZ, small) if len(small) < len(content) else (piece, AS_IS, content)
 
 
-def _of_images(record: cifar.Cifar, folder: pathlib.Path, name: str) -> Iterator[tuple[str, bytes]]:
+def _of_images(record: cifar.Cifar, folder: pathlib.Path, name: str) -> Iterator[tuple[str, str, bytes]]:
     for split in cifar.NUM_IMAGES:
         found = record.load(folder, split)
-        yield f"{name}_{split}{LABELS}", lzma.compress(found.labels.astype(np.uint8).tobytes())
+        yield f"{name}_{split}/labels", LABELS, lzma.compress(found.labels.astype(np.uint8).tobytes())
         for start in range(0, len(found.images), IMAGES_A_FILE):
             column = found.images[start : start + IMAGES_A_FILE].reshape(-1, *found.images.shape[2:])
             buffer = io.BytesIO()
             Image.fromarray(column).save(buffer, "WEBP", lossless=True, quality=75, method=4, exact=True)
-            yield f"{name}_{split}_{start:05d}{WEBP}", buffer.getvalue()
+            yield f"{name}_{split}/{start:05d}", IMAGES, buffer.getvalue()
 
 
 def unpack(parcel: pathlib.Path, target: pathlib.Path) -> list[str]:
-    """Unpacks the data of those folders of a parcel that are there; returns a line for what is not whole.
+    """Unpacks the data of those folders of a parcel that are there; returns a line for what is left out.
 
     Raises:
       InputError: there is no such folder, or a file of it is damaged.
     """
-    folders = sorted(path.parent for path in parcel.glob(f"*/{checksums.FILE}"))
+    folders = sorted(path.parent for path in parcel.glob(f"*/{INDEX}"))
     if not folders:
-        raise InputError(f"--parcel={parcel}: expected a folder of launch/gpu_parcel.sh, with 0/{checksums.FILE}")
-    pieces: dict[str, pathlib.Path] = {}
+        raise InputError(f"--parcel={parcel}: expected a folder of launch/gpu_parcel.sh, with 0/{INDEX}")
     for folder in folders:
-        if damage := checksums.damage(folder):
+        try:
+            damage = checksums.damage(folder)
+        except FileNotFoundError:
+            damage = f"{checksums.FILE} is missing"
+        if damage:
             raise InputError(f"{folder}: {damage}: pack it again")
-        root = folder / "data"
-        pieces |= {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    index = json.loads((folders[0] / INDEX).read_text(encoding="utf-8"))
     lines = []
-    for name, path in sorted(pieces.items()):
-        if name.endswith(LABELS):
-            images = {
-                piece: path for piece, path in pieces.items() if piece.startswith(name.removesuffix(LABELS) + "_")
-            }
-            lines += _put_images(target / name, lzma.decompress(path.read_bytes()), images)
-        elif name.endswith(XZ):
-            _put(target / name.removesuffix(XZ), lzma.decompress(path.read_bytes()))
-        elif name.endswith(AS_IS):
-            _put(target / name.removesuffix(AS_IS), path.read_bytes())
+    for name, pieces in index.items():
+        paths = {piece: _found(f"data/{piece}", folders) for piece in pieces}
+        there = {piece: path for piece, path in paths.items() if path is not None}
+        if len(there) < len(pieces):
+            lines.append(f"{DATA}{name}: left out, {len(there):,} of its {len(pieces):,} pieces are there")
+            continue
+        for piece, path in there.items():
+            if pieces[piece] == LABELS:
+                folder = pathlib.PurePath(piece).parent
+                split = [each for each in sorted(there) if pathlib.PurePath(each).parent == folder]
+                images = [there[each] for each in split if pieces[each] == IMAGES]
+                _put_images(target / piece, lzma.decompress(path.read_bytes()), images)
+            elif pieces[piece] != IMAGES:
+                content = path.read_bytes()
+                _put(target / piece, lzma.decompress(content) if pieces[piece] == XZ else content)
     return lines
 
 
-def _put_images(place: pathlib.Path, labels: bytes, paths: dict[str, pathlib.Path]) -> list[str]:
-    """Writes the binary version of a split, whose pieces are `paths`; returns a line if some are missing."""
-    key, _, split = place.name.removesuffix(LABELS).rpartition("_")
-    if len(paths) * IMAGES_A_FILE < len(labels):
-        return [f"{place.parent}: {split} has {len(paths) * IMAGES_A_FILE:,} of {len(labels):,} images: left out"]
-    columns = [np.asarray(Image.open(path).convert("RGB")) for _, path in sorted(paths.items())]
-    images = np.concatenate([column.reshape(-1, 32, 32, 3) for column in columns])
+def _found(name: str, folders: Sequence[pathlib.Path]) -> pathlib.Path | None:
+    """The path of a file in the folder that has it."""
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def _put_images(place: pathlib.Path, labels: bytes, paths: Sequence[pathlib.Path]) -> None:
+    """Writes the binary version of a split, whose images are in files [500 32 32 3]."""
+    key, _, split = place.parent.name.rpartition("_")
+    images = np.concatenate([np.asarray(Image.open(path).convert("RGB")).reshape(-1, 32, 32, 3) for path in paths])
     for name, content in cifar.SETS[key].binary_files(split, images, np.frombuffer(labels, np.uint8)):
-        _put(place.parent / name, content)
-    return []
+        _put(place.parents[1] / name, content)
 
 
 def _put(path: pathlib.Path, content: bytes) -> None:
@@ -180,6 +198,13 @@ def fetch_wheels(requirements: pathlib.Path, python: str, parcel: Parcel) -> str
 
 def main(argv: list[str]) -> int:
     """Parses the command line, and packs or unpacks; returns the exit code."""
+    try:
+        return _main(argv)
+    except OSError as error:
+        raise RunError(f"{error.filename}: {error.strerror}") from error
+
+
+def _main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", nargs="?", type=pathlib.Path, metavar="LIST", help="sweeps, one in a line")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the parcel; or where the data are unpacked")
@@ -197,8 +222,12 @@ def main(argv: list[str]) -> int:
         return 0
     if options.list is None:
         raise InputError("expected --out=PARCEL LIST, or --unpack=PARCEL --out=FOLDER")
-    if options.out.exists() and any(options.out.iterdir()):
+    if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
         raise InputError(f"--out={options.out}: expected an empty folder, or none")
+    if not (math.isfinite(options.mib) and options.mib > 0):
+        raise InputError(f"--mib={options.mib:g}: expected a number above 0")
+    if options.data is not None and not options.data.is_dir():
+        raise InputError(f"--data={options.data}: no such folder")
     sweeps = read_list(options.list)
     parcel, lines = Parcel(options.out, int(options.mib * MIB)), []
     try:

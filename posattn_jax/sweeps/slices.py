@@ -58,6 +58,7 @@ SECONDS_TO_SAVE = 30.0  # before the end: then the runs are stopped
 FINISHED = "finished.tar.gz"
 PROGRAMS = "programs.tar.gz"
 OF_PROGRAMS = ".programs"  # in WORK
+SECONDS_TO_WRITE = 5.0  # a compiled program that is younger may be half-written
 MIB = 2**20
 
 
@@ -140,7 +141,7 @@ def work_off(
     stopped_by: list[int] = []
     handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     failed, packed = [], time.monotonic()
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(packer.programs.resolve())} | child_environment()
+    environment = child_environment() | {"JAX_COMPILATION_CACHE_DIR": str(packer.programs.resolve())}
     with signals({signum: lambda signum, _: stopped_by.append(signum) for signum in handled}):
         for sweep in sweeps:
             if stopped_by or time.monotonic() > end:
@@ -206,7 +207,7 @@ class Packer:
       parts, part_mib: the largest number of files with unfinished runs, and the size of each.
       known: NAME/TREATMENT/SEED of the runs that are in the results, and are left out.
       places: the file that each unfinished run is in. It stays there while it fits.
-      compiled: the names of the programs that were written.
+      compiled: the names and sizes of the programs that were written.
     """
 
     sweeps: Sequence[Sweep]
@@ -217,7 +218,7 @@ class Packer:
     part_mib: float
     known: frozenset[str] = frozenset()
     places: dict[str, int] = dataclasses.field(default_factory=dict)
-    compiled: list[str] = dataclasses.field(default_factory=list)
+    compiled: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def programs(self) -> pathlib.Path:
@@ -292,17 +293,19 @@ class Packer:
 
     def _write_programs(self) -> None:
         """Writes the newest compiled programs that fit, if there are others than before."""
-        room, chosen = int(self.part_mib * MIB), []
-        for path in sorted(self.programs.glob("*-cache"), key=lambda path: path.stat().st_mtime, reverse=True):
-            if path.stat().st_size <= room:
-                room -= path.stat().st_size
-                chosen.append(path)
-        names = sorted(path.name for path in chosen)
-        if names != self.compiled:
+        room, chosen = int(self.part_mib * MIB) - tarfile.RECORDSIZE, dict[str, int]()
+        files = {path: path.stat() for path in self.programs.glob("*-cache")}
+        for path, stat in sorted(files.items(), key=lambda item: item[1].st_mtime, reverse=True):
+            takes = stat.st_size + 2 * tarfile.BLOCKSIZE  # with its header and padding
+            if takes <= room and time.time() - stat.st_mtime > SECONDS_TO_WRITE:
+                room -= takes
+                chosen[path.name] = stat.st_size
+        if chosen != self.compiled:
             with _archive(self.out / PROGRAMS) as archive:
-                for path in chosen:
-                    _add(archive, path.name, path.read_bytes())
-            self.compiled = names
+                for name in chosen:
+                    path = self.programs / name
+                    _add(archive, name, path.read_bytes(), files[path].st_mtime)
+            self.compiled = chosen
 
     def _without_place(self, path: str, content: bytes) -> bytes:
         """A finished run's file; in its config, folders of the data as the list names them."""
@@ -324,9 +327,9 @@ def _archive(path: pathlib.Path) -> Iterator[tarfile.TarFile]:
     write_atomically(path, lambda file: file.write(buffer.getvalue()))
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mtime: float = 0) -> None:
     member = tarfile.TarInfo(name)
-    member.size = len(content)
+    member.size, member.mtime = len(content), mtime
     archive.addfile(member, io.BytesIO(content))
 
 
@@ -471,7 +474,7 @@ def main(argv: list[str]) -> int:
 
 
 def _main(argv: list[str]) -> int:
-    end = time.monotonic()
+    started = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", nargs="?", type=pathlib.Path, metavar="LIST", help="sweeps, one in a line")
     parser.add_argument("--minutes", type=float, help="how long to work, with starting and saving")
@@ -483,6 +486,7 @@ def _main(argv: list[str]) -> int:
     parser.add_argument("--parts", type=int, default=6, help="most files with unfinished runs")
     parser.add_argument("--part_mib", type=float, default=15.0, help="largest size of each")
     parser.add_argument("--every", type=float, default=60, help="seconds between two times that --out is written")
+    parser.add_argument("--spent", type=float, default=0, help="seconds of --minutes that are over when it starts")
     options = parser.parse_args(argv[1:])
     if options.take is not None:
         if options.list is not None or options.minutes is not None or options.out is not None:
@@ -513,7 +517,7 @@ def _main(argv: list[str]) -> int:
         options.part_mib,
         _known(sweeps, options.results),
     )
-    end += 60 * options.minutes - SECONDS_TO_SAVE
+    end = started - options.spent + 60 * options.minutes - SECONDS_TO_SAVE
     return work_off(sweeps, end, options.work, options.results, options.data, packer, options.every)
 
 

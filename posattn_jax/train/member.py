@@ -24,6 +24,7 @@ class Member:
     Attributes:
       data: its seed and its examples.
       batches: its training batches, in order.
+      order: the version of that order.
       checkpoints: the checkpoints in its folder.
       writers: where its metrics go; empty in all processes but the first.
       seconds: the seconds of training before it was opened; `Trainer.run` adds its own. Vmapped seeds each count an
@@ -34,6 +35,7 @@ class Member:
 
     data: SeedData
     batches: grain.DatasetIterator
+    order: int
     checkpoints: Checkpoints
     writers: Sequence[Writer]
     seconds: float
@@ -53,12 +55,18 @@ class Member:
         checkpoints = Checkpoints(workdir, keep=settings.keep_checkpoints)
         state, progress = checkpoints.restore(program.abstract) or (None, {"seconds": 0.0})
         step = 0 if state is None else int(state.step)
+        order = program.orders[i].version
         if state is not None:
+            if progress.get("order", 1) != order:
+                raise InputError(
+                    f"{name}the checkpoint in {workdir} is of an earlier version, which read the examples in another "
+                    "order: go on with that version, or begin in another folder"
+                )
             batches.set_state(progress["data"])
         if step > settings.total_steps:
             raise InputError(f"{name}train.total_steps={settings.total_steps}: the run has already done {step} steps")
         own = [MetricWriter(workdir, step)] if is_first() else []
-        return cls(data, batches, checkpoints, (*own, *writers), progress["seconds"], name), state
+        return cls(data, batches, order, checkpoints, (*own, *writers), progress["seconds"], name), state
 
     def write(self, step: int, epoch: float, split: str, metrics: dict[str, float | int]) -> None:
         for writer in self.writers:
@@ -66,7 +74,7 @@ class Member:
 
     def save(self, state: TrainState, seconds: float, score: float | None = None) -> None:
         """Saves the state, after `seconds` of training since it was opened. `score` is that of an evaluation."""
-        progress = {"data": self.batches.get_state(), "seconds": self.seconds + seconds}
+        progress = {"data": self.batches.get_state(), "order": self.order, "seconds": self.seconds + seconds}
         self.checkpoints.save(state, progress, score)
 
     def check(self, step: int, figures: Mapping[str, float]) -> None:

@@ -28,7 +28,7 @@ def data(tmp_path):
     for name, content in {
         "text/train.txt": b"the same line\n" * 5000,
         "text/below/dev.de.gz": gzip.compress(np.random.default_rng(0).bytes(90_000)),
-        "text/empty.txt": b"",
+        "text/empty.labels": b"",
         "pairs/one.txt": b"one" * 1000,
         "pairs/other.txt": b"not in the list",
     }.items():
@@ -61,24 +61,29 @@ def test_files_come_out_as_they_were(data, tmp_path):
 
 def test_no_folder_is_too_large(data, tmp_path):
     own, _ = packed(data, tmp_path, most=90_100)
-    sizes = [sum(path.stat().st_size for path in (tmp_path / "parcel" / i).rglob("*.*")) for i in "01"]
+    sizes = [sum(map(len, contents(tmp_path / "parcel" / i / "data").values())) for i in "01"]
     assert sizes == own.sizes and max(sizes) <= 90_100
     shutil.rmtree(tmp_path / "parcel" / "0")
-    unpack(tmp_path / "parcel", tmp_path / "there")  # what is there
-    assert contents(tmp_path / "there").keys() < contents(data).keys()
-    with pytest.raises(InputError, match=r"dev.de.gz.as_is takes 0.1 MiB: expected a larger --mib"):
+    assert unpack(tmp_path / "parcel", tmp_path / "there") == ["DATA/text: left out, 1 of its 3 pieces are there"]
+    assert contents(tmp_path / "there").keys() == {"pairs/one.txt"}  # nothing in part
+    with pytest.raises(InputError, match=r"dev.de.gz takes 0.1 MiB: expected a larger --mib"):
         packed(data, tmp_path / "other", most=80_000)
 
 
 def test_a_damaged_parcel_is_told(data, tmp_path):
     packed(data, tmp_path)
-    path = tmp_path / "parcel" / "0" / "data" / "text" / "train.txt.xz"
+    path = tmp_path / "parcel" / "0" / "data" / "text" / "train.txt"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"0: data/text/train.txt.xz has changed: .*: pack it again"):
+    with pytest.raises(InputError, match=r"0: data/text/train.txt has changed: .*: pack it again"):
         unpack(tmp_path / "parcel", tmp_path / "there")
     assert not (tmp_path / "there").exists()
-    with pytest.raises(InputError, match=r"--parcel=.*data: expected a folder of launch/gpu_parcel.sh, with 0/SHA256"):
+    with pytest.raises(
+        InputError, match=r"--parcel=.*data: expected a folder of launch/gpu_parcel.sh, with 0/pieces.json"
+    ):
         unpack(data, tmp_path / "there")
+    (tmp_path / "parcel" / "0" / "SHA256SUMS").unlink()
+    with pytest.raises(InputError, match=r"0: SHA256SUMS is missing: pack it again"):
+        unpack(tmp_path / "parcel", tmp_path / "there")
 
 
 @pytest.fixture
@@ -99,6 +104,7 @@ def images(tmp_path, monkeypatch):
 
 
 def test_images_lose_nothing(images, tmp_path):
+    (tmp_path / "data" / "cifar" / "train.labels").write_text("a file beside the set")
     own, _ = packed(tmp_path / "data", tmp_path, most=2 * MIB, sweeps=images)
     assert own.sizes[0] < 0.7 * 1110 * 3072
     assert unpack(tmp_path / "parcel", tmp_path / "there") == []
@@ -113,8 +119,8 @@ def test_images_of_which_some_are_missing_are_left_out(images, tmp_path):
     assert len(own.sizes) > 1
     shutil.rmtree(tmp_path / "parcel" / str(len(own.sizes) - 1))
     lines = unpack(tmp_path / "parcel", tmp_path / "there")
-    assert len(lines) == 1 and re.search(r"cifar: train has (500|1,000) of 1,100 images: left out", lines[0])
-    assert not any("train" in name for name in contents(tmp_path / "there"))
+    assert len(lines) == 1 and re.fullmatch(r"DATA/cifar: left out, \d of its 6 pieces are there", lines[0])
+    assert not (tmp_path / "there").exists()
 
 
 def test_the_wheels_are_within_the_bounds_of_the_package():
@@ -135,8 +141,11 @@ def test_the_wheels_are_within_the_bounds_of_the_package():
         (["--out=parcel"], "expected --out=PARCEL LIST, or --unpack=PARCEL --out=FOLDER"),
         (["--out=parcel", "missing"], "missing: cannot be read as a list of sweeps"),
         (["--out=.", "list"], "--out=.: expected an empty folder, or none"),
+        (["--out=list", "list"], "--out=list: expected an empty folder, or none"),
+        (["--out=parcel", "--mib=nan", "list"], "--mib=nan: expected a number above 0"),
+        (["--out=parcel", "--data=nowhere", "list"], "--data=nowhere: no such folder"),
         (["--out=parcel", "--unpack=list", "list"], "--unpack: expected no LIST beside it"),
-        (["--out=parcel", "--wheels=", "--mib=.01", "--data=data", "list"], "dev.de.gz.as_is takes 0.1 MiB"),
+        (["--out=parcel", "--wheels=", "--mib=.01", "--data=data", "list"], "dev.de.gz takes 0.1 MiB"),
     ],
 )
 def test_commands_that_cannot_be_run(data, tmp_path, monkeypatch, arguments, message):

@@ -193,6 +193,13 @@ def test_a_run_is_not_shortened(whole, tmp_path):
         make_trainer(workdir, total_steps=8)
 
 
+def test_a_run_whose_examples_had_another_order_does_not_go_on(whole, tmp_path, monkeypatch):
+    workdir = shutil.copytree(whole[0], tmp_path / "run")
+    monkeypatch.setattr(EpochOrder, "version", 3)
+    with pytest.raises(InputError, match="which read the examples in another order: go on with that version"):
+        make_trainer(workdir)
+
+
 def test_no_readable_checkpoint_is_an_error(whole, tmp_path):
     workdir = shutil.copytree(whole[0], tmp_path / "run")
     steps = [path for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]

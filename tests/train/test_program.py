@@ -10,6 +10,7 @@ from posattn_jax.data.corpus import SentencePairs
 from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.tagged import TaggedSequences
 from posattn_jax.data.tokenizer import Tokenizer
+from posattn_jax.data.words import WordSequences
 from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
@@ -86,7 +87,9 @@ def test_examples_are_resident_on_every_device(tmp_path, one_by_one):
 
 
 class Subwords(Tokenizer):
-    """Of which only the special tokens are known."""
+    """Of which only the special tokens are known, and where words begin."""
+
+    begins_word = np.arange(30) % 2 == 0
 
     def __init__(self):
         pass
@@ -100,6 +103,7 @@ SOURCES = {
     "bytes": ByteSequences(np.arange(50, dtype=np.uint8), 7),
     "pairs": SentencePairs(np.concatenate(LINES), np.cumsum([0, 3, 1, 7, 2, 9]), PAIRS, 9, SUBWORDS),
     "sentences": Sentences([[line] for line in LINES], np.arange(5.0), np.zeros(5, np.int32), 8, SUBWORDS),
+    "words": WordSequences(np.concatenate(LINES), np.cumsum([0, 3, 1, 7, 2, 9]), np.arange(5), 12, SUBWORDS),
     "tagged": TaggedSequences([(line, line % 3) for line in LINES], ("a", "b", "c"), 8, SUBWORDS),
 }
 
