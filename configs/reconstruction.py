@@ -2,9 +2,9 @@
 
 python -m posattn_jax.main --config=configs/reconstruction.py --workdir=runs/reconstruction
 ... --mode=sweep --workdir=runs/reconstruction_sweep: other omegas, depths and widths, 13 treatments x 5 seeds
-The first command fits one SIREN of the paper's size. It has been run; the sweep has not.
-Hardware and time: 3 minutes of one CPU core; the sweep's are not known. Expected: best-epoch explained share of E's
-variation .65 (seed 9188); of the sweep's other treatments not known.
+The first command fits one SIREN of the paper's size. Of the sweep one seed of each treatment has been run.
+Hardware and time: 3 minutes of one CPU core; 13 runs of the sweep 1.6 hours, beside other work. Expected: best-epoch
+explained share of E's variation .65 (seed 9188); by omega 0 to .77, by depth .41 to .86, by width .51 to .87.
 1,024 positions in one dimension, all offsets both for training and for validation. :tiny (tests).
 """
 

@@ -6,9 +6,9 @@
 #   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them
 #   JAX/FLAX  BETWEEN, with --between, on the newest Python
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
-# --between the core is tried with the least versions alone, and in Colab's, which are nearly the least, only USE is run.
-# What ran where is told as a table; that of docs/importing.md is of --between. Exit codes: 0 passed, 1 failed, 2 fewer
-# than two Pythons.
+# --between the core is tried with the least versions alone, and in Colab's environment, whose versions are nearly the
+# least, a run is trained, and no more. What ran where is told as a table; that of docs/importing.md is of --between.
+# Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
@@ -59,7 +59,7 @@ passes() { # PYTHON_VERSION VERSIONS
     "$(find_python "$1")" -m venv --clear "$folder" || return
     constraints "$folder/bin/python" "$2" >"$folder/constraints.txt" || return
     if [ "$2" = colab ]; then
-        if [ -z "$between" ]; then tests=("${USE[@]}"); fi
+        if [ -z "$between" ]; then tests=("${USE[0]}"); fi
         install "$folder" --requirement launch/colab.txt || return
         "$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" . || return
         "$folder/bin/python" launch/keep_check.py "$folder" || code=1
