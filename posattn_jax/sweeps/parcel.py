@@ -5,7 +5,7 @@
 
 LIST is that of `launch/gpu_slice.sh`, whose values that begin with DATA/ are below the folder of --data. PARCEL gets
 folders 0, 1, ... of at most --mib each, in the order of the list: the wheels of launch/gpu_wheels.txt (for --python, on
-Linux with x86-64; --wheels='' packs none), and the data. CIFAR's images become lossless WebP, in about .6 of their
+Linux with x86-64; --wheels='' packs none), and the data. CIFAR's images become lossless WebP, of about .55 of their
 size. All other files are compressed by xz where that makes them smaller. The second command takes those folders that
 are there, and unpacks the data whose pieces it has all of; it says what it leaves out.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 stopped by Ctrl-C.
