@@ -26,13 +26,17 @@ else
 fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 if [ -n "$parcel" ] && [ -z "$help" ]; then
-    rm -rf build/parcel
+    if ! compgen -G "$parcel/*/pieces.json" >/dev/null; then
+        echo "gpu_slice.sh: --parcel=$parcel: expected a folder of launch/gpu_parcel.sh, with 0/pieces.json" >&2
+        exit 2
+    fi
+    rm -rf build/unpacked
     if compgen -G "$parcel/*/wheels/*.whl" >/dev/null; then
-        "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target build/parcel/packages \
+        "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target build/unpacked/packages \
             "$parcel"/*/wheels/*.whl
     fi
-    export PYTHONPATH=$PYTHONPATH:$PWD/build/parcel/packages
-    "$PYTHON" -m posattn_jax.sweeps.parcel --unpack="$parcel" --out=build/parcel/data
-    options+=(--data=build/parcel/data "--spent=$SECONDS")
+    export PYTHONPATH=$PYTHONPATH:$PWD/build/unpacked/packages
+    "$PYTHON" -m posattn_jax.sweeps.parcel --unpack="$parcel" --out=build/unpacked/data
+    options+=(--data=build/unpacked/data "--spent=$SECONDS")
 fi
 exec "$PYTHON" -m posattn_jax.sweeps.slices "${options[@]}"

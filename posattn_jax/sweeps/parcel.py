@@ -198,13 +198,6 @@ def fetch_wheels(requirements: pathlib.Path, python: str, parcel: Parcel) -> str
 
 def main(argv: list[str]) -> int:
     """Parses the command line, and packs or unpacks; returns the exit code."""
-    try:
-        return _main(argv)
-    except OSError as error:
-        raise RunError(f"{error.filename}: {error.strerror}") from error
-
-
-def _main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", nargs="?", type=pathlib.Path, metavar="LIST", help="sweeps, one in a line")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the parcel; or where the data are unpacked")

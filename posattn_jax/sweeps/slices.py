@@ -49,7 +49,7 @@ from posattn_jax.analysis.plan import read_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.sweeps.jobs import is_finished
 from posattn_jax.system import command_line
-from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import OF_THE_PLACE, read_json, write_atomically, write_text
 from posattn_jax.system.processes import child_environment, signals
 
@@ -467,13 +467,6 @@ def _go_on_with(run: pathlib.Path, target: pathlib.Path, beside: pathlib.Path) -
 
 def main(argv: list[str]) -> int:
     """Parses the command line, and works off or takes; returns the exit code."""
-    try:
-        return _main(argv)
-    except OSError as error:
-        raise RunError(f"{error.filename}: {error.strerror}") from error
-
-
-def _main(argv: list[str]) -> int:
     started = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", nargs="?", type=pathlib.Path, metavar="LIST", help="sweeps, one in a line")

@@ -150,6 +150,11 @@ def run(main: Callable[[list[str]], int], argv: list[str]) -> int:
     except (InputError, RunError) as error:
         print(f"posattn_jax: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+    except OSError as error:  # such as a full disk
+        if error.filename is None:
+            raise
+        print(f"posattn_jax: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("posattn_jax: stopped by SIGINT", file=sys.stderr)
         return 128 + signal.SIGINT

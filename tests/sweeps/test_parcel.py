@@ -12,6 +12,7 @@ from posattn_jax.data.images import ImageSet
 from posattn_jax.sweeps import parcel
 from posattn_jax.sweeps.parcel import Parcel, pack, unpack
 from posattn_jax.sweeps.slices import MIB, Sweep, read_list
+from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from tests.support.command import ROOT
 
@@ -155,6 +156,14 @@ def test_commands_that_cannot_be_run(data, tmp_path, monkeypatch, arguments, mes
     with pytest.raises(InputError, match=message):
         parcel.main(["parcel", *arguments])
     assert not (tmp_path / "parcel").exists()  # nothing half
+
+
+def test_a_file_that_the_system_refuses_is_one_line(data, tmp_path, capsys):
+    (tmp_path / "list").write_text("--workdir=a --config=a.py --config.data.dir=DATA/text\n")
+    out = tmp_path / "list" / "parcel"  # below a file
+    arguments = ["", f"--out={out}", f"--data={data}", "--wheels=", str(tmp_path / "list")]
+    assert command_line.run(parcel.main, arguments) == 1
+    assert re.fullmatch(r"posattn_jax: error: .*list/parcel.*: Not a directory\n", capsys.readouterr().err)
 
 
 def test_the_command_packs_and_unpacks(data, tmp_path, capsys):

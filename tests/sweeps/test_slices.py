@@ -264,6 +264,7 @@ def test_compiled_programs_go_along(work, tmp_path):
         path.write_bytes(bytes([i]) * size)
         os.utime(path, (i, i))
     (work / ".programs" / "jit_new-atime").write_text("no program")
+    (work / ".programs" / "jit_young-cache").write_text("perhaps only a part")
     each, path = packer(work), tmp_path / "out" / "programs.tar.gz"
     each.pack()
     written = path.stat().st_mtime_ns
@@ -273,6 +274,12 @@ def test_compiled_programs_go_along(work, tmp_path):
         take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
         there = {path.name: path.read_bytes() for path in (tmp_path / "elsewhere" / ".programs").iterdir()}
         assert there == {"jit_small-cache": bytes([1]) * 100_000, "jit_new-cache": bytes([2]) * 700_000}
+        ages = {path.name: path.stat().st_mtime for path in (tmp_path / "elsewhere" / ".programs").iterdir()}
+        assert ages == {"jit_small-cache": 1, "jit_new-cache": 2}
+    (work / ".programs" / "jit_new-cache").write_bytes(b"whole now")  # of the same name
+    os.utime(work / ".programs" / "jit_new-cache", (2, 2))
+    each.pack()
+    assert path.stat().st_mtime_ns != written
 
 
 def test_a_run_that_moves_is_in_its_new_file_first(work, tmp_path, monkeypatch):
