@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from posattn_jax.system.files import is_evaluated, read_json, read_metrics
-from posattn_jax.system.processes import is_claimed
+from posattn_jax.system.processes import claim, is_claimed
 
 # The exit codes of a run that was asked to stop. It has saved, or had nothing to save yet.
 STOPPED = (130, 143, -2, -15)
+# What a run prints to which its device gave no memory, or no access. Other programs may leave the device soon.
+DEVICE_IS_FULL = re.compile("RESOURCE_EXHAUSTED|OUT_OF_MEMORY|no supported devices found")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,16 @@ class Job:
 
     def failure(self, call: str | None = None) -> str | None:
         """The last line of the run if it failed when it last ended; None if it did not fail, or not in this `call`."""
+        failed = self._failed(call)
+        if failed is None:
+            return None
+        exit_code, said = failed
+        if not said:
+            return f"exit code {exit_code}"
+        return said[-1] if exit_code > 0 else f"exit code {exit_code} after: {said[-1]}"
+
+    def _failed(self, call: str | None) -> tuple[int, list[str]] | None:
+        """The exit code and the lines of the run, if it failed: see `failure`."""
         if not self.log.exists():
             return None
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -91,10 +103,16 @@ class Job:
         if ended is None or int(ended[2]) in (0, *STOPPED) or call not in (None, ended[1]):
             return None
         since = notes[-2] if len(notes) > 1 else 0
-        said = [line for line in lines[since + 1 : notes[-1]] if line.strip()]
-        if not said:
-            return f"exit code {ended[2]}"
-        return said[-1] if int(ended[2]) > 0 else f"exit code {ended[2]} after: {said[-1]}"
+        return int(ended[2]), [line for line in lines[since + 1 : notes[-1]] if line.strip()]
+
+    def try_again(self, call: str) -> None:
+        """Makes the run due again if it failed in this `call` because its device was full or taken."""
+        failed = self._failed(call)
+        if failed is None or not any(map(DEVICE_IS_FULL.search, failed[1])):
+            return
+        with claim(self.log) as log:
+            if log is not None:
+                log.write(f"[sweep {call}] the device was full or taken: it is tried again\n")
 
     def is_due(self, call: str) -> bool:
         """Whether the job is not finished, and has not failed in this call."""

@@ -33,7 +33,8 @@ from posattn_jax.sweeps.worker import Worker
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.processes import is_claimed, signals
 
-# How often workers are started: again if one was killed from outside, or if a run without a worker has ended.
+# How often workers are started: again if one was killed from outside, if a run without a worker has ended, or if a run
+# failed because its device was full or taken.
 ROUNDS = 3
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -93,7 +94,9 @@ def run(jobs: Sequence[Job], folder: pathlib.Path, executor: Executor) -> bool:
     # workers would inherit that, and could not be stopped.
     ends = {signal.SIGINT: _end, signal.SIGTERM: _end}
     with signals(ends), progress_table(jobs) as show:
-        for _ in range(ROUNDS):
+        for i in range(ROUNDS):
+            for job in jobs if i else ():
+                job.try_again(call)
             pending = [job for job in jobs if job.is_due(call)]
             if array:
                 pending = [job for job in pending if not job.running]
@@ -175,7 +178,9 @@ def _workers(
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
         if on_one_gpu > 1:
-            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / on_one_gpu:.3f}"
+            memory = {"MEM_FRACTION": f"{0.9 / on_one_gpu:.3f}", "PREALLOCATE": "false"}  # other sweeps may need some
+            own = {f"XLA_PYTHON_CLIENT_{name}": value for name, value in memory.items()}
+            environment |= {name: value for name, value in own.items() if name not in os.environ}
         yield Worker(slot, call, groups, tuple(cores[i :: len(slots)]) if share else (), environment)
 
 

@@ -89,6 +89,56 @@ def test_a_failed_run_is_named_the_others_are_done_and_it_is_tried_again(tmp_pat
     assert jobs[1].finished and len(notes(jobs[0], "start")) == 1
 
 
+# As a run whose device is full the first times, or fails in another way.
+FULL = """
+import pathlib, subprocess, sys
+notes, times, *command = sys.argv[1:]
+path = pathlib.Path(notes)
+path.parent.mkdir(parents=True, exist_ok=True)
+with path.open("a") as file:
+    file.write("tried 0\\n")
+if path.read_text().count("tried") <= int(times):
+    print("posattn_jax: error: XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.")
+    sys.exit(1)
+sys.exit(subprocess.run(command).returncode)
+"""
+
+
+def make_job_on_a_full_device(folder, seed, times, exit_code=0):
+    job, script = make_job(folder, seed, 0, exit_code), folder / "full.py"
+    script.write_text(FULL)
+    command = (sys.executable, str(script), str(job.workdir / "notes"), str(times), *job.commands[0])
+    return dataclasses.replace(job, commands=(command,))
+
+
+@pytest.mark.slow
+def test_a_run_whose_device_was_full_is_tried_again_when_the_others_have_ended(tmp_path):
+    """As often as workers are started: it may need more than the device has. What fails otherwise is not."""
+    fails = [(1, 0), (sweep.ROUNDS, 0), (1, 1), (0, 0)]
+    jobs = [make_job_on_a_full_device(tmp_path, i, *each) for i, each in enumerate(fails)]
+    with pytest.raises(RunError, match=r"2 of 4 runs failed: a/1: .*RESOURCE_EXHAUSTED.*; a/2: .*no luck"):
+        sweep.run(jobs, tmp_path, Executor(workers=2))
+    assert [len(notes(job, "tried")) for job in jobs] == [2, sweep.ROUNDS, 2, 1]
+    assert notes(jobs[0], "start")[0] > notes(jobs[3], "end")[0]
+    sweep.run(jobs[:2], tmp_path, Executor(workers=1))
+    assert jobs[0].finished and jobs[1].finished
+
+
+@pytest.mark.parametrize("said, is_due", [("RESOURCE_EXHAUSTED: Out of memory", True), ("no luck", False)])
+def test_what_is_tried_again_in_a_call(tmp_path, said, is_due):
+    job, call = make_job(tmp_path, 1), "call"
+    job.log.parent.mkdir(parents=True)
+    job.log.write_text(f"[sweep {call}] command\nposattn_jax: error: {said}\n[sweep {call}] exit code 1\n")
+    assert not job.is_due(call) and state(job) == "failed"
+    job.try_again("another call")
+    assert not job.is_due(call)
+    with claim(job.log):
+        job.try_again(call)  # someone is at work on it
+    assert not job.is_due(call)
+    job.try_again(call)
+    assert job.is_due(call) == is_due and (state(job) == "waiting") == is_due
+
+
 @pytest.mark.slow
 def test_a_run_that_someone_is_at_work_on_is_waited_for(tmp_path):
     job = make_job(tmp_path, 1)
@@ -364,13 +414,22 @@ def test_gpus_are_counted_without_using_them(monkeypatch, tmp_path):
 
 
 def test_every_gpu_has_its_worker(monkeypatch, tmp_path):
-    """Four workers on two GPUs share them, and their memory."""
+    """Four workers on two GPUs share them, and their memory, of which none takes more than it needs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    for name in ("MEM_FRACTION", "PREALLOCATE"):
+        monkeypatch.delenv(f"XLA_PYTHON_CLIENT_{name}", raising=False)
     jobs, slots = [make_job(tmp_path, seed) for seed in range(9)], [tmp_path / f"slot_{i}" for i in range(4)]
     workers = list(sweep._workers(jobs, slots, Executor(workers=4), visible_gpus(), "call"))
     assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["4", "7", "4", "7"]
     assert {worker.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] for worker in workers} == {"0.450"}
+    assert {worker.environment["XLA_PYTHON_CLIENT_PREALLOCATE"] for worker in workers} == {"false"}
     assert all(worker.cores == () for worker in workers)
+    # What the user has set stays, and a worker that has a GPU alone takes what jax takes.
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+    (worker, *_) = sweep._workers(jobs, slots, Executor(workers=4), visible_gpus(), "call")
+    assert worker.environment == {"CUDA_VISIBLE_DEVICES": "4", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.450"}
+    (worker, _) = sweep._workers(jobs, slots[:2], Executor(workers=2), visible_gpus(), "call")
+    assert worker.environment == {"CUDA_VISIBLE_DEVICES": "4"}
     # Without any, what submitit hides from its workers is as it was for the runs.
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (worker,) = sweep._workers(jobs, slots[:1], Executor(workers=1), [], "call")
