@@ -28,7 +28,7 @@ def check_vmapped(config: ConfigDict) -> None:
     """Raises InputError for a config whose seeds cannot be vmapped."""
     only = "seeds are vmapped only with"
     if not experiment.task_class(config).can_vmap_seeds:
-        raise InputError(f"task {short(config.task.kind)}: {only} Classification")
+        raise InputError(f"task {short(config.task.kind)}: {only} Classification and Reconstruction")
     if config.mesh.grid != 1:
         raise InputError(f"mesh.grid={config.mesh.grid}: {only} mesh.grid=1")
     if jax.process_count() > 1:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posattn_jax.axes import Array, Shape, Sizes
+from posattn_jax.data.batches import Tabulated
 from posattn_jax.data.data_set import DataSet, Reading
 from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import Siren
@@ -18,7 +19,7 @@ from posattn_jax.tasks.task import FROM_DATA, Params, Task, Totals
 
 
 @dataclasses.dataclass(frozen=True)
-class Offsets:
+class Offsets(Tabulated):
     """A relative encoding as examples, one per offset.
 
     Attributes:
@@ -91,6 +92,7 @@ class Reconstruction(Task):
     score: ClassVar[str] = "explained"  # 1: E is fitted exactly, 0: no better than the mean of each feature
     unit: ClassVar[str] = "offsets"  # what the examples are
     models: ClassVar[tuple[type, ...]] = (Siren,)
+    can_vmap_seeds: ClassVar[bool] = True
 
     model: Siren = dataclasses.field(metadata=FROM_DATA)
     grid_shape: Shape = dataclasses.field(metadata=FROM_DATA)

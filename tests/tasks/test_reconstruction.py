@@ -14,8 +14,11 @@ from posattn_jax.ops.encodings import frequencies, relative_sinusoids
 from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.tasks.task import Task
 from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.step import init_state, make_train_step
 from tests import oracle
+from tests.support.recorded import figures_of
+from tests.train.made_run import train
 
 
 def load(grid_shape=(4, 4), **fields):
@@ -111,6 +114,35 @@ def test_a_siren_can_be_the_baseline():
     }
     params = {name: jnp.asarray(array, jnp.float32) for name, array in params.items()}
     assert task.summarise(jax.jit(task.loss)(params, whole(source))[1])["explained"] == pytest.approx(1, abs=1e-6)
+
+
+def fit(workdir, seeds=(1,), **settings):
+    """The states after two epochs of 12 updates and a half, with the E of each seed."""
+    made = [load((100,), seed=seed) for seed in seeds]
+    data = [SeedData(seed, source, source) for seed, (_, source) in zip(seeds, made, strict=True)]
+    fields = {"total_steps": 30, "log_steps": 5, "eval_steps": 12} | settings
+    return jax.device_get(train(workdir, task=made[0][0], data=data, **fields).states)
+
+
+def test_offsets_on_the_device_change_no_bit(tmp_path):
+    """Nor do blocks of several updates."""
+    settings = {"read": {"resident_mib": 0}, "resident": {"resident_mib": 1, "dispatch_steps": 16}}
+    states = [fit(tmp_path / name, **each)[0] for name, each in settings.items()]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    figures = [figures_of(tmp_path / name / "1") for name in settings]
+    assert figures[0] == figures[1] and {row["name"] for row in figures[0]} == {"loss", "explained"}
+
+
+@pytest.mark.slow
+def test_vmapped_seeds_fit_their_own_encodings(tmp_path):
+    states = fit(tmp_path / "vmapped", seeds=(1, 2), resident_mib=1)
+    for seed, state in zip((1, 2), states, strict=True):
+        (alone,) = fit(tmp_path / "alone", seeds=(seed,))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, alone)
+        made, expected = (figures_of(tmp_path / name / str(seed)) for name in ("vmapped", "alone"))
+        values = [[row.pop("value") for row in rows] for rows in (made, expected)]
+        assert made == expected and made
+        np.testing.assert_allclose(*values, rtol=1e-4)
 
 
 @pytest.mark.slow

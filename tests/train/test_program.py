@@ -11,6 +11,7 @@ from posattn_jax.data.sequences import Sentences
 from posattn_jax.data.tagged import TaggedSequences
 from posattn_jax.data.tokenizer import Tokenizer
 from posattn_jax.data.words import WordSequences
+from posattn_jax.tasks.reconstruction import Offsets
 from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
@@ -104,6 +105,7 @@ SOURCES = {
     "pairs": SentencePairs(np.concatenate(LINES), np.cumsum([0, 3, 1, 7, 2, 9]), PAIRS, 9, SUBWORDS),
     "sentences": Sentences([[line] for line in LINES], np.arange(5.0), np.zeros(5, np.int32), 8, SUBWORDS),
     "words": WordSequences(np.concatenate(LINES), np.cumsum([0, 3, 1, 7, 2, 9]), np.arange(5), 12, SUBWORDS),
+    "offsets": Offsets(np.arange(7, dtype=np.float32)[:, None], np.arange(14, dtype=np.float32).reshape(7, 2), (4,)),
     "tagged": TaggedSequences([(line, line % 3) for line in LINES], ("a", "b", "c"), 8, SUBWORDS),
 }
 
