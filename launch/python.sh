@@ -16,6 +16,10 @@ find_python() { # VERSION ... -> the first of them that this machine has and tha
     return 1
 }
 
+# What these environments import is compiled once. Without bytecode each process compiles it again, which takes longer
+# than the rest of a short command.
+unset PYTHONDONTWRITEBYTECODE
+
 # On CPUs, page faults from large temporaries dominate a training step: let the allocator keep and reuse its pages.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 export MALLOC_MMAP_MAX_=${MALLOC_MMAP_MAX_:-0}

@@ -6,22 +6,29 @@
 #   colab     those that Colab has (launch/colab.txt), on the newest Python; to install ours must replace none of them
 #   JAX/FLAX  BETWEEN, with --between, on the newest Python
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
-# --between the core is tried with the least versions alone, and in Colab's environment, whose versions are nearly the
-# least, a run is trained, and no more. What ran where is told as a table; that of docs/importing.md is of --between.
+# --between these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
+# break: a layout, the compiled kernel, kernels that are lowered, a grid cut over devices, a layer, checkpoints, a run,
+# and the use of one. In Colab's environment, whose versions are nearly the least, a run is trained, and no more. What
+# ran where is told as a table; that of docs/importing.md is of --between.
 # Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/python.sh
 
 BETWEEN=(0.8.3/0.12.2 0.9.2/0.12.6 0.10.2/0.12.8)
-TESTS=(
-    tests/ops/attention/test_{reference.py::TestReference,dense.py::TestDense,tiled.py::TestTiled}::test_values_and_gradients
+OF_BETWEEN=(
+    tests/ops/attention/test_{reference.py::TestReference,dense.py::TestDense}::test_values_and_gradients
     tests/ops/attention/test_{patch.py::TestPatch,window.py::TestWindow,factorised.py}::test_values_and_gradients
+    tests/ops/attention/fused/test_tpu.py::test_heads_that_share_registers
+    tests/nn/test_{attention,mixing}.py
+)
+TESTS=(
+    tests/ops/attention/test_tiled.py::TestTiled::test_values_and_gradients
     tests/ops/attention/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
     tests/ops/attention/fused/test_gpu.py::test_lowers_for_a_gpu
-    tests/ops/attention/fused/test_tpu.py::test_{lowers_for_tpus,heads_that_share_registers}
-    tests/nn/test_{attention,mixing}.py
+    tests/ops/attention/fused/test_tpu.py::test_lowers_for_tpus
+    tests/nn/test_attention.py::test_values_and_gradients_of_every_parameter
     tests/train/test_checkpoint.py
 )
 USE=(
@@ -55,6 +62,7 @@ install() { # FOLDER REQUIREMENT ...
 
 passes() { # PYTHON_VERSION VERSIONS
     local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS tests=("${TESTS[@]}" "${USE[@]}")
+    if [ -n "$between" ]; then tests=("${OF_BETWEEN[@]}" "${tests[@]}"); fi
     echo "Python $1, $2 versions: installing into $folder ..."
     "$(find_python "$1")" -m venv --clear "$folder" || return
     constraints "$folder/bin/python" "$2" >"$folder/constraints.txt" || return
@@ -67,7 +75,7 @@ passes() { # PYTHON_VERSION VERSIONS
     install "$folder" --editable . || return
     if [ "$2" = least ] || [ -n "$between" -a "$2" != colab ]; then
         echo "$((SECONDS - started)) s; the core:"
-        "$folder/bin/python" launch/core_check.py | tee "$folder/core.txt" || code=1
+        "$folder/bin/python" launch/core_check.py ${between:+--gradients} | tee "$folder/core.txt" || code=1
     fi
     install "$folder" --editable ".[versions]" || return
     "$folder/bin/python" -m pip freeze >"$folder/freeze.txt"

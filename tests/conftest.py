@@ -3,6 +3,7 @@
 import functools
 import gc
 import inspect
+import itertools
 import os
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ import typing
 import jax
 import jaxtyping
 import pytest
+from jax._src.interpreters import mlir
 
 from tests.support.float64 import float64
 
@@ -29,6 +31,18 @@ gc.disable()
 _cache = os.environ.setdefault("POSATTN_TEST_CACHE", tempfile.mkdtemp(prefix="posattn_jax_tests_"))
 jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+# JAX makes a context of MLIR for every program, with all dialects: a fifth of the time of a small one. Here programs
+# share one, which is made anew from time to time, as it keeps what it has seen.
+_new_context, _contexts = mlir.make_ir_context, itertools.count()
+
+
+@functools.lru_cache(1)
+def _context(number):
+    return _new_context()
+
+
+mlir.make_ir_context = lambda: _context(next(_contexts) // 500)
 
 # Every check of a function's types and shapes is code that is compiled: here, when the function is first called. Shapes
 # are checked where an annotation has some.

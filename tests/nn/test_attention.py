@@ -346,7 +346,7 @@ class Given(nn.Module):
         return self.scores
 
 
-@pytest.mark.parametrize("low", [-jnp.inf, slow(jnp.finfo(jnp.float16).min), jnp.finfo(jnp.float32).min], ids=str)
+@pytest.mark.parametrize("low", [slow(-jnp.inf), slow(jnp.finfo(jnp.float16).min), jnp.finfo(jnp.float32).min], ids=str)
 def test_terms_and_biases_that_hide(low):
     """In a term's pair scores, or its relative bias, or the layer's bias; also as float16 among other dtypes."""
     kind = jnp.float16 if low == jnp.finfo(jnp.float16).min else jnp.float32

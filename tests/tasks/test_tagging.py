@@ -70,7 +70,7 @@ def test_figures_are_those_of_loops(float64, names):
     params = made_params(lambda: task.init(jax.random.key(0)), 1.0)
     params["head"]["bias"] *= 0.0  # so that the tokens decide, and predictions differ
     loss, totals = jax.jit(task.loss)(params, batch)
-    logits = np.asarray(task.apply(params, batch)[0])
+    logits = np.asarray(jax.jit(task.apply)(params, batch)[0])
     expected, right, number, spans = of_loops(names, {name: np.asarray(each) for name, each in batch.items()}, logits)
     figures = task.summarise(totals)
     np.testing.assert_allclose([loss, figures["loss"]], expected / number.sum(), rtol=1e-6)

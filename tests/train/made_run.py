@@ -1,5 +1,8 @@
 """A small task on made images, for the tests of the loop."""
 
+import copy
+import functools
+
 import jax
 import numpy as np
 
@@ -40,26 +43,42 @@ def one_device():
     return jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape([1] * len(AXES)), AXES)
 
 
-def make_trainer(workdir, *, data=None, total_steps=9, batch_size=8, mesh=None, task=None, optimizer=None, **settings):
-    """Of a run in the folder; or of the data of seeds, each in a folder of its own there."""
-    program = Program(
-        task or make_task(),
-        optimizer or Adam(1e-2).make(100, 10),
-        data or [SeedData(1, make_images(), make_images(20))],
-        mesh or one_device(),
-        Settings(
-            **(
-                {
-                    "total_steps": total_steps,
-                    "batch_size": batch_size,
-                    "accumulation_steps": 2,
-                    "eval_batch_size": 8,
-                    "log_steps": 2,
-                }
-                | settings
-            )
-        ).decided(1),
+def make_settings(*, total_steps=9, batch_size=8, **settings):
+    own = {"total_steps": total_steps, "batch_size": batch_size, "accumulation_steps": 2, "eval_batch_size": 8}
+    return Settings(**own | {"log_steps": 2} | settings).decided(1)
+
+
+@functools.cache
+def default_program(**settings):
+    return Program(
+        make_task(),
+        Adam(1e-2).make(100, 10),
+        [SeedData(1, make_images(), make_images(20))],
+        one_device(),
+        make_settings(**settings),
     )
+
+
+NOT_COMPILED = ("total_steps", "log_steps", "checkpoint_steps", "eval_steps", "keep_checkpoints")
+
+
+def make_trainer(workdir, *, data=None, mesh=None, task=None, optimizer=None, **settings):
+    """Of a run in the folder; or of the data of seeds, each in a folder of its own there.
+
+    Runs that differ in when they evaluate and save, and in nothing else, share what is compiled.
+    """
+    if data or mesh or task or optimizer:
+        program = Program(
+            task or make_task(),
+            optimizer or Adam(1e-2).make(100, 10),
+            data or [SeedData(1, make_images(), make_images(20))],
+            mesh or one_device(),
+            make_settings(**settings),
+        )
+    else:
+        compiled = {name: value for name, value in settings.items() if name not in NOT_COMPILED}
+        program = copy.copy(default_program(**compiled))
+        program.settings = make_settings(**settings)
     return Trainer(program, [workdir / str(each.seed) for each in data] if data else [workdir])
 
 

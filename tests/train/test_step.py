@@ -16,6 +16,7 @@ from tests.train.made_run import make_images, make_task
 
 
 @functools.cache
+@functools.cache
 def step(micro_batches):
     """A task without dropout, and one update by plain gradient descent: gradients are the difference of parameters."""
     task = make_task(dropout_rate=0.0)

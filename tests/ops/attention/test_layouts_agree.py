@@ -116,7 +116,7 @@ RANDOM = {"deadline": None, "suppress_health_check": [HealthCheck.function_scope
 
 
 @given(problem=problems())
-@settings(max_examples=4, derandomize=True, **RANDOM)
+@settings(max_examples=2, derandomize=True, **RANDOM)
 def test_random_problems(float64, small_pieces, problem):
     check(problem)
 
