@@ -171,8 +171,11 @@ LAYERS = {
     "block": lambda p: EncoderBlock(TokenMixing(H), 8),
 }
 FAST = ("scores", "kernels", "depthwise", "projections", "span convolution", "mixed", "linearnet")
+OTHER_ORDER = ("scores", "depthwise")  # of these in two dimensions too
 LAYER_CASES = [
-    (name, order) if name in FAST and order in ("line", "by column") else slow(name, order)
+    (name, order)
+    if (name in FAST and order == "line") or (name in OTHER_ORDER and order == "by column")
+    else slow(name, order)
     for name, order in itertools.product(LAYERS, ORDERS)
 ]
 

@@ -81,6 +81,7 @@ def plain():
 
 
 ALIKE = ("buckets", "dynamic, of keys", "a vector a head", "span, added", "Translution of a rank", "two at once")
+ALIKE += ("Translution of keys, of a rank",)
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in ALIKE else name for name in GRAFTS])

@@ -25,12 +25,17 @@ from posattn_jax.nnx import (
     WindowSpan,
 )
 from tests.project.test_docstrings import example_of, run
+from tests.support.slow import slow
 
 INPUTS = jnp.linspace(-1, 1, 2 * 6 * 4).reshape(2, 2, 3, 4)
 TOKENS = Tokens(INPUTS.reshape(2, 6, 4), (2, 3), num_heads=2)
 
 
-@pytest.mark.parametrize("name", native.__all__)
+# launch/versions.sh runs the examples of all.
+FAST = ("PositionalSelfAttention", "Siren", "RelativeBias", "GaussianSpan")
+
+
+@pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in native.__all__])
 def test_example(name):
     test = example_of(name, native)
     assert any(example.want for example in test.examples)

@@ -14,7 +14,7 @@ import zlib
 
 import pytest
 
-from posattn_jax.analysis import runs_file
+from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
 from posattn_jax.sweeps import slices
@@ -29,6 +29,13 @@ from tests.support.slow import slow
 
 PLAN = Plan("Which?", (Treatment("a", "a", {"model.span": 1}), Treatment("b", "b", {"model.span": 2})), seeds=(1, 2, 3))
 SWEEP = Sweep("one", ("--config=configs/digits.py", "--config.data.dir=DATA/digits"))
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(request, monkeypatch):
+    """A report's pictures, which take most of its time, are drawn in one test."""
+    if request.node.name != "test_what_is_packed_is_taken_once":
+        monkeypatch.setattr(report, "draw_sweep", lambda runs, folder: {})
 
 
 def write_checkpoint(run, step, size=100):

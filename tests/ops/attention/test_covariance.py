@@ -52,6 +52,7 @@ def test_values_and_gradients(float64, suite, grid_shape, heads, threshold, span
     suite.check_against_oracle(inputs, grid_shape, threshold=threshold, span_mode=span_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid_shape", [(3, 4), slow((2, 1, 2))], ids=str)
 def test_causal_and_padding(float64, suite, grid_shape):
     mask = np.random.default_rng(2).random((B, math.prod(grid_shape))) < 0.6

@@ -120,7 +120,7 @@ def test_a_relative_bias_that_hides(float64, low):
         cache = Cache.empty(B, 9, H, D, jnp.float64)
         return decode(**first, cache=cache, grid_shape=(9,), threshold=0.0, **x)[0].sum()
 
-    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(jax.grad(total)(rest)))
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(jax.jit(jax.grad(total))(rest)))
 
 
 @pytest.mark.parametrize("left_out", [("key", "content_bias"), ("relative_encoding", "position_bias")])

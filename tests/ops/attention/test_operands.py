@@ -101,7 +101,7 @@ LISTED = {
 }
 
 
-COSTLY = ("lengths", "sigma of each head", "factor", "one sigma")
+COSTLY = ("lengths", "sigma of each head", "factor", "one sigma", "bias", "segment_ids", "biases")
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in COSTLY else name for name in LISTED])
