@@ -103,7 +103,7 @@ BLOCKS = {
     "gaussian": mixed(GaussianWeights()),
     "fourier": mixed(FourierWeights()),
 }
-MOST = ("rotary", "siren", "aposnet")
+MOST = ("siren", "aposnet")
 POSITIONS = {
     "absolute": {"absolute_positions": True, "max_length": T},
     "sinusoids": {"positions": SinusoidalPositions()},

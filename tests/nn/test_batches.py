@@ -14,11 +14,12 @@ from tests.support.slow import slow
 
 RNGS = dict.fromkeys(("params", "dropout"), jax.random.key(0))
 BATCH = 2
-FAST = ("a span", "convolved", "translution", "extra heads", "content")
-FAST_MODELS = ("EncoderDecoder", "SequenceClassifier", "VisionTransformer")
+FAST = ("a span", "convolved", "translution", "content")
+FAST_MODELS = ("EncoderDecoder", "VisionTransformer")
 MODELS = (
     *FAST_MODELS,
     "LanguageModel",
+    "SequenceClassifier",
     "Bert",
     "MaskedLanguageModel",
     "TokenClassifier",

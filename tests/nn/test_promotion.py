@@ -207,6 +207,7 @@ LOCAL = {
     "segments": (False, {"segment_ids": SEGMENTS, "is_causal": (True, False), "threshold": 0.0}),
     "lengths": (False, dict.fromkeys(("key_value_seq_lengths", "query_seq_lengths"), np.array([2, 3], np.int32))),
 }
+FAST_LAYOUTS = {"float32": ("auto",), "bfloat16": ("auto", "tiled", "patch", "window", "native")}
 CASES = {**LOCAL, "pairs": (True, PAIRS), "weights": (True, {"return_weights": True})}
 
 
@@ -214,7 +215,7 @@ CASES = {**LOCAL, "pairs": (True, PAIRS), "weights": (True, {"return_weights": T
 @pytest.mark.parametrize(
     "implementation, dtype",
     [
-        (name, dtype) if dtype == "bfloat16" or name in ("auto", "native") else slow(name, dtype)
+        (name, dtype) if name in FAST_LAYOUTS[dtype] else slow(name, dtype)
         for name in LAYOUTS
         for dtype in ("float32", "bfloat16")
     ],
@@ -236,7 +237,7 @@ def test_attention(implementation, dtype, covariance):
         trace(attend, arrays)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, slow(np.float64)])
 @pytest.mark.parametrize("implementation", LAYOUTS)
 def test_attention_where_integers_have_64_bits(float64, implementation, dtype):
     arrays = {name: jnp.asarray(x, dtype) for name, x in make_inputs(GRID, dtype=dtype).items()}
