@@ -31,7 +31,7 @@ DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 # Compilers for devices that are not there, as the tables of docs/accelerators.md have them.
 TPU_AOT = ["jax==0.10.2", "libtpu==0.0.52"]
 GPU_AOT = ["jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2"]
-GPU_AOT += ["nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-nvdisasm==13.5.37"]
+GPU_AOT += ["nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-nvrtc==13.0.88"]
 NOTEBOOKS = ["ipykernel>=6.29", "jupytext>=1.16", "nbmake>=1.5"]
 TESTS = ["beartype>=0.19", "hypothesis>=6.100", "pytest>=8", "pytest-xdist>=3.6", *TRAIN, *EXPORT]
 
@@ -69,6 +69,9 @@ setup(
             "analysis/*.css",
             "ops/attention/native/*.h",  # compiled where it runs
             "ops/attention/native/*.cc",
+            "ops/attention/cuda/*.h",
+            "ops/attention/cuda/*.cc",
+            "ops/attention/cuda/*.cu",
         ]
     },
     entry_points={"console_scripts": ["posattn = posattn_jax.main:command"]},

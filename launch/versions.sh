@@ -26,7 +26,7 @@ TESTS=(
     tests/ops/attention/test_tiled.py::TestTiled::test_values_and_gradients
     tests/ops/attention/test_native.py::{TestNative::test_values_and_gradients,test_no_other_platform_and_no_exported_program_has_it}
     tests/ops/attention/test_halo.py::test_values_and_gradients_are_the_oracles # cut over devices
-    tests/ops/attention/fused/test_gpu.py::test_lowers_for_a_gpu
+    tests/ops/attention/cuda/test_{kernels.py::TestKernels::test_values_and_gradients,layout.py}
     tests/ops/attention/fused/test_tpu.py::test_lowers_for_tpus
     tests/nn/test_attention.py::test_values_and_gradients_of_every_parameter
     tests/train/test_checkpoint.py

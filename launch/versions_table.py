@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 # Of tests, by the beginning of their module's name.
 COLUMNS = {
     "layouts, float64": "tests.ops.attention.test_",
-    "`fused`, interpreted and lowered": "tests.ops.attention.fused.",
+    "`fused` for GPUs, emulated": "tests.ops.attention.cuda.",
+    "`fused` for TPUs, interpreted and lowered": "tests.ops.attention.fused.",
     "layers": "tests.nn.",
     "checkpoints": "tests.train.",
     "training": "tests.test_main",

@@ -30,6 +30,8 @@ from posattn_jax.system.processes import child_environment
 PACKAGE = pathlib.Path(__file__).parents[1]
 PASSES = ("forward", "backward")  # backward includes forward
 LAYOUTS = ("fused", "tiled", "dense")  # ours
+KERNELS = {"gpu": "cuda", "tpu": "tpu", "cpu": "native"}  # the folders of those of each device
+SOURCES = (".py", ".h", ".cu", ".cc")
 CHOOSING = {"auto.py", "trial.py", "verdict.py"}  # which choose a layout, and are in no program of a named one
 ORDER = operator.attrgetter("target", "shape", "half", "head_dim", "backward")  # the rows of tables
 # For every process: compilers look for no device, inherit no flags, and print the error last.
@@ -152,15 +154,21 @@ def source_of(case: Case, instrument: Instrument) -> str:
     """The SHA-256 of the code that a case depends on: the instrument, and the layouts if the case is one of ours."""
     used = [PACKAGE / "benchmarks" / f"{name}.py" for name in ("hlo", "shapes", "timing", *instrument.parts)]
     if case.layout in LAYOUTS:
-        apart = {"gpu", "tpu"} - {instrument.device} if case.layout == "fused" else {"fused"}
-        ours = sorted((PACKAGE / "ops").rglob("*.py"))
+        is_fused = case.layout == "fused"
+        apart = set(KERNELS.values()) - {KERNELS[instrument.device]} if is_fused else {"fused", *KERNELS.values()}
+        ours = sorted(path for path in (PACKAGE / "ops").rglob("*") if path.suffix in SOURCES)
         used += [path for path in ours if not (apart | CHOOSING) & set(path.relative_to(PACKAGE).parts)]
     return hashlib.sha256("\0".join(map(_code, used)).encode()).hexdigest()
 
 
 def _code(path: pathlib.Path) -> str:
-    """The lines of a module without comments, docstrings and blank lines: the same in every version of Python."""
+    """The lines of a module without comments, docstrings and blank lines: the same in every version of Python.
+
+    Other sources as they are.
+    """
     text = path.read_text()
+    if path.suffix != ".py":
+        return text
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:

@@ -1,10 +1,10 @@
-"""The machine code of attention for GPUs, compiled without a GPU by XLA, Mosaic and NVIDIA's assembler.
+"""The machine code of attention for GPUs, compiled without a GPU by XLA and NVIDIA's compilers.
 
   python -m posattn_jax.benchmarks.gpu_code [--targets=h200,a100] [--layouts=fused,tiled,dense] [--shapes=2d64:8]
       [--head_dims=64] [--passes=forward,backward] [--seconds=900] [--out=FILE.json] [--into=docs/accelerators.md]
 
 Needs no GPU: pip install posattn_jax[gpu-aot]. The span is traced within a static bound, as in training. For the fused
-kernels it shows registers, spilled bytes, shared memory and the inner loop. For the code that XLA generates it shows
+kernels it shows registers, local memory, shared memory and the inner loop. For the code that XLA generates it shows
 the number of kernel launches and of instructions that the warps run (XLA does not write these with jax 0.12). Products
 are not autotuned, because that needs the device. With --out results are kept; a case is compiled again if its source or
 a compiler has changed. Exit codes: 0 done, 2 wrong input or no compilers, 130 stopped by Ctrl-C.
@@ -36,14 +36,14 @@ def table(results: Mapping[Case, Mapping[str, Any]], versions: Mapping[str, str]
 
 
 def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
-    """Registers, spills, shared memory, and the inner loop with the cycles that its products take on a core."""
-    head = ["grid: half-span", "d", "GPU", "pass", "kernel", "registers", "spilled bytes", "shared KiB"]
+    """Registers, local and shared memory, and the inner loop with the cycles that its products take on a core."""
+    head = ["grid: half-span", "d", "GPU", "pass", "kernel", "registers", "local bytes", "shared KiB"]
     rows = [[*head, "loop: instructions", "tensor cycles", "of them"]]
     for case, figures in results.items():
-        for number_of, code in enumerate(figures.get("kernels", ())):
+        for code in figures.get("kernels", ()):
             counts = " ".join(f"{name} {count}" for name, count in code["loop_counts"].items())
             rows.append([f"{case.shape}: {case.half}", str(case.head_dim), case.target, PASSES[case.backward]])
-            rows[-1] += [str(number_of), str(code["registers"]), str(code["spilled_bytes"])]
+            rows[-1] += [code["name"], str(code["registers"]), str(code["local_bytes"])]
             rows[-1] += [
                 number(code["shared_bytes"] / 1024),
                 str(code["loop"]),
@@ -54,17 +54,13 @@ def kernels_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
 
 
 def tensor_cycles(case: Case, code: Mapping[str, Any]) -> float:
-    """The cycles of a core that the products of an inner loop take, if each of four warps runs the loop once.
-
-    On Hopper a group of four warps multiplies together; on other GPUs each warp has its own products.
-    """
-    warps = 1 if GPUS[case.target].capability == (9, 0) else 4
-    return warps * code["loop_flops"] / GPUS[case.target].product_flops
+    """The cycles of a core that the products of an inner loop take, if each of four warps runs the loop once."""
+    return 4 * code["loop_flops"] / GPUS[case.target].product_flops
 
 
 def programs_table(results: Mapping[Case, Mapping[str, Any]]) -> str:
     """The code that XLA generates for each program: all of "tiled" and "dense", and the code around fused kernels."""
-    head = ["grid: half-span", "d", "GPU", "pass", "layout", "Pallas kernels", "launches by XLA"]
+    head = ["grid: half-span", "d", "GPU", "pass", "layout", "our kernels", "launches by XLA"]
     rows = [[*head, "instructions a useful pair", "calls of libraries", "temporary MiB"]]
     for case, figures in results.items():
         if "xla" not in figures:
@@ -81,7 +77,7 @@ INSTRUMENT = compiled.Instrument(
     parts=("gpu_program", "gpus", "sass"),
     targets=tuple(GPUS),
     layouts=compiled.LAYOUTS,
-    packages=("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm"),
+    packages=("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc"),
     table=table,
     mark="gpu_code",
     environment={"TF_CPP_MIN_LOG_LEVEL": "3"},

@@ -1,4 +1,4 @@
-"""The code of one program for a GPU, compiled without a GPU: the PTX of XLA and Mosaic, assembled.
+"""The code of one program for a GPU, compiled without a GPU: the PTX of XLA, assembled, and our kernels.
 
 python -m posattn_jax.benchmarks.gpu_program CASE     # what `gpu_code` starts; CASE is a `compiled.Case` as JSON
 """
@@ -23,18 +23,38 @@ from posattn_jax.benchmarks.hlo import Instruction, Module
 from posattn_jax.benchmarks.shapes import THRESHOLD
 from posattn_jax.benchmarks.timing import one_pass
 from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention.cuda import library, program
+from posattn_jax.ops.attention.problem import Problem
 
+KERNELS = ("forward", "backward", "backward_keys")  # in the order of `Plan.shared`
 XLA_PTX = "*.jit_*.ptx"
 
 
 def attention(case: Case) -> tuple[Callable, tuple[dict[str, Any], Any]]:
     """A function (arrays, cotangent) -> results, with sigma traced within a static bound; and its arguments."""
     arrays = {name: jax.ShapeDtypeStruct(shape, case.dtype) for name, shape in case.shapes.items()}
-    point = case.point
-    arrays["sigma"] = jax.ShapeDtypeStruct((len(point.half),), "float32")
-    fixed = {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
-    attend = lambda arrays: relative_attention(**arrays, **fixed, implementation=case.layout)
+    arrays["sigma"] = jax.ShapeDtypeStruct((len(case.point.half),), "float32")
+    attend = lambda arrays: relative_attention(**arrays, **_fixed(case), implementation=case.layout)
     return one_pass(attend, case.backward), (arrays, arrays["query"])
+
+
+def _fixed(case: Case) -> dict[str, Any]:
+    point = case.point
+    return {"grid_shape": point.grid_shape, "threshold": THRESHOLD, "span_bound": point.half}
+
+
+def kernels(case: Case) -> list[dict[str, Any]]:
+    """The figures of our kernels, which a program of layout "fused" launches."""
+    _, (arrays, _) = attention(case)
+    capability, plans = ".".join(map(str, GPUS[case.target].capability)), []
+    device = program.Device(capability)
+    jax.eval_shape(lambda arrays: plans.append(program.plan_of(Problem(**arrays, **_fixed(case)), device)), arrays)
+    code = sass.disassembled(library.compile_program(plans[0].defines, capability))
+    names = KERNELS if case.backward else KERNELS[:1]
+    return [
+        {"name": name, **code[name]._asdict(), "shared_bytes": shared}
+        for name, shared in zip(names, plans[0].shared, strict=False)
+    ]
 
 
 def compile_for(gpu: str, function: Callable, arguments: tuple, folder: pathlib.Path) -> Any:
@@ -42,13 +62,12 @@ def compile_for(gpu: str, function: Callable, arguments: tuple, folder: pathlib.
 
     Call it once per process, because the compilers read their settings only when they start.
     """
-    os.environ["MOSAIC_GPU_DUMP_TO"] = str(folder)
     os.environ["XLA_FLAGS"] = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
     described = {"platform": "cuda", "target_config": GPUS[gpu].description, "topology": "1x1x1"}
     device = get_topology_desc(**described).devices[0]
     there = jax.sharding.SingleDeviceSharding(device)
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), arguments)
-    with jax.default_device(device):  # layouts and Mosaic look at this
+    with jax.default_device(device):  # layouts look at this
         return jax.jit(function).lower(*arguments).compile()
 
 
@@ -90,7 +109,7 @@ def xla_figures(folder: pathlib.Path, text: str) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> int:
-    """Prints {"kernels": those of Pallas, "xla": the rest, "temp_mib": memory besides arguments and results}.
+    """Prints {"kernels": ours, "xla": the rest, "temp_mib": memory besides arguments and results}.
 
     "xla" is there only if XLA writes its PTX, which it does with jax 0.10 but not with 0.12.
     """
@@ -98,9 +117,8 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         compiled = compile_for(case.target, *attention(case), folder)
-        kernels = [sass.assembled(path.read_text()) for path in sorted(folder.glob("kernel_*.ptx"))]
         figures: dict[str, Any] = {
-            "kernels": [code._asdict() for codes in kernels for code in codes.values()],
+            "kernels": kernels(case) if case.layout == "fused" else [],
             "temp_mib": compiled.memory_analysis().temp_size_in_bytes / 2**20,
         }
         if any(folder.glob(XLA_PTX)):

@@ -1,4 +1,4 @@
-"""The figures of a kernel that NVIDIA's tools assemble: registers, spills, shared memory, and its inner loop."""
+"""The figures of a kernel that NVIDIA's tools assemble: registers, local memory, and its inner loop."""
 
 import collections
 import importlib.util
@@ -20,8 +20,7 @@ class Code(NamedTuple):
 
     Attributes:
       registers: registers per thread.
-      spilled_bytes: bytes of registers that are stored and loaded again.
-      shared_bytes: the last address in shared memory that the code names.
+      local_bytes: a thread's bytes in local memory: what registers have no room for.
       instructions: the number of all instructions.
       loop: the number of instructions in the inner loop; 0 without a loop.
       loop_flops: the FLOPs of its products, per warp, or per group of four warps that multiply together.
@@ -29,8 +28,7 @@ class Code(NamedTuple):
     """
 
     registers: int
-    spilled_bytes: int
-    shared_bytes: int
+    local_bytes: int
     instructions: int
     loop: int
     loop_flops: int
@@ -55,29 +53,33 @@ def assembled(ptx: str) -> dict[str, Code]:
     with tempfile.TemporaryDirectory() as folder:
         source, binary = pathlib.Path(folder, "kernel.ptx"), pathlib.Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        command = [tool("ptxas"), "--verbose", f"--gpu-name={target[1]}", source, f"--output-file={binary}"]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        listing = subprocess.run([tool("nvdisasm"), "-c", binary], capture_output=True, text=True, check=True).stdout
-    offsets = [int(offset) for offset in re.findall(r"__dynamic_shmem__\d*\+(\d+)", ptx)]
-    lines = by_kernel(listing)
+        command = [tool("ptxas"), f"--gpu-name={target[1]}", source, f"--output-file={binary}"]
+        subprocess.run(command, capture_output=True, check=True)
+        return disassembled(binary.read_bytes())
+
+
+def disassembled(cubin: bytes) -> dict[str, Code]:
+    """The figures of each kernel of a binary."""
+    with tempfile.TemporaryDirectory() as folder:
+        binary = pathlib.Path(folder, "kernel.cubin")
+        binary.write_bytes(cubin)
+        listing = subprocess.run([tool("nvdisasm"), binary], capture_output=True, text=True, check=True).stdout
+    registers, local = (noted(listing, name) for name in ("REGCOUNT", "FRAME_SIZE"))
     return {
-        name: Code(*figures, max(offsets, default=0), sum(map(_is_instruction, lines[name])), *inner_loop(lines[name]))
-        for name, figures in _told(told).items()
+        name: Code(registers[name], local.get(name, 0), sum(map(_is_instruction, lines)), *inner_loop(lines))
+        for name, lines in by_kernel(listing).items()
+        if name in registers
     }
+
+
+def noted(listing: str, name: str) -> dict[str, int]:
+    """What the output of nvdisasm notes of each kernel by a name such as REGCOUNT."""
+    note = rf"EIATTR_{name}$.*?index@\((\S+)\)$.*?\.word\s+0x([0-9a-f]+)$"
+    return {kernel: int(number, 16) for kernel, number in re.findall(note, listing, re.DOTALL | re.MULTILINE)}
 
 
 def _is_instruction(line: str) -> bool:
     return _INSTRUCTION.match(line) is not None
-
-
-def _told(text: str) -> dict[str, tuple[int, int]]:
-    """The registers and spilled bytes of each kernel, from the output of ptxas."""
-    found = {}
-    for part in text.split("Compiling entry function '")[1:]:
-        spilled = re.findall(r"(\d+) bytes spill", part)
-        (registers,) = re.findall(r"Used (\d+) registers", part)
-        found[part.partition("'")[0]] = int(registers), max(map(int, spilled))
-    return found
 
 
 def by_kernel(listing: str) -> dict[str, list[str]]:

@@ -1,12 +1,12 @@
-"""Tries the fused kernel on this device, and shows the verdicts of earlier trials.
+"""Tries the fused kernel on this TPU, and shows the verdicts of earlier trials.
 
   python -m posattn_jax.benchmarks.selfcheck [--shapes=2d64,1d1024] [--half=8] [--heads=8] [--head_dims=64]
       [--dtypes=bfloat16] [--seconds=180] [--renew]
 
-"auto" uses the kernel in the cases for which a trial found it correct and the fastest. On a GPU, "auto" runs a missing
-trial itself. On a TPU, this command must run it before a training occupies the device. Each trial runs in a separate
-process. Verdicts are files in `~/.cache/posattn_jax/fused` ($XDG_CACHE_HOME moves it): please send us those of your
-device. Exit codes: 0 done, 2 wrong input or no device with such a kernel.
+"auto" uses the kernel in the cases for which a trial found it correct and the fastest. This command must run the trial
+before a training occupies the device. Each trial runs in a separate process. Verdicts are files in
+`~/.cache/posattn_jax/fused` ($XDG_CACHE_HOME moves it): please send us those of your device. Exit codes: 0 done, 2
+wrong input or no device with such a kernel.
 """
 
 import sys
@@ -15,7 +15,6 @@ from absl import flags
 
 from posattn_jax.benchmarks.shapes import parse_shape
 from posattn_jax.ops.attention.fused import verdict
-from posattn_jax.ops.attention.fused.layout import KERNELS
 from posattn_jax.system import command_line
 from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.errors import InputError
@@ -57,7 +56,7 @@ def cases(options: flags.FlagValues) -> list[verdict.Case]:
     ]
 
 
-def main(argv: list[str], platforms: tuple[str, ...] = tuple(KERNELS)) -> int:
+def main(argv: list[str], platforms: tuple[str, ...] = verdict.PLATFORMS) -> int:
     """Runs the trials, and prints every verdict that is kept; returns the exit code."""
     options = command_line.parse(define_flags(), argv)
     if options.help:

@@ -18,7 +18,7 @@ from posattn_jax import Translution
 from posattn_jax.build.parts import part
 from posattn_jax.ops import grid, span
 from posattn_jax.ops.attention.api import relative_attention
-from posattn_jax.ops.attention.native import layout
+from posattn_jax.ops.attention.native import kernel
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json, write_json
 from posattn_jax.use import trained
@@ -99,7 +99,7 @@ def test_spans_and_pairs_are_the_packages():
             == round(span.pair_share(tuple(half), shape) * math.prod(shape) ** 2)
         )
         assert found["ellipses"] == counted(shape, gaussian >= threshold) <= found["boxes"]
-        assert found["computed"] == layout.pairs(shape, tuple(half)) >= found["boxes"]
+        assert found["computed"] == kernel.pairs(shape, tuple(half)) >= found["boxes"]
         for (row, column), tile in zip(grid.positions(shape), found["tiles"], strict=True):
             near = range(column - column % 8, min(column - column % 8 + 8, shape[1]))
             keys = {key for query in near for key in range(shape[1]) if abs(key - query) <= half[1]}
@@ -141,7 +141,7 @@ def test_predictions_are_what_the_committed_runs_bear_out():
     shares, ratios = [], []
     for (case, *rest), milliseconds in windows.items():
         shape, half, *_ = CASES[case]
-        shares.append(layout.pairs(shape, half) / math.prod(shape) ** 2)
+        shares.append(kernel.pairs(shape, half) / math.prod(shape) ** 2)
         ratios.append(milliseconds / all_pairs[(case.split("_")[0], *rest)] / shares[-1])
     least, most = math.floor(10 * min(ratios)) / 10, math.ceil(10 * max(ratios)) / 10
     (found,) = ask_page("predicted(share)", [{"share": 0.5}])
@@ -206,7 +206,7 @@ def test_what_the_page_tells():
     assert console == []
     shape, half = (32, 32), (8, 8)
     assert "Half-span: 8 rows and 8 columns to each side, so 17 x 17 of 63 x 63 offsets are attended." in dom
-    assert f"<td>{layout.pairs(shape, half):,}</td>" in dom
+    assert f"<td>{kernel.pairs(shape, half):,}</td>" in dom
     made = json.loads((playground.PARTS / "displacements.json").read_text())
     layer, middle = made["layers"][0], math.prod(2 * size - 1 for size in made["grid"]) // 2
     singular = decode(layer["singular"], np.uint8).reshape(-1, made["features"])[middle] / 255 * layer["largest"]

@@ -1,6 +1,5 @@
 """Private names of libraries stand in one file each; the bounds of setup.py are the versions that have them."""
 
-import importlib
 import inspect
 import pathlib
 import re
@@ -11,7 +10,7 @@ from orbax.checkpoint.path import atomicity
 PACKAGE = pathlib.Path("posattn_jax")
 # What is looked for -> the one file that has it.
 PRIVATE = {
-    r"\bjax\._src\b": "ops/attention/fused/gpu/warpgroup.py",
+    r"\bjax\._src\b": "ops/attention/operation.py",
     r"\._(tmp_path|final_path)\b": "train/checkpoint.py",
 }
 
@@ -20,12 +19,6 @@ PRIVATE = {
 def test_one_file_has_it(pattern, file):
     users = [path for path in PACKAGE.rglob("*.py") if re.search(pattern, path.read_text(encoding="utf-8"))]
     assert users == [PACKAGE / file]
-
-
-def test_jax_has_what_interprets_kernels_for_gpus():
-    """Of jax >= 0.10.2, as the kernels: their tests alone need it."""
-    module = importlib.import_module("jax._src.pallas.mosaic_gpu.interpret.params")
-    assert module.InterpretGPUParams()
 
 
 def test_orbax_has_the_paths_of_a_checkpoint_that_is_being_saved():

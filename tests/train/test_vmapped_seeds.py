@@ -1,7 +1,6 @@
 """Vmapped seeds: each as if it were alone."""
 
 import dataclasses
-import functools
 import os
 import signal
 
@@ -11,11 +10,11 @@ import numpy as np
 import pytest
 
 from posattn_jax.data.images import GridImages
-from posattn_jax.ops.attention.fused import layout as fused
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.train.interruption import Interrupted
 from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.sharding import MeshAxes
+from tests.support.lanes import on_lanes
 from tests.support.recorded import figures_of
 from tests.support.slow import slow
 from tests.train.made_run import make_images, make_task, make_trainer
@@ -93,17 +92,14 @@ def test_they_end_as_alone(tmp_path, alone, fields):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(jax.__version_info__ < fused.GPU_NEEDS, reason="the kernels need a newer jax")
-def test_they_train_with_the_fused_kernels_of_a_gpu(tmp_path, monkeypatch):
-    """Interpreted. Each seed has the span that it learns."""
-    from posattn_jax.ops.attention.fused.gpu.layout import FusedGpu
-
-    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(FusedGpu, interpret=True))
+def test_they_train_with_the_kernels_of_a_gpu(tmp_path):
+    """On lanes. Each seed has the span that it learns."""
     fields = {"task": make_task(implementation="fused"), "total_steps": 2}
-    vmapped = finish(tmp_path / "vmapped", **fields)
-    for seed in SEEDS:
-        alone = finish(tmp_path / "alone", (seed,), **fields)[seed]
-        chex.assert_trees_all_close(vmapped[seed].params, alone.params, atol=1e-4)
+    with on_lanes():
+        vmapped = finish(tmp_path / "vmapped", **fields)
+        for seed in SEEDS:
+            alone = finish(tmp_path / "alone", (seed,), **fields)[seed]
+            chex.assert_trees_all_close(vmapped[seed].params, alone.params, atol=1e-4)
     dense = finish(tmp_path / "dense", **fields | {"task": make_task(implementation="dense")})
     chex.assert_trees_all_close(vmapped[1].params, dense[1].params, atol=1e-3)
 

@@ -145,8 +145,8 @@ def relative_attention(
       bias: [b|1 h|1 t s], not scaled. An entry that is -inf, at most -5e8, or at most a quarter of the lowest number of
         its dtype hides its pair exactly as `mask` does, whatever G is.
       segment_ids: [b t]: tokens attend only to tokens of their own segment. If segments are packed one after the other,
-        "native" skips pairs of different segments. "fused" and "factorised" do not support segments. The other layouts
-        compute such pairs and mask them.
+        "native" skips pairs of different segments. "factorised", and "fused" on a TPU, do not support segments. The
+        other layouts compute such pairs and mask them.
       query_seq_lengths: [b], or one for all; outputs from this position on are 0.
       key_value_seq_lengths: [b], or one for all; keys from this position on are not attended to.
       is_causal: True: query t attends to keys s <= t in row-major order. Or one bool per dimension: a query attends
@@ -159,13 +159,14 @@ def relative_attention(
         "dense" loops over rows of queries. "patch" (V2, A.2) and "window" (V3, A.3) gather the keys of every query;
         their size is static, so that a traced sigma needs `span_bound`. "tiled" loops over windows of keys within the
         span, known at run time. "native" is that loop in C++, for CPUs, and needs a compiler. "fused" has that loop
-        inside of kernels for GPUs and TPUs. "factorised" works only through a layer, which knows the factors of E.
-        "auto" takes the layout that is expected to be the fastest; see `ops/attention/auto.py`. Only "reference",
-        "dense" and "auto" support weights and dropout. The outputs of "dense", "tiled", "native", "fused" and "auto"
-        have no forward-mode derivatives (`jax.jvp`). Their gradients have derivatives in both modes: "dense" computes
-        them, for every pair, whatever the span. They are tested to the second order, of "fused" only its kernels for
-        GPUs, interpreted. The kernels of cuDNN or of JAX for TPUs that "auto" may take for content scores alone have
-        only first-order gradients. The other layouts have derivatives of any order.
+        inside of kernels for GPUs (which need a C++ compiler too) and TPUs. "factorised" works only through a layer,
+        which knows the factors of E. "auto" takes the layout that is expected to be the fastest; see
+        `ops/attention/auto.py`. Only "reference", "dense" and "auto" support weights and dropout. The outputs of
+        "dense", "tiled", "native", "fused" and "auto" have no forward-mode derivatives (`jax.jvp`). Their gradients
+        have derivatives in both modes: "dense" computes them, for every pair, whatever the span. They are tested to the
+        second order, of "fused" only its kernels for GPUs, on a CPU. The kernels of cuDNN or of JAX for TPUs that
+        "auto" may take for content scores alone have only first-order gradients. The other layouts have derivatives of
+        any order.
       return_weights: whether to return the weights too.
 
     Returns:

@@ -1,7 +1,7 @@
 """The choice of the layout for implementation="auto".
 
-"native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used if a
-trial on this device found it correct and the fastest: see `fused/verdict.py`.
+"native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used on a GPU
+where its kernels are available, and on a TPU if a trial found it correct and the fastest: see `fused/verdict.py`.
 """
 
 import math
@@ -10,11 +10,13 @@ import jax
 
 from posattn_jax.axes import Query, Shape, Weights
 from posattn_jax.ops import grid
-from posattn_jax.ops.attention import factorised
+from posattn_jax.ops.attention import factorised, operation
+from posattn_jax.ops.attention.cuda import layout as cuda
 from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.fused import plain, verdict
 from posattn_jax.ops.attention.fused.layout import fused_attention
 from posattn_jax.ops.attention.loop import Loop, attend
+from posattn_jax.ops.attention.native import kernel as cpu
 from posattn_jax.ops.attention.native import layout as native
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
@@ -30,7 +32,7 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
     """Attention by the layout that is expected to be the fastest.
 
     That is, in this order: the platform's own kernel for content scores alone, "factorised", "native" on a CPU, "fused"
-    if a trial found it the fastest, and else one of `portable_loops`.
+    on a GPU, or on a TPU if a trial found it the fastest, and else one of `portable_loops`.
     """
     if plain.obstacle(problem) is None:
         return plain.plain_attention(problem)
@@ -38,14 +40,26 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
         return factorised.factorised_attention(problem)
     if is_native() and native.obstacle(problem) is None and native_pays(problem.grid_shape, problem.static_half):
         return native.native_attention(problem, portable_loops)
+    if is_cuda() and cuda.obstacle(problem) is None:
+        return cuda.cuda_attention(problem, portable_loops)
     if verdict.obstacle(problem) is None and verdict.is_trusted(problem):
         return fused_attention(problem)
     return attend(problem, portable_loops(problem), RowLoop)
 
 
 def is_native() -> bool:
-    """Whether "native" is available and preferred: on a CPU with one device. With several it would gather arrays."""
-    return jax.default_backend() == "cpu" and jax.device_count() == 1 and native.missing() is None
+    """Whether "native" is available and preferred: on a CPU."""
+    return jax.default_backend() == "cpu" and _may_have_kernels() and native.missing() is None
+
+
+def is_cuda() -> bool:
+    """Whether the kernels for GPUs are available."""
+    return jax.default_backend() == "gpu" and _may_have_kernels() and cuda.is_here()
+
+
+def _may_have_kernels() -> bool:
+    """Not in several processes: a kernel that is missing in one would give them different programs."""
+    return jax.process_count() == 1 and operation.is_possible_here()
 
 
 def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
@@ -57,12 +71,12 @@ def native_pays(grid_shape: Shape, half: Shape | None) -> bool:
     n = grid.num_positions(grid_shape)
     if half is None and n >= LEAST_POSITIONS:
         return True
-    return NATIVE_PAIR_COST * native.pairs(grid_shape, half or [size - 1 for size in grid_shape]) <= n * n
+    return NATIVE_PAIR_COST * cpu.pairs(grid_shape, half or [size - 1 for size in grid_shape]) <= n * n
 
 
 def chooses_at_run_time(grid_shape: Shape) -> bool:
     """Whether "auto" chooses its layout at run time if the span is known only then."""
-    return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native()
+    return grid.num_positions(grid_shape) >= LEAST_POSITIONS and not is_native() and not is_cuda()
 
 
 def portable_loops(problem: Problem) -> list[Loop]:
@@ -102,7 +116,7 @@ def score_share(
     if implementation in ("dense", "reference") or half is None:
         return 1.0
     if implementation == "native" or (implementation == "auto" and is_native() and native_pays(grid_shape, span_bound)):
-        return native.pairs(grid_shape, half) / n**2
+        return cpu.pairs(grid_shape, half) / n**2
     reach = half if span_bound is None else span_bound
     if implementation == "patch":
         return math.prod(min(2 * h + 1, s) for h, s in zip(reach, grid_shape, strict=True)) / n
@@ -111,4 +125,5 @@ def score_share(
     choices = tilings(tuple(grid_shape), batch_size, num_heads, 4, span_bound)
     best = min((tiling for tiling, _ in choices), key=lambda tiling: tiling.cost(reach))
     pays = n >= LEAST_POSITIONS and best.cost(reach) < n * n
-    return best.pairs(reach) / (n * n) if pays or implementation in ("tiled", "fused") else 1.0
+    is_fused = implementation == "fused" or (implementation == "auto" and is_cuda())
+    return best.pairs(reach) / (n * n) if pays or is_fused or implementation == "tiled" else 1.0

@@ -145,8 +145,6 @@ class Problem:
             ("dropout", self.dropout_rate > 0),
             ("a grid that is cut over devices", self.block is not None and implementation != "tiled"),
             ("mask, bias or other scores of pairs", self.is_by_pair),
-            ("segment_ids", self.segment_ids is not None and implementation == "fused"),
-            ("is_causal of single dimensions", not isinstance(self.is_causal, bool) and implementation == "fused"),
         ):
             if asked:
                 raise ValueError(f'implementation="{implementation}" does not support {name}: "dense" does')

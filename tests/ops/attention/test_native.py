@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jax import export
 
-from posattn_jax.ops.attention import auto, relative_attention, score_share
-from posattn_jax.ops.attention.native import layout, library
+from posattn_jax.ops.attention import auto, operation, relative_attention, score_share
+from posattn_jax.ops.attention import kernel as kernels
+from posattn_jax.ops.attention.native import kernel, layout, library
 from posattn_jax.system.cache import cache_folder
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.slow import slow
@@ -113,9 +114,9 @@ def test_mapped(inputs):
 
 def test_without_jit_it_is_compiled_once(inputs):
     first = attend(inputs)
-    before = layout._jitted.cache_info()
+    before = operation._jitted.cache_info()
     np.testing.assert_array_equal(attend(inputs), first)
-    after = layout._jitted.cache_info()
+    after = operation._jitted.cache_info()
     assert after.misses == before.misses and after.hits > before.hits
 
 
@@ -129,16 +130,17 @@ def test_no_other_platform_and_no_exported_program_has_it(inputs):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), called, function(inputs))
 
 
-def test_auto_is_native_on_one_cpu(monkeypatch):
+def test_auto_is_native_on_cpus(monkeypatch):
     inputs = jax.tree.map(jnp.asarray, make_inputs((2, 6), dtype=np.float32))
 
     def is_native(**options):
         jaxpr = jax.make_jaxpr(lambda x: relative_attention(**x, grid_shape=(2, 6), **options))(inputs)
-        return "native_attention" in str(jaxpr)
+        return "attention_forward" in str(jaxpr)
 
-    assert not is_native()  # tests have several devices
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert is_native() and is_native(is_causal=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_count", lambda: 2)
+        assert not is_native()
     assert not is_native(return_weights=True)
     assert not is_native(dropout_rate=0.1, dropout_rng=jax.random.key(0))
     assert score_share((16, 16), (2, 2)) == score_share((16, 16), (2, 2), implementation="native")
@@ -150,9 +152,9 @@ def test_auto_is_native_on_one_cpu(monkeypatch):
 
 
 def test_pairs():
-    assert layout.pairs((1,), (0,)) == 64  # a tile and a vector
-    assert layout.pairs((8,), (2,)) == 64
-    assert layout.pairs((16, 16), (1, 2)) == (16 * 3 - 2) * 2 * 16 * 8
+    assert kernel.pairs((1,), (0,)) == 64  # a tile and a vector
+    assert kernel.pairs((8,), (2,)) == 64
+    assert kernel.pairs((16, 16), (1, 2)) == (16 * 3 - 2) * 2 * 16 * 8
     assert score_share((16, 16), (15, 15), implementation="native") == 1
 
 
@@ -173,7 +175,6 @@ def fresh(monkeypatch, folder):
 def test_without_a_compiler_a_line_says_so_once(inputs, monkeypatch, tmp_path, caplog, variable, value, reason):
     fresh(monkeypatch, tmp_path)
     monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
     outputs = [jax.jit(lambda x: attend(x, "auto"))(inputs) for _ in range(2)]
     expected = jax.jit(lambda x: attend(x, "reference"))(inputs)
     np.testing.assert_allclose(outputs[0], expected, rtol=1e-4, atol=1e-5)
@@ -195,7 +196,7 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_is_not_kept(monkeypatch, tmp_path):
     """The compiler gives the right one, but what checks it does not hold."""
-    kept = next(cache_folder().glob("*.so"))
+    kept = next(cache_folder().glob("native-*.so"))
     fresh(monkeypatch, tmp_path)
     monkeypatch.setenv(
         "CXX", script(tmp_path, f'test "$1" = --version && exit; while test $# -gt 1; do shift; done; cp {kept} $1')
@@ -204,8 +205,8 @@ def test_a_kernel_that_is_wrong_is_not_kept(monkeypatch, tmp_path):
     assert layout.missing() is None
     assert len(list(tmp_path.glob("posattn_jax/*.so"))) == 1
     fresh(monkeypatch, tmp_path / "other")
-    monkeypatch.setattr(layout, "reference_attention", lambda problem: (problem.value, None))
-    assert layout.missing() == "this CPU (the compiled kernel is not right)"
+    monkeypatch.setattr(kernels, "reference_attention", lambda problem: (problem.value, None))
+    assert layout.missing() == "this CPU (the compiled kernel is not right: outputs)"
     assert not list((tmp_path / "other").glob("posattn_jax/*"))
 
 

@@ -1,4 +1,4 @@
-"""Tries the fused kernel on this device: is it right, and faster than the other layouts?
+"""Tries the fused kernel on this TPU: is it right, and faster than the other layouts?
 
 python -m posattn_jax.ops.attention.fused.trial CASE    # prints the verdict on a `Case` as JSON
 """
@@ -80,14 +80,9 @@ def _compared(case: Case) -> tuple[Shape, dict[str, Any]]:
 
 
 def _expected(case: Case) -> dict[str, Any]:
-    """The outputs and gradients of the other layouts.
-
-    By default these multiply float32 in TF32 on a GPU, which is less exact than the kernel. There they multiply in full
-    float32 here. On a TPU both multiply in the same way.
-    """
+    """The outputs and gradients of the other layouts, which multiply as the kernel does."""
     shape, arrays = _compared(case)
-    with jax.default_matmul_precision("highest" if jax.default_backend() == "gpu" else None):
-        return jax.block_until_ready(_results(case, _other_layouts, shape)(arrays))
+    return jax.block_until_ready(_results(case, _other_layouts, shape)(arrays))
 
 
 def _difference(case: Case, kernel: Callable, expected: dict[str, Any]) -> str | None:

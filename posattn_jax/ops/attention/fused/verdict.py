@@ -1,10 +1,11 @@
-"""Decides whether "auto" may use the fused kernel: tries it in a separate process, and keeps the verdict.
+"""Decides whether "auto" may use the fused kernel on a TPU: tries it in a separate process, and keeps the verdict.
 
-A kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once.
-A kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
+Only one process can hold a TPU: `python -m posattn_jax.benchmarks.selfcheck` runs the trials, before a training. A
+kernel that is wrong, hangs, is refused, or is slower than the other layouts is not used, and a warning says so once. A
+kernel that hangs or crashes cannot harm the calling program, because it runs in the other process.
 
 A trial that the kernel did not decide is no verdict, and is not kept: the other process cannot start, does not get the
-device, has too little memory, or is killed. Then the kernel is not used in this process, and the next one tries again.
+device, has too little memory, or is killed.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jaxlib
 
-from posattn_jax.ops.attention.fused.layout import KERNELS
+from posattn_jax.ops.attention.fused.layout import for_tpu
 from posattn_jax.ops.attention.fused.plain import is_shared_out
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.system.cache import cache_folder
@@ -38,6 +39,7 @@ TRIAL = "posattn_jax.ops.attention.fused.trial"  # the other process
 SECONDS = 180.0  # for that process; after that a kernel that has begun counts as hung
 UNDECIDED = "undecided"  # the outcome of a trial that is no verdict
 BEGUN, VERDICT = "begun", "verdict"  # what the other process prints: its `machine()`, and then the verdict
+PLATFORMS = ("tpu",)  # the others are not tried
 ARRAYS = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias", "key_mask", "sigma")
 
 _logger = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class Verdict(NamedTuple):
 def obstacle(problem: Problem) -> str | None:
     """The reason why a problem cannot use the fused kernel, if it is known before a trial; else None."""
     device = jax.devices()[0]
-    if device.platform not in KERNELS:
+    if device.platform not in PLATFORMS:
         return f"the platform {device.platform}"
     if is_shared_out() or jax.process_count() > 1:  # trials that differ would give processes different programs
         return "several devices"
@@ -95,8 +97,7 @@ def obstacle(problem: Problem) -> str | None:
     if problem.is_pairwise or problem.factors is not None:
         return "class tokens, or parts that are by pair"
     try:
-        problem.check_local("fused")
-        KERNELS[device.platform](problem)
+        for_tpu(problem)
     except (ValueError, ImportError) as error:
         return str(error)
     return None
@@ -129,19 +130,13 @@ def _power_of_2(size: int) -> int:
 
 @functools.cache
 def _outcome(case: Case) -> str | None:
-    """The outcome of the kept verdict, or of a new trial; None if no trial is possible now. Logged once."""
+    """The outcome of the kept verdict, or None. Logged once."""
     here = machine()
     verdict = kept(case, here)
-    if verdict is None:
-        if jax.default_backend() == "tpu":  # a second process cannot use it now
-            _logger.info(
-                "the fused kernel is not tested on this device yet: run python -m posattn_jax.benchmarks.selfcheck"
-            )
-            return None
-        _logger.info("testing the fused kernel, once per device: this takes up to %g s", SECONDS)
-        verdict = keep(case, tried(case, here), here)
-    if verdict.outcome == UNDECIDED:
-        _warn_undecided(verdict.reason)
+    if verdict is None:  # a second process cannot use the TPU now
+        _logger.info(
+            "the fused kernel is not tested on this device yet: run python -m posattn_jax.benchmarks.selfcheck"
+        )
         return None
     if verdict.outcome != "trusted":
         _logger.warning(
@@ -151,14 +146,6 @@ def _outcome(case: Case) -> str | None:
             place(case, here),
         )
     return verdict.outcome
-
-
-@functools.cache  # once for each reason
-def _warn_undecided(reason: str) -> None:
-    _logger.warning(
-        "the fused kernel was not tested (%s): attention does not use it in this process; the next one tries again",
-        reason,
-    )
 
 
 def place(case: Case, machine: dict[str, str]) -> pathlib.Path:
@@ -220,10 +207,7 @@ def tried(case: Case, machine: dict[str, str], seconds: float = SECONDS) -> Verd
     The process says when it begins with the kernel. A failure before that is undecided.
     """
     command = [sys.executable, "-m", TRIAL, json.dumps(case)]
-    environment = child_environment() | {
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
-    }  # the calling program needs memory too
-    options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True}
+    options: dict[str, Any] = {"env": child_environment(), "stdin": subprocess.DEVNULL, "capture_output": True}
     try:
         done = subprocess.run(command, **options, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:

@@ -1,26 +1,20 @@
 """Compiles the kernel's source where it runs, once per version and CPU, and checks the kernel before it is used."""
 
-import contextlib
 import ctypes
 import functools
-import hashlib
 import logging
 import os
 import pathlib
 import platform
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable
 
 import jax
 import jaxlib
 
-from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.compiler import shared_library
 
 SOURCES = pathlib.Path(__file__).parent
-COMPILERS = ("c++", "g++", "clang++")
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-w")
 SCALARS = {"float32": "float", "float64": "double"}
 FUNCTIONS = ("forward", "backward")
@@ -58,29 +52,14 @@ def obstacle(dtype: str, check: Callable[[], None]) -> str | None:
 
 
 def _load(dtype: str, check: Callable[[], None]) -> None:
-    compiler = _compiler()
+    if os.environ.get(VARIABLE) == "0":
+        raise RuntimeError(f"{VARIABLE}=0")
     options = [*OPTIONS, f"-DSCALAR={SCALARS[dtype]}"]
-    kept = cache_folder() / f"{_digest(compiler, options)}.so"
-    if kept.exists():
-        _register(kept, dtype)
-        return
-    _logger.info("compiling native attention, once per CPU: %s", kept)
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        place = kept.parent
-    except OSError:  # the home folder is not writable
-        place = None
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        new = pathlib.Path(folder) / kept.name
-        command = [compiler, *options, f"-I{jax.ffi.include_dir()}", str(SOURCES / "kernel.cc"), "-o", str(new)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            raise RuntimeError(f"{compiler}: {lines[0] if lines else f'exit code {done.returncode}'}")
-        _register(new, dtype)
-        check()
-        with contextlib.suppress(OSError):
-            new.replace(kept)
+    depends = (jaxlib.__version__, _cpu())
+    with shared_library(SOURCES / "kernel.cc", options, jax.ffi.include_dir(), depends) as (path, is_new):
+        _register(path, dtype)
+        if is_new:
+            check()
 
 
 def _register(path: pathlib.Path, dtype: str) -> None:
@@ -88,27 +67,6 @@ def _register(path: pathlib.Path, dtype: str) -> None:
     for function in FUNCTIONS:
         capsule = jax.ffi.pycapsule(getattr(library, f"posattn_{function}"))
         jax.ffi.register_ffi_target(target(function, dtype), capsule, platform="cpu")
-
-
-def _compiler() -> str:
-    if os.environ.get(VARIABLE) == "0":
-        raise RuntimeError(f"{VARIABLE}=0")
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
-        raise RuntimeError(f"no C++ compiler is found ({', '.join(names)})")
-    return found
-
-
-def _digest(compiler: str, options: list[str]) -> str:
-    """A hash of everything that the compiled kernel depends on."""
-    parts = [*options, _version(compiler), jaxlib.__version__, _cpu()]
-    parts += [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
 
 
 @functools.cache

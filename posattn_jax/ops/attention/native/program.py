@@ -1,14 +1,24 @@
 """Calls the two functions of the compiled kernel from JAX."""
 
+import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Causal
+from posattn_jax.axes import Array
 from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.kernel import (
+    FEATURES,
+    LEARNED,
+    Settings,
+    addend_table,
+    factor_table,
+    half_spans,
+    multiplies,
+)
 from posattn_jax.ops.attention.native import library
 from posattn_jax.ops.attention.problem import Problem
 
@@ -16,27 +26,6 @@ from posattn_jax.ops.attention.problem import Problem
 MARGIN = 8
 # The bytes of a vector.
 VECTOR = 32
-# The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
-FEATURES = ("query", "key", "value")
-LEARNED = ("relative_encoding", "content_bias", "position_bias")
-# The arrays without a gradient.
-GIVEN = ("key_mask", "segment_ids")
-
-
-class Settings(NamedTuple):
-    """The fields of a `Problem` that are known while compiling."""
-
-    grid_shape: tuple[int, ...]
-    reference_shape: tuple[int, ...]
-    threshold: float
-    span_mode: str
-    is_causal: Causal
-    scale: float
-    span_bound: tuple[int, ...] | None
-
-    def problem(self, arrays: dict[str, Array]) -> Problem:
-        """Builds the problem again from its arrays."""
-        return Problem(**{"key": None} | arrays, **self._asdict())
 
 
 def forward(settings: Settings, arrays: dict[str, Array]) -> tuple[Array, Array]:
@@ -92,16 +81,11 @@ def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, .
     """The arguments of the kernel; the tables; and the function from their cotangents to those of sigma and beta."""
     query = arrays["query"]
     o, b = query.shape[:2]
-    shape = (1,) * (grid.MAX_DIMS - len(settings.grid_shape)) + tuple(settings.grid_shape)
     problem = settings.problem({name: x[0] for name, x in arrays.items()})
     dtype = problem.dtype
     learned = {name: arrays[name] for name in ("sigma", "relative_bias") if name in arrays}
     tables, to_learned = jax.vjp(jax.vmap(lambda learned: _tables(problem, learned), axis_size=o), learned)
-    half = jnp.broadcast_to(jnp.asarray(shape, jnp.int32) - 1, (o, 1, 3))
-    if "sigma" in arrays:
-        reach = jax.vmap(lambda sigma: jnp.atleast_2d(problem.half_of(sigma)))(arrays["sigma"])
-        reach = jnp.where(jnp.isnan(reach), 0, reach).astype(jnp.int32)
-        half = jnp.pad(reach, [(0, 0), (0, 0), (3 - reach.shape[-1], 0)])
+    half = half_spans(problem, arrays)
     nothing = jnp.zeros((0,), dtype)
 
     def features(name):
@@ -128,28 +112,18 @@ def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, .
 
 def _tables(problem: Problem, learned: dict[str, Array]) -> dict[str, Array]:
     """The tables by offset, [h|1 *R], that turn terms into logits: `factor`, by default the scale, and `addend`."""
-    offsets, dtype, tables = grid.relative_offsets(problem.grid_shape), problem.dtype, {}
+    offsets, dtype, tables, addends = grid.relative_offsets(problem.grid_shape), problem.dtype, {}, []
     if problem.is_causal:
-        tables["addend"] = scores.masked_out(grid.not_after(offsets, problem.is_causal), dtype)[None]
-    bias = None
-    if "relative_bias" in learned:
-        bias = jnp.moveaxis(learned["relative_bias"], -1, 0).astype(dtype)
-        if problem.masks_offsets:
-            tables["addend"] = tables.get("addend", 0) + scores.masked_out(scores.shown(bias), dtype)
+        addends.append(scores.masked_out(grid.not_after(offsets, problem.is_causal), dtype)[None])
     if "sigma" in learned:
-        sigma = jnp.atleast_2d(learned["sigma"])
-        inside = span.inside_span(offsets, problem.half_of(sigma))
-        coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
-        log_gaussian = span.log_gaussian(coordinates, sigma).astype(dtype)
-        tables["addend"] = tables.get("addend", 0) + scores.masked_out(inside, dtype)
-        if problem.span_mode == "multiply":
-            gaussian = jnp.exp(log_gaussian)
-            tables["factor"] = problem.scaling * gaussian
-            bias = None if bias is None else gaussian * bias
-        else:
-            tables["addend"] += log_gaussian
-    if bias is not None:
-        tables["addend"] = tables.get("addend", 0) + bias
+        inside = span.inside_span(offsets, problem.half_of(jnp.atleast_2d(learned["sigma"])))
+        addends.append(scores.masked_out(inside, dtype))
+    if multiplies(problem, learned):
+        tables["factor"] = factor_table(problem, learned["sigma"])
+    if (addend := addend_table(problem, learned)) is not None:
+        addends.append(addend)
+    if addends:
+        tables["addend"] = functools.reduce(jnp.add, addends)
     heads = max((len(x) for x in tables.values()), default=1)
     return {name: jnp.broadcast_to(x, (heads, *x.shape[1:])) for name, x in tables.items()}
 

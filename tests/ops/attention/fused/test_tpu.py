@@ -19,7 +19,7 @@ from posattn_jax.ops.attention.fused.tpu.layout import FusedTpu
 from posattn_jax.ops.attention.fused.tpu.plan import Plan, Tile
 from posattn_jax.ops.attention.loop import attend
 from tests.ops.attention import attention_suite
-from tests.ops.attention.attention_suite import B, FusedSuite, make_inputs
+from tests.ops.attention.attention_suite import B, FusedTpuSuite, make_inputs
 from tests.support.slow import slow
 
 
@@ -31,7 +31,7 @@ def in_the_place_of_tiled(monkeypatch):
     return options
 
 
-class TestFusedTpu(FusedSuite):
+class TestFusedTpu(FusedTpuSuite):
     implementation = "tiled"  # whose place it takes
     pytestmark = pytest.mark.slow  # each case compiles four kernels; the tests below have some of it
 

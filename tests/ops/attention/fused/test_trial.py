@@ -52,22 +52,6 @@ def test_a_kernel_that_is_right_is_trusted_where_it_is_fast(monkeypatch, arrays)
     assert trial.judge(asked) == verdict.Verdict("slower", "3 ms, the other layouts 2", 3.0, 2.0)
 
 
-@pytest.mark.parametrize("backend, expected", [("gpu", ["highest", None]), ("tpu", [None, None])])
-def test_the_precision_in_which_values_are_compared(monkeypatch, backend, expected):
-    """An H100 multiplied the other layouts' float32 in TF32, and the kernels, which were right, seemed to be wrong."""
-    asked = []
-
-    def layout(problem):
-        asked.append(jax.config.jax_default_matmul_precision)
-        return reference_attention(problem)
-
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(trial, "_other_layouts", layout)
-    values = trial._expected(case("right"))
-    assert trial._difference(case("right"), layout, values) is None
-    assert asked == expected
-
-
 def test_what_a_kernel_takes_is_timed():
     assert trial._milliseconds(case("slow"), made_kernels.slow) > 1e3 * made_kernels.SECONDS
 
@@ -171,40 +155,24 @@ def test_a_process_of_its_own_gives_the_verdict(tmp_path, monkeypatch):
     assert found == verdict.Verdict("refused", "ValueError: no such instruction")
 
 
-def test_what_is_undecided_is_tried_again_and_told_once(folder, monkeypatch, caplog):
-    asked = []
+def test_what_is_undecided_is_not_kept(folder):
     undecided = verdict.Verdict(verdict.UNDECIDED, "exit code 3")
-    monkeypatch.setattr(verdict, "tried", lambda each, machine: asked.append(each) or undecided)
-    verdict._warn_undecided.cache_clear()
-    with caplog.at_level(logging.WARNING):
-        assert [verdict._outcome(case(name)) for name in ("right", "right", "slow")] == [None] * 3
-    (told,) = caplog.messages
-    assert told.startswith("the fused kernel was not tested (exit code 3): ") and "the next one tries again" in told
-    assert len(asked) == 2 and not list(folder.rglob("*.json"))
+    assert verdict.keep(case("right"), undecided, verdict.machine()) == undecided
+    assert not list(folder.rglob("*.json"))
+
+
+def test_a_verdict_is_kept_and_told_once(folder, caplog):
+    assert verdict._outcome(case("right")) is None  # not tried: a second process cannot have the device
+    verdict.keep(case("right"), verdict.Verdict("slower", "3 ms, and 2"), verdict.machine())
     verdict._outcome.cache_clear()  # as in another process
-    assert verdict._outcome(case("right")) is None and len(asked) == 3
-
-
-def test_a_verdict_is_kept_and_told_once(folder, monkeypatch, caplog):
-    asked = []
-    slower = verdict.Verdict("slower", "3 ms, and 2")
-    monkeypatch.setattr(verdict, "tried", lambda each, machine: asked.append(each) or slower)
     with caplog.at_level(logging.WARNING):
         assert [verdict._outcome(case("right")) for _ in range(2)] == ["slower"] * 2
-        verdict._outcome.cache_clear()  # as in another process
-        assert verdict._outcome(case("right")) == "slower"
-    assert len(asked) == 1 and len(list(folder.rglob("*.json"))) == 1
-    assert "which is slower here (3 ms, and 2)" in caplog.messages[0] and str(folder) in caplog.messages[0]
+    (told,) = caplog.messages
+    assert "which is slower here (3 ms, and 2)" in told and str(folder) in told
     kept = json.loads(next(folder.rglob("*.json")).read_text())
     assert kept["case"]["grid_shape"] == [16] and kept["jax"] == jax.__version__
-    next(folder.rglob("*.json")).write_text("{")  # half written: tried again
+    next(folder.rglob("*.json")).write_text("{")  # half written
     verdict._outcome.cache_clear()
-    assert verdict._outcome(case("right")) == "slower" and len(asked) == 2
-
-
-def test_a_tpu_is_not_tried_while_it_is_held(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    monkeypatch.setattr(verdict, "tried", lambda *_: pytest.fail("a second process cannot have the device"))
     assert verdict._outcome(case("right")) is None
 
 
@@ -219,7 +187,8 @@ def test_a_case_of_a_problem():
 def test_auto_has_the_kernel_where_it_is_trusted(monkeypatch, outcome):
     """With another layout in the kernel's place, of a platform that has one."""
     used = []
-    monkeypatch.setattr(verdict, "KERNELS", {"cpu": lambda problem: None})
+    monkeypatch.setattr(verdict, "PLATFORMS", ("cpu",))
+    monkeypatch.setattr(verdict, "for_tpu", lambda problem: None)
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     monkeypatch.setattr(auto, "is_native", lambda: False)
     monkeypatch.setattr(verdict, "_outcome", lambda case: outcome)
@@ -235,7 +204,8 @@ def test_auto_has_the_kernel_where_it_is_trusted(monkeypatch, outcome):
 
 def test_several_devices_have_it_each_for_its_own(monkeypatch):
     """The compiler cannot share out a kernel: where it would have to, "auto" does without."""
-    monkeypatch.setattr(verdict, "KERNELS", {"cpu": lambda problem: None})
+    monkeypatch.setattr(verdict, "PLATFORMS", ("cpu",))
+    monkeypatch.setattr(verdict, "for_tpu", lambda problem: None)
     x, found = jnp.ones((8, 8, 2, 8)), []
 
     def attend(x):

@@ -47,7 +47,8 @@ class FusedTpu(Loop):
     the default `limit` the arrays fill at most about `room` bytes. Products of float32 are as exact as
     `jax_default_matmul_precision` says.
 
-    `interpret` runs the kernels on any device, slowly, for tests. ValueError for weights, dropout and a `Block`.
+    `interpret` runs the kernels on any device, slowly, for tests. ValueError for weights, dropout, a `Block`, segments
+    and causal single dimensions.
     """
 
     def __init__(
@@ -61,6 +62,12 @@ class FusedTpu(Loop):
         lanes: int = LANES,
     ):
         problem.check_local("fused")
+        for name, asked in (
+            ("segment_ids", problem.segment_ids is not None),
+            ("is_causal of single dimensions", not isinstance(problem.is_causal, bool)),
+        ):
+            if asked:
+                raise ValueError(f'implementation="fused" does not support {name} on a TPU: "dense" does')
         super().__init__(problem, problem.query.shape[2])
         self.interpret = interpret
         width, tile = plan_for(problem.grid_shape, problem.static_half) if plan is None else plan

@@ -1,0 +1,273 @@
+// The backward pass over queries: gradients of queries, encodings, biases and tables. It computes the weights again.
+//
+//   dL_ts = A_ts (dO_t . V_s - dO_t . O_t)      dS_ts = factor dL_ts      dQ_t = sum_s dS_ts (K_s + E_{s-t})
+//
+// A: the weights. L: the logits. S: the sums of products that `factor` multiplies. Each offset of a query belongs to one
+// key, so dL takes the place of the table's scores.
+#pragma once
+
+namespace posattn {
+
+// The sums of the warp's 16 rows, as rows 0 of each lane.
+DEVICE void sum_rows(Accumulator& sums, const Accumulator& x) {
+#pragma unroll
+  for (int i = 0; i < WIDTH / 8; i++)
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      float s = x[i][k] + x[i][2 + k];
+      s += shuffle_xor(s, 4), s += shuffle_xor(s, 8), s += shuffle_xor(s, 16);
+      sums[i][k] = s;
+    }
+}
+
+// What dL of an offset is multiplied with; what is the same for all offsets is multiplied at the end.
+DEVICE float factor_of(const Params& p, const Memory& memory, int n) {
+  return HAS_FACTOR ? memory.factor[n] : 1.f;
+}
+
+DEVICE float score(const Memory& memory, const Params& p, int row, int n) {
+  return number(memory.table[row * p.pitch + n + within(p, row).at[2]]);
+}
+
+// Adds 16 offsets of the table, from `start`, times their encodings to the gradient of the warp's queries.
+DEVICE void add_by_offset(const Params& p, const Memory& memory, const Own& own, int start, uint8_t* encodings,
+                          int row, Accumulator& d_queries) {
+  Block by_offset;
+#pragma unroll
+  for (int t = 0; t < 2; t++) {
+    const int n = start + 8 * t + 2 * (lane() & 3);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float x[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+        x[i] = number(memory.table[own.row[r] * p.pitch + own.x[r] + n + i]) * factor_of(p, memory, n + i);
+      set(by_offset, 2 * t + r, x[0], x[1]);
+    }
+  }
+  add_product(d_queries, by_offset, encodings, row);
+}
+
+// Adds the gradient of 16 encodings, from offset `start`.
+DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& memory, int start, float after) {
+  Accumulator sum;
+  clear(sum);
+  const int own[2] = {start + (lane() >> 2), start + (lane() >> 2) + 8};
+  float by[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) by[r] = factor_of(p, memory, own[r]);
+#pragma unroll
+  for (int rows = 0; rows < kTile; rows += 16) {
+    Block transposed;
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const int query = rows + 8 * t + 2 * (lane() & 3);
+        float x[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) x[i] = score(memory, p, query + i, own[r]) * by[r];
+        set(transposed, 2 * t + r, x[0], x[1]);
+      }
+    add_product(sum, transposed, memory.position, rows);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int index = memory.index[own[r]];
+    if (index < 0) continue;
+    add_row(p, p.d_encoding + ((home.outer * home.offsets(p) + index) * p.heads + home.head) * FEATURES, sum, r, after);
+  }
+}
+
+KERNEL(backward, 2) {
+  const Home home(p);
+  const Memory memory(p, true);
+  const Own own(p, home.tile);
+  const bool keeps_table = HAS_ENCODING || p.d_addend != nullptr;
+  copy_queries(p, home, memory);
+  copy_with_bias(p, memory.cotangent, home.features(p, p.cotangent), nullptr, home.tile);
+  sync_block();
+  Rows queries, positional, cotangents;
+  queries.load(memory.content, warp() * kWarpRows);
+  cotangents.load(memory.cotangent, warp() * kWarpRows);
+  int32_t segments[2];
+  segments_of(p, home, own, segments);
+  float most[2], removed[2];  // a weight is 2^(logit - most)
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    most[r] = -kHidden, removed[r] = 0.f;  // off the grid weights are 0
+    if (own.position[r] >= 0) {
+      const int64_t at = home.features_at(p, own.position[r]);
+      const float inverse = p.statistics[at / FEATURES * 2 + 1];
+      if (inverse != 0.f) most[r] = p.statistics[at / FEATURES * 2] - fast_log2(inverse);
+#pragma unroll
+      for (int chunk = lane() & 3; chunk < WIDTH / 8; chunk += 4) {
+        float x[8] = {}, y[8] = {};
+        read_chunk(p, p.cotangent + at, chunk, x), read_chunk(p, p.outputs + at, chunk, y);
+#pragma unroll
+        for (int i = 0; i < 8; i++) removed[r] += x[i] * y[i];
+      }
+    }
+    removed[r] = quad_sum(removed[r]);
+    if (own.position[r] >= 0 && (lane() & 3) == 0)
+      p.removed[(int64_t(home.example) * p.heads + home.head) * num_positions(p) + own.position[r]] = removed[r];
+  }
+  const float after = HAS_FACTOR ? kLn2 : p.scale;  // factors are in units of ln 2
+  Accumulator d_queries;
+  clear(d_queries);
+  float d_tangents[kMostTangents] = {};
+  // The gradient of a bias is the sum of what its part adds to the gradients of queries. Keys and encodings take turns:
+  // when a turn ends, the sum so far is added to its bias and taken from the one whose turn begins.
+  const auto add_sums = [&](float* ends, float* begins) {
+    if (ends == nullptr && begins == nullptr) return;
+    Accumulator sums;
+    sum_rows(sums, d_queries);
+    if (lane() >= 4) return;
+    if (ends != nullptr) add_row(p, ends, sums, 0, after);
+    if (begins != nullptr) add_row(p, begins, sums, 0, -after);
+  };
+  Pairs pairs;
+  for (Slabs slabs(p, home); !slabs.is_done();) {
+    const Slab slab = slabs.slab(p, home);
+    Walk walk = slab.keys, ahead = slab.keys;
+    walk.begin(), ahead.begin();
+    sync_block();
+    note_offsets(p, home, slab, memory, true);
+    if (HAS_FACTOR) note_factors(p, home, slab, memory);
+    if (HAS_ENCODING) clear_ends(p, slab, memory);
+    sync_block();
+    const int chunks = HAS_ENCODING ? slab.chunks : 0, tiles = slab.keys.count(), steps = chunks + tiles + chunks;
+    const auto copy = [&](int step) {
+      if (step >= chunks && step < chunks + tiles) {
+        copy_keys(p, home, start_of(p, ahead), memory, step);
+        ahead.advance();
+      } else if (step < steps) {
+        copy_encodings(p, home, slab, memory, step < chunks ? step : step - chunks - tiles, memory.stage(step));
+      }
+      copy_commit();
+    };
+    if (!HAS_ENCODING && keeps_table)
+      for (int r = 0; r < kWarpRows; r++)
+        for (int n = lane(); n < p.pitch; n += 32) write(memory.table + (warp() * kWarpRows + r) * p.pitch + n, 0.f);
+    float* d_bias[2] = {HAS_KEY ? p.d_content_bias : nullptr, HAS_ENCODING ? p.d_position_bias : nullptr};
+    for (float*& x : d_bias) x = x == nullptr ? nullptr : x + home.bias_at(p);
+    for (int step = -1; step < steps; step++) {
+      if (step >= 0) await_stage(p, memory.stage(step), step < chunks || step >= chunks + tiles || HAS_KEY);
+      copy(step + 1);
+      if (step < 0) continue;
+      uint8_t* stage = memory.stage(step);
+      if (step < chunks) {
+        positional.load(memory.position, warp() * kWarpRows);
+        fill_table<true>(p, slab, memory, own, positional, step, stage);
+        continue;
+      }
+      if (step >= chunks + tiles) {
+        const int start = (step - chunks - tiles) * 2 * kTile;
+        if (step == chunks + tiles) add_sums(d_bias[0], d_bias[1]);
+#pragma unroll 1
+        for (int j = 0; j < 2 * kTile / 16 && start + 16 * j < slab.size; j++) {
+          add_by_offset(p, memory, own, start + 16 * j, stage + (j / 4) * kTileBytes, (j % 4) * 16, d_queries);
+          if (j % 4 == warp() && p.d_encoding != nullptr) add_to_encodings(p, home, memory, start + 16 * j, after);
+        }
+        continue;
+      }
+      const Place keys_tile = start_of(p, walk);
+      uint8_t *keys = stage, *values = stage + kTileBytes;
+      const int32_t* labels = memory.labels + (step & 1) * kTile;
+      pairs.update(p, home, slab, own, walk, labels);
+      walk.advance();
+      const int64_t kept =
+          ((int64_t(block_y()) * (tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2)) + home.number) * slots(p) +
+           slot(p, home.tile, keys_tile)) * 4 + warp();
+      uint32_t active = 0;
+#pragma unroll UNROLL
+      for (int block = 0; block < kTile / 16; block++) {
+        uint32_t bits[2], shown[2];
+        bits_of(pairs.reach, block, bits);
+        bits_of(pairs.shown, block, shown);
+        if (!any((bits[0] | bits[1]) & 0x303)) continue;
+        active |= 1u << block;
+        int n[2];
+        numbers(p, slab, block, n);
+        Logits logits;
+        logits.compute(p, memory, pairs, queries, keys, block, n, bits);
+        logits.hide(p, labels, segments, block, shown);
+        float weights[2][4], d_logits[2][4] = {};
+#pragma unroll
+        for (int step = 0; step < kSteps; step++) {
+          Block b;
+          load_right(b, values, block * 16, step);
+          multiply(d_logits[0], d_logits[1], cotangents[step], b);
+        }
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            weights[t][i] = fast_exp2(logits.values[t][i] - most[i / 2]);
+            d_logits[t][i] = weights[t][i] * (d_logits[t][i] - removed[i / 2]);
+          }
+        Block kept_weights;
+        set(kept_weights, weights);
+#pragma unroll
+        for (int k = 0; k < PLANES; k++) {
+          const uint32_t(&w)[4] = kept_weights.planes[k];
+          p.weights[((kept * 4 + block) * PLANES + k) * 32 + lane()] = {w[0], w[1], w[2], w[3]};
+        }
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            const uint32_t pair = bits[r] >> (8 * t) & 3;
+            if (keeps_table && pair) {
+              Score* to = memory.table + pairs.row[r] + n[t];
+              const float x = d_logits[t][2 * r], y = d_logits[t][2 * r + 1];
+              if (pair == 3)
+                *reinterpret_cast<ScorePair*>(to) = pair_of(x, y);
+              else
+                write(to + (pair >> 1), pair == 1 ? x : y);
+            }
+            if (!HAS_FACTOR || !pair) continue;
+            float(&x)[4] = d_logits[t];
+            const float(&sums)[4] = logits.sums[t];
+#pragma unroll
+            for (int k = 0; k < TANGENTS; k++) {
+              const float* tangent = memory.tangents + k * memory.noted_size(p) + pairs.number[r] + n[t];
+              d_tangents[k] += x[2 * r] * sums[2 * r] * tangent[0] + x[2 * r + 1] * sums[2 * r + 1] * tangent[1];
+            }
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) x[i] *= logits.factors[t][i];
+          }
+        if (HAS_KEY) {
+          Block d_scores;
+          set(d_scores, d_logits);
+          add_product(d_queries, d_scores, keys, block * 16);
+        }
+      }
+      if (lane() == 0) p.active[kept] = active;
+    }
+    slabs.advance();
+    if (chunks == 0)
+      add_sums(d_bias[0], nullptr);
+    else
+      add_sums(d_bias[1], slabs.is_done() ? nullptr : d_bias[0]);
+    if (p.d_addend != nullptr) {
+      sync_block();
+      for (int n = thread(); n < slab.size; n += kThreads) {
+        if (memory.index[n] < 0) continue;
+        float sum = 0.f;
+        for (int row = 0; row < kTile; row++) sum += score(memory, p, row, n);
+        add(p.d_addend + home.gradient_at(p) + memory.index[n], sum);
+      }
+    }
+  }
+  for (int k = 0; k < TANGENTS; k++) {
+    float sum = d_tangents[k];
+    for (int mask = 1; mask < 32; mask *= 2) sum += shuffle_xor(sum, mask);
+    if (lane() == 0) add(p.d_tangents + (home.outer * p.heads + home.head) * TANGENTS + k, sum);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+    if (own.position[r] >= 0) write_row(p, p.d_query + home.features_at(p, own.position[r]), d_queries, r, after);
+}
+
+}  // namespace posattn

@@ -1,0 +1,203 @@
+// The forward pass: an online softmax over the tiles of keys within a tile's span.
+#pragma once
+
+namespace posattn {
+
+// The reference of a query follows its largest logit only when that is larger by this much.
+constexpr float kSlack = 8;
+
+// The logits, in units of ln 2, of 16 queries and 16 keys of a tile; `sums` are the sums of products.
+struct Logits {
+  float sums[2][4], values[2][4], factors[2][4];
+
+  // n: the number of the offset from the first key of the tile to each thread's first key. bits: the keys in reach, from
+  // each thread's first one.
+  DEVICE void compute(const Params& p, const Memory& memory, const Pairs& pairs, const Rows& queries, uint8_t* keys,
+                      int block, const int (&n)[2], const uint32_t (&bits)[2]) {
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[t][i] = 0.f;
+    if (HAS_KEY)
+#pragma unroll
+      for (int step = 0; step < kSteps; step++) {
+        Block b;
+        load_right(b, keys, block * 16, step);
+        multiply(sums[0], sums[1], queries[step], b);
+      }
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        // Where no key is in reach, the first entry is read, and ignored: that is faster than a branch.
+        const bool on = bits[r] >> (8 * t) & 3;
+        const int at = on ? pairs.number[r] + n[t] : 0;
+        ScorePair found = {};
+        float f[2] = {}, a[2] = {};
+        if (HAS_ENCODING) found = *reinterpret_cast<const ScorePair*>(memory.table + (on ? pairs.row[r] + n[t] : 0));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          if (HAS_FACTOR) f[i] = memory.factor[at + i];
+          if (HAS_ADDEND && (HAS_FACTOR || !HAS_ENCODING)) a[i] = memory.addend[at + i];
+        }
+        const float position[2] = {first(found), second(found)};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          float& sum = sums[t][2 * r + i];
+          float value;
+          if (HAS_FACTOR) {
+            if (HAS_ENCODING) sum += position[i];
+            value = HAS_ADDEND ? sum * f[i] + a[i] : sum * f[i];
+          } else {
+            value = sum * (p.scale * kLog2E) + (HAS_ENCODING ? position[i] : a[i]);
+          }
+          factors[t][2 * r + i] = f[i];
+          values[t][2 * r + i] = bits[r] >> (8 * t + i) & 1 ? value : kHidden;
+        }
+      }
+  }
+
+  // Hides pairs by key and by segment.
+  DEVICE void hide(const Params& p, const int32_t* labels, const int32_t (&own)[2], int block,
+                   const uint32_t (&bits)[2]) {
+    if (!HAS_KEY_MASK && !HAS_SEGMENTS) return;
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int r = i / 2;
+        bool on = bits[r] >> (8 * t + (i & 1)) & 1;
+        if (HAS_SEGMENTS) on = on && labels[block * 16 + 8 * t + 2 * (lane() & 3) + (i & 1)] == own[r];
+        if (!on) values[t][i] = kHidden;
+      }
+  }
+};
+
+// The bits of 16 keys of a tile, from the thread's first one.
+DEVICE void bits_of(const uint64_t (&keys)[2], int block, uint32_t (&found)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+    found[r] = (uint32_t(keys[r] >> (block & 2 ? 32 : 0)) >> (block & 1 ? 16 : 0) & 0xffff) >> (2 * (lane() & 3));
+}
+
+// The number of the offset from the first key of a tile to the thread's first keys of 16.
+DEVICE void numbers(const Params& p, const Slab& slab, int block, int (&n)[2]) {
+#pragma unroll
+  for (int t = 0; t < 2; t++) n[t] = slab.number(within(p, block * 16 + 8 * t + 2 * (lane() & 3)));
+}
+
+DEVICE void segments_of(const Params& p, const Home& home, const Own& own, int32_t (&found)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+    found[r] = HAS_SEGMENTS && own.position[r] >= 0 ? p.segments[home.keys_at(p) + own.position[r]] : 0;
+}
+
+// Puts the tile's queries, plus each bias, where the kernels read them.
+DEVICE void copy_queries(const Params& p, const Home& home, const Memory& memory) {
+  const auto bias = [&](const In* x) { return x == nullptr ? nullptr : x + home.bias_at(p); };
+  const In* query = home.features(p, p.query);
+  if (HAS_KEY) copy_with_bias(p, memory.content, query, bias(p.content_bias), home.tile);
+  if (HAS_ENCODING) copy_with_bias(p, memory.position, query, bias(p.position_bias), home.tile);
+}
+
+KERNEL(forward, FORWARD_BLOCKS) {
+  const Home home(p);
+  const Memory memory(p, false);
+  const Own own(p, home.tile);
+  copy_queries(p, home, memory);
+  sync_block();
+  Rows queries, positional;
+  queries.load(memory.content, warp() * kWarpRows);
+  positional.load(memory.position, warp() * kWarpRows);
+  int32_t segments[2];
+  segments_of(p, home, own, segments);
+  Accumulator outputs;
+  clear(outputs);
+  float most[2] = {kLowest, kLowest}, total[2] = {};
+  Pairs pairs;
+  for (Slabs slabs(p, home); !slabs.is_done(); slabs.advance()) {
+    const Slab slab = slabs.slab(p, home);
+    Walk walk = slab.keys, ahead = slab.keys;
+    walk.begin(), ahead.begin();
+    sync_block();  // the stages and the notes are free
+    note_offsets(p, home, slab, memory, false);
+    sync_block();
+    const int chunks = HAS_ENCODING ? slab.chunks : 0, steps = chunks + slab.keys.count();
+    const auto copy = [&](int step) {
+      if (step < chunks) {
+        copy_encodings(p, home, slab, memory, step, memory.stage(step));
+      } else if (step < steps) {
+        copy_keys(p, home, start_of(p, ahead), memory, step);
+        ahead.advance();
+      }
+      copy_commit();
+    };
+    for (int step = -1; step < steps; step++) {
+      if (step >= 0) await_stage(p, memory.stage(step), step < chunks || HAS_KEY);
+      copy(step + 1);
+      if (step < 0) continue;
+      uint8_t* keys = memory.stage(step);
+      if (step < chunks) {
+        fill_table<false>(p, slab, memory, own, positional, step, keys);
+        continue;
+      }
+      if (HAS_FACTOR && step == chunks) {
+        note_factors(p, home, slab, memory);
+        sync_block();
+      }
+      const int32_t* labels = memory.labels + (step & 1) * kTile;
+      pairs.update(p, home, slab, own, walk, labels);
+      walk.advance();
+#pragma unroll UNROLL
+      for (int block = 0; block < kTile / 16; block++) {
+        uint32_t bits[2];
+        bits_of(pairs.shown, block, bits);
+        if (!any((bits[0] | bits[1]) & 0x303)) continue;
+        int n[2];
+        numbers(p, slab, block, n);
+        Logits logits;
+        logits.compute(p, memory, pairs, queries, keys, block, n, bits);
+        logits.hide(p, labels, segments, block, bits);
+        auto& x = logits.values;
+        const float found[2] = {larger(larger(x[0][0], x[0][1]), larger(x[1][0], x[1][1])),
+                                larger(larger(x[0][2], x[0][3]), larger(x[1][2], x[1][3]))};
+        if (any(found[0] > most[0] + kSlack || found[1] > most[1] + kSlack)) {
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            // Each query by its own logits: its outputs are the same bits whatever other queries see.
+            const float largest = quad_largest(found[r]);
+            if (largest > most[r] + kSlack) {
+              const float decay = fast_exp2(most[r] - largest);
+              most[r] = largest;
+              total[r] *= decay;
+#pragma unroll
+              for (int i = 0; i < WIDTH / 8; i++) outputs[i][2 * r] *= decay, outputs[i][2 * r + 1] *= decay;
+            }
+          }
+        }
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) x[t][i] = fast_exp2(x[t][i] - most[i / 2]);
+        total[0] += (x[0][0] + x[0][1]) + (x[1][0] + x[1][1]);
+        total[1] += (x[0][2] + x[0][3]) + (x[1][2] + x[1][3]);
+        Block weights;
+        set(weights, x);
+        add_product(outputs, weights, keys + kTileBytes, block * 16);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const float sum = quad_sum(total[r]), inverse = sum == 0.f ? 0.f : 1.f / sum;
+    if (own.position[r] < 0) continue;
+    const int64_t at = home.features_at(p, own.position[r]);
+    write_row(p, p.outputs + at, outputs, r, inverse);
+    if ((lane() & 3) == 0) {
+      p.statistics[at / FEATURES * 2] = most[r];
+      p.statistics[at / FEATURES * 2 + 1] = inverse;
+    }
+  }
+}
+
+}  // namespace posattn

@@ -1,0 +1,409 @@
+"""Calls the kernels for NVIDIA GPUs from JAX."""
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Sizes
+from posattn_jax.ops import grid
+from posattn_jax.ops.attention.cuda import library
+from posattn_jax.ops.attention.kernel import (
+    FEATURES,
+    LEARNED,
+    Settings,
+    addend_table,
+    factor_table,
+    half_spans,
+    multiplies,
+)
+from posattn_jax.ops.attention.problem import Problem
+
+# As in tiles.h.
+TILE_BITS, WIDTHS = 6, (16, 32, 64, 128, 256)
+# The kernels, in the order of handler.cc.
+FORWARD, BACKWARD, BACKWARD_KEYS = range(3)
+# The most KiB of shared memory that a block of threads may use, by compute capability; then for all others. Source: the
+# CUDA C++ Programming Guide, "Compute Capabilities".
+SHARED_KIB = {"8.0": 163, "8.7": 163, "9.0": 227, "10.0": 227, "10.3": 227}
+LEAST_SHARED_KIB = 99
+# The bytes that each of three or of two blocks can have if they share a multiprocessor of 228 KiB, 1 KiB of each taken.
+SHARED_BY_THREE, SHARED_BY_TWO = 75 * 1024, 113 * 1024
+# The most bytes for the weights that the backward pass over queries leaves for the one over keys: it takes turns.
+MOST_WEIGHTS = 288 * 2**20
+# The most blocks of threads in the second dimension of a launch.
+MOST_BLOCKS = 65_535
+# The most bytes for those of a single head of an example, which cannot be cut.
+MOST_WEIGHTS_OF_HEAD = 2 * 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the kernels cut a problem, and what they are compiled for.
+
+    Attributes:
+      size: S, with three dimensions.
+      bits: the logarithms of a tile's sizes; there are 64 positions in a tile.
+      width: the features, rounded up to a number that the kernels are compiled for.
+      planes: the numbers of bfloat16 that hold a feature.
+      capacities: the most offsets whose scores are in shared memory at a time, in each pass.
+      reach: the most steps from a tile of queries to one of keys within the span.
+      shared: the bytes of shared memory of each kernel.
+      defines: what the source is compiled with.
+    """
+
+    size: Sizes
+    bits: Sizes
+    width: int
+    planes: int
+    capacities: tuple[int, int]
+    reach: Sizes
+    shared: tuple[int, int, int]
+    defines: tuple[str, ...]
+
+    @property
+    def tiles(self) -> Sizes:
+        """The number of tiles along each dimension."""
+        return tuple(-(-size >> bits) for size, bits in zip(self.size, self.bits, strict=True))
+
+    @property
+    def slots(self) -> int:
+        """The number of tiles of keys whose weights are kept for a tile of queries."""
+        return math.prod(min(2 * reach + 1, n) for reach, n in zip(self.reach, self.tiles, strict=True))
+
+    @property
+    def weights(self) -> int:
+        """The bytes of the weights of one head of one example."""
+        return math.prod(self.tiles) * self.slots * 4**TILE_BITS * 2 * self.planes
+
+
+def pitch(capacity: int, bits: Sizes) -> int:
+    """The least row of a table that holds `capacity` offsets. Rows begin in different banks of shared memory."""
+    return -(-(capacity + 2 ** bits[2] - 8) // 16) * 16 + 8
+
+
+@functools.cache
+def make_plan(
+    size: Sizes, half: Sizes, features: int, planes: int, flags: tuple[tuple[str, int], ...], room: int
+) -> Plan:
+    """The plan for half-spans of at most `half`, with `room` bytes of shared memory.
+
+    Raises:
+      ValueError: there is not enough room.
+    """
+    width = next((width for width in WIDTHS if width >= features), None)
+    if width is None:
+        raise ValueError(f"{features} features a head, of at most {WIDTHS[-1]}")
+    has = dict(flags)
+    for bits in sorted(_all_bits(size), key=lambda bits: _cost(size, half, bits)):
+        reach = tuple(min((h + (1 << b) - 1) >> b, -(-n >> b) - 1) for n, h, b in zip(size, half, bits, strict=True))
+        least = _offsets(tuple(min(2 * h + 1, 2 * (1 << b) - 1) for h, b in zip(half, bits, strict=True)))
+        most = _offsets(
+            tuple(min(2 * h + 1, -(-n >> b << b) + (1 << b) - 1) for n, h, b in zip(size, half, bits, strict=True))
+        )
+        choices = range(-(-most // 16) * 16, -(-least // 16) * 16 - 1, -16)
+        shared = [_shared(each, bits, width, planes, has) for each in choices]
+        found = [_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD)]
+        if None not in found and shared[0][BACKWARD_KEYS] <= room:
+            defines = {"WIDTH": width, "PLANES": planes, "FEATURES": features} | has
+            defines |= {f"BITS{axis}": b for axis, b in enumerate(bits)}
+            defines["DIMS"] = next((3 - axis for axis, n in enumerate(size[:2]) if n > 1), 1)
+            forward, backward = found
+            return Plan(
+                size=size,
+                bits=bits,
+                width=width,
+                planes=planes,
+                capacities=(choices[forward], choices[backward]),
+                reach=reach,
+                shared=(shared[forward][FORWARD], shared[backward][BACKWARD], shared[0][BACKWARD_KEYS]),
+                defines=tuple(f"{name}={value}" for name, value in sorted(defines.items())),
+            )
+    raise ValueError(f"{features} features a head, for which {room // 1024} KiB of shared memory are too little")
+
+
+def _choose(shared: list[int], room: int) -> int | None:
+    """Which of some sizes of shared memory, the largest first: all in one, if it is little, or else what fits."""
+    if shared[0] <= min(room, SHARED_BY_THREE):
+        return 0
+    return next((i for limit in (SHARED_BY_TWO, room) for i, each in enumerate(shared) if each <= min(room, limit)), None)
+
+
+def _all_bits(size: Sizes) -> list[Sizes]:
+    """All tiles of 64 positions; two neighbouring positions lie along the last dimension."""
+    choices = itertools.product(range(TILE_BITS), range(TILE_BITS), range(1, TILE_BITS + 1))
+    return [
+        bits
+        for bits in choices
+        if sum(bits) == TILE_BITS and all(b == 0 or n > 1 for n, b in zip(size[:2], bits[:2], strict=True))
+    ]
+
+
+def _cost(size: Sizes, half: Sizes, bits: Sizes) -> int:
+    """The expected time: pairs of tiles, and the offsets of a tile of queries."""
+    pairs, offsets, tiles = 1, 1, 1
+    for n, h, b in zip(size, half, bits, strict=True):
+        first = np.arange(0, n, 1 << b)
+        last = np.minimum(first + (1 << b) - 1 + h, n - 1) >> b
+        pairs *= int((last - (np.maximum(first - h, 0) >> b) + 1).sum())
+        offsets *= min(2 * h + 1, n + (1 << b) - 1)
+        tiles *= len(first)
+    return pairs * 4**TILE_BITS + tiles * 2**TILE_BITS * offsets
+
+
+def _offsets(wide: Sizes) -> int:
+    """The most offsets of a slab that is this wide: those along the last dimension begin and end at even numbers."""
+    return wide[0] * wide[1] * ((wide[2] + 2) // 2 * 2)
+
+
+def _shared(capacity: int, bits: Sizes, width: int, planes: int, has: dict[str, int]) -> tuple[int, int, int]:
+    """The bytes of shared memory of each kernel: `Memory` in table.h, and keys.h."""
+    tile = 2**TILE_BITS * width * 2 * planes
+    kept = 0 if planes * width <= 64 else tile
+    table = 2**TILE_BITS * pitch(capacity, bits) * 2 * planes
+    noted = (capacity + 2) * 4
+    notes = noted * (1 + has["HAS_ADDEND"])
+    notes += 4 * 2**TILE_BITS * 4 if has["HAS_KEY_MASK"] or has["HAS_SEGMENTS"] else 0
+    forward = 4 * tile + kept + notes + ((kept + table) if has["HAS_ENCODING"] else 0)
+    backward = 4 * tile + 2 * kept + notes + noted * (1 + has["HAS_FACTOR"] + has["TANGENTS"])
+    backward += tile if has["HAS_ENCODING"] else 0
+    backward += table if has["HAS_ENCODING"] or has["HAS_ADDEND"] else 0
+    return forward, backward, 4 * tile + kept + 2 * 2**TILE_BITS * 4
+
+
+def forward(settings: Settings, arrays: dict[str, Array], device: "Device") -> tuple[Array, Array]:
+    """Outputs [o b t h d] and statistics [o b t h 2] of arrays that each have one more leading axis, o."""
+    call = Call(settings, arrays, device)
+    query = call.given["query"]
+    results = {"outputs": query, "statistics": jax.ShapeDtypeStruct((*query.shape[:-1], 2), jnp.float32)}
+    launches = [(FORWARD, first, min(MOST_BLOCKS, call.units - first)) for first in range(0, call.units, MOST_BLOCKS)]
+    got = call(launches, results)
+    return got["outputs"], got["statistics"]
+
+
+def backward(
+    settings: Settings, arrays: dict[str, Array], outputs: Array, statistics: Array, cotangent: Array, device: "Device"
+) -> dict[str, Array]:
+    """The cotangents of all arrays that have one."""
+    call = Call(settings, arrays, device)
+    given, (o, b, n, h, _), plan = call.given, call.given["query"].shape, call.plan
+    for name, x in (("outputs", outputs), ("cotangent", cotangent)):
+        given[name] = x.astype(given["query"].dtype)
+    given["statistics"] = statistics
+    results = {f"d_{name}": given[name] for name in FEATURES if name in given}
+    sums = {f"d_{name}": jax.ShapeDtypeStruct(given[name].shape, jnp.float32) for name in LEARNED if name in given}
+    if "addend" in given:
+        sums["d_addend"] = jax.ShapeDtypeStruct((o, h, *given["addend"].shape[2:]), jnp.float32)
+    if "tangents" in given:
+        sums["d_tangents"] = jax.ShapeDtypeStruct((o, h, given["tangents"].shape[-1]), jnp.float32)
+    turns = -(-call.units // max(1, min(MOST_BLOCKS, MOST_WEIGHTS // plan.weights)))
+    at_a_time = -(-call.units // turns)
+    tiles = at_a_time * math.prod(plan.tiles) * plan.slots
+    results |= sums | {
+        "removed": jax.ShapeDtypeStruct((o, b, h, n), jnp.float32),
+        "weights": jax.ShapeDtypeStruct((at_a_time * plan.weights,), jnp.uint8),
+        "active": jax.ShapeDtypeStruct((tiles * 4,), jnp.uint8),
+    }
+    launches = [
+        (kernel, first, min(at_a_time, call.units - first))
+        for first in range(0, call.units, at_a_time)
+        for kernel in (BACKWARD, BACKWARD_KEYS)
+    ]
+    got = call(launches, results, clear=tuple(sums))
+    cotangents = {name: got[f"d_{name}"] for name in (*FEATURES, *LEARNED) if f"d_{name}" in got}
+    return cotangents | call.to_learned(got)
+
+
+class Device:
+    """A GPU of a compute capability, or the lanes on which tests run the kernels (`lanes`)."""
+
+    def __init__(self, capability: str, lanes: bool = False, order: int = 0):
+        self.capability, self.lanes, self.order = capability, lanes, order
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of shared memory that a block of threads may use."""
+        return SHARED_KIB.get(self.capability, LEAST_SHARED_KIB) * 1024
+
+    def target(self, plan: Plan) -> tuple[str, str]:
+        """XLA's name for the function that launches the kernels, and the name of the program."""
+        if self.lanes:
+            of_all = ("WIDTH", "PLANES")  # the rest is known at run time
+            return library.lanes(tuple(each for each in plan.defines if each.startswith(of_all))), ""
+        return library.TARGET, library.program(plan.defines, self.capability)
+
+
+def plan_of(problem: Problem, device: Device) -> Plan:
+    """The plan for a problem; ValueError if the kernels have no room for its features."""
+    shape, sigma, causal = problem.grid_shape, problem.sigma, problem.is_causal
+    given = {name: x for name in (*FEATURES, *LEARNED) if (x := getattr(problem, name)) is not None}
+    has_factor = multiplies(problem, {} if sigma is None else {"sigma": sigma})
+    flags = {
+        "HAS_KEY": problem.key is not None,
+        "HAS_ENCODING": problem.relative_encoding is not None,
+        "HAS_FACTOR": has_factor,
+        "HAS_ADDEND": problem.relative_bias is not None or (sigma is not None and not has_factor),
+        "HAS_KEY_MASK": problem.key_mask is not None,
+        "HAS_SEGMENTS": problem.segment_ids is not None,
+        "TANGENTS": math.prod(sigma.shape[min(sigma.ndim - 1, 1) :]) if has_factor else 0,
+        "CAUSAL": causal if isinstance(causal, bool) else 2,
+    }
+    return make_plan(
+        (1,) * (grid.MAX_DIMS - len(shape)) + tuple(shape),
+        most_half(problem),
+        problem.query.shape[-1],
+        1 if operands_dtype(given) == jnp.bfloat16 else 2,
+        tuple((name, int(flag)) for name, flag in flags.items()),
+        device.shared_bytes,
+    )
+
+
+def most_half(problem: Problem) -> Sizes:
+    """A limit of the half-spans, with three dimensions."""
+    half = problem.static_half or tuple(size - 1 for size in problem.grid_shape)
+    return (0,) * (grid.MAX_DIMS - len(half)) + tuple(half)
+
+
+class Call:
+    """The arrays of a problem as the kernels take them, by the names in params.h."""
+
+    def __init__(self, settings: Settings, arrays: dict[str, Array], device: Device):
+        self.device, self.settings = device, settings
+        query = arrays["query"]
+        self.problem = settings.problem({name: x[0] for name, x in arrays.items()})
+        self.before = grid.MAX_DIMS - len(settings.grid_shape)
+        self.size = (1,) * self.before + tuple(settings.grid_shape)
+        dtype = operands_dtype(arrays)
+        self.given = {name: arrays[name].astype(dtype) for name in (*FEATURES, *LEARNED) if name in arrays}
+        # Never more than the plan is for, however the compiler rounds.
+        self.given["half"] = jnp.minimum(half_spans(self.problem, arrays), np.array(most_half(self.problem), np.int32))
+        if "key_mask" in arrays:
+            self.given["key_mask"] = arrays["key_mask"].astype(jnp.uint8)
+        if "segment_ids" in arrays:
+            self.given["segments"] = arrays["segment_ids"].astype(jnp.int32)
+        self.learned = {name: arrays[name] for name in ("sigma", "relative_bias") if name in arrays}
+        if multiplies(self.problem, self.learned):
+            of_one = functools.partial(_factor_and_tangents, self.problem)
+            self.given["factor"], self.given["tangents"] = jax.vmap(of_one)(self.learned["sigma"])
+        addend, self.to_addend = jax.vjp(
+            jax.vmap(lambda learned: addend_table(self.problem, learned), axis_size=len(query)), self.learned
+        )
+        if addend is not None:
+            self.given["addend"] = addend
+        tables = [self.given[name] for name in ("factor", "addend") if name in self.given]
+        self.table_heads = max((x.shape[1] for x in tables), default=1)
+        for name in ("factor", "addend", "tangents"):
+            if name in self.given:
+                x = self.given[name].astype(jnp.float32)
+                self.given[name] = jnp.broadcast_to(x, (len(x), self.table_heads, *x.shape[2:]))
+        self.units = math.prod(query.shape[:2]) * query.shape[3]
+        self.plan = plan_of(self.problem, device)
+
+    @property
+    def num_tangents(self) -> int:
+        return self.given["tangents"].shape[-1] if "tangents" in self.given else 0
+
+    def to_learned(self, got: dict[str, Array]) -> dict[str, Array]:
+        """The cotangents of sigma and beta."""
+        found = {}
+        if "d_addend" in got:
+            d_addend = got["d_addend"]
+            kind = jax.eval_shape(self._addend, self.learned)
+            if kind.shape[1] < d_addend.shape[1]:
+                d_addend = d_addend.sum(1, keepdims=True)
+            (found,) = self.to_addend(d_addend.astype(kind.dtype))
+        if "d_tangents" in got:
+            sigma, d_sigma = self.learned["sigma"], got["d_tangents"]
+            if d_sigma.size > sigma.size:
+                d_sigma = d_sigma.sum(1, keepdims=True)
+            d_sigma = d_sigma.reshape(sigma.shape).astype(sigma.dtype)
+            found["sigma"] = found["sigma"] + d_sigma if "sigma" in found else d_sigma
+        return found
+
+    def _addend(self, learned):
+        return jax.vmap(lambda learned: addend_table(self.problem, learned))(learned)
+
+    def __call__(
+        self, launches: list[tuple[int, int, int]], results: dict[str, Any], clear: tuple[str, ...] = ()
+    ) -> dict[str, Array]:
+        """The results of launches: each of a kernel, the first unit, and the number of units."""
+        plan, (o, b, _, h, d) = self.plan, self.given["query"].shape
+        causal = self.settings.is_causal
+        numbers = {
+            "outer": o,
+            "batch": b,
+            "heads": h,
+            "features": d,
+            "size": self.size,
+            "bits": plan.bits,
+            "table_heads": self.table_heads,
+            "half_heads": self.given["half"].shape[1],
+            "num_tangents": self.num_tangents,
+            "causal": int(causal) if isinstance(causal, bool) else 2,
+            "causal_axes": (0,) * 3 if isinstance(causal, bool) else (0,) * self.before + tuple(map(int, causal)),
+            "reach": plan.reach,
+            "scale": np.float32(self.settings.scale).view(np.int32).item(),
+        }
+        at, size = fields()
+        words, pointers = np.zeros(size, np.int32), []
+        names = {"relative_encoding": "encoding", "d_relative_encoding": "d_encoding"}
+        buffers = [names.get(name, name) for name in (*self.given, *results)]
+        for name, word in at.items():
+            if name in buffers:
+                pointers += [word, buffers.index(name)]
+            elif name in numbers:
+                value = np.atleast_1d(numbers[name])
+                words[word : word + len(value)] = value
+        flat = []
+        for kernel, first, count in launches:
+            capacity = plan.capacities[min(kernel, BACKWARD)]
+            own = {"first": first, "capacity": capacity, "pitch": pitch(capacity, plan.bits)}
+            flat += [kernel, math.prod(plan.tiles), count, plan.shared[kernel], len(own)]
+            flat += [number for name, value in own.items() for number in (at[name], value)]
+        target, program = self.device.target(plan)
+        kinds = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results.values()]
+        got = jax.ffi.ffi_call(target, kinds)(
+            *self.given.values(),
+            program=program,
+            words=words,
+            pointers=np.array(pointers, np.int64),
+            clear=np.array([list(results).index(name) for name in clear], np.int64),
+            launches=np.array(flat, np.int64),
+            order=np.int64(self.device.order),
+        )
+        return dict(zip(results, got, strict=True))
+
+
+def _factor_and_tangents(problem: Problem, sigma: Array) -> tuple[Array, Array]:
+    """The table of factors [h|1 *R], and its derivatives in the numbers of a head's sigma [h|1 *R m]."""
+
+    sigma = jnp.atleast_2d(sigma)
+
+    def of_head(numbers):
+        return factor_table(problem, numbers.reshape(1, *sigma.shape[1:]))[0]
+
+    of_heads = sigma.reshape(len(sigma), -1)
+    return jax.vmap(of_head)(of_heads), jax.vmap(jax.jacfwd(of_head))(of_heads)
+
+
+def operands_dtype(arrays: dict[str, Array]) -> Any:
+    """The dtype that features are converted to: bfloat16 if all have it, else float32."""
+    given = {arrays[name].dtype for name in (*FEATURES, *LEARNED) if name in arrays}
+    return jnp.bfloat16 if given == {jnp.dtype(jnp.bfloat16)} else jnp.float32
+
+
+@functools.cache
+def fields() -> tuple[dict[str, int], int]:
+    """The first word of each field of `Params`, as params.h has them, and the number of words of all."""
+    found, word = {}, 0
+    source = (library.SOURCES / "params.h").read_text(encoding="utf-8")
+    for kind, name, count in re.findall(r"^  ([\w ]+? \*|\w+ )(\w+)(?:\[(\d+)\])?;$", source, re.MULTILINE):
+        found[name] = word
+        word += 2 if "*" in kind else int(count or 1)
+    return found, word + word % 2

@@ -1,0 +1,327 @@
+// The positional scores of a tile of queries, one for each offset between a query and a key.
+//
+// A slab is a box of tiles of keys. Its offsets are numbered row by row; numbers along the last axis start at an even
+// offset and are even in count. The table has a row for each query. The score of offset number n is at n + x of the row,
+// where x is the query's last coordinate in its tile: so two neighbouring keys are one aligned load, for every query.
+#pragma once
+
+namespace posattn {
+
+#if PLANES == 1
+using Score = bf16;
+struct alignas(4) ScorePair {
+  uint32_t words;
+};
+DEVICE ScorePair pair_of(float x, float y) { return {pack(x, y)}; }
+DEVICE float first(ScorePair x) { return low(x.words); }
+DEVICE float second(ScorePair x) { return high(x.words); }
+#else
+using Score = float;
+struct alignas(8) ScorePair {
+  float x, y;
+};
+DEVICE ScorePair pair_of(float x, float y) { return {x, y}; }
+DEVICE float first(ScorePair x) { return x.x; }
+DEVICE float second(ScorePair x) { return x.y; }
+#endif
+
+// Shared memory: two stages of features, the queries plus each bias, cotangents, and for each offset of a slab its index
+// among all, factor, addend and tangents; the table.
+struct Memory {
+  uint8_t *stages, *content, *position, *cotangent;
+  int32_t *index, *labels;
+  uint32_t* places;
+  float *factor, *addend, *tangents;
+  Score* table;
+
+  // `backward`: for the pass over queries.
+  DEVICE Memory(const Params& p, bool backward) {
+    uint8_t* at = shared_memory();
+    stages = at, at += 2 * kStageBytes;
+    // What is kept in registers goes through a stage, before the stages are used.
+    const auto kept = [&](int stage_tile, bool stays) {
+      uint8_t* found = stays ? at : stages + stage_tile * kTileBytes;
+      at += stays ? kTileBytes : 0;
+      return found;
+    };
+    position = kept(0, HAS_ENCODING && (backward || !kInRegisters));
+    content = kept(1, !kInRegisters);
+    cotangent = kept(2, backward && !kInRegisters);
+    labels = reinterpret_cast<int32_t*>(at), at += HAS_KEY_MASK || HAS_SEGMENTS ? 4 * kTile * 4 : 0;
+    const auto noted = [&](int arrays) {
+      uint8_t* found = at + 4;  // one entry more at both ends is read, and ignored, as a neighbour
+      at += arrays * noted_size(p) * 4;
+      return found;
+    };
+    index = reinterpret_cast<int32_t*>(noted(1));
+    // The forward pass needs no index when it needs factors: so a third block of threads has room.
+    factor = reinterpret_cast<float*>(HAS_FACTOR && backward ? noted(1) : reinterpret_cast<uint8_t*>(index));
+    addend = reinterpret_cast<float*>(noted(HAS_ADDEND));
+    tangents = reinterpret_cast<float*>(noted(backward ? TANGENTS : 0));
+    places = reinterpret_cast<uint32_t*>(noted(backward));
+    table = reinterpret_cast<Score*>(at);
+  }
+  static DEVICE int noted_size(const Params& p) { return p.capacity + 2; }
+  DEVICE uint8_t* stage(int step) const { return stages + (step & 1) * kStageBytes; }
+};
+
+struct Slab {
+  Walk keys;                            // the tiles of keys
+  int low[3] = {}, stride[2], size;     // the least offset, what a step along the first two axes adds to a number
+  int chunks;                           // of 128 offsets
+
+  // The number of the offset from the first query of a tile to the first key of another.
+  DEVICE int number(const Home& home, const Place& keys) const {
+    int n = keys.at[2] - home.tile.at[2] - low[2];
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 2; axis++)
+      n += (keys.at[axis] - home.tile.at[axis] - low[axis]) * stride[axis];
+    return n;
+  }
+  DEVICE int number(const Place& in) const {
+    int n = in.at[2];
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 2; axis++) n += in.at[axis] * stride[axis];
+    return n;
+  }
+};
+
+// The slabs that hold the keys in reach of a tile of queries, each with at most `capacity` offsets.
+struct Slabs {
+  Walk all;                              // the tiles of keys in reach
+  int extent[3] = {1, 1, 1}, at[3] = {};
+
+  DEVICE Slabs(const Params& p, const Home& home) {
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      at[axis] = all.first[axis] = home.first_met(p, axis, false);
+      all.last[axis] = home.last_met(p, axis, false);
+      extent[axis] = all.last[axis] - all.first[axis] + 1;
+    }
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++)
+      while (extent[axis] > 1 && most(p, home) > p.capacity) extent[axis] = (extent[axis] + 1) / 2;
+  }
+  DEVICE int most(const Params& p, const Home& home) const {
+    int product = 1;
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      const int a = tile_size(p, axis), wide = smaller(2 * home.half[axis] + 1, extent[axis] * a + a - 1);
+      product *= axis == 2 ? (wide + 2) / 2 * 2 : wide;
+    }
+    return product;
+  }
+  DEVICE bool is_done() const { return at[kFirstAxis] > all.last[kFirstAxis]; }
+  DEVICE void advance() {
+#pragma unroll
+    for (int axis = 2; axis >= kFirstAxis; axis--) {
+      at[axis] += extent[axis];
+      if (at[axis] <= all.last[axis] || axis == kFirstAxis) return;
+      at[axis] = all.first[axis];
+    }
+  }
+  DEVICE Slab slab(const Params& p, const Home& home) const {
+    Slab s;
+    int count[3] = {1, 1, 1};
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      const int a = tile_size(p, axis), last = smaller(at[axis] + extent[axis] - 1, all.last[axis]);
+      s.keys.first[axis] = at[axis], s.keys.last[axis] = last;
+      s.low[axis] = larger(-home.half[axis], at[axis] * a - (home.tile.at[axis] + a - 1));
+      const int high = smaller(home.half[axis], smaller((last + 1) * a, p.size[axis]) - 1 - home.tile.at[axis]);
+      if (axis == 2) s.low[axis] &= ~1;
+      count[axis] = high - s.low[axis] + 1;
+    }
+    count[2] = (count[2] + 1) / 2 * 2;
+    s.stride[1] = count[2], s.stride[0] = count[1] * count[2];
+    s.size = count[0] * s.stride[0];
+    s.chunks = (s.size + 2 * kTile - 1) / (2 * kTile);
+    return s;
+  }
+};
+
+// The number of offsets of a slab in whole blocks of 16.
+DEVICE int padded(const Slab& slab) { return (slab.size + 15) / 16 * 16; }
+
+DEVICE void note(const Slab& slab, float* to, int n, float x) {
+  to[n] = x;
+  if (n == 0) to[-1] = 0.f;
+  if (n == padded(slab) - 1) to[n + 1] = 0.f;
+}
+
+// Notes what belongs to each offset of a slab but its factor, in whole blocks of 16. `index` is -1 for offsets that no pair has.
+DEVICE void note_offsets(const Params& p, const Home& home, const Slab& slab, const Memory& memory, bool backward) {
+#pragma unroll 1
+  for (int n = thread(); n < padded(slab); n += kThreads) {
+    int step[3] = {0, 0, n};
+    if (DIMS == 3) step[0] = step[2] / slab.stride[0], step[2] -= step[0] * slab.stride[0];
+    if (DIMS >= 2) step[1] = step[2] / slab.stride[1], step[2] -= step[1] * slab.stride[1];
+    bool on = n < slab.size, before = false, level = true;  // in row-major order
+    int64_t index = 0;
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      const int o = slab.low[axis] + step[axis];
+      on = on && o <= home.half[axis] && o >= -home.half[axis] && o < p.size[axis] && o > -p.size[axis];
+      if (CAUSAL == 2 && p.causal_axes[axis]) on = on && o <= 0;
+      before = before || (level && o < 0), level = level && o == 0;
+      index = index * relative(p, axis) + o + p.size[axis] - 1;
+    }
+    if (CAUSAL == 1) on = on && (before || level);
+    memory.index[n] = on ? int(index) : -1;
+    if (HAS_ADDEND) note(slab, memory.addend, n, on ? p.addend[home.table_at(p) + index] * kLog2E : 0.f);
+    if (!backward) continue;
+    memory.places[n] = on ? step[0] | step[1] << 10 | step[2] << 20 : ~0u;
+#pragma unroll
+    for (int k = 0; k < TANGENTS; k++)
+      note(slab, memory.tangents + k * memory.noted_size(p), n,
+           on ? p.tangents[(home.table_at(p) + index) * TANGENTS + k] : 0.f);
+  }
+}
+
+// Notes the factors, each in place of its index if the memory is the same.
+DEVICE void note_factors(const Params& p, const Home& home, const Slab& slab, const Memory& memory) {
+#pragma unroll 1
+  for (int n = thread(); n < padded(slab); n += kThreads) {
+    const int index = memory.index[n];
+    note(slab, memory.factor, n, index < 0 ? 0.f : p.factor[home.table_at(p) + index] * kLog2E);
+  }
+}
+
+// Copies 128 encodings of a slab to a stage.
+DEVICE void copy_encodings(const Params& p, const Home& home, const Slab& slab, const Memory& memory, int chunk,
+                           uint8_t* stage) {
+  const In* encodings = p.encoding + (home.outer * home.offsets(p) * p.heads + home.head) * FEATURES;
+#pragma unroll 1
+  for (int half = 0; half < 2; half++)
+    copy_tile(p, stage + half * kTileBytes, encodings, [&](int row) {
+      const int n = chunk * 2 * kTile + half * kTile + row;
+      return n < slab.size ? memory.index[n] : -1;
+    });
+}
+
+// What a thread knows of its two queries, 8 apart in its warp's 16.
+struct Own {
+  int row[2], position[2], x[2];  // x: the last coordinate in the tile
+  Place in[2], at[2];
+
+  DEVICE Own(const Params& p, const Place& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      row[r] = warp() * kWarpRows + (lane() >> 2) + 8 * r;
+      in[r] = within(p, row[r]);
+      position[r] = posattn::position(p, tile, row[r]);
+      x[r] = in[r].at[2];
+#pragma unroll
+      for (int axis = 0; axis < 3; axis++) at[r].at[axis] = tile.at[axis] + in[r].at[axis];
+    }
+  }
+};
+
+// Sets the entries at both ends of the rows that belong to no offset, and are read, and ignored, as neighbours.
+DEVICE void clear_ends(const Params& p, const Slab& slab, const Memory& memory) {
+  for (int row = thread() >> 1; row < kTile; row += kThreads / 2) {
+    const int x = within(p, row).at[2];
+    Score* entries = memory.table + row * p.pitch;
+    if (thread() & 1)
+      write(entries + padded(slab) + x, 0.f);
+    else
+      for (int i = 0; i < x; i++) write(entries + i, 0.f);
+  }
+}
+
+// Computes the scores of 128 offsets for the warp's queries, and stores them. With `only_pairs` those of offsets that
+// lead a query to no key of the slab are 0.
+template <bool only_pairs>
+DEVICE void fill_table(const Params& p, const Slab& slab, const Memory& memory, const Own& own, const Rows& queries,
+                       int chunk, uint8_t* stage) {
+  int from[2][3], wide[3];  // key - the slab's first key = offset - slab.low + from
+#pragma unroll
+  for (int axis = kFirstAxis; axis < 3; axis++) {
+    const int start = slab.keys.first[axis] << bits_of(p, axis);
+    wide[axis] = smaller((slab.keys.last[axis] + 1) << bits_of(p, axis), p.size[axis]) - start;
+#pragma unroll
+    for (int r = 0; r < 2; r++) from[r][axis] = own.at[r].at[axis] + slab.low[axis] - start;
+  }
+#pragma unroll 1
+  for (int j = 0; j < 2 * kTile / 16; j++) {
+    const int start = chunk * 2 * kTile + j * 16;
+    if (start >= slab.size) break;
+    float scores[2][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; step++) {
+      Block b;
+      load_right(b, stage + (j / 4) * kTileBytes, (j % 4) * 16, step);
+      multiply(scores[0], scores[1], queries[step], b);
+    }
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int n = start + 8 * t + 2 * (lane() & 3) + i;
+        const uint32_t place = only_pairs ? memory.places[n] : 0;
+        const int step[3] = {int(place & 1023), int(place >> 10 & 1023), int(place >> 20)};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          float x = scores[t][2 * r + i];
+          if (!HAS_FACTOR) x *= p.scale * kLog2E;
+          if (!HAS_FACTOR && HAS_ADDEND) x += memory.addend[n];
+          if (only_pairs) {
+            bool on = own.position[r] >= 0;
+#pragma unroll
+            for (int axis = kFirstAxis; axis < 3; axis++) on = on && uint32_t(step[axis] + from[r][axis]) < uint32_t(wide[axis]);
+            x = on ? x : 0.f;
+          }
+          write(memory.table + own.row[r] * p.pitch + n + own.x[r], x);
+        }
+      }
+  }
+}
+
+// The keys of a tile in reach of a thread's queries, and what it needs to find their scores.
+struct Pairs {
+  uint64_t line[2], reach[2], shown[2];
+  int row[2], number[2];  // where a query's row begins, and the number of its offset to the tile's first key
+
+  // For each tile of a walk in turn.
+  DEVICE void update(const Params& p, const Home& home, const Slab& slab, const Own& own, const Walk& walk,
+                     const int32_t* labels) {
+    const Place keys = start_of(p, walk);
+    uint64_t kept = ~uint64_t(0);
+    if (HAS_KEY_MASK) {
+      const int32_t* is_kept = labels + 2 * kTile;
+      kept = ballot(is_kept[lane()] != 0) | uint64_t(ballot(is_kept[32 + lane()] != 0)) << 32;
+    }
+    if (walk.begins_a_line())
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        line[r] = own.position[r] < 0 ? 0 : ~uint64_t(0);
+#pragma unroll
+        for (int axis = kFirstAxis; axis < 2; axis++) line[r] &= along(p, home, keys, axis, own.at[r].at[axis]);
+      }
+    const int first = slab.number(home, keys);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      reach[r] = line[r] & along(p, home, keys, 2, own.at[r].at[2]);
+      if (CAUSAL == 1) reach[r] &= not_after(p, keys, own.at[r]);
+      shown[r] = reach[r] & kept;
+      number[r] = first - slab.number(own.in[r]);
+      row[r] = own.row[r] * p.pitch + own.x[r] + number[r];
+    }
+  }
+};
+
+// Copies keys and values of a tile to a stage, and notes their segments and which are kept.
+DEVICE void copy_keys(const Params& p, const Home& home, const Place& keys, const Memory& memory, int step) {
+  uint8_t* stage = memory.stage(step);
+  const auto index = [&](int row) { return position(p, keys, row); };
+  if (HAS_KEY) copy_tile(p, stage, home.features(p, p.key), index);
+  copy_tile(p, stage + kTileBytes, home.features(p, p.value), index);
+  if ((HAS_SEGMENTS || HAS_KEY_MASK) && thread() < kTile) {
+    const int at = position(p, keys, thread());
+    int32_t* labels = memory.labels + (step & 1) * kTile + thread();
+    if (HAS_SEGMENTS) labels[0] = at < 0 ? 0 : p.segments[home.keys_at(p) + at];
+    if (HAS_KEY_MASK) labels[2 * kTile] = at < 0 ? 0 : p.key_mask[home.keys_at(p) + at];
+  }
+}
+
+}  // namespace posattn

@@ -1,0 +1,487 @@
+// Tiles of 64 positions, the keys that a tile of queries meets, and how features get into shared memory.
+//
+// A tile is a box of positions whose sizes are powers of two, `1 << bits`. Position i of it has the coordinates that the
+// bits of i say. A block of four warps works on one tile; each warp has 16 of its positions.
+#pragma once
+
+namespace posattn {
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+// As in `posattn_jax.ops.scores`, in units of ln 2: logits below `kLowest` hide their pair.
+constexpr float kLowest = -1e29f * kLog2E, kHidden = -3e38f;
+constexpr int kTile = 64, kThreads = 128, kWarpRows = 16;
+constexpr int kSteps = WIDTH / 16;                  // of a product over features
+constexpr int kRowBytes = WIDTH * 2;                // a row of one plane
+constexpr int kTileBytes = kTile * kRowBytes * PLANES;
+constexpr int kStageBytes = 2 * kTileBytes;         // keys and values, or 128 encodings
+constexpr bool kInRegisters = PLANES * WIDTH <= 64;  // whether a warp's queries are kept in registers
+
+// What a problem has is known while compiling for a GPU, and a question of null pointers otherwise.
+#ifndef HAS_KEY
+#define HAS_KEY (p.key != nullptr)
+#define HAS_ENCODING (p.encoding != nullptr)
+#define HAS_FACTOR (p.factor != nullptr)
+#define HAS_ADDEND (p.addend != nullptr)
+#define HAS_KEY_MASK (p.key_mask != nullptr)
+#define HAS_SEGMENTS (p.segments != nullptr)
+#define TANGENTS (p.num_tangents)
+#define CAUSAL (p.causal)
+#define FEATURES (p.features)
+#define BITS0 (p.bits[0])
+#define BITS1 (p.bits[1])
+#define BITS2 (p.bits[2])
+#define DIMS 3
+#endif
+constexpr int kFirstAxis = 3 - DIMS;  // the sizes before it are 1
+// The blocks of keys that are worked on at once, and the blocks of threads that share a multiprocessor.
+#ifndef UNROLL
+#define UNROLL 4
+#endif
+#ifndef FORWARD_BLOCKS
+#define FORWARD_BLOCKS 3
+#endif
+#ifndef KEYS_BLOCKS
+#define KEYS_BLOCKS 3
+#endif
+constexpr int kMostTangents = 6;  // of a covariance of three dimensions
+
+DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+DEVICE int larger(int a, int b) { return a > b ? a : b; }
+DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+
+struct Place {
+  int at[3];
+};
+
+// A walk over a box of tiles, the last axis first.
+struct Walk {
+  int first[3] = {}, last[3] = {}, tile[3];
+
+  DEVICE void begin() {
+#pragma unroll
+    for (int axis = 0; axis < 3; axis++) tile[axis] = first[axis];
+  }
+  DEVICE void advance() {
+#pragma unroll
+    for (int axis = 2; axis >= kFirstAxis; axis--) {
+      if (tile[axis] < last[axis] || axis == kFirstAxis) {
+        tile[axis]++;
+        return;
+      }
+      tile[axis] = first[axis];
+    }
+  }
+  DEVICE int count() const {
+    return (last[0] - first[0] + 1) * (last[1] - first[1] + 1) * (last[2] - first[2] + 1);
+  }
+  DEVICE bool begins_a_line() const { return tile[2] == first[2]; }
+};
+
+DEVICE int bits_of(const Params& p, int axis) { return axis == 0 ? BITS0 : axis == 1 ? BITS1 : BITS2; }
+DEVICE int tile_size(const Params& p, int axis) { return 1 << bits_of(p, axis); }
+DEVICE int tiles_along(const Params& p, int axis) {
+  return (p.size[axis] + tile_size(p, axis) - 1) >> bits_of(p, axis);
+}
+DEVICE int num_positions(const Params& p) { return p.size[0] * p.size[1] * p.size[2]; }
+DEVICE int relative(const Params& p, int axis) { return 2 * p.size[axis] - 1; }
+
+// The first position of a tile.
+DEVICE Place start_of(const Params& p, const Walk& walk) {
+  return {{walk.tile[0] << BITS0, walk.tile[1] << BITS1, walk.tile[2] << BITS2}};
+}
+
+// The coordinates of position `i` in its tile.
+DEVICE Place within(const Params& p, int i) {
+  return {{i >> (BITS1 + BITS2), (i >> BITS2) & ((1 << BITS1) - 1), i & ((1 << BITS2) - 1)}};
+}
+
+// The index of a position of the grid; -1 off the grid.
+DEVICE int position(const Params& p, const Place& tile, int i) {
+  const Place in = within(p, i);
+  int index = 0;
+  bool on = true;
+#pragma unroll
+  for (int axis = kFirstAxis; axis < 3; axis++) {
+    const int x = tile.at[axis] + in.at[axis];
+    on = on && x < p.size[axis];
+    index = index * p.size[axis] + x;
+  }
+  return on ? index : -1;
+}
+
+// The tile of a block of threads: its first position, and the example and head.
+struct Home {
+  Place tile = {};
+  int number, example, outer, head, half[3] = {};
+
+  DEVICE Home(const Params& p) {
+    number = block_x();
+    int rest = number;
+#pragma unroll
+    for (int axis = 2; axis >= kFirstAxis; axis--) {
+      tile.at[axis] = (rest % tiles_along(p, axis)) << bits_of(p, axis);
+      rest /= tiles_along(p, axis);
+    }
+    const int unit = p.first + block_y();
+    example = unit / p.heads;
+    head = unit - example * p.heads;
+    outer = example / p.batch;
+    const int32_t* own = p.half + (outer * p.half_heads + (p.half_heads > 1 ? head : 0)) * 3;
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) half[axis] = own[axis];
+  }
+
+  // Where the features of this head and example begin in an array of them, and from one position to the next.
+  template <class T>
+  DEVICE T* features(const Params& p, T* x) const {
+    return x + (int64_t(example) * num_positions(p) * p.heads + head) * FEATURES;
+  }
+  DEVICE int64_t features_at(const Params& p, int position) const {
+    return ((int64_t(example) * num_positions(p) + position) * p.heads + head) * FEATURES;
+  }
+  DEVICE int64_t keys_at(const Params& p) const { return int64_t(example) * num_positions(p); }
+  DEVICE int64_t bias_at(const Params& p) const { return (int64_t(outer) * p.heads + head) * FEATURES; }
+  DEVICE int64_t offsets(const Params& p) const {
+    return int64_t(relative(p, 0)) * relative(p, 1) * relative(p, 2);
+  }
+  // The index of this head's entry for offset 0 of all, in a table and in a gradient of one.
+  DEVICE int64_t table_at(const Params& p) const {
+    return (int64_t(outer) * p.table_heads + (p.table_heads > 1 ? head : 0)) * offsets(p);
+  }
+  DEVICE int64_t gradient_at(const Params& p) const { return (int64_t(outer) * p.heads + head) * offsets(p); }
+
+  // The first and last tile along an axis whose keys, or queries if `of_queries`, are in reach.
+  DEVICE int first_met(const Params& p, int axis, bool of_queries) const {
+    const bool after = of_queries && is_causal(p, axis);
+    return (after ? tile.at[axis] : larger(tile.at[axis] - half[axis], 0)) >> bits_of(p, axis);
+  }
+  DEVICE int last_met(const Params& p, int axis, bool of_queries) const {
+    const int own = tile.at[axis] >> bits_of(p, axis);
+    if (!of_queries && is_causal(p, axis)) return own;
+    return smaller(tile.at[axis] + tile_size(p, axis) - 1 + half[axis], p.size[axis] - 1) >> bits_of(p, axis);
+  }
+  // Whether no key lies after its query along an axis: by the axis, or in row-major order along the first one.
+  static DEVICE bool is_causal(const Params& p, int axis) {
+    return CAUSAL == 2 ? p.causal_axes[axis] != 0 : CAUSAL == 1 && axis == 0;
+  }
+};
+
+// Where the weights of a pair of tiles are kept: the steps between the tiles, or the tile of keys if all are in reach.
+DEVICE int slots(const Params& p) {
+  int count = 1;
+#pragma unroll
+  for (int axis = kFirstAxis; axis < 3; axis++) count *= smaller(2 * p.reach[axis] + 1, tiles_along(p, axis));
+  return count;
+}
+DEVICE int slot(const Params& p, const Place& queries, const Place& keys) {
+  int index = 0;
+#pragma unroll
+  for (int axis = kFirstAxis; axis < 3; axis++) {
+    const int steps = 2 * p.reach[axis] + 1, count = tiles_along(p, axis), key = keys.at[axis] >> bits_of(p, axis);
+    const int own = steps < count ? key - (queries.at[axis] >> bits_of(p, axis)) + p.reach[axis] : key;
+    index = index * smaller(steps, count) + own;
+  }
+  return index;
+}
+
+// A bit for each position of a tile whose coordinate along `axis` is below `c`.
+DEVICE uint64_t below(const Params& p, int axis, int c) {
+  const int unit = axis == 2 ? 0 : axis == 1 ? BITS2 : BITS1 + BITS2, group = unit + bits_of(p, axis);
+  const int clamped = larger(0, smaller(c, tile_size(p, axis))), wide = clamped << unit;
+  if (group >= 6) return wide >= 64 ? ~uint64_t(0) : (uint64_t(1) << wide) - 1;
+  const uint32_t ones = wide >= 32 ? ~0u : (1u << wide) - 1;  // repeated, as the other axes say
+  const uint32_t half = group == 5 ? ones : ones * (~0u / ((1u << (1 << group)) - 1));
+  return uint64_t(half) << 32 | half;
+}
+
+// The keys of the tile `keys` along one axis that the query at coordinate x may attend to.
+DEVICE uint64_t along(const Params& p, const Home& home, const Place& keys, int axis, int x) {
+  int last = smaller(x + home.half[axis], p.size[axis] - 1);
+  if (CAUSAL == 2 && p.causal_axes[axis]) last = smaller(last, x);
+  const int start = keys.at[axis];
+  return below(p, axis, last + 1 - start) & ~below(p, axis, larger(x - home.half[axis], 0) - start);
+}
+
+// The keys of a tile that are not after the query at x in row-major order.
+DEVICE uint64_t not_after(const Params& p, const Place& keys, const Place& x) {
+  uint64_t found = below(p, 2, x.at[2] + 1 - keys.at[2]);
+#pragma unroll
+  for (int axis = 1; axis >= kFirstAxis; axis--) {
+    const uint64_t before = below(p, axis, x.at[axis] - keys.at[axis]);
+    found = before | (below(p, axis, x.at[axis] + 1 - keys.at[axis]) & ~before & found);
+  }
+  return found;
+}
+
+// ---- features
+
+DEVICE float number(float x) { return x; }
+DEVICE float number(bf16 x) { return of_bf16(x.bits); }
+
+// The address of 16 bytes, 8 features, of a row of one plane; neighbouring rows lie in different banks.
+DEVICE uint8_t* chunk_of(uint8_t* plane, int row, int chunk) {
+  const int turn = WIDTH >= 64 ? row & 7 : WIDTH == 32 ? (row >> 1) & 3 : (row >> 2) & 1;
+  return plane + row * kRowBytes + ((chunk ^ turn) << 4);
+}
+
+struct alignas(16) Chunk {
+  uint32_t words[4];
+};
+
+// Writes 8 features to each plane: rounded, and in a second plane what the first one lacks.
+DEVICE void write_chunk(uint8_t* tile, int row, int chunk, const float (&x)[8]) {
+  float rest[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) rest[i] = x[i];
+#pragma unroll
+  for (int plane = 0; plane < PLANES; plane++) {
+    Chunk c;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      c.words[i] = pack(rest[2 * i], rest[2 * i + 1]);
+      rest[2 * i] -= low(c.words[i]), rest[2 * i + 1] -= high(c.words[i]);
+    }
+    *reinterpret_cast<Chunk*>(chunk_of(tile + plane * kTile * kRowBytes, row, chunk)) = c;
+  }
+}
+
+// Whether rows of features are whole chunks, which are then aligned.
+#define IS_WHOLE (FEATURES % 8 == 0)
+
+DEVICE void read_chunk(const Params& p, const In* from, int chunk, float (&x)[8]) {
+  if (IS_WHOLE) {
+    if (chunk * 8 >= FEATURES) return;
+    if constexpr (PLANES == 1) {
+      const Chunk c = *reinterpret_cast<const Chunk*>(from + chunk * 8);
+#pragma unroll
+      for (int i = 0; i < 4; i++) x[2 * i] = low(c.words[i]), x[2 * i + 1] = high(c.words[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float4 c = *reinterpret_cast<const float4*>(from + chunk * 8 + 4 * i);
+        x[4 * i] = c.x, x[4 * i + 1] = c.y, x[4 * i + 2] = c.z, x[4 * i + 3] = c.w;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = chunk * 8 + i < FEATURES ? number(from[chunk * 8 + i]) : 0.f;
+  }
+}
+
+// Copies 64 rows of features to shared memory: row i from position `index(i)` of `features`, or zeros if that is
+// negative. They are there after the next wait and, of float32, `split_tile`; what is no whole chunk at once.
+template <class Index>
+DEVICE void copy_tile(const Params& p, uint8_t* tile, const In* features, Index index) {
+  constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
+  const int chunk = thread() % chunks;
+#pragma unroll
+  for (int first = 0; first < kTile; first += rows) {
+    const int row = first + thread() / chunks, at = index(row);
+    const In* from = features + int64_t(at) * (p.heads * FEATURES);
+    if (IS_WHOLE) {
+      const bool on = at >= 0 && chunk * 8 < FEATURES;
+#pragma unroll
+      for (int k = 0; k < PLANES; k++)
+        copy_async(chunk_of(tile + k * kTile * kRowBytes, row, chunk), on ? from + chunk * 8 + 4 * k : features, on);
+    } else {
+      float x[8] = {};
+      if (at >= 0) read_chunk(p, from, chunk, x);
+      write_chunk(tile, row, chunk, x);
+    }
+  }
+}
+
+// Splits float32 features into planes. A chunk's 8 numbers lie where its two planes will be: each thread splits what it
+// copied.
+DEVICE void split_tile(const Params& p, uint8_t* tile) {
+  if (PLANES == 1 || !IS_WHOLE) return;
+  constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
+  const int chunk = thread() % chunks;
+#pragma unroll
+  for (int first = 0; first < kTile; first += rows) {
+    const int row = first + thread() / chunks;
+    float x[8];
+#pragma unroll
+    for (int k = 0; k < PLANES; k++) {
+      const float4 c = *reinterpret_cast<const float4*>(chunk_of(tile + k * kTile * kRowBytes, row, chunk));
+      x[4 * k] = c.x, x[4 * k + 1] = c.y, x[4 * k + 2] = c.z, x[4 * k + 3] = c.w;
+    }
+    write_chunk(tile, row, chunk, x);
+  }
+}
+// Makes what was copied to a stage ready for all threads of the block.
+DEVICE void await_stage(const Params& p, uint8_t* stage, bool has_first) {
+  copy_wait<0>();
+  if (has_first) split_tile(p, stage);
+  split_tile(p, stage + kTileBytes);
+  sync_block();
+}
+
+// Copies 64 rows of features plus a bias, which may be null, to shared memory.
+DEVICE void copy_with_bias(const Params& p, uint8_t* tile, const In* features, const In* bias, const Place& place) {
+  constexpr int chunks = WIDTH / 8;
+#pragma unroll 1
+  for (int j = thread(); j < kTile * chunks; j += kThreads) {
+    const int row = j / chunks, chunk = j % chunks;
+    const int at = position(p, place, row);
+    float x[8] = {};
+    if (at >= 0) {
+      read_chunk(p, features + int64_t(at) * (p.heads * FEATURES), chunk, x);
+      if (bias != nullptr) {
+        float y[8];
+        read_chunk(p, bias, chunk, y);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] += y[i];
+      }
+    }
+    write_chunk(tile, row, chunk, x);
+  }
+}
+
+// ---- products of 16 x 16 blocks
+
+struct Block {
+  uint32_t planes[PLANES][4];
+};
+
+DEVICE uint8_t* plane_of(uint8_t* tile, int plane) { return tile + plane * kTile * kRowBytes; }
+
+// The address of a lane's row for a load of 16 x 16: `own` and `chunk` are its row and chunk in the block at row 0 and
+// step 0. A step moves by two chunks, which, turned, is an exclusive or.
+DEVICE uint8_t* of_lane(uint8_t* tile, int row, int step, int own, int chunk) {
+  const int at = int(chunk_of(tile, own, chunk) - tile);
+  return tile + (at ^ (step << 5)) + row * kRowBytes;
+}
+
+// The left factor: 16 rows of a tile, 16 of their features.
+DEVICE void load_left(Block& b, uint8_t* tile, int row, int step) {
+#pragma unroll
+  for (int k = 0; k < PLANES; k++)
+    load_matrix(b.planes[k], of_lane(plane_of(tile, k), row, step, lane() & 15, lane() >> 4));
+}
+// The right factor, with 16 rows of a tile as its columns; the product is over features.
+DEVICE void load_right(Block& b, uint8_t* tile, int row, int step) {
+  const int own = (lane() >> 4) * 8 + (lane() & 7);
+#pragma unroll
+  for (int k = 0; k < PLANES; k++)
+    load_matrix(b.planes[k], of_lane(plane_of(tile, k), row, step, own, (lane() >> 3) & 1));
+}
+// The right factor, with 16 features as its columns; the product is over 16 rows of a tile.
+DEVICE void load_rows(Block& b, uint8_t* tile, int row, int step) {
+  const int own = ((lane() >> 3) & 1) * 8 + (lane() & 7);
+#pragma unroll
+  for (int k = 0; k < PLANES; k++)
+    load_matrix_transposed(b.planes[k], of_lane(plane_of(tile, k), row, step, own, lane() >> 4));
+}
+
+// Adds a product to two neighbouring blocks of 16 x 8. Of a float32's two planes the product of the lesser is left out.
+DEVICE void multiply(float (&c)[4], float (&d)[4], const Block& a, const Block& b) {
+  mma(c, a.planes[0], b.planes[0][0], b.planes[0][1]);
+  mma(d, a.planes[0], b.planes[0][2], b.planes[0][3]);
+  if constexpr (PLANES == 2) {
+    mma(c, a.planes[0], b.planes[1][0], b.planes[1][1]);
+    mma(d, a.planes[0], b.planes[1][2], b.planes[1][3]);
+    mma(c, a.planes[1], b.planes[0][0], b.planes[0][1]);
+    mma(d, a.planes[1], b.planes[0][2], b.planes[0][3]);
+  }
+}
+
+// Sets one of the four words of a left factor.
+DEVICE void set(Block& b, int word, float x, float y) {
+#pragma unroll
+  for (int k = 0; k < PLANES; k++) {
+    b.planes[k][word] = pack(x, y);
+    x -= low(b.planes[k][word]), y -= high(b.planes[k][word]);
+  }
+}
+// An accumulator of 16 x 16 as a left factor.
+DEVICE void set(Block& b, const float (&x)[2][4]) {
+#pragma unroll
+  for (int t = 0; t < 2; t++)
+#pragma unroll
+    for (int r = 0; r < 2; r++) set(b, 2 * t + r, x[t][2 * r], x[t][2 * r + 1]);
+}
+
+// 16 rows of a tile as a left factor, kept in registers if there is room.
+struct Rows {
+  Block blocks[kInRegisters ? kSteps : 1];
+  uint8_t* tile;
+  int row;
+
+  DEVICE void load(uint8_t* from, int first) {
+    tile = from, row = first;
+    if constexpr (kInRegisters)
+#pragma unroll
+      for (int step = 0; step < kSteps; step++) load_left(blocks[step], tile, row, step);
+  }
+  DEVICE Block operator[](int step) const {
+    if constexpr (kInRegisters) return blocks[step];
+    Block b;
+    load_left(b, tile, row, step);
+    return b;
+  }
+};
+
+using Accumulator = float[WIDTH / 8][4];
+
+DEVICE void clear(Accumulator& x) {
+#pragma unroll
+  for (int i = 0; i < WIDTH / 8; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.f;
+}
+// Adds a left factor times 16 rows of a tile to an accumulator.
+DEVICE void add_product(Accumulator& sum, const Block& a, uint8_t* tile, int row) {
+#pragma unroll
+  for (int step = 0; step < kSteps; step++) {
+    Block b;
+    load_rows(b, tile, row, step);
+    multiply(sum[2 * step], sum[2 * step + 1], a, b);
+  }
+}
+
+DEVICE float quad_sum(float x) {
+  x += shuffle_xor(x, 1);
+  return x + shuffle_xor(x, 2);
+}
+DEVICE float quad_largest(float x) {
+  x = larger(x, shuffle_xor(x, 1));
+  return larger(x, shuffle_xor(x, 2));
+}
+
+DEVICE void write(float* to, float x) { *to = x; }
+DEVICE void write(bf16* to, float x) { to->bits = bf16_bits(x); }
+
+// Writes the rows r = 0, 1 of an accumulator; `at` is the first feature of the row.
+DEVICE void write_row(const Params& p, In* at, const Accumulator& x, int r, float by) {
+#pragma unroll
+  for (int i = 0; i < WIDTH / 8; i++) {
+    const int feature = 8 * i + 2 * (lane() & 3);
+    const float a = x[i][2 * r] * by, b = x[i][2 * r + 1] * by;
+    if (FEATURES % 2 == 0) {
+      if (feature >= FEATURES) continue;
+      if constexpr (PLANES == 1)
+        *reinterpret_cast<uint32_t*>(at + feature) = pack(a, b);
+      else
+        *reinterpret_cast<float2*>(at + feature) = {a, b};
+    } else {
+      if (feature < FEATURES) write(at + feature, a);
+      if (feature + 1 < FEATURES) write(at + feature + 1, b);
+    }
+  }
+}
+
+// Adds the same to an array of sums.
+DEVICE void add_row(const Params& p, float* at, const Accumulator& x, int r, float by) {
+#pragma unroll
+  for (int i = 0; i < WIDTH / 8; i++) {
+    const int feature = 8 * i + 2 * (lane() & 3);
+    const float a = x[i][2 * r] * by, b = x[i][2 * r + 1] * by;
+    if (FEATURES % 2 == 0) {
+      if (feature < FEATURES) add2(at + feature, a, b);
+    } else {
+      if (feature < FEATURES) add(at + feature, a);
+      if (feature + 1 < FEATURES) add(at + feature + 1, b);
+    }
+  }
+}
+
+}  // namespace posattn

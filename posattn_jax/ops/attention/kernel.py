@@ -1,0 +1,128 @@
+"""What the kernels of all platforms share: how they are called, the tables that they read, and how they are checked."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posattn_jax.axes import Array, Causal
+from posattn_jax.ops import grid, scores, span
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.reference import reference_attention
+from posattn_jax.ops.precision import float32_or_better
+
+# The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
+FEATURES = ("query", "key", "value")
+LEARNED = ("relative_encoding", "content_bias", "position_bias")
+# The arrays without a gradient.
+GIVEN = ("key_mask", "segment_ids")
+
+
+class Settings(NamedTuple):
+    """The fields of a `Problem` that are known while compiling."""
+
+    grid_shape: tuple[int, ...]
+    reference_shape: tuple[int, ...]
+    threshold: float
+    span_mode: str
+    is_causal: Causal
+    scale: float
+    span_bound: tuple[int, ...] | None
+
+    def problem(self, arrays: dict[str, Array]) -> Problem:
+        """Builds the problem again from its arrays."""
+        return Problem(**{"key": None} | arrays, **self._asdict())
+
+
+class Kernel(NamedTuple):
+    """A kernel; its arrays have names, and one more leading axis, o, than those of a problem.
+
+    Attributes:
+      forward: (settings, arrays) -> outputs [o b t h d], and statistics [o b t h 2] for `backward`.
+      backward: (settings, arrays, outputs, statistics, cotangent) -> the cotangents of all arrays but those in `GIVEN`.
+    """
+
+    forward: Callable[..., tuple[Array, Array]]
+    backward: Callable[..., dict[str, Array]]
+
+
+def half_spans(problem: Problem, arrays: dict[str, Array]) -> Array:
+    """The half-spans [o h|1 3] of arrays with one more leading axis, on the grid with three dimensions."""
+    before = grid.MAX_DIMS - len(problem.grid_shape)
+    if "sigma" not in arrays:
+        shape = (1,) * before + tuple(problem.grid_shape)
+        return jnp.broadcast_to(jnp.asarray(shape, jnp.int32) - 1, (len(arrays["query"]), 1, grid.MAX_DIMS))
+    reach = jax.vmap(lambda sigma: jnp.atleast_2d(problem.half_of(sigma)))(arrays["sigma"])
+    reach = jnp.where(jnp.isnan(reach), 0, reach).astype(jnp.int32)
+    return jnp.pad(reach, [(0, 0), (0, 0), (before, 0)])
+
+
+def multiplies(problem: Problem, learned: dict[str, Array]) -> bool:
+    """Whether there is a table of factors."""
+    return "sigma" in learned and problem.span_mode == "multiply"
+
+
+def factor_table(problem: Problem, sigma: Array) -> Array:
+    """What G multiplies the sum of products with, for each offset: scale G, [h|1 *R]."""
+    return problem.scaling * jnp.exp(_log_gaussian(problem, sigma))
+
+
+def addend_table(problem: Problem, learned: dict[str, Array]) -> Array | None:
+    """What is added to each logit, by offset: beta, G beta or beta + ln G, [h|1 *R]; None if nothing is."""
+    bias, addends = None, []
+    if "relative_bias" in learned:
+        bias = jnp.moveaxis(learned["relative_bias"], -1, 0).astype(problem.dtype)
+        if problem.masks_offsets:
+            addends.append(scores.masked_out(scores.shown(bias), problem.dtype))
+    if "sigma" in learned:
+        log_gaussian = _log_gaussian(problem, learned["sigma"])
+        if problem.span_mode == "log_add":
+            addends.append(log_gaussian)
+        elif bias is not None:
+            bias = jnp.exp(log_gaussian) * bias
+    addends += [] if bias is None else [bias]
+    return functools.reduce(jnp.add, addends) if addends else None
+
+
+def _log_gaussian(problem: Problem, sigma: Array) -> Array:
+    offsets = grid.relative_offsets(problem.grid_shape)
+    coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
+    return span.log_gaussian(coordinates, jnp.atleast_2d(sigma)).astype(problem.dtype)
+
+
+def check(kernel: Kernel, dtype: Any) -> None:
+    """RuntimeError unless a kernel agrees with "reference", gradients included, on a small problem with all parts."""
+    shape, b, h, d = (3, 13), 2, 2, 5
+    rng = np.random.default_rng(0)
+    n, offsets = grid.num_positions(shape), grid.relative_shape(shape)
+    sizes = {"query": (b, n, h, d), "key": (b, n, h, d), "value": (b, n, h, d), "relative_encoding": (*offsets, h, d)}
+    sizes |= {"content_bias": (h, d), "position_bias": (h, d), "relative_bias": (*offsets, h)}
+    arrays = {name: jnp.asarray(rng.normal(size=size), dtype) for name, size in sizes.items()}
+    arrays["sigma"] = jnp.asarray([[0.3, 0.2], [0.6, 0.1]], float32_or_better(arrays["query"]))
+    given = {"key_mask": jnp.asarray(rng.random((b, n)) < 0.8)}
+    given["segment_ids"] = jnp.asarray(rng.integers(3, size=(b, n)), jnp.int32)
+    settings = Settings(shape, shape, 0.1, "multiply", False, 1 / math.sqrt(d), None)
+
+    @jax.jit
+    def found(arrays):
+        arrays = jax.tree.map(lambda x: x[None], arrays | given)
+        outputs, statistics = kernel.forward(settings, arrays)
+        cotangents = kernel.backward(settings, arrays, outputs, statistics, jnp.cos(outputs))
+        return {"outputs": outputs[0]} | {name: x[0] for name, x in cotangents.items()}
+
+    @jax.jit
+    def expected(arrays):
+        exact = {name: x.astype(float32_or_better(x)) for name, x in arrays.items()}
+        outputs, pull_back = jax.vjp(lambda x: reference_attention(settings.problem(x | given))[0], exact)
+        return {"outputs": outputs} | pull_back(jnp.cos(outputs))[0]
+
+    with jax.disable_jit(False), jax.default_matmul_precision("highest"):
+        of_kernel = found(arrays)
+        for name, exact in expected(arrays).items():
+            bound = math.sqrt(float(jnp.finfo(dtype).eps)) * float(jnp.abs(exact).max())
+            if not float(jnp.abs(of_kernel[name] - exact).max()) <= bound:  # true for NaN too
+                raise RuntimeError(f"the compiled kernel is not right: {name}")

@@ -1,0 +1,253 @@
+"""Attention as one operation of JAX: the kernel of the platform that a program is lowered for, or another layout.
+
+The operation runs another layout where there is no kernel, in an exported program, and for derivatives of its
+gradients.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax._src import dispatch
+from jax.extend.backend import get_default_device
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
+
+from posattn_jax.axes import Query
+from posattn_jax.ops.attention.cuda import kernel as cuda
+from posattn_jax.ops.attention.dense import RowLoop
+from posattn_jax.ops.attention.kernel import FEATURES, GIVEN, LEARNED, Kernel, Settings
+from posattn_jax.ops.attention.loop import Loop, attend, check_vma
+from posattn_jax.ops.attention.native import kernel as native
+from posattn_jax.ops.attention.partition import shared_out
+from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.ops.attention.tiled import window_loops
+from posattn_jax.ops.precision import float32_or_better
+
+# By JAX's name of a platform: finds the kernel for a problem, and for devices that have it; None if there is none.
+KERNELS: dict[str, Callable[[Problem, Sequence[Any]], Kernel | None]] = {"cpu": native.find, "cuda": cuda.find}
+ARRAYS = (*FEATURES, *LEARNED, "relative_bias", "sigma", *GIVEN)
+
+
+def kernel_attention(
+    problem: Problem, dtype: Any, otherwise: Callable[[Problem], Sequence[Loop]] = window_loops
+) -> tuple[Query, None]:
+    """Outputs [b t h d] of a problem without `obstacle`.
+
+    Args:
+      problem: the arguments.
+      dtype: that of the kernel's outputs before they are converted to that of `value`.
+      otherwise: returns the loops to choose from where there is no kernel.
+    """
+    settings = Settings(
+        **{name: getattr(problem, name) for name in Settings._fields if name not in ("scale", "span_bound")},
+        scale=problem.scaling,
+        span_bound=None if problem.sigma is None else problem.static_half,
+    )
+    arrays = {name: getattr(problem, name) for name in ARRAYS if getattr(problem, name) is not None}
+    check_vma(arrays)
+    names = tuple(arrays)
+    parameters = {"settings": settings, "names": names, "dtype": jnp.dtype(dtype), "otherwise": otherwise}
+
+    def forward(*arrays):
+        arrays = [array[None] for array in arrays]
+        outputs, statistics = forward_operation.bind(*arrays, **parameters)
+        return outputs[0], (arrays, outputs, statistics)
+
+    @jax.custom_vjp
+    def attended(*arrays):
+        return forward(*arrays)[0]
+
+    def backward(residuals, cotangent):
+        arrays, outputs, statistics = residuals
+        cotangents = backward_operation.bind(*arrays, outputs, statistics, cotangent[None], **parameters)
+        cotangents = dict(zip(_learned(names), cotangents, strict=True))
+        return tuple(cotangents[name][0] if name in cotangents else None for name in names)
+
+    attended.defvjp(forward, backward)
+    return attended(*arrays.values()).astype(problem.value.dtype), None
+
+
+def obstacle(problem: Problem) -> str | None:
+    """The reason why no kernel can compute a problem; None if kernels may."""
+    obstacles = {
+        "return_weights": problem.return_weights,
+        "dropout": problem.dropout_rate > 0,
+        "a grid that is cut over devices": problem.block is not None,
+        "class tokens, or parts that are by pair": problem.is_pairwise,
+        "mask, bias or other scores of pairs": problem.is_by_pair,
+    }
+    return next((name for name, found in obstacles.items() if found), None)
+
+
+def is_possible_here() -> bool:
+    """Whether kernels can be in a program that is traced here: its devices share them out, or each has one of its own.
+
+    They cannot where a `jax.shard_map` is over some axes of the mesh alone, or where shardings are part of types.
+    """
+    kinds = set(jax.sharding.get_abstract_mesh().axis_types or ())
+    return kinds <= {AxisType.Auto} or kinds == {AxisType.Manual}
+
+
+def _learned(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in GIVEN)
+
+
+def _forward_otherwise(*arrays, settings, names, dtype, otherwise, own_gradient=True):
+    """The kernel's forward pass by another layout; the statistics are 0, because nothing reads them."""
+
+    def outputs(*arrays):
+        problem = settings.problem(dict(zip(names, arrays, strict=True)))
+        return attend(problem, otherwise(problem), RowLoop, own_gradient)[0]
+
+    _, statistics = _shapes_forward(*arrays, settings=settings, names=names, dtype=dtype, otherwise=otherwise)
+    return jax.vmap(outputs)(*arrays).astype(dtype), jnp.zeros(statistics.shape, statistics.dtype)
+
+
+def _backward_otherwise(*given, settings, names, dtype, otherwise):
+    *arrays, _, _, cotangent = given
+    arrays = dict(zip(names, arrays, strict=True))
+
+    def outputs(learned):
+        both = arrays | learned
+        given = (both[name] for name in names)
+        return _forward_otherwise(*given, settings=settings, names=names, dtype=dtype, otherwise=otherwise)[0]
+
+    (cotangents,) = jax.vjp(outputs, {name: arrays[name] for name in _learned(names)})[1](cotangent)
+    return [cotangents[name] for name in _learned(names)]
+
+
+def _forward(kernel, *arrays, settings, names, dtype, otherwise):
+    outputs, statistics = kernel.forward(settings, dict(zip(names, arrays, strict=True)))
+    return outputs.astype(dtype), statistics
+
+
+def _backward(kernel, *given, settings, names, dtype, otherwise):
+    *arrays, outputs, statistics, cotangent = given
+    named = dict(zip(names, arrays, strict=True))
+    cotangents = kernel.backward(settings, named, outputs, statistics, cotangent)
+    return [cotangents[name].astype(named[name].dtype) for name in _learned(names)]
+
+
+def _shapes_forward(*arrays, settings, names, dtype, otherwise):
+    named = dict(zip(names, arrays, strict=True))
+    value = named["value"]
+    of_statistics = float32_or_better(*(named[name] for name in _learned(names)))
+    return jax.core.ShapedArray(value.shape, dtype), jax.core.ShapedArray((*value.shape[:-1], 2), of_statistics)
+
+
+def _shapes_backward(*given, settings, names, dtype, otherwise):
+    named = dict(zip(names, given[: len(names)], strict=True))
+    return [jax.core.ShapedArray(named[name].shape, named[name].dtype) for name in _learned(names)]
+
+
+def _operation(
+    name: str,
+    by_kernel: Callable,
+    otherwise: Callable,
+    shapes: Callable,
+    in_and_out: tuple[Callable, Callable],
+    **differentiable,
+) -> Primitive:
+    """An operation that calls `by_kernel` with a kernel, or `otherwise`; both take arrays with one leading axis.
+
+    `in_and_out` give the names of its arguments and results for the names of the arrays. Its derivative is that of
+    `otherwise` with the options `differentiable`.
+    """
+    operation = Primitive(f"attention_{name}")
+    operation.multiple_results = True
+    operation.def_abstract_eval(shapes)
+    dispatch.prim_requires_devices_during_lowering.add(operation)  # as what partitions it
+
+    def evaluated(*arrays, **parameters):
+        with jax.disable_jit(False):  # without jit an operation has no program
+            return _jitted(operation, tuple(parameters.items()))(*arrays)
+
+    operation.def_impl(evaluated)
+
+    def lowered(platform, context, *arrays, **parameters):
+        devices, names = _devices(context.module_context), parameters["names"]
+
+        def part(*arrays):
+            return operation.bind(*arrays, **parameters)
+
+        def chosen(*arrays):
+            problem = parameters["settings"].problem({name: x[0] for name, x in zip(names, arrays, strict=False)})
+            kernel = KERNELS[platform](problem, devices) if devices else None
+            if kernel is None:
+                return otherwise(*arrays, **parameters)
+            if not _is_shared_out(context.module_context):
+                return by_kernel(kernel, *arrays, **parameters)
+            of_results = shapes(*arrays, **parameters)
+            arguments, results = (
+                {name: x.shape for name, x in zip(named(names), xs, strict=True)}
+                for named, xs in zip(in_and_out, (arrays, of_results), strict=True)
+            )
+            return shared_out(part, arguments, results)(*arrays)
+
+        return mlir.lower_fun(chosen, multiple_results=True)(context, *arrays)
+
+    mlir.register_lowering(operation, mlir.lower_fun(otherwise, multiple_results=True))
+    for platform in KERNELS:
+        mlir.register_lowering(operation, functools.partial(lowered, platform), platform=platform)
+
+    def mapped(arrays, axes, **parameters):
+        """Merges a mapped axis into the leading one."""
+        size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+        arrays = [
+            jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+            for x, axis in zip(arrays, axes, strict=True)
+        ]
+        results = operation.bind(*(lax.collapse(x, 0, 2) for x in arrays), **parameters)
+        return [x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in results], [0] * len(results)
+
+    def derivative(arrays, tangents, **parameters):
+        tangents = tuple(ad.instantiate_zeros(tangent) for tangent in tangents)
+        return jax.jvp(functools.partial(otherwise, **parameters, **differentiable), arrays, tangents)
+
+    batching.primitive_batchers[operation] = mapped
+    ad.primitive_jvps[operation] = derivative
+    return operation
+
+
+def _devices(module_context) -> Sequence[Any]:
+    """The devices that a program is lowered for; none for one that is exported, or of several platforms."""
+    if module_context.lowering_parameters.for_export or len(module_context.platforms) > 1:
+        return ()
+    if assigned := getattr(module_context.axis_context, "device_assignment", None):
+        return assigned
+    with contextlib.suppress(RuntimeError):  # there is only the description of a device
+        backend = module_context.get_backend(optional=True)
+        if backend is not None:
+            return backend.devices()
+    return [get_default_device()]
+
+
+def _is_shared_out(module_context) -> bool:
+    """Whether the compiler shares out what is lowered over several devices: not inside a `jax.shard_map`."""
+    return len(getattr(module_context.axis_context, "device_assignment", None) or ()) > 1
+
+
+@functools.cache
+def _jitted(operation, parameters):
+    return jax.jit(functools.partial(operation.bind, **dict(parameters)))
+
+
+def _arguments(names: tuple[str, ...]) -> tuple[str, ...]:
+    return (*names, "outputs", "statistics", "cotangent")
+
+
+forward_operation = _operation(
+    "forward",
+    _forward,
+    _forward_otherwise,
+    _shapes_forward,
+    (lambda names: names, lambda names: ("outputs", "statistics")),
+    own_gradient=False,
+)
+backward_operation = _operation("backward", _backward, _backward_otherwise, _shapes_backward, (_arguments, _learned))

@@ -1,0 +1,89 @@
+"""Shares an operation on attention's arrays out over devices, by batch and heads: each device computes its part."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from posattn_jax.ops.attention.kernel import FEATURES, GIVEN
+
+# The axes of an array that devices may share: arrays that have been vmapped, the batch, heads.
+SHARED = ("o", "b", "h")
+OF_FEATURES = (*FEATURES, "outputs", "statistics", "cotangent")
+
+
+def axes_of(name: str, ndim: int, heads: int) -> tuple[str, ...]:
+    """The names of an array's axes, in `SHARED` or of its own; `heads` is the size of sigma's axis of heads."""
+    own = [f"{name}{axis}" for axis in range(ndim)]
+    if name in OF_FEATURES:
+        return ("o", "b", own[2], "h", own[4])
+    if name in GIVEN:
+        return ("o", "b", own[2])
+    if name in ("content_bias", "position_bias"):
+        return ("o", "h", own[2])
+    if name == "relative_encoding":
+        return ("o", *own[1:-2], "h", own[-1])
+    if name == "relative_bias":
+        return ("o", *own[1:-1], "h")
+    assert name == "sigma", name
+    return ("o", "h", *own[2:]) if ndim > 2 and heads > 1 else ("o", *own[1:])
+
+
+def shared_out(
+    part: Callable, arguments: Mapping[str, Sequence[int]], results: Mapping[str, Sequence[int]]
+) -> Callable:
+    """The function `part` of arrays, of which each device computes a part; the shapes of both have names.
+
+    A result that lacks one of the axes that devices share is a sum over it.
+    """
+    heads = arguments["sigma"][1] if len(arguments.get("sigma", ())) > 2 else 1
+    axes = [axes_of(name, len(shape), heads) for name, shape in arguments.items()]
+    of_results = [axes_of(name, len(shape), heads) for name, shape in results.items()]
+    sizes = dict(zip(("o", "b", "t", "h"), arguments["query"], strict=False))
+
+    def partition(mesh, given, wanted):
+        given = [each.sharding for each in given]
+        if mesh.empty or not all(isinstance(each, NamedSharding) for each in given):
+            devices = sorted(given[0].device_set, key=lambda device: device.id)
+            mesh, shares = Mesh(np.array(devices), ("all",)), {}
+        else:
+            shares = _shares(mesh, zip(axes, given, strict=True), sizes)
+
+        def sharding(names):
+            return NamedSharding(mesh, PartitionSpec(*(shares.get(name) for name in names)))
+
+        def on_device(*arrays):
+            found = part(*arrays)
+            missing = [[axis for name in shares if name not in names for axis in shares[name]] for names in of_results]
+            return [lax.psum(x, over) if over else x for x, over in zip(found, missing, strict=True)]
+
+        return mesh, on_device, [sharding(names) for names in of_results], tuple(sharding(names) for names in axes)
+
+    def rule(mesh, *_):
+        names = [*axes, *of_results]
+        alone = tuple(dict.fromkeys(name for each in names for name in each if name not in SHARED))
+        left, right = (", ".join(" ".join(each) for each in side) for side in (axes, of_results))
+        return f"{left} -> {right}", {"need_replication_factors": alone}
+
+    whole = custom_partitioning(lambda *arrays: part(*arrays))
+
+    def inferred(mesh, given, wanted):
+        return partition(mesh, given, wanted)[2]
+
+    whole.def_partition(partition, infer_sharding_from_operands=inferred, sharding_rule=rule)
+    return whole
+
+
+def _shares(mesh, shardings, sizes) -> dict[str, tuple[str, ...]]:
+    """The mesh axes for each axis in `SHARED`: those of the first array that has some, if they divide its size."""
+    shares: dict[str, tuple[str, ...]] = {}
+    for names, sharding in shardings:
+        for name, over in zip(names, sharding.spec, strict=False):
+            over = () if over is None else (over,) if isinstance(over, str) else tuple(over)
+            taken = {axis for each in shares.values() for axis in each}
+            count = int(np.prod([mesh.shape[axis] for axis in over]))
+            if name in SHARED and name not in shares and over and not taken & set(over) and sizes[name] % count == 0:
+                shares[name] = over
+    return shares

@@ -1,0 +1,70 @@
+"""Compiles C++ where it runs, once per version of the source and of the compiler."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+
+from posattn_jax.system.cache import cache_folder
+
+COMPILERS = ("c++", "g++", "clang++")
+SUFFIXES = (".h", ".cc", ".cu")
+
+_logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def shared_library(
+    source: pathlib.Path, options: Sequence[str], include: str, depends: Iterable[str]
+) -> Iterator[tuple[pathlib.Path, bool]]:
+    """The library made of a C++ file, and whether it is new. A new one is kept if the body does not raise.
+
+    It is made anew if something else is in the file's folder, the options, the compiler's version or `depends`, which
+    also stands for what is in the folder `include`.
+    """
+    compiler = find_compiler()
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    made_of = digest(source.parent, [source.name, *options, version, *depends])
+    kept = cache_folder() / f"{source.parent.name}-{made_of}.so"
+    if kept.exists():
+        yield kept, False
+        return
+    _logger.info("compiling %s, once per machine: %s", source.name, kept)
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+    place = kept.parent if os.access(kept.parent, os.W_OK) else None  # the home folder may not be writable
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        new = pathlib.Path(folder) / kept.name
+        command = [compiler, *options, f"-I{include}", str(source), "-o", str(new)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{compiler}: {first_error(done.stderr) or f'exit code {done.returncode}'}")
+        yield new, True
+        with contextlib.suppress(OSError):
+            new.replace(kept)
+
+
+def find_compiler() -> str:
+    """The C++ compiler: `CXX`, or the first of `COMPILERS` that is there."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        raise RuntimeError(f"no C++ compiler is found ({', '.join(names)})")
+    return found
+
+
+def digest(folder: pathlib.Path, parts: Iterable[str]) -> str:
+    """A hash of the sources in a folder and of all else that the result depends on."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES]
+    return hashlib.sha256("\0".join([*parts, *sources]).encode()).hexdigest()[:16]
+
+
+def first_error(log: str) -> str | None:
+    """The line of a compiler's log that says what is wrong; None if the log is empty."""
+    lines = log.splitlines()
+    return next((line for line in lines if "error" in line), lines[0] if lines else None)

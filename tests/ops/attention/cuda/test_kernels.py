@@ -1,0 +1,192 @@
+"""The kernels for GPUs on the lanes of a CPU: the suite of every layout, and grids of many tiles and of several slabs.
+
+Nearly all have few features: a kernel is compiled for each width, and for each of float32 and bfloat16.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import relative_attention
+from tests.ops.attention.attention_suite import HIDING, KernelSuite, make_inputs
+from tests.support.lanes import on_lanes
+from tests.support.slow import slow
+
+# Results that no sum of several threads is in.
+ORDERED = ("outputs", "query", "key", "value")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def lanes():
+    with on_lanes():
+        yield
+
+
+class TestKernels(KernelSuite):
+    """Of float32, whose products are of two bfloat16 parts: 2^-16 where other layouts have 2^-24."""
+
+    implementation = "fused"
+    exact = 2e-4
+    single = 2e-5
+
+    def given(self, x):
+        x = jnp.asarray(x)
+        return x.astype(jnp.float32) if x.dtype == jnp.float64 else x
+
+    @pytest.mark.parametrize("low, span", HIDING)
+    def test_a_relative_bias_that_hides(self, float64, low, span):
+        if span == "narrow log_add":
+            pytest.skip("the gradient of ln G is 31,250 times a rounding error")
+        super().test_a_relative_bias_that_hides(float64, low, span)
+
+
+def make_case(grid_shape, d=4, batch=1, heads=1, parts=None, dtype=jnp.float32, seed=0):
+    """Random arrays: of `parts`, or all but sigma."""
+    rng, n = np.random.default_rng(seed), math.prod(grid_shape)
+    relative = tuple(2 * size - 1 for size in grid_shape)
+    features = (batch, n, heads, d)
+    sizes = {"query": features, "key": features, "value": features, "relative_encoding": (*relative, heads, d)}
+    sizes |= {"content_bias": (heads, d), "position_bias": (heads, d), "relative_bias": (*relative, heads)}
+    arrays = {name: jnp.asarray(rng.normal(size=size), dtype) for name, size in sizes.items()}
+    arrays = {name: x for name, x in arrays.items() if parts is None or name in ("query", "value", *parts)}
+    masks = {"key_mask": jnp.asarray(rng.random((batch, n)) < 0.8)}
+    return arrays, masks
+
+
+def results(implementation, arrays, grid_shape, **options):
+    """The outputs, and the gradient of every array."""
+
+    def attend(arrays):
+        given = {"key": None} | arrays
+        return relative_attention(**given, grid_shape=grid_shape, implementation=implementation, **options)
+
+    def both(arrays):
+        outputs, pull_back = jax.vjp(attend, arrays)
+        return {"outputs": outputs} | pull_back(jnp.cos(outputs))[0]
+
+    return jax.jit(both)(arrays)
+
+
+def check(arrays, grid_shape, tolerance=1e-3, **options):
+    """Against "reference" in float32, relative to the largest entry."""
+    found = results("fused", arrays, grid_shape, **options)
+    exact = {name: x.astype(jnp.float32) for name, x in arrays.items()}
+    expected = results("reference", exact, grid_shape, **options)
+    assert set(found) == set(expected)
+    for name, x in found.items():
+        assert x.dtype == arrays["value" if name == "outputs" else name].dtype
+        bound = tolerance * max(1e-3, float(jnp.abs(expected[name]).max()))
+        np.testing.assert_allclose(x.astype(jnp.float32), expected[name], rtol=0, atol=bound, err_msg=name)
+
+
+ALL = ("key", "relative_encoding", "content_bias", "position_bias")
+
+
+@pytest.mark.parametrize(
+    "grid_shape, sigma, options",
+    [
+        ((20, 21), None, {}),  # every pair: several slabs of offsets
+        ((20, 21), [0.1, 0.12], {"is_causal": True}),
+        slow((20, 21), [0.1, 0.12], {"threshold": 0.0}),
+        slow((130,), [0.05], {"is_causal": True}),
+        ((3, 5, 9), [0.4, 0.3, 0.2], {"is_causal": (False, True, True)}),
+        ((19, 33), [[0.12, 0.2]], {"span_mode": "log_add"}),
+        slow((19, 33), [[[0.1, 0.0], [0.05, 0.1]]], {}),
+        slow((1, 65), [3.0, 0.1], {}),  # wider than the grid
+        slow((2, 2, 70), [1.0, 1.0, 0.02], {"is_causal": True}),
+    ],
+    ids=str,
+)
+def test_many_tiles(grid_shape, sigma, options):
+    arrays, masks = make_case(grid_shape, parts=(*ALL, "relative_bias"))
+    if sigma is not None:
+        arrays["sigma"] = jnp.array(sigma)
+    check(arrays, grid_shape, **masks, **options)
+
+
+@pytest.mark.parametrize(
+    "parts", [("key",), ("relative_encoding",), ("relative_bias",), slow(("key", "relative_bias"))], ids="-".join
+)
+@pytest.mark.parametrize("sigma", [None, slow([0.2, 0.3])], ids=str)
+def test_parts_alone(parts, sigma):
+    arrays, _ = make_case((9, 8), parts=parts)
+    if sigma is not None:
+        arrays["sigma"] = jnp.array(sigma)
+    check(arrays, (9, 8))
+
+
+@pytest.mark.parametrize("ids", ["packed", slow("apart")])
+def test_segments_of_many_tiles(ids):
+    arrays, _ = make_case((150,), batch=2, heads=2)
+    segment_ids = np.random.default_rng(5).integers(5, size=(2, 150))
+    segment_ids = np.sort(segment_ids) if ids == "packed" else segment_ids
+    check(arrays, (150,), segment_ids=jnp.asarray(segment_ids, jnp.int32), is_causal=True)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision(dtype):
+    """float16 is computed in float32."""
+    arrays, masks = make_case((7, 11), heads=2, dtype=dtype)
+    arrays["sigma"] = jnp.array([[0.3, 0.2], [0.1, 0.4]])
+    check(arrays, (7, 11), tolerance=0.03 if dtype == "bfloat16" else 3e-3, **masks)
+
+
+@pytest.mark.parametrize("d, dtype", [slow(20, "float32"), slow(64, "float32"), slow(128, "bfloat16")])
+def test_widths(d, dtype):
+    arrays, masks = make_case((5, 14), d=d, dtype=dtype)
+    arrays["sigma"] = jnp.array([0.3, 0.2])
+    with on_lanes(capability="9.0"):  # which has room for them
+        check(arrays, (5, 14), tolerance=0.03 if dtype == "bfloat16" else 1e-3, **masks)
+
+
+def test_no_key_for_some():
+    """A query whose keys are all masked has outputs 0, and gives no gradient."""
+    arrays, _ = make_case((70,))
+    arrays["sigma"] = jnp.array([0.02])
+    check(arrays, (70,), key_mask=jnp.arange(70)[None] > 50)
+
+
+def test_any_order_of_the_lanes_gives_the_same_bits():
+    """Outputs, and the gradients that no two threads add to: there is no race."""
+    arrays, masks = make_case((9, 20), heads=2)
+    arrays["sigma"] = jnp.array([0.3, 0.1])
+    found = []
+    for order in (0, 1):
+        with on_lanes(order):
+            found.append(results("fused", arrays, (9, 20), **masks))
+    for name, x in found[0].items():
+        assert_equal = np.testing.assert_array_equal if name in ORDERED else np.testing.assert_allclose
+        assert_equal(x, found[1][name], **({} if name in ORDERED else {"rtol": 1e-4, "atol": 1e-4}), err_msg=name)
+
+
+def test_gradients_of_gradients():
+    """The Hessian times a vector, in both modes: the kernels' gradients are differentiated through another layout."""
+    inputs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), make_inputs((5,), batch=1))
+    along = jax.tree.map(jnp.cos, inputs)
+
+    def products(implementation):
+        gradients = jax.grad(lambda x: (relative_attention(**x, **options) ** 2).sum())
+        options = {"grid_shape": (5,), "implementation": implementation}
+
+        def slope(x):
+            return sum(jnp.vdot(gradient, along[name]) for name, gradient in gradients(x).items())
+
+        return jax.jit(lambda x: (jax.grad(slope)(x), jax.jvp(gradients, (x,), (along,))[1]))(inputs)
+
+    def assert_near(x, y):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3 * float(jnp.abs(y).max()))
+
+    jax.tree.map(assert_near, products("fused"), products("reference"))
+
+
+def test_one_program_serves_every_span():
+    arrays, _ = make_case((3, 40))
+    program = jax.jit(lambda x: relative_attention(**x, grid_shape=(3, 40), implementation="fused"))
+    for sigma in ((0.3, 0.02), (1.0, 1.0)):
+        x = arrays | {"sigma": jnp.array(sigma)}
+        expected = relative_attention(**x, grid_shape=(3, 40), implementation="reference")
+        np.testing.assert_allclose(program(x), expected, atol=1e-3)
+    assert program._cache_size() == 1

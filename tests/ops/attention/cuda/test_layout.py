@@ -1,0 +1,191 @@
+"""When the kernels for GPUs are used, and when they are not: without a GPU, and without its compiler."""
+
+import dataclasses
+import logging
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posattn_jax.ops.attention import auto, operation, relative_attention
+from posattn_jax.ops.attention.cuda import kernel, layout, library
+from posattn_jax.ops.attention.fused import layout as fused
+from posattn_jax.ops.attention.fused import plain
+from posattn_jax.ops.attention.kernel import Kernel
+from posattn_jax.ops.attention.problem import Problem
+
+GPU = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA made up", compute_capability="9.0")
+
+
+def make_problem(d=8, dtype=jnp.float32, **fields):
+    x = jnp.ones((1, 12, 2, d), dtype)
+    return Problem(query=x, key=x, value=x, grid_shape=(3, 4), **{"sigma": jnp.array([0.3, 0.2])} | fields)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Programs are traced for a GPU, whose kernels are right; they are lowered for this CPU."""
+    monkeypatch.setattr(layout, "get_default_device", lambda: GPU)
+    monkeypatch.setattr(fused, "get_default_device", lambda: GPU)
+    monkeypatch.setattr(library, "obstacle", lambda capability: None)
+    monkeypatch.setattr(kernel, "VERIFIED", (("9.0", "float32"), ("9.0", "bfloat16"), ("8.6", "float32")))
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    "fields, told",
+    [
+        ({}, None),
+        ({"segment_ids": jnp.zeros((1, 12), jnp.int32), "is_causal": (True, False)}, None),
+        ({"dtype": jnp.float16}, None),
+        ({"return_weights": True}, "return_weights"),
+        ({"dropout_rate": 0.1, "dropout_rng": jnp.zeros(2)}, "dropout"),
+        ({"mask": jnp.ones((1, 1, 12, 12), bool)}, "mask, bias or other scores of pairs"),
+        ({"d": 300}, "300 features a head, of at most 256"),
+        ({"d": 200}, "200 features a head, for which 227 KiB of shared memory are too little"),
+    ],
+    ids=lambda each: ",".join(each) if isinstance(each, dict) else None,
+)
+def test_obstacles(gpu, fields, told):
+    assert layout.obstacle(make_problem(**fields)) == told
+
+
+def test_float64_is_refused(gpu, float64):
+    assert layout.obstacle(make_problem(dtype=jnp.float64)) == "float64 on a GPU"
+
+
+def test_weights_of_a_large_head(gpu):
+    shape = (200, 200)
+    x = jax.ShapeDtypeStruct((1, 40000, 1, 8), jnp.bfloat16)
+    found = []
+    jax.eval_shape(lambda x: found.append(layout.obstacle(Problem(query=x, key=x, value=x, grid_shape=shape))), x)
+    assert found == ["weights of 3.0 GiB a head"]
+
+
+@pytest.mark.parametrize("capability, told", [("7.5", "compute capability 7.5 is older than 8.0"), ("gfx942", None)])
+def test_a_device_without_kernels(gpu, monkeypatch, capability, told):
+    monkeypatch.undo()
+    monkeypatch.setattr(library, "_obstacles", {})
+    other = types.SimpleNamespace(**vars(GPU) | {"compute_capability": capability})
+    monkeypatch.setattr(layout, "get_default_device", lambda: other)
+    told = "the device NVIDIA made up" if told is None else f"this GPU ({told})"
+    assert layout.obstacle(make_problem()) == told and not layout.is_here()
+
+
+def test_what_is_refused_says_so(gpu):
+    x = jnp.ones((1, 4, 1, 300))
+    with pytest.raises(ValueError, match='implementation="fused" does not support 300 features a head, of at most 256'):
+        relative_attention(x, x, x, grid_shape=(4,), implementation="fused")
+
+
+def test_a_capability_of_devices():
+    other = types.SimpleNamespace(compute_capability="8.0")
+    assert kernel.capability_of([GPU, GPU]) == "9.0"
+    assert kernel.capability_of([GPU, other]) is kernel.capability_of([]) is kernel.capability_of(jax.devices()) is None
+
+
+def lowered(function, *arguments):
+    return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def attend(x):
+    return relative_attention(x, x, x, grid_shape=(3, 4), implementation="fused")
+
+
+def test_a_program_for_gpus_calls_the_kernels(gpu, monkeypatch):
+    """Those of the devices that it is lowered for; another layout where these are not known."""
+    x, compiled = jnp.ones((1, 12, 2, 8), jnp.bfloat16), []
+    monkeypatch.setattr(library, "program", lambda defines, capability: compiled.append((defines, capability)) or "it")
+    assert library.TARGET not in lowered(attend, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(operation, "_devices", lambda context: [GPU])
+        text = lowered(jax.grad(lambda x: attend(x).astype(float).sum()), x)
+    assert text.count(f"@{library.TARGET}(") == 2
+    ((defines, capability),) = set(compiled)
+    assert capability == "9.0" and {"WIDTH=16", "PLANES=1", "HAS_KEY=1", "HAS_ENCODING=0"} <= set(defines)
+    assert "f32[1,12,2,8]" not in str(jax.make_jaxpr(attend)(x))  # outputs leave the kernel as they are asked for
+
+
+def test_on_a_cpu_such_a_program_gives_the_same(gpu):
+    x = jax.random.normal(jax.random.key(0), (1, 12, 2, 8))
+    expected = relative_attention(x, x, x, grid_shape=(3, 4), implementation="reference")
+    np.testing.assert_allclose(attend(x), expected, atol=1e-5)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A GPU of this process that is not verified; what its kernels are compared with is this CPU's layout."""
+    here = dataclasses.make_dataclass("Device", ["compute_capability"])("8.9")
+    monkeypatch.setattr(jax, "local_devices", lambda: [here])
+    monkeypatch.setattr(kernel, "_faults", {})
+    monkeypatch.setattr(jax, "default_device", lambda device: jax.disable_jit(False))
+    return here
+
+
+def other_kernel(device, wrong=1.0):
+    """As `kernel.made`, by another layout."""
+
+    def forward(settings, arrays):
+        names, operands = zip(*arrays.items(), strict=True)
+        options = {"settings": settings, "names": names, "dtype": arrays["value"].dtype}
+        return operation._forward_otherwise(*operands, **options, otherwise=auto.portable_loops)
+
+    def backward(settings, arrays, outputs, statistics, cotangent):
+        names, operands = zip(*arrays.items(), strict=True)
+        options = {"settings": settings, "names": names, "dtype": arrays["value"].dtype}
+        given = (*operands, outputs, statistics, cotangent)
+        found = operation._backward_otherwise(*given, **options, otherwise=auto.portable_loops)
+        learned = (name for name in names if name not in ("key_mask", "segment_ids"))
+        return {name: wrong * x if name == "sigma" else x for name, x in zip(learned, found, strict=True)}
+
+    return Kernel(forward, backward)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_that_are_right_are_used(monkeypatch, device, caplog, dtype):
+    monkeypatch.setattr(kernel, "made", other_kernel)
+    with jax.disable_jit():
+        assert kernel.fault("8.9", dtype) is None
+    monkeypatch.setattr(kernel, "made", lambda device: pytest.fail("once"))
+    assert kernel.fault("8.9", dtype) is None and not caplog.records
+
+
+def test_kernels_that_are_wrong_are_told_once(monkeypatch, device, caplog):
+    monkeypatch.setattr(library, "obstacle", lambda capability: None)
+    monkeypatch.setattr(kernel, "made", lambda device: other_kernel(device, wrong=0.5))
+    for _ in range(2):
+        told = kernel.obstacle(make_problem(), "8.9")
+    assert told == "this GPU (the compiled kernel is not right: sigma)"
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and "other layouts are used" in record.message
+    assert kernel.find(make_problem(), [device]) is None
+
+
+def test_kernels_that_fail_are_not_used(monkeypatch, device):
+    def failing(device):
+        raise RuntimeError("CUDA_ERROR_INVALID_IMAGE\nand more")
+
+    monkeypatch.setattr(kernel, "made", failing)
+    assert kernel.fault("8.9", "float32") == "CUDA_ERROR_INVALID_IMAGE"
+    assert kernel.fault("8.0", "float32") is None  # no such device is here: nothing runs
+
+
+def test_auto_has_them_on_gpus(gpu, monkeypatch):
+    x = jnp.ones((1, 12, 2, 8))
+
+    def is_kernel(**options):
+        found = jax.make_jaxpr(lambda x: relative_attention(x, x, x, grid_shape=(3, 4), **options))(x)
+        return "attention_forward" in str(found)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(plain, "obstacle", lambda problem: "not asked")
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_count", lambda: 2)
+        assert not is_kernel()
+    assert is_kernel() and is_kernel(segment_ids=jnp.zeros((1, 12), jnp.int32))
+    assert not is_kernel(return_weights=True) and not is_kernel(mask=jnp.ones((1, 1, 12, 12), bool))
+    assert not auto.chooses_at_run_time((20, 20))
+    monkeypatch.setattr(library, "obstacle", lambda capability: "anything")
+    assert not is_kernel() and auto.chooses_at_run_time((20, 20))

@@ -1,0 +1,131 @@
+"""Kernels of programs that the compiler shares out over devices: each computes its examples, or its heads."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from posattn_jax.ops.attention import operation, relative_attention
+from posattn_jax.ops.attention.native import layout, library
+from posattn_jax.ops.attention.partition import axes_of
+from tests.ops.attention.attention_suite import make_inputs
+
+pytestmark = pytest.mark.skipif(layout.missing() is not None, reason=f"native attention: {layout.missing()}")
+SHAPE = (3, 5)
+
+
+@pytest.fixture
+def inputs():
+    inputs = make_inputs(SHAPE, per_head=True, batch=4, dtype=np.float32)
+    inputs["relative_bias"] = np.random.default_rng(3).normal(size=(5, 9, 2)).astype(np.float32)
+    return jax.tree.map(jnp.asarray, inputs)
+
+
+def results(x, key_mask, implementation="native"):
+    def loss(x):
+        outputs = relative_attention(**x, grid_shape=SHAPE, key_mask=key_mask, implementation=implementation)
+        return (outputs**2).sum(), outputs
+
+    return jax.grad(loss, has_aux=True)(x)
+
+
+def placed(inputs, mask, mesh, batch, heads):
+    """On the mesh: examples over its axes `batch`, heads over `heads`."""
+    specs = {
+        name: [batch if axis == "b" else heads if axis == "h" else None for axis in axes_of(name, x.ndim + 1, 2)]
+        for name, x in inputs.items()
+    }
+    there = {name: NamedSharding(mesh, PartitionSpec(*spec[1:])) for name, spec in specs.items()}
+    return jax.device_put(inputs, there), jax.device_put(mask, NamedSharding(mesh, PartitionSpec(batch)))
+
+
+@pytest.mark.parametrize(
+    "batch, heads", [("data", None), ("data", "model"), (None, "model"), (("data", "model"), None)]
+)
+@pytest.mark.parametrize("sigma", ["per head", "of all"])
+def test_each_device_computes_its_part(inputs, batch, heads, sigma):
+    if sigma == "of all":
+        inputs["sigma"] = inputs["sigma"][0]
+    if isinstance(batch, tuple):
+        inputs = {
+            name: jnp.concatenate([x, x]) if name in ("query", "key", "value") else x for name, x in inputs.items()
+        }
+    mask = jnp.asarray(np.random.default_rng(2).random((len(inputs["query"]), 15)) < 0.8)
+    expected = jax.jit(results)(inputs, mask)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    given = placed(inputs, mask, mesh, batch, heads)
+    program = jax.jit(results).lower(*given).compile()
+    text = program.as_text()
+    assert text.count(library.target("backward", "float32")) == 1 and "all-gather" not in text
+    (_, outputs), wanted = program(*given), given[0]["query"].sharding
+    assert outputs.sharding.is_equivalent_to(wanted, 4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), program(*given), expected)
+
+
+def test_what_does_not_divide_is_gathered(inputs):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    inputs = {name: x[:3] if name in ("query", "key", "value") else x for name, x in inputs.items()}
+    mask = jnp.ones((3, 15), bool)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    by_position = NamedSharding(mesh, PartitionSpec(None, "data"))
+
+    @jax.jit
+    def program(x, mask):
+        query = jax.lax.with_sharding_constraint(jnp.pad(x["query"], [(0, 0), (0, 1), (0, 0), (0, 0)]), by_position)
+        return results(x | {"query": query[:, :15]}, mask)
+
+    found = program(*jax.device_put((inputs, mask), everywhere))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, jax.jit(results)(inputs, mask)
+    )
+
+
+def test_seeds_over_devices(inputs):
+    """Vmapped arrays are shared out by the axis that is mapped."""
+    mesh = jax.make_mesh((2,), ("seeds",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    both = jax.tree.map(lambda x: jnp.stack([x, 1.1 * x]), inputs)
+    there = NamedSharding(mesh, PartitionSpec("seeds"))
+    mask = jnp.ones((4, 15), bool)
+    program = jax.jit(jax.vmap(lambda x: results(x, mask)))
+    compiled = program.lower(jax.device_put(both, there)).compile()
+    assert "all-gather" not in compiled.as_text()
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
+        compiled(jax.device_put(both, there)),
+        program(both),
+    )
+
+
+def test_inside_a_shard_map(inputs):
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    features = ("query", "key", "value")
+    specs = {name: PartitionSpec("data") if name in features else PartitionSpec() for name in inputs}
+
+    def attend(x):
+        return relative_attention(**x, grid_shape=SHAPE, implementation="native")
+
+    options = {"mesh": mesh, "in_specs": (specs,), "out_specs": PartitionSpec("data"), "check_vma": False}
+    np.testing.assert_allclose(
+        jax.jit(jax.shard_map(attend, **options))(inputs), jax.jit(attend)(inputs), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_where_kernels_can_be():
+    """Not where some axes of a mesh are shared out by hand and others by the compiler, or by types."""
+    found = []
+
+    def attend(x):
+        found.append(operation.is_possible_here())
+        return x
+
+    auto, explicit = (
+        jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2) for kind in (AxisType.Auto, AxisType.Explicit)
+    )
+    for axes in ({"data"}, {"data", "model"}):
+        options = {"in_specs": PartitionSpec(), "out_specs": PartitionSpec(), "axis_names": axes, "check_vma": False}
+        jax.eval_shape(jax.shard_map(attend, mesh=auto, **options), jnp.ones(8))
+    for mesh in (auto, explicit):
+        with jax.set_mesh(mesh):
+            jax.eval_shape(attend, jnp.ones(8))
+    assert [operation.is_possible_here(), *found] == [True, False, True, True, False]
