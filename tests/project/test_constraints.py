@@ -8,7 +8,7 @@ from tests.support.command import ROOT
 
 # Of extras that CI does without.
 NOT_INSTALLED = ("tensorflow-cpu", "wandb", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt")
-NOT_INSTALLED += ("nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
+NOT_INSTALLED += ("nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc")
 
 
 def normal(name):

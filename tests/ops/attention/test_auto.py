@@ -7,6 +7,12 @@ from posattn_jax.ops.attention import auto, relative_attention, score_share
 from tests.ops.attention.attention_suite import B, H, make_inputs
 
 
+@pytest.fixture(autouse=True)
+def without_kernels(monkeypatch):
+    """As where there is no compiler."""
+    monkeypatch.setattr(auto, "is_native", lambda: False)
+
+
 def test_what_only_dense_can_do(monkeypatch):
     """Weights and dropout are there whatever the span."""
     monkeypatch.setattr(auto, "LEAST_POSITIONS", 0)

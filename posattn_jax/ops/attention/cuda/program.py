@@ -132,7 +132,8 @@ def _choose(shared: list[int], room: int) -> int | None:
     """Which of some sizes of shared memory, the largest first: all in one, if it is little, or else what fits."""
     if shared[0] <= min(room, SHARED_BY_THREE):
         return 0
-    return next((i for limit in (SHARED_BY_TWO, room) for i, each in enumerate(shared) if each <= min(room, limit)), None)
+    limits = (min(room, SHARED_BY_TWO), room)
+    return next((i for limit in limits for i, each in enumerate(shared) if each <= limit), None)
 
 
 def _all_bits(size: Sizes) -> list[Sizes]:

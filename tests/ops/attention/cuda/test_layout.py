@@ -118,7 +118,8 @@ def test_on_a_cpu_such_a_program_gives_the_same(gpu):
 def device(monkeypatch):
     """A GPU of this process that is not verified; what its kernels are compared with is this CPU's layout."""
     here = dataclasses.make_dataclass("Device", ["compute_capability"])("8.9")
-    monkeypatch.setattr(jax, "local_devices", lambda: [here])
+    devices = jax.local_devices
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: devices(backend=backend) if backend else [here])
     monkeypatch.setattr(kernel, "_faults", {})
     monkeypatch.setattr(jax, "default_device", lambda device: jax.disable_jit(False))
     return here
