@@ -104,13 +104,15 @@ def check(kernel: Kernel, dtype: Any) -> None:
     sizes |= {"content_bias": (h, d), "position_bias": (h, d), "relative_bias": (*offsets, h)}
     arrays = {name: jnp.asarray(rng.normal(size=size), dtype) for name, size in sizes.items()}
     arrays["sigma"] = jnp.asarray([[0.3, 0.2], [0.6, 0.1]], float32_or_better(arrays["query"]))
-    given = {"key_mask": jnp.asarray(rng.random((b, n)) < 0.8)}
-    given["segment_ids"] = jnp.asarray(rng.integers(3, size=(b, n)), jnp.int32)
+    given = {"key_mask": rng.random((b, n)) < 0.8, "segment_ids": rng.integers(3, size=(b, n)).astype(np.int32)}
     settings = Settings(shape, shape, 0.1, "multiply", False, 1 / math.sqrt(d), None)
+
+    def masks():
+        return {name: jnp.asarray(x) for name, x in given.items()}
 
     @jax.jit
     def found(arrays):
-        arrays = jax.tree.map(lambda x: x[None], arrays | given)
+        arrays = jax.tree.map(lambda x: x[None], arrays | masks())
         outputs, statistics = kernel.forward(settings, arrays)
         cotangents = kernel.backward(settings, arrays, outputs, statistics, jnp.cos(outputs))
         return {"outputs": outputs[0]} | {name: x[0] for name, x in cotangents.items()}
@@ -118,8 +120,7 @@ def check(kernel: Kernel, dtype: Any) -> None:
     @jax.jit
     def expected(arrays):
         exact = {name: x.astype(float32_or_better(x)) for name, x in arrays.items()}
-        masks = {name: np.asarray(x) for name, x in given.items()}
-        outputs, pull_back = jax.vjp(lambda x: reference_attention(settings.problem(x | masks))[0], exact)
+        outputs, pull_back = jax.vjp(lambda x: reference_attention(settings.problem(x | masks()))[0], exact)
         return {"outputs": outputs} | pull_back(jnp.cos(outputs))[0]
 
     with jax.disable_jit(False), jax.default_matmul_precision("highest"):

@@ -180,7 +180,7 @@ KERNEL(backward, 2) {
           ((int64_t(block_y()) * (tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2)) + home.number) * slots(p) +
            slot(p, home.tile, keys_tile)) * 4 + warp();
       uint32_t active = 0;
-#pragma unroll UNROLL
+#pragma unroll kUnrolled
       for (int block = 0; block < kTile / 16; block++) {
         uint32_t bits[2], shown[2];
         bits_of(pairs.reach, block, bits);

@@ -100,7 +100,7 @@ DEVICE void copy_queries(const Params& p, const Home& home, const Memory& memory
   if (HAS_ENCODING) copy_with_bias(p, memory.position, query, bias(p.position_bias), home.tile);
 }
 
-KERNEL(forward, FORWARD_BLOCKS) {
+KERNEL(forward, kSharing) {
   const Home home(p);
   const Memory memory(p, false);
   const Own own(p, home.tile);
@@ -148,7 +148,7 @@ KERNEL(forward, FORWARD_BLOCKS) {
       const int32_t* labels = memory.labels + (step & 1) * kTile;
       pairs.update(p, home, slab, own, walk, labels);
       walk.advance();
-#pragma unroll UNROLL
+#pragma unroll kUnrolled
       for (int block = 0; block < kTile / 16; block++) {
         uint32_t bits[2];
         bits_of(pairs.shown, block, bits);

@@ -5,7 +5,7 @@
 
 namespace posattn {
 
-KERNEL(backward_keys, KEYS_BLOCKS) {
+KERNEL(backward_keys, kSharing) {
   const Home home(p);  // of a tile of keys
   uint8_t* at = shared_memory();
   uint8_t* stages = at;
