@@ -146,9 +146,9 @@ KERNEL(backward, 2) {
       }
       copy_commit();
     };
+    Score* own_rows = memory.table + warp() * kWarpRows * p.pitch;
     if (!HAS_ENCODING && keeps_table)
-      for (int r = 0; r < kWarpRows; r++)
-        for (int n = lane(); n < p.pitch; n += 32) write(memory.table + (warp() * kWarpRows + r) * p.pitch + n, 0.f);
+      for (int n = lane(); n < kWarpRows * p.pitch; n += 32) write(own_rows + n, 0.f);
     float* d_bias[2] = {HAS_KEY ? p.d_content_bias : nullptr, HAS_ENCODING ? p.d_position_bias : nullptr};
     for (float*& x : d_bias) x = x == nullptr ? nullptr : x + home.bias_at(p);
     for (int step = -1; step < steps; step++) {

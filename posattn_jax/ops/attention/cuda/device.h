@@ -147,7 +147,11 @@ struct alignas(16) uint4 {
 
 DEVICE int thread() { return lanes::running->thread; }
 DEVICE int lane() { return thread() % 32; }
-DEVICE int warp() { return thread() / 32; }
+// A meeting as on a GPU, where lanes that have left a loop would be waited for.
+DEVICE int warp(lanes::Site site = {}) {
+  lanes::running->meet({"warp", site}, [](auto&) {});
+  return thread() / 32;
+}
 DEVICE int block_x() { return lanes::running->block_x; }
 DEVICE int block_y() { return lanes::running->block_y; }
 DEVICE uint8_t* shared_memory() { return lanes::running->shared; }

@@ -109,7 +109,7 @@ KERNEL(backward_keys, kSharing) {
               const Place in = within(p, query);
 #pragma unroll
               for (int axis = kFirstAxis; axis < 3; axis++) back = back * relative(p, axis) + in.at[axis];
-              x *= weight != 0.f ? factor[offset[r] - back] : 0.f;
+              x *= own.position[r] >= 0 && weight != 0.f ? factor[offset[r] - back] : 0.f;  // a NaN is not 0
             }
             sums[r] += x;
           }

@@ -107,7 +107,8 @@ def make_plan(
         most = _offsets(
             tuple(min(2 * h + 1, -(-n >> b << b) + (1 << b) - 1) for n, h, b in zip(size, half, bits, strict=True))
         )
-        choices = range(-(-most // 16) * 16, -(-least // 16) * 16 - 1, -16)
+        # Each offset takes at least 4 bytes.
+        choices = range(-(-min(most, max(least, room // 4)) // 16) * 16, -(-least // 16) * 16 - 1, -16)
         shared = [_shared(each, bits, width, planes, has) for each in choices]
         found = [_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD)]
         if None not in found and shared[0][BACKWARD_KEYS] <= room:

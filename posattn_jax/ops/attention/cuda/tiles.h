@@ -75,6 +75,8 @@ DEVICE int tile_size(const Params& p, int axis) { return 1 << bits_of(p, axis); 
 DEVICE int tiles_along(const Params& p, int axis) {
   return (p.size[axis] + tile_size(p, axis) - 1) >> bits_of(p, axis);
 }
+// The first axis along which there is more than one position, at the latest the last.
+DEVICE int first_axis(const Params& p) { return p.size[0] > 1 ? 0 : p.size[1] > 1 ? 1 : 2; }
 DEVICE int num_positions(const Params& p) { return p.size[0] * p.size[1] * p.size[2]; }
 DEVICE int relative(const Params& p, int axis) { return 2 * p.size[axis] - 1; }
 
@@ -155,7 +157,7 @@ struct Home {
   }
   // Whether no key lies after its query along an axis: by the axis, or in row-major order along the first one.
   static DEVICE bool is_causal(const Params& p, int axis) {
-    return CAUSAL == 2 ? p.causal_axes[axis] != 0 : CAUSAL == 1 && axis == 0;
+    return CAUSAL == 2 ? p.causal_axes[axis] != 0 : CAUSAL == 1 && axis == first_axis(p);
   }
 };
 
