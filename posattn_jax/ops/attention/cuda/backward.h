@@ -176,9 +176,7 @@ KERNEL(backward, 2) {
       const int32_t* labels = memory.labels + (step & 1) * kTile;
       pairs.update(p, home, slab, own, walk, labels);
       walk.advance();
-      const int64_t kept =
-          ((int64_t(block_y()) * (tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2)) + home.number) * slots(p) +
-           slot(p, home.tile, keys_tile)) * 4 + warp();
+      const int64_t kept = pair_of_tiles(p, home.number, home.tile, keys_tile) * 4 + warp();
       uint32_t active = 0;
 #pragma unroll kUnrolled
       for (int block = 0; block < kTile / 16; block++) {

@@ -14,8 +14,8 @@ from posattn_jax.ops.attention.cuda import library, program
 from posattn_jax.ops.attention.kernel import FEATURES, LEARNED, Kernel, check
 from posattn_jax.ops.attention.problem import Problem
 
-# Pairs of a compute capability and a dtype whose kernels were compared with the oracle on a device: the files of
-# benchmarks/results that show it. Elsewhere they are compared in the process that uses them.
+# The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
+# All others are compared with "reference" in the process that uses them.
 VERIFIED: tuple[tuple[str, str], ...] = ()
 
 _logger = logging.getLogger(__name__)

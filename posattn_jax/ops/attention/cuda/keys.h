@@ -65,9 +65,7 @@ KERNEL(backward_keys, kSharing) {
       for (int axis = kFirstAxis; axis < 3; axis++)
         offset[r] = offset[r] * relative(p, axis) + own.at[r].at[axis] - tile.at[axis] + p.size[axis] - 1;
     }
-    const int64_t kept =
-        (int64_t(block_y()) * (tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2)) + number) * slots(p) +
-        slot(p, tile, home.tile);
+    const int64_t kept = pair_of_tiles(p, number, tile, home.tile);
     const uint32_t active = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
     uint8_t *queries = stages + (step & 1) * kStageBytes, *cotangents = queries + kTileBytes;
 #pragma unroll 1

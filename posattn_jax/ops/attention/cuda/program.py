@@ -193,7 +193,7 @@ def backward(
     settings: Settings, arrays: dict[str, Array], outputs: Array, statistics: Array, cotangent: Array, device: "Device"
 ) -> dict[str, Array]:
     """The cotangents of all arrays that have one."""
-    call = Call(settings, arrays, device)
+    call = Call(settings, arrays, device, with_tangents=True)
     given, (o, b, n, h, _), plan = call.given, call.given["query"].shape, call.plan
     for name, x in (("outputs", outputs), ("cotangent", cotangent)):
         given[name] = x.astype(given["query"].dtype)
@@ -273,9 +273,9 @@ def most_half(problem: Problem) -> Sizes:
 
 
 class Call:
-    """The arrays of a problem as the kernels take them, by the names in params.h."""
+    """The arrays of a problem as the kernels take them, by the names in params.h. Gradients need tangents."""
 
-    def __init__(self, settings: Settings, arrays: dict[str, Array], device: Device):
+    def __init__(self, settings: Settings, arrays: dict[str, Array], device: Device, with_tangents: bool = False):
         self.device, self.settings = device, settings
         query = arrays["query"]
         self.problem = settings.problem({name: x[0] for name, x in arrays.items()})
@@ -292,7 +292,9 @@ class Call:
         self.learned = {name: arrays[name] for name in ("sigma", "relative_bias") if name in arrays}
         if multiplies(self.problem, self.learned):
             of_one = functools.partial(_factor_and_tangents, self.problem)
-            self.given["factor"], self.given["tangents"] = jax.vmap(of_one)(self.learned["sigma"])
+            self.given["factor"], tangents = jax.vmap(of_one)(self.learned["sigma"])
+            if with_tangents:
+                self.given["tangents"] = tangents
         addend, self.to_addend = jax.vjp(
             jax.vmap(lambda learned: addend_table(self.problem, learned), axis_size=len(query)), self.learned
         )
@@ -384,7 +386,6 @@ class Call:
 
 def _factor_and_tangents(problem: Problem, sigma: Array) -> tuple[Array, Array]:
     """The table of factors [h|1 *R], and its derivatives in the numbers of a head's sigma [h|1 *R m]."""
-
     sigma = jnp.atleast_2d(sigma)
 
     def of_head(numbers):

@@ -34,7 +34,8 @@ constexpr bool kInRegisters = PLANES * WIDTH <= 64;  // whether a warp's queries
 #endif
 constexpr int kFirstAxis = 3 - DIMS;  // the sizes before it are 1
 // How many of a tile's four blocks of 16 keys are unrolled, and how many blocks of threads should share a
-// multiprocessor, in the forward pass and that over keys: the fastest on an H100 with 64 features. Of more there is no room.
+// multiprocessor, in the forward pass and in that over keys: the fastest on an H100 with 64 features. With more features
+// there are not enough registers.
 constexpr int kUnrolled = kInRegisters ? 4 : 1, kSharing = kInRegisters ? 3 : 2;
 constexpr int kMostTangents = 6;  // of a covariance of three dimensions
 
@@ -161,7 +162,8 @@ struct Home {
   }
 };
 
-// Where the weights of a pair of tiles are kept: the steps between the tiles, or the tile of keys if all are in reach.
+// The place of a tile of keys among those in reach of a tile of queries: by the steps between them, or by the tile of keys
+// if all are in reach.
 DEVICE int slots(const Params& p) {
   int count = 1;
 #pragma unroll
@@ -177,6 +179,12 @@ DEVICE int slot(const Params& p, const Place& queries, const Place& keys) {
     index = index * smaller(steps, count) + own;
   }
   return index;
+}
+
+// Where the weights of a pair of tiles are kept, in 16 blocks of 16 x 16; `number` is that of the tile of queries.
+DEVICE int64_t pair_of_tiles(const Params& p, int number, const Place& queries, const Place& keys) {
+  const int count = tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2);
+  return (int64_t(block_y()) * count + number) * slots(p) + slot(p, queries, keys);
 }
 
 // A bit for each position of a tile whose coordinate along `axis` is below `c`.
@@ -445,38 +453,36 @@ DEVICE float quad_largest(float x) {
 DEVICE void write(float* to, float x) { *to = x; }
 DEVICE void write(bf16* to, float x) { to->bits = bf16_bits(x); }
 
-// Writes the rows r = 0, 1 of an accumulator; `at` is the first feature of the row.
-DEVICE void write_row(const Params& p, In* at, const Accumulator& x, int r, float by) {
+DEVICE void write2(bf16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack(x, y); }
+DEVICE void write2(float* to, float x, float y) { *reinterpret_cast<float2*>(to) = {x, y}; }
+
+// Calls two(feature, x, y) for each pair of a thread's features in row r = 0, 1 of an accumulator, times `by`; or
+// one(feature, x) for each feature, if pairs are not aligned.
+template <class Two, class One>
+DEVICE void each_feature(const Params& p, const Accumulator& x, int r, float by, Two two, One one) {
 #pragma unroll
   for (int i = 0; i < WIDTH / 8; i++) {
     const int feature = 8 * i + 2 * (lane() & 3);
     const float a = x[i][2 * r] * by, b = x[i][2 * r + 1] * by;
     if (FEATURES % 2 == 0) {
-      if (feature >= FEATURES) continue;
-      if constexpr (PLANES == 1)
-        *reinterpret_cast<uint32_t*>(at + feature) = pack(a, b);
-      else
-        *reinterpret_cast<float2*>(at + feature) = {a, b};
+      if (feature < FEATURES) two(feature, a, b);
     } else {
-      if (feature < FEATURES) write(at + feature, a);
-      if (feature + 1 < FEATURES) write(at + feature + 1, b);
+      if (feature < FEATURES) one(feature, a);
+      if (feature + 1 < FEATURES) one(feature + 1, b);
     }
   }
 }
 
-// Adds the same to an array of sums.
+// Writes a row of an accumulator from `at`, or adds it to the sums there.
+DEVICE void write_row(const Params& p, In* at, const Accumulator& x, int r, float by) {
+  each_feature(
+      p, x, r, by, [=](int feature, float a, float b) { write2(at + feature, a, b); },
+      [=](int feature, float a) { write(at + feature, a); });
+}
 DEVICE void add_row(const Params& p, float* at, const Accumulator& x, int r, float by) {
-#pragma unroll
-  for (int i = 0; i < WIDTH / 8; i++) {
-    const int feature = 8 * i + 2 * (lane() & 3);
-    const float a = x[i][2 * r] * by, b = x[i][2 * r + 1] * by;
-    if (FEATURES % 2 == 0) {
-      if (feature < FEATURES) add2(at + feature, a, b);
-    } else {
-      if (feature < FEATURES) add(at + feature, a);
-      if (feature + 1 < FEATURES) add(at + feature + 1, b);
-    }
-  }
+  each_feature(
+      p, x, r, by, [=](int feature, float a, float b) { add2(at + feature, a, b); },
+      [=](int feature, float a) { add(at + feature, a); });
 }
 
 }  // namespace posattn

@@ -146,6 +146,11 @@ KERNEL(lane_ends, 1) {
   if (thread() == 73) return;
   sync_warp();
 }
+KERNEL(warp_in_a_loop, 1) {  // that lanes 8 to 31 leave first
+  float sum = 0;
+  for (int n = lane(); n < 40; n += 32) sum += warp();
+  p.results[thread()] = sum;
+}
 KERNEL(warp_ends, 1) {
   if (warp() == 2) return;
   sync_block();
@@ -171,6 +176,7 @@ const struct {
     {"lines", lines},
     {"names", names},
     {"lane ends", lane_ends},
+    {"warp in a loop", warp_in_a_loop},
     {"warp ends", warp_ends},
     {"block or warp", block_or_warp},
     {"beyond", beyond},

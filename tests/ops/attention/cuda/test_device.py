@@ -63,6 +63,7 @@ def test_a_missing_barrier_shows_in_one_order(run, name):
         ("names", r"lane 0 of warp 0 is at shuffle_xor, .*; lane 9 of warp 0 is at ballot, "),
         ("lane ends", r"lane 0 of warp 2 is at sync_warp, .*; lane 9 of warp 2 is at its end"),
         ("warp ends", r"warp 0 is at sync_block, .*; lane 31 of warp 2 is at its end"),
+        ("warp in a loop", r"lane 0 of warp 0 is at warp, .*; lane 8 of warp 0 is at its end"),
         ("block or warp", r"lane 0 of warp 2 is at sync_block, .*; lane 3 of warp 2 is at sync_warp, "),
         ("beyond", "something was written behind the shared memory"),
         ("copy beyond", "copy_async outside of the shared memory: byte 4096 of 4096"),

@@ -39,7 +39,8 @@ class TestKernels(KernelSuite):
     @pytest.mark.parametrize("low, span", HIDING)
     def test_a_relative_bias_that_hides(self, float64, low, span):
         if span == "narrow log_add":
-            pytest.skip("the gradient of ln G is 31,250 times a rounding error")
+            # A query with one key has dL = dO . V - dO . O = 0, here 2.4e-6: O is a sum of products of bfloat16 parts.
+            pytest.skip("sigma's gradient, .074 in the place of 0, is 31,250 times a rounding error; all else holds")
         super().test_a_relative_bias_that_hides(float64, low, span)
 
 
@@ -147,6 +148,19 @@ def test_no_key_for_some():
     arrays, _ = make_case((70,))
     arrays["sigma"] = jnp.array([0.02])
     check(arrays, (70,), key_mask=jnp.arange(70)[None] > 50)
+
+
+def test_a_query_that_is_not_a_number():
+    """It alone has outputs, and a gradient, that are none."""
+    arrays, _ = make_case((3, 13))
+    arrays["sigma"] = jnp.array([0.4, 0.2])
+    expected = results("reference", arrays, (3, 13))
+    arrays["query"] = arrays["query"].at[0, 20].set(jnp.nan)
+    found = results("fused", arrays, (3, 13))
+    for name in ("outputs", "query"):
+        others = np.delete(np.asarray(found[name]), 20, axis=1)
+        np.testing.assert_allclose(others, np.delete(np.asarray(expected[name]), 20, axis=1), atol=1e-3, err_msg=name)
+        assert np.isnan(found[name][0, 20]).all(), name
 
 
 def test_any_order_of_the_lanes_gives_the_same_bits():
