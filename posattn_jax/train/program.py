@@ -24,6 +24,8 @@ from posattn_jax.train.sharding import ResidentData, num_shards, own_share, put_
 from posattn_jax.train.step import TrainState, abstract_state, init_state, make_train_step, plan_micro_batches
 
 Figures = dict[str, jax.Array]
+# The most updates in a dispatch, where settings leave it open. A batch of resident data is ids, which are small.
+DISPATCHED_RESIDENT, DISPATCHED_COPIED = 64, 16
 
 
 class Program:
@@ -64,8 +66,6 @@ class Program:
         self.task, self.mesh, self.settings, self.data = task, mesh, settings, data
         self._optimizer, self.seeds, train_source = optimizer, SeedMap(len(data)), data[0].train_source
         self.micro_batches = _micro_batches(train_source, mesh, settings)
-        is_one_by_one = settings.bounds_spans or isinstance(train_source, Ordered)
-        self.most = 1 if is_one_by_one else settings.dispatch_steps
         self.orders = [
             order_of(each.train_source, settings.batch_size, settings.accumulation_steps, each.seed) for each in data
         ]
@@ -74,6 +74,9 @@ class Program:
         resident = functools.partial(ResidentData.of, mesh=mesh, most_mib=settings.resident_mib)
         self._resident = resident([each.train_source for each in data])
         self._resident_validation = resident([each.validation_source for each in data])
+        chosen = DISPATCHED_COPIED if self._resident is None else DISPATCHED_RESIDENT
+        is_one_by_one = settings.bounds_spans or isinstance(train_source, Ordered)
+        self.most = 1 if is_one_by_one else settings.dispatch_steps or chosen
 
         self.abstract = self.abstract_all = abstract_state(task, optimizer, mesh)
         if len(data) > 1:

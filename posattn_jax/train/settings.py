@@ -27,8 +27,9 @@ class Settings:
         see `Checkpoints`.
       bounded_spans: "yes": layouts of attention are compiled for static bounds of the spans (see `train.bounds`). "no":
         their cost follows the spans at run time. "auto": whichever is faster.
-      dispatch_steps: the updates that are dispatched to the devices at once. 0: 16 on accelerators, 1 on CPUs. It is
-        always 1 with bounded spans, which are read after each update, and where batches have several shapes.
+      dispatch_steps: the most updates that are dispatched to the devices at once. 0: 1 on CPUs; on accelerators 64 of
+        data that are kept there, and 16 of others, whose batches are copied. It is always 1 with bounded spans, which
+        are read after each update, and where batches have several shapes.
       resident_mib: the largest size of `Resident` data, in MiB, that is kept on every device. -1: 2048 on accelerators,
         0 on CPUs.
     """
@@ -76,7 +77,7 @@ class Settings:
             self,
             total_steps=total_steps,
             bounded_spans="yes" if bounds_needed or is_bounded else "no",
-            dispatch_steps=self.dispatch_steps or (1 if on_cpu else 16),
+            dispatch_steps=self.dispatch_steps or (1 if on_cpu else 0),
             resident_mib=(0 if on_cpu else 2048) if self.resident_mib == -1 else self.resident_mib,
         )
 

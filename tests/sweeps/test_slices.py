@@ -543,11 +543,12 @@ def test_the_launcher_runs_from_anywhere(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_of_killed_slices_are_those_of_an_undisturbed_sweep(tmp_path):
+@pytest.mark.parametrize("at_once", ["--workers=2", "--vmap_seeds=2"])
+def test_runs_of_killed_slices_are_those_of_an_undisturbed_sweep(tmp_path, at_once):
     """Stopped by SIGTERM and by SIGKILL, taken each time, and continued where only what was packed is left."""
     options = ["--config=configs/digits.py:tiny", "--config.train.total_steps=3000"]
     options += ["--config.train.eval_steps=100", "--config.train.checkpoint_steps=100"]
-    options += ["--treatments=siren_2d,span_2d", "--seeds=1,2", "--workers=2"]
+    options += ["--treatments=siren_2d,span_2d", "--seeds=1,2", at_once]
     (tmp_path / "list").write_text(" ".join(["--workdir=tiny", *options]))
     python = [sys.executable, "-m"]
     places = [f"--work={tmp_path / 'work'}", f"--results={tmp_path / 'results'}"]

@@ -15,7 +15,7 @@ from posattn_jax.tasks.reconstruction import Offsets
 from posattn_jax.train.program import Program
 from posattn_jax.train.sharding import MeshAxes
 from tests.support.recorded import figures_of
-from tests.train.made_run import make_images, make_trainer, train
+from tests.train.made_run import make_images, make_task, make_trainer, train
 
 
 def values(workdir):
@@ -78,6 +78,13 @@ def test_a_run_that_was_stopped_inside_a_block_ends_bit_for_bit(tmp_path):
 def test_several_updates_are_one_dispatch(dispatched):
     """The first alone, after which the clock starts; then up to where something is due."""
     assert dispatched[1] == [1, 4, 2, 3, 2, 2, 3]
+
+
+@pytest.mark.parametrize(("resident_mib", "most"), [(1, 64), (0, 16)])
+def test_how_many_updates_an_accelerator_gets_at_once(tmp_path, monkeypatch, resident_mib, most):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    fields = {"task": make_task(implementation="dense"), "bounded_spans": "no"}
+    assert make_trainer(tmp_path, **fields, resident_mib=resident_mib).program.most == most
 
 
 @pytest.mark.slow
