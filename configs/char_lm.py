@@ -7,7 +7,10 @@ python -m posattn_jax.main --config=configs/char_lm.py --mode=sweep --workdir=ru
 Measured on WikiText-2's valid.txt and test.txt (2.4 MB), whose last twentieth is the validation part.
 Hardware and time: one CPU core, 5 to 8 minutes with a learned span, 14 to 20 without. Expected: 2.06 bits a character.
 "" (1,024 characters), "256", "4096", :tiny (tests); "wide" has 2 heads of 64 features, not 8 of 8: "wide,4096".
+With "forms" the sweep compares forms of the span: "forms", "wide,forms".
 """
+
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -15,11 +18,13 @@ from configs import common
 from posattn_jax import (
     Content,
     EncoderBlock,
+    FlatSpan,
     GaussianSpan,
     LanguageModel,
     LinearBias,
     LinearProjections,
     PositionalSelfAttention,
+    RampSpan,
     RotaryContent,
     SirenEncoding,
     WindowSpan,
@@ -38,8 +43,9 @@ MEAN_REACH = 43  # mean half-span of the heads in a run of 600 updates with the 
 def get_config(variant: str = "") -> ConfigDict:
     words = [word for word in variant.split(",") if word]
     lengths = [LENGTHS[word] for word in words if word in LENGTHS] or [1024]
-    if set(words) - {*LENGTHS, "wide", "tiny"} or len(lengths) > 1:
-        raise ValueError(f'config variant "{variant}": expected one of {", ".join(LENGTHS)}, and wide or not; or tiny')
+    if set(words) - {*LENGTHS, "wide", "tiny", "forms"} or len(lengths) > 1:
+        allowed = f"expected one of {', '.join(LENGTHS)}, and wide or not, and forms or not; or tiny"
+        raise ValueError(f'config variant "{variant}": {allowed}')
     unit = 1024 / lengths[0]  # so that the initial sigma is 20 positions at every length
     width, num_heads = (128, 2) if "wide" in words else (64, 8)
     config = common.get_config()
@@ -61,6 +67,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.optimizer = part(
         Adam, learning_rate=2e-3, span_learning_rate=2e-4 * unit, schedule=part(Cosine, warmup_steps=100), clip_norm=1.0
     )
+    config.optimizer.clips_spans = True  # as in the runs that are reported
     if "tiny" in words:
         config.data.update(length=16, validation_limit=2)
         config.model.update(width=8, num_blocks=1)
@@ -71,7 +78,12 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def sweep(variant: str = "") -> Plan:
-    """The learned span against no span, common positions, a window of its mean half-span, and the paper's span."""
+    """The learned span against no span, common positions, a window of its mean half-span, and the paper's span.
+
+    With "forms": forms of a learned span, against windows and against the Gaussian whose gradients were clipped.
+    """
+    if "forms" in variant.split(","):
+        return forms()
     content, none = part(Content), common.NO_SPAN
     paper = {common.SPAN: part(GaussianSpan, initial_sigma=0.3), "optimizer.span_learning_rate": 0.0}
     return Plan(
@@ -101,6 +113,43 @@ def sweep(variant: str = "") -> Plan:
             Hypothesis("A learned span is better than the paper's", "learned", "paper", "less"),
         ),
         seeds=PAPER_SEEDS,
+        response="bits",
+        epoch="last",
+    )
+
+
+def forms() -> Plan:
+    """Forms of a learned span. A width starts at 30 places, and Adam changes it by .4 % in an update."""
+    apart, rope = {"optimizer.clips_spans": False}, {common.TERMS: {"rotary": part(RotaryContent)}}
+
+    def learned(form: type) -> dict[str, Any]:
+        span = part(form, initial_width=30 / 1023)  # the unit of a width is S - 1
+        return apart | {common.SPAN: span, "optimizer.span_learning_rate": 4e-3}
+
+    def window(reach: int) -> dict[str, Any]:
+        return {common.SPAN: part(WindowSpan, half_span=(reach,))}
+
+    return Plan(
+        "Is a learned span as good as the best window on text of 1,024 characters?",
+        (
+            Treatment("ramp", "ramp", learned(RampSpan)),
+            Treatment("window", "window of 43 places", window(MEAN_REACH)),
+            Treatment("gaussian", "Gaussian, clipped with the weights"),
+            Treatment("outside", "Gaussian, not clipped", apart, num_seeds=5),
+            Treatment("flat", "flat top", learned(FlatSpan), num_seeds=5),
+            Treatment("wider", "window of 64 places", window(64), num_seeds=5),
+            Treatment("none", "no span", common.NO_SPAN, num_seeds=5),
+            Treatment("rope", "RoPE, no span", common.NO_SPAN | rope, num_seeds=3),
+        ),
+        (
+            Hypothesis("A ramp is not worse than the window by .005 bits", "ramp", "window", "less", margin=0.005),
+            Hypothesis("A ramp is better than the Gaussian by .01 bits", "ramp", "gaussian", "less", margin=-0.01),
+            Hypothesis("A ramp is better than no span by .01 bits", "ramp", "none", "less", margin=-0.01),
+            Hypothesis("A Gaussian is better where it is not clipped", "outside", "gaussian", "less"),
+            Hypothesis("A flat top is not worse than the window by .005 bits", "flat", "window", "less", margin=0.005),
+            Hypothesis("A ramp is not worse than the wider one by .005 bits", "ramp", "wider", "less", margin=0.005),
+        ),
+        seeds=(*PAPER_SEEDS, 1, 2, 3, 4, 5),
         response="bits",
         epoch="last",
     )

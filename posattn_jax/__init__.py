@@ -32,7 +32,7 @@ from posattn_jax.nn.relative_content import RelativeContent
 from posattn_jax.nn.score_network import ScoreNetwork
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.siren import Siren, SirenEncoding
-from posattn_jax.nn.span import GaussianSpan, WindowSpan
+from posattn_jax.nn.span import FlatSpan, GaussianSpan, LearnedWindow, RampSpan, WindowSpan
 from posattn_jax.nn.span_convolution import SpanConvolution
 from posattn_jax.nn.terms import (
     Content,
@@ -64,6 +64,7 @@ __all__ = [
     "EncoderDecoder",
     "Extent",
     "FeedForward",
+    "FlatSpan",
     "FourierPositions",
     "FourierWeights",
     "GaussianSpan",
@@ -77,6 +78,7 @@ __all__ = [
     "LearnedDecay",
     "LearnedEncoding",
     "LearnedPositions",
+    "LearnedWindow",
     "LinearBias",
     "LinearProjections",
     "LowRankTranslution",
@@ -93,6 +95,7 @@ __all__ = [
     "PositionalBias",
     "PositionalCrossAttention",
     "PositionalSelfAttention",
+    "RampSpan",
     "RelativeBias",
     "RelativeContent",
     "RotaryContent",

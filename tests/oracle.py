@@ -151,8 +151,9 @@ def attention(
             if "sigma" in x:
                 if not inside(offset, covariances[j], threshold, reference_shape, dilation):
                     continue
-                log_g = log_gaussian(offset, precisions[j], reference_shape)
-                a = np.exp(log_g) * a if span_mode == "multiply" else a + log_g
+                if span_mode != "box":
+                    log_g = log_gaussian(offset, precisions[j], reference_shape)
+                    a = np.exp(log_g) * a if span_mode == "multiply" else a + log_g
             logits[s] = a
         if not logits:
             continue

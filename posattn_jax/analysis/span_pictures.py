@@ -38,17 +38,20 @@ def _half_spans(factor: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
 
 
 def _gaussian(factor: np.ndarray, offsets: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
-    """G = exp(-1/2 |L^-1 x|^2) at offsets in positions: [... p] -> [...]."""
+    """G = exp(-1/2 |L^-1 x|^2) at offsets in positions, or 1 of a span that is a box: [... p] -> [...]."""
+    if summary.get("span_mode") == "box":
+        return np.ones(offsets.shape[:-1])
     x = offsets / np.maximum(np.array(summary["grid_shape"]) - 1, 1)
     z = np.linalg.solve(factor, x.reshape(-1, len(factor)).T)
     return np.exp(-0.5 * np.square(z).sum(0)).reshape(offsets.shape[:-1])
 
 
-def _title(layer: int, factor: np.ndarray) -> str:
+def _title(layer: int, factor: np.ndarray, summary: Mapping[str, Any]) -> str:
     names = ("",) if len(factor) == 1 else DIMENSIONS[len(factor)]
     sigmas = (f"{name} {s:.2f}".strip() for name, s in zip(names, np.linalg.norm(factor, axis=1), strict=True))
     unbroken = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in sigmas)
-    return f"layer {layer}\n" + textwrap.fill(f"σ: {unbroken}", 32)
+    symbol = "width" if summary.get("span_mode") == "box" else "σ"
+    return f"layer {layer}\n" + textwrap.fill(f"{symbol}: {unbroken}", 32)
 
 
 def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
@@ -70,13 +73,13 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
     for i, (axis, sigma) in enumerate(zip(axes, sigmas, strict=True), start=1):
         factor = mean_factor(sigma, len(grid))
         gaussian = _gaussian(factor, offsets, summary)
-        axis.set_title(_title(i, factor))
+        axis.set_title(_title(i, factor, summary))
         whole_ticks(axis.xaxis)
         if len(grid) == 1:
             (half,) = _half_spans(factor, summary)
             axis.axvspan(-half, half, color="0.9")
             axis.plot(ranges[0], gaussian, color=BLUE)
-            axis.set_title(f"{_title(i, factor)}\nspan: {half:.0f} on each side")
+            axis.set_title(f"{_title(i, factor, summary)}\nspan: {half:.0f} on each side")
             axis.set(xlabel="key - query (positions)", ylabel="Gaussian", ylim=(0, 1.05))
             continue
         whole_ticks(axis.yaxis)
@@ -137,7 +140,7 @@ def _draw_layer(axis: Axes, spans: Spans, layer: str, summary: Mapping[str, Any]
         axis.contour(edges[::-1], levels=[0.5], colors="black", linewidths=1.5, extent=extent)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="white", markeredgewidth=3)
     axis.plot(image.shape[1] // 2, image.shape[0] // 2, "+", color="black")
-    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor))
+    axis.set_title(_title(int(layer.split("_")[1]) + 1, factor, summary))
 
 
 def on_image(

@@ -21,7 +21,7 @@ from posattn_jax.data.packing import Packed
 from posattn_jax.data.tokenizer import HASH_FILE
 from posattn_jax.models.vit import patch_grid
 from posattn_jax.nn.attention import PositionalSelfAttention
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import LEARNED
 from posattn_jax.ops.attention.auto import chooses_at_run_time
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import read_json
@@ -128,10 +128,8 @@ def task_of(config: ConfigDict, knows: dict[str, Any], trained_on: Sizes | None 
         what = f"attention={type(other[0]).__name__}" if other else f"task {cls.__name__}"
         raise InputError(f"mesh.grid={config.mesh.grid}: expected 1 with {what}")
     penalty = getattr(task, "span_penalty", 0)
-    if penalty and not any(isinstance(getattr(each, "span", None), GaussianSpan) for each in attentions):
-        raise InputError(
-            f"task.span_penalty={penalty}: expected 0 without a GaussianSpan, the only span that is learned"
-        )
+    if penalty and not any(isinstance(getattr(each, "span", None), LEARNED) for each in attentions):
+        raise InputError(f"task.span_penalty={penalty}: expected 0 without a learned span, such as a GaussianSpan")
     return task
 
 

@@ -35,17 +35,22 @@ def check_version(config: Any, workdir: pathlib.Path) -> None:
             raise InputError(f"--workdir={workdir}: its config.json is of an earlier version: {group} has no kind")
 
 
+# Fields that classes have got since, and whose defaults are not what their classes did before: by kind.
+BEFORE = {"Adam": {"clips_spans": True}}
+
+
 def completed(saved: dict[str, Any]) -> dict[str, Any]:
     """Adds to the parts of a saved config the fields that their classes have got since, with their defaults.
 
-    With these defaults, a part behaves as it did before. A part whose class no longer exists stays as it is.
+    With these defaults, or those of `BEFORE`, a part behaves as it did before. A part whose class no longer exists
+    stays as it is.
     """
     given = {name: completed(value) if isinstance(value, dict) else value for name, value in saved.items()}
     try:
         cls = class_of(given["kind"], "kind")
     except (KeyError, InputError):  # not a part, or its class does not exist
         return given
-    defaults = json.loads(json.dumps(part(cls).to_dict()))
+    defaults = json.loads(json.dumps(part(cls).to_dict())) | BEFORE.get(given["kind"], {})
     stood_for = {f"{name}s" for name in given if name.endswith("block")}  # `block` and `num_blocks` stand for `blocks`
     return {name: default for name, default in defaults.items() if name not in stood_for} | given
 

@@ -59,7 +59,11 @@ class Attention:
             raise ValueError(
                 f"positions: expected None with {next(iter(given))}, which supports only grids, not points"
             )
-        self.intermediates |= given if self.span is None else given | {"sigma": self.span.sigma}
+        self.intermediates |= given
+        if self.span is not None:
+            self.intermediates["sigma"] = self.span.sigma
+            if self.span.log_window is not None:
+                self.intermediates["log_window"] = self.span.log_window
 
     def average(self, value: Value) -> Query:
         """sum_s alpha_ts value_s, [b t h d]."""
@@ -86,6 +90,8 @@ class Attention:
         if query is None:  # no term needs the query: only its shape is used
             query = jnp.zeros((*tokens.inputs.shape[:2], tokens.num_heads, tokens.head_dim), tokens.inputs.dtype)
         rounded = ("key", "relative_encoding", "content_bias", "position_bias", "relative_bias")
+        if self.span is not None and self.span.log_window is not None:
+            scores = scores + Scores(relative_bias=self.span.log_window)
         arrays = {name: getattr(scores, name) for name in rounded}
         arguments: dict[str, Any] = {
             "query": query,

@@ -178,7 +178,7 @@ class PositionalSelfAttention(Composite):
           The outputs, in the shape of the inputs. If asked for, also a dict of the intermediates that the parts
           compute: "relative_encoding" [*R, h, d] (SIRENs and sinusoids may be 0 beyond the span) and "relative_bias"
           [*R, h], both limited to offsets within `span_bound` if the grid is split; "sigma" as `relative_attention`
-          takes it; "depthwise_kernel" [*K, c]; "weights" [b h t s]; "cache".
+          takes it; "log_window" [*R, h] of a `LearnedWindow`; "depthwise_kernel" [*K, c]; "weights" [b h t s]; "cache".
 
         Raises:
           ValueError: the number of heads does not divide the width, the grid does not match the inputs, the

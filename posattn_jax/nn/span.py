@@ -1,16 +1,19 @@
-"""The attention span: learned, or a fixed window."""
+"""The attention span: learned, in several forms, or a fixed window."""
 
+import math
 from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from posattn_jax.axes import Array
 from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
+from posattn_jax.ops import span
 from posattn_jax.ops.initial import scaled_identity
 from posattn_jax.ops.precision import float32_or_better
-from posattn_jax.ops.span import WINDOW_THRESHOLD, Covariance, SpanMode, of_precision, window_sigma
+from posattn_jax.ops.span import BOX_THRESHOLD, Covariance, SpanMode
 
 
 class GaussianSpan(nn.Module):
@@ -22,9 +25,10 @@ class GaussianSpan(nn.Module):
     Attributes:
       threshold: keys outside the box where the Gaussian falls below it are not attended; 0 or less: no mask.
       mode: "multiply" (the paper: scores of far keys go towards 0) or "log_add" (adds ln G: far keys fade out).
-      covariance: "diagonal", with the parameter `sigma`; "full", with the parameter `cholesky`; or "precision",
-        diagonal with the parameter `precision` = 1 / sigma^2. A span that is wide open, such as initial_sigma=1000,
-        learns only with "precision".
+      covariance: "diagonal", with the parameter `sigma`; "log", with the parameter `log_sigma`, so that an update of
+        Adam changes every sigma by the same share; "full", with the parameter `cholesky`; or "precision", diagonal with
+        the parameter `precision` = 1 / sigma^2. A span that is wide open, such as initial_sigma=1000, learns only with
+        "precision".
       initial_sigma: the initial value, in units of the grid's S - 1. For "full" it is the diagonal of the factor, which
         is 0 elsewhere.
       per_head: whether every head has a sigma of its own (our extension).
@@ -62,23 +66,133 @@ class GaussianSpan(nn.Module):
             case "diagonal":
                 initial = nn.initializers.constant(self.initial_sigma)
                 sigma = self.param("sigma", initial, (*heads, num_dims), dtype)
+            case "log":
+                initial = nn.initializers.constant(math.log(abs(self.initial_sigma)))
+                sigma = jnp.exp(self.param("log_sigma", initial, (*heads, num_dims), dtype))
             case "full":
                 shape = (*heads, num_dims, num_dims)
                 sigma = self.param("cholesky", scaled_identity(self.initial_sigma), shape, dtype)
                 sigma = sigma.reshape(-1, num_dims, num_dims)
             case "precision":
                 initial = nn.initializers.constant(self.initial_sigma**-2)
-                sigma = of_precision(self.param("precision", initial, (*heads, num_dims), dtype))
+                sigma = span.of_precision(self.param("precision", initial, (*heads, num_dims), dtype))
             case _:
-                raise ValueError(f'covariance="{self.covariance}": expected "diagonal", "full" or "precision"')
+                raise ValueError(f'covariance="{self.covariance}": expected "diagonal", "log", "full" or "precision"')
         return Extent(sigma, self.threshold, self.mode)
+
+
+class LearnedWindow(nn.Module):
+    """A trained window of any form: weights are multiplied, before the softmax's sum, by m = prod_i m(|x_i| / w_i).
+
+    The width w is trained for every positional dimension. Its parameter is `log_width` = ln w, so that an update of
+    Adam changes every width by the same share, whatever the grid and the width. Keys outside the box |x_i| <= w_i,
+    rounded up to whole positions, are not attended. ln m is added to beta, and so no layout computes more than with
+    beta alone. A subclass defines `log_profile`, and no more:
+
+      class TriangleSpan(LearnedWindow):
+          def log_profile(self, distance):
+              return jnp.log(jnp.maximum(1 - distance, 1e-6))
+
+    Attributes:
+      initial_width: w at the start, in units of the grid's S - 1.
+      per_head: whether every head has a width of its own.
+      param_dtype: the dtype of the parameter, at least float32.
+    """
+
+    threshold: ClassVar[float] = BOX_THRESHOLD
+    mode: ClassVar[SpanMode] = "box"
+
+    initial_width: float = 0.05
+    per_head: bool = True
+    param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        span.check_window(self.initial_width)
+        super().__post_init__()
+
+    @property
+    def initial_sigma(self) -> float:
+        """The sigma of `Extent` at the start."""
+        return self.initial_width
+
+    def log_profile(self, distance: Array) -> Array:
+        """ln m at distances of 0 and more, in widths. It may be -inf from 1 on."""
+        raise NotImplementedError
+
+    @nn.compact
+    def __call__(self, tokens: Tokens) -> Extent:
+        """The box, whose sigma is w [p] or [h p], and ln m [*R h]."""
+        heads, num_dims = (tokens.num_heads,) if self.per_head else (), len(tokens.grid_shape)
+        initial, dtype = nn.initializers.constant(math.log(self.initial_width)), float32_or_better(self.param_dtype)
+        log_width = self.param("log_width", initial, (*heads, num_dims), dtype)
+        grids = tokens.table_shape, tokens.reference_shape, tokens.query_grid_shape
+        window = span.log_window(self.log_profile, log_width, *grids)
+        window = jnp.broadcast_to(window, (*window.shape[:-1], tokens.num_heads))
+        return Extent(jnp.exp(log_width), self.threshold, self.mode, window)
+
+
+class RampSpan(LearnedWindow):
+    """A trained window that is flat, and falls to 0 along a ramp at its edge: m(r) = clamp((1 - r) / ramp, 0, 1).
+
+    Sukhbaatar 2019, equation 2, but that the ramp is a share of the width, and not a number of positions.
+
+    Attributes:
+      ramp: the share of the width over which m falls, more than 0 and at most 1.
+      initial_width, per_head, param_dtype: see `LearnedWindow`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import PositionalSelfAttention, RampSpan
+      >>> layer = PositionalSelfAttention(num_heads=2, span=RampSpan(initial_width=0.5))
+      >>> variables = layer.init(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["span"])
+      {'log_width': (2, 2)}
+    """
+
+    ramp: float = 1 / 3
+
+    def __post_init__(self):
+        span.check_window(self.initial_width, ramp=self.ramp)
+        super().__post_init__()
+
+    def log_profile(self, distance: Array) -> Array:
+        return span.log_ramp(distance, self.ramp)
+
+
+class FlatSpan(LearnedWindow):
+    """A trained window with a flat top and a smooth edge: m(r) = edge^(r^power), which is `edge` at one width (ours).
+
+    With a power of 2 it is a Gaussian.
+
+    Attributes:
+      edge: m at one width, where the box ends; more than 0 and less than 1.
+      power: how flat the top and how steep the edge is, at least 1.
+      initial_width, per_head, param_dtype: see `LearnedWindow`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import FlatSpan, PositionalSelfAttention
+      >>> layer = PositionalSelfAttention(num_heads=2, span=FlatSpan(initial_width=0.5, per_head=False))
+      >>> variables = layer.init(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["span"])
+      {'log_width': (2,)}
+    """
+
+    edge: float = 0.1
+    power: float = 8.0
+
+    def __post_init__(self):
+        span.check_window(self.initial_width, edge=self.edge, power=self.power)
+        super().__post_init__()
+
+    def log_profile(self, distance: Array) -> Array:
+        return span.log_flat(distance, self.edge, self.power)
 
 
 class WindowSpan(nn.Module):
     """Local attention: keys within a window around the query are attended, and no others (Ramachandran 2019).
 
-    It is a span whose Gaussian is 1 everywhere inside, to within 1e-11. The cost of every layout therefore follows the
-    window.
+    The cost of every layout follows the window.
 
     Attributes:
       half_span: the window's reach in positions per dimension, on each side, at least 1.
@@ -92,11 +206,14 @@ class WindowSpan(nn.Module):
       (1, 12, 8)
     """
 
-    threshold: ClassVar[float] = WINDOW_THRESHOLD
-    mode: ClassVar[SpanMode] = "multiply"
+    threshold: ClassVar[float] = BOX_THRESHOLD
+    mode: ClassVar[SpanMode] = "box"
 
     half_span: tuple[int, ...]
 
     def __call__(self, tokens: Tokens) -> Extent:
         """As `GaussianSpan`; ValueError unless there is a half-span of at least 1 for every dimension."""
-        return Extent(window_sigma(self.half_span, tokens.reference_shape), self.threshold, self.mode)
+        return Extent(span.window_sigma(self.half_span, tokens.reference_shape), self.threshold, self.mode)
+
+
+LEARNED = (GaussianSpan, LearnedWindow)

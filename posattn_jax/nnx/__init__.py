@@ -7,7 +7,7 @@ from posattn_jax.nnx.attention import PositionalSelfAttention
 from posattn_jax.nnx.encodings import AxialEncoding, KernelEncoding, LearnedEncoding, SinusoidalEncoding
 from posattn_jax.nnx.projections import LinearProjections
 from posattn_jax.nnx.siren import Siren, SirenEncoding
-from posattn_jax.nnx.span import GaussianSpan, WindowSpan
+from posattn_jax.nnx.span import FlatSpan, GaussianSpan, LearnedWindow, RampSpan, WindowSpan
 from posattn_jax.nnx.terms import (
     Content,
     ContentBias,
@@ -23,15 +23,18 @@ __all__ = [
     "AxialEncoding",
     "Content",
     "ContentBias",
+    "FlatSpan",
     "GaussianSpan",
     "KernelEncoding",
     "LearnedDecay",
     "LearnedEncoding",
+    "LearnedWindow",
     "LinearBias",
     "LinearProjections",
     "Positional",
     "PositionalBias",
     "PositionalSelfAttention",
+    "RampSpan",
     "RelativeBias",
     "RotaryContent",
     "SinusoidalEncoding",

@@ -2,6 +2,7 @@
 
 logits = G * scale * terms            span_mode = "multiply"
 logits = scale * terms + ln G         span_mode = "log_add"
+logits = scale * terms                span_mode = "box"
 weights = dropout(softmax(logits where attended))
 """
 
@@ -73,7 +74,10 @@ def of_wide_range(x: Array) -> Array:
 
 
 def modulate(scores: Float[Array, "..."], log_gaussian: Float[Array, "..."], span_mode: str) -> Float[Array, "..."]:
-    """Applies the span's Gaussian to scaled scores: multiplies by G, or adds ln G (Alfons 2022, Algorithm 8)."""
+    """Applies the span's Gaussian to scaled scores: multiplies by G, or adds ln G (Alfons 2022, Algorithm 8).
+
+    In "box" mode ln G is 0, or NaN, which is added all the same.
+    """
     return times(scores, jnp.exp(log_gaussian)) if span_mode == "multiply" else plus(scores, log_gaussian)
 
 

@@ -11,31 +11,35 @@ import bisect
 import functools
 import math
 import operator
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Bool, Float, Int, Num, Shape, Sigma
+from posattn_jax.axes import Array, Bool, Float, Int, Num, RelativeBias, Shape, Sigma
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import aligned, float32_or_better, minus, times
 
-SpanMode = Literal["multiply", "log_add"]
-Covariance = Literal["diagonal", "full", "precision"]
+SpanMode = Literal["multiply", "log_add", "box"]
+Covariance = Literal["diagonal", "log", "full", "precision"]
 
 # |sigma| is at least this, so that sigma = 0 means "the query alone" and not 0 / 0; NaN passes through.
 SIGMA_FLOOR = 1e-6
 PRECISION_FLOOR = 1e-12  # likewise for 1 / sigma^2; below it there is no gradient
-# The threshold of a window, whose Gaussian is 1 everywhere inside, to within 1e-11.
-WINDOW_THRESHOLD = 1 - 1e-12
+# Where the Gaussian is at one sigma: at this threshold sigma is half of the box's side.
+BOX_THRESHOLD = math.exp(-0.5)
+# Distances, in widths, of which a learned window need not know the difference; their powers do not overflow.
+FARTHEST = 30.0
+NARROWEST = -60.0  # ln w of no more than this is the query alone
 
 
 def check_span(sigma: Array, threshold: float, span_mode: str, num_heads: int, num_dims: int) -> None:
     """ValueError for an invalid span; the values of sigma are checked only if they are concrete."""
     check_threshold(threshold)
-    if span_mode not in ("multiply", "log_add"):
-        raise ValueError(f'span_mode="{span_mode}": expected "multiply" or "log_add"')
+    if span_mode not in get_args(SpanMode):
+        raise ValueError(f'span_mode="{span_mode}": expected "multiply", "log_add" or "box"')
     h, p = num_heads, num_dims
     shapes = ((p,), (h, p), (1, p, p), (h, p, p))
     if sigma.shape not in shapes:
@@ -68,6 +72,16 @@ def log_gaussian(coordinates: Float[Array, "... p"], sigma: Sigma) -> Float[Arra
     """
     # No sum over the last axis, which is too short to be fast. A sum of squares, so that G is at most 1 for any L.
     return -0.5 * functools.reduce(operator.add, map(jnp.square, _whitened(coordinates, sigma)))
+
+
+def log_modulation(coordinates: Float[Array, "... p"], sigma: Sigma, span_mode: str) -> Float[Array, "..."]:
+    """What a span of this mode does to scores, see `ops.scores`: ln G, or with "box" 0, where sigma is NaN too NaN."""
+    return log_gaussian(coordinates, sigma) * exponent(span_mode)
+
+
+def exponent(span_mode: str) -> float:
+    """The power of G that changes the scores: 1, or 0 for a span that is a box alone."""
+    return 0.0 if span_mode == "box" else 1.0
 
 
 def precision(sigma: Sigma) -> Float[Array, "... m"]:
@@ -172,15 +186,66 @@ def half_span(
 
 
 def window_sigma(half_span: Shape, reference_shape: Shape) -> Float[Array, "p"]:
-    """The sigma whose span is `half_span` positions on each side at `WINDOW_THRESHOLD`; G is 1 inside, within 1e-11.
+    """The sigma whose box, at `BOX_THRESHOLD`, is `half_span` positions on each side.
 
     Raises:
       ValueError: unless there is a half-span of at least 1 for every dimension.
     """
     if len(half_span) != len(reference_shape) or min(half_span) < 1:
         raise ValueError(f"half_span={half_span}: expected {len(reference_shape)} numbers of at least 1")
-    reach = math.sqrt(-2 * math.log(WINDOW_THRESHOLD)) * np.maximum(np.subtract(reference_shape, 1), 1)
-    return jnp.asarray((np.array(half_span) - 0.5) / reach, jnp.result_type(float))  # rounded up to half_span
+    unit = np.maximum(np.subtract(reference_shape, 1), 1)
+    return jnp.asarray((np.array(half_span) - 0.5) / unit, jnp.result_type(float))  # rounded up to half_span
+
+
+def log_window(
+    log_profile: Callable[[Array], Array],
+    log_width: Float[Array, "... p"],
+    grid_shape: Shape,
+    reference_shape: Shape | None = None,
+    query_grid_shape: Shape | None = None,
+) -> RelativeBias:
+    """ln m at every relative offset, [*R h], of a window m = prod_i m(|x_i| / w_i); h is 1 for widths [p].
+
+    Args:
+      log_profile: ln m as a function of the distance in widths, which is 0 at the query. It may be -inf from 1 on.
+      log_width: ln w, [p] or [h p], with w in units of S - 1.
+      grid_shape, reference_shape, query_grid_shape: as in `relative_attention`.
+    """
+    coordinates = grid.relative_coordinates(grid_shape, reference_shape, query_grid_shape)
+    log_width = _float32_or_better(jnp.atleast_2d(log_width))
+    total = 0.0
+    for i, widths in enumerate(jnp.moveaxis(log_width, -1, 0)):
+        line = jnp.moveaxis(coordinates[..., i], i, 0)  # the same along the other dimensions
+        line = line.reshape(len(line), -1)[:, :1]
+        distance = jnp.minimum(times(jnp.abs(line), jnp.exp(-jnp.maximum(widths, NARROWEST))), FARTHEST)
+        shape = [1] * coordinates.ndim
+        shape[i], shape[-1] = distance.shape
+        total = total + log_profile(distance).reshape(shape)
+    return jnp.broadcast_to(total, (*coordinates.shape[:-1], len(log_width)))
+
+
+def check_window(initial_width: float, ramp: float = 1.0, edge: float = 0.5, power: float = 1.0) -> None:
+    """ValueError for a learned window whose width cannot be learned from, or whose form is none."""
+    if not 0 < initial_width < math.inf:
+        raise ValueError(f"initial_width={initial_width}: expected more than 0, in units of S - 1")
+    if not 0 < ramp <= 1:
+        raise ValueError(f"ramp={ramp}: expected a share of the width, more than 0 and at most 1")
+    if not 0 < edge < 1:
+        raise ValueError(f"edge={edge}: expected more than 0 and less than 1")
+    if not 1 <= power < math.inf:
+        raise ValueError(f"power={power}: expected at least 1")
+
+
+def log_ramp(distance: Float[Array, "..."], ramp: float) -> Float[Array, "..."]:
+    """ln clamp((1 - r) / ramp, 0, 1) for distances r in widths (Sukhbaatar 2019, equation 2); -inf from 1 on."""
+    inside = distance < 1
+    left = jnp.where(inside, 1 - distance, ramp) / ramp
+    return jnp.where(inside, jnp.log(jnp.minimum(left, 1.0)), -jnp.inf)
+
+
+def log_flat(distance: Float[Array, "..."], edge: float, power: float) -> Float[Array, "..."]:
+    """ln(edge) r^power for distances r in widths: m is 1 at the query and `edge` at one width."""
+    return math.log(edge) * distance**power
 
 
 def span_size(

@@ -10,8 +10,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from posattn_jax.build import experiment
+from posattn_jax.build.names import class_of
 from posattn_jax.build.parts import change, set_all
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import LEARNED
 from posattn_jax.train.bounds import SpanBounds
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.step import TrainState, init_state, make_train_step
@@ -76,6 +77,6 @@ def _paths_of_spans(config: ConfigDict, above: tuple[str, ...]) -> list[str]:
     for name, value in config.items():
         if isinstance(value, ConfigDict):
             path = (*above, name)
-            is_span = value.get("kind") == GaussianSpan.__name__
+            is_span = "kind" in value and issubclass(class_of(value["kind"], ".".join(path)), LEARNED)
             found += [".".join(path)] if is_span else _paths_of_spans(value, path)
     return found

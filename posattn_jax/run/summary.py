@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from posattn_jax.analysis.savings import what_spans_saved
 from posattn_jax.data import tokenizer
 from posattn_jax.data.images import GridImages
-from posattn_jax.nn.span import GaussianSpan
+from posattn_jax.nn.span import LEARNED
 from posattn_jax.run import span_saving
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import RunError
@@ -78,6 +78,7 @@ def _finish(
         "initial_pair_share": _initial_shares(trainer.task, spans),
         "initial_sigma": getattr(span, "initial_sigma", None),
         "threshold": span and span.threshold,
+        "span_mode": span and span.mode,
         "seconds": member.seconds,
         "peak_memory_bytes": _peak_memory_bytes(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -118,7 +119,7 @@ def _shares(rows: Sequence[dict[str, Any]], step: int, name: str) -> dict[str, f
 
 def _initial_shares(task: Task, spans: Sequence[Any]) -> dict[str, float]:
     """For each block with a learned span, the share of all pairs that was inside it before the first update."""
-    learned = [span if isinstance(span, GaussianSpan) else None for span in spans]
+    learned = [span if isinstance(span, LEARNED) else None for span in spans]
     sigmas = [{} if span is None else {"sigma": np.full(len(task.grid_shape), span.initial_sigma)} for span in learned]
     of_blocks = task.spans({f"block_{i}": sigma for i, sigma in enumerate(sigmas)})
     return {block: float(np.mean(span["pair_share"])) for block, span in of_blocks.items()}

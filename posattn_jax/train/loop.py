@@ -173,6 +173,8 @@ class Trainer:
                 for i in range(count):
                     member.check(first + i, {name: float(values[i]) for name, values in own.items()})
                 member.shown["loss"] = float(own["loss"][count - 1])
+                norms = {name: float(values[count - 1]) for name, values in own.items() if "/" in name}
+                member.norms = {name.partition("/")[2]: norm for name, norm in norms.items()}
         self._pending.clear()
 
     def _compiling(self) -> AbstractContextManager[None]:
@@ -190,7 +192,7 @@ class Trainer:
         return [*(f"{name} {shown[name]:.4g}" for name in names), speed(rate, self.task.unit)]
 
     def _log(self, clock: Clock) -> None:
-        """Writes the spans, and the speed and the share of time spent waiting for data since the last call."""
+        """Writes the spans, the last gradient's norms, and the speed and the waiting for data since the last call."""
         unit, seconds, waiting = self.task.unit, self._seconds(clock), clock.waiting_share
         rate = clock.steps_per_second(self.step) * self._examples_per_step
         clock.start_rate(self.step)
@@ -199,6 +201,7 @@ class Trainer:
         for member, of_blocks in zip(self.members, sigmas, strict=True):
             speed = {f"{unit}_per_second": rate, "waiting_for_data": waiting, "seconds": member.seconds + seconds}
             member.write(self.step, self.epoch, "speed", speed)
+            member.write(self.step, self.epoch, "gradient_norm", member.norms)
             spans = task.spans(of_blocks, batch_size=self.program.micro_batches[1])
             for block, span in spans.items():
                 for name, values in span.items():

@@ -31,6 +31,7 @@ class Member:
         equal share.
       name: the prefix of its messages; empty for a single run.
       shown: its latest figures, for the terminal.
+      norms: the norms of its last gradient, see `gradient_norms`.
     """
 
     data: SeedData
@@ -41,6 +42,7 @@ class Member:
     seconds: float
     name: str = ""
     shown: dict[str, float] = dataclasses.field(default_factory=dict)
+    norms: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from posattn_jax.axes import Array
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.task import Batch, Task
+from posattn_jax.train.optimizer import gradient_norms
 from posattn_jax.train.seed_map import ALONE, SeedMap
 from posattn_jax.train.sharding import RULES, sharded
 
@@ -128,9 +129,9 @@ def make_train_step(
         state = state.replace(step=state.step + 1, params=params, opt_state=opt_state, totals=totals)
         figures = {
             "loss": jnp.mean(losses),
-            "gradient_norm": optax.global_norm(grads),
             "parameter_norm": optax.global_norm(state.params),
         }
+        figures |= {f"gradient_norm/{name}": norm for name, norm in gradient_norms(grads).items()}
         return state, figures
 
     return train_step

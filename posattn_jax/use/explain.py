@@ -175,9 +175,14 @@ def _layers(
         if "sigma" in out:
             reach = span.half_span(out["sigma"], attention.span.threshold, grid)
             half = _of_heads(reach, 1, attention.num_heads)[list(heads)].tolist()
-            gaussian = _of_heads(span.gaussian(grid, out["sigma"]), len(grid), attention.num_heads)[list(heads)]
-            what = "scores are multiplied by it" if attention.span.mode == "multiply" else "its logarithm is added"
-            kernels.append(("Gaussian of the span", what, gaussian))
+            added = "its logarithm is added"
+            if "log_window" in out:
+                window = jnp.moveaxis(jnp.exp(out["log_window"]), -1, 0)
+                kernels.append(("Window of the span", added, np.asarray(window, float)[list(heads)]))
+            elif attention.span.mode != "box":
+                gaussian = _of_heads(span.gaussian(grid, out["sigma"]), len(grid), attention.num_heads)[list(heads)]
+                what = "scores are multiplied by it" if attention.span.mode == "multiply" else added
+                kernels.append(("Gaussian of the span", what, gaussian))
         of_layer = [attention_page.kernel(*each) for each in kernels]
         found.append({"number": i + 1, "halfSpans": half, "kernels": of_layer})
     return found

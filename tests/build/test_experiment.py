@@ -53,7 +53,7 @@ from tests.support.made_runs import patches
         (f"{ENCODING}.omega", 0.0, "model: omega=0.0, omega_initial=10.0: expected other values than 0"),
         (f"{ENCODING}.hidden_features", -1, "model: hidden_features=-1: expected at least 1"),
         (f"{SPAN}.threshold", 1.5, "threshold=1.5: expected less than 1"),
-        (f"{SPAN}.covariance", "round", f'{SPAN}.covariance="round": expected "diagonal", "full" or "prec'),
+        (f"{SPAN}.covariance", "round", f'{SPAN}.covariance="round": expected "diagonal", "log", "full" or "prec'),
         (f"{SPAN}.initial_sigma", 0.0, f"{SPAN}.initial_sigma=0: expected another value"),
         (f"{SPAN}.kind", "WindowSpan", f"{SPAN}.*: WindowSpan has half_span"),
         (SPAN, part(WindowSpan, half_span=()), r"model: half_span=\(\): expected 2 numbers of at least 1"),
@@ -158,7 +158,7 @@ def test_where_spans_of_vmapped_seeds_are_bounded(monkeypatch, grid_shape, chang
 def test_a_penalty_needs_a_learned_span(span):
     config = change(digits.get_config("tiny"), {SPAN: span, "task.span_penalty": 0.1})
     sources = experiment.load_sources(config)
-    with pytest.raises(InputError, match=r"task.span_penalty=0.1: expected 0 without a GaussianSpan"):
+    with pytest.raises(InputError, match=r"task.span_penalty=0.1: expected 0 without a learned span"):
         experiment.make_task(config, sources["train"])
 
 

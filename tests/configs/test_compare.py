@@ -33,7 +33,7 @@ def test_an_update(name):
     state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(config.seed)))()
     batch = jax.tree.map(lambda x: jnp.asarray(x)[None], source.batch(np.arange(settings.batch_size)))
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
-    assert np.isfinite(figures["loss"]) and figures["gradient_norm"] > 0
+    assert np.isfinite(figures["loss"]) and figures["gradient_norm/all"] > 0
     moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), after.params, state.params)
     still = [path for path, has_moved in flatten_dict(moved, sep=".").items() if not has_moved]
     assert all(path.endswith("bias") for path in still), still

@@ -318,7 +318,7 @@ def test_a_part_that_does_not_say_what_it_needs(unchecked):
 
 
 def test_unknown_covariance(unchecked):
-    with pytest.raises(ValueError, match='covariance="round": expected "diagonal", "full" or "prec'):
+    with pytest.raises(ValueError, match='covariance="round": expected "diagonal", "log", "full" or "prec'):
         apply(PositionalSelfAttention(2, span=GaussianSpan(covariance="round")))
 
 

@@ -75,6 +75,9 @@ CASES = {
     "solid": ((2, 3, 2), SOLID, pair("GaussianSpan", 3, mode="log_add"), {"implementation": "dense"}, {}),
     "full": ((3, 2), PLANE, pair("GaussianSpan", 2, covariance="full"), {}, {"is_causal": (True, False)}),
     "full-per-head": ((3, 2), (CONTENT,), pair("GaussianSpan", 2, H, covariance="full", per_head=True), {}, {}),
+    "ramp": ((3, 3), (CONTENT, SIREN), pair("RampSpan", 2, H, initial_width=0.6), {}, {"is_causal": True}),
+    "flat": ((5,), (CONTENT,), pair("FlatSpan", 1, initial_width=0.4, per_head=False), {}, {}),
+    "log": ((5,), (CONTENT,), pair("GaussianSpan", 1, H, covariance="log", per_head=True), {}, {}),
     "window": ((3, 3), (CONTENT, SIREN), plain("WindowSpan", (1, 1)), {"implementation": "tiled"}, {}),
     "rotary": ((4, 1), (plain("RotaryContent", base=100.0), plain("LinearBias")), None, {"head_dim": 4}, {}),
     "sinusoids": ((6,), (CONTENT, positional(pair("SinusoidalEncoding", H, D))), None, {"scale": 0.3}, PAIRS),
@@ -94,7 +97,7 @@ CASES = {
     "bound": ((4, 4), (CONTENT, SIREN), pair("GaussianSpan", 2, initial_sigma=0.2), {}, {"span_bound": (2, 2)}),
     "kernel-drop": ((4,), (CONTENT, positional(kernel("KernelEncoding", (3,), H, D, outside="drop"))), None, {}, {}),
 }
-FAST = ("plane", "solid")
+FAST = ("plane", "solid", "ramp")
 
 
 @pytest.mark.parametrize("name", [name if name in FAST else slow(name) for name in CASES])

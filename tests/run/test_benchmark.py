@@ -72,7 +72,7 @@ def test_an_update_changes_no_span_and_moves_on():
     updates = benchmark.Updates(config, source, steps=2, limit_gib=1.0, made={})
     state, figures = updates.program.run()
     assert int(state.step) == 4  # two to warm up
-    assert figures["gradient_norm"][0] > 0
+    assert figures["gradient_norm/all"][0] > 0
     assert state.params["blocks_0"]["attention"]["span"]["sigma"].tolist() == pytest.approx([0.25, 0.25])
 
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from posattn_jax.system.errors import InputError
-from posattn_jax.train.optimizer import Adam
+from posattn_jax.train.optimizer import Adam, gradient_norms
 from posattn_jax.train.schedule import Constant, Cosine, InverseSqrt, Linear, to_steps
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes, num_shards
@@ -36,7 +36,7 @@ def test_gradients_of_micro_batches_are_summed():
     halves = slice(0, 8), slice(8, 16)
     means = [gradient(state.params, {name: array[half] for name, array in batch.items()}) for half in halves]
     jax.tree.map(lambda g, a, b: np.testing.assert_allclose(g, a + b, atol=1e-6), grads, *means)
-    np.testing.assert_allclose(figures["gradient_norm"], optax.global_norm(grads), rtol=1e-4)
+    np.testing.assert_allclose(figures["gradient_norm/all"], optax.global_norm(grads), rtol=1e-4)
     assert after.step == 1 and after.totals["count"] == 16
 
 
@@ -135,6 +135,29 @@ def test_spans_and_terms_have_learning_rates_of_their_own(weight_decay):
         Adam(learning_rate=0.0, terms_learning_rate=2e-2)
 
 
+def test_clipping_spares_spans():
+    """Their gradients neither are clipped nor make those of weights smaller; with `clips_spans` they do."""
+    gradients = {"kernel": jnp.asarray([0.6, 0.8]), "attention": {"span": {"sigma": jnp.asarray([10.0])}}}
+    for clips_spans, clip_norm, kernel, sigma in (
+        (False, 1.0, 1.0, 1.0),
+        (False, 0.5, 0.5, 1.0),
+        (True, 1.0, 101**-0.5, 101**-0.5),
+        (False, 0.0, 1.0, 1.0),
+    ):
+        adam = Adam(1.0, eps=1e6, clip_norm=clip_norm, clips_spans=clips_spans).make(100, 10)
+        updates, _ = adam.update(gradients, adam.init(gradients), gradients)  # with a huge eps it divides by it alone
+        np.testing.assert_allclose(updates["kernel"], -1e-6 * kernel * gradients["kernel"], rtol=1e-3)
+        np.testing.assert_allclose(updates["attention"]["span"]["sigma"], -1e-5 * sigma, rtol=1e-3)
+    norms = gradient_norms(gradients | {"encoding": {"omega_1": jnp.asarray(3.0)}})
+    assert {name: round(float(norm), 3) for name, norm in norms.items()} == {
+        "all": 10.488,
+        "rest": 1.0,
+        "span": 10.0,
+        "omega": 3.0,
+    }
+    assert gradient_norms({"kernel": jnp.ones(1)}).keys() == {"all"}
+
+
 def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     """Of any shape: those of heads, and of stacked layers, have more axes than one."""
     spared = {"bias": jnp.ones(2), "span": {"cholesky": jnp.ones((2, 2))}}
@@ -145,6 +168,8 @@ def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     np.testing.assert_allclose(decayed["kernel"], -0.05, rtol=1e-5)
     for array in jax.tree.leaves({name: each for name, each in decayed.items() if name != "kernel"}):
         np.testing.assert_array_equal(array, 0)
-    clipped = Adam(1.0, eps=1e6, clip_norm=1.0).make(100, 10)  # with a huge eps Adam divides by it alone
+    clipped = Adam(1.0, eps=1e6, clip_norm=1.0, clips_spans=True).make(
+        100, 10
+    )  # with a huge eps Adam divides by it alone
     updates, _ = clipped.update(jax.tree.map(lambda a: 100 * a, params), clipped.init(params), params)
     np.testing.assert_allclose(optax.global_norm(updates), 1e-6, rtol=1e-3)

@@ -134,7 +134,8 @@ def relative_attention(
         and NaN propagates. Instead of sigma, the factor L of a full covariance L L^T: [1 p p], or [h p p] with one per
         head. The rules for sigma apply to its diagonal; entries above the diagonal are ignored.
       threshold: keys outside the bounding box of G >= threshold are masked. 0 or less: G modulates, and masks no key.
-      span_mode: "multiply" as above, or "log_add": logits = scale * [...] + beta + ln G.
+      span_mode: "multiply" as above; or "log_add": logits = scale * [...] + beta + ln G; or "box": G only decides which
+        keys are masked, and sigma has no gradient.
       reference_shape: the grid whose S - 1 is the unit of sigma; default: `grid_shape`.
       span_bound: half-spans, one per dimension, that the span of `sigma` must not exceed. Layouts of a static size are
         compiled for this size if sigma is traced. A larger span raises ValueError if sigma is concrete, and gives NaN

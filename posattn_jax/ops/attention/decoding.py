@@ -164,7 +164,8 @@ def decode(
     if sigma is not None:
         sigma = jnp.atleast_2d(as_array(sigma, floating=True))
         half = span.half_span(sigma, threshold, grid_shape, reference_shape)
-        log_g = span.log_gaussian(grid.normalise(offsets, grid_shape, reference_shape), sigma)  # [h|1 s]
+        coordinates = grid.normalise(offsets, grid_shape, reference_shape)
+        log_g = span.log_modulation(coordinates, sigma, span_mode)  # [h|1 s]
         logits = scores.modulate(logits, log_g.astype(logits.dtype), span_mode)
         attended.append(span.inside_span(offsets, half))
         reach = jnp.max(half @ jnp.asarray(grid.strides(grid_shape), half.dtype))

@@ -57,7 +57,7 @@ class RowLoop(Loop):
         if "sigma" in arrays:
             inside = span.inside_span(offsets, problem.half_of(arrays["sigma"]))
             coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
-            log_gaussian = span.log_gaussian(coordinates, arrays["sigma"]).astype(self.dtype)
+            log_gaussian = span.log_modulation(coordinates, arrays["sigma"], problem.span_mode).astype(self.dtype)
             tables["addend"] = scores.masked_out(inside, self.dtype)
             if self.multiply:
                 tables["factor"] = problem.scaling * jnp.exp(log_gaussian)
@@ -215,7 +215,8 @@ class RowLoop(Loop):
         cotangents = {name: cotangents[name] for name in arrays if name in ready}
         if "sigma" in arrays:
             _, to_sigma = jax.vjp(span.precision, arrays["sigma"])
-            (cotangents["sigma"],) = to_sigma(d_ready["precision"].astype(arrays["sigma"].dtype))
+            d_precision = d_ready["precision"] * span.exponent(self.problem.span_mode)
+            (cotangents["sigma"],) = to_sigma(d_precision.astype(arrays["sigma"].dtype))
         return cotangents
 
 

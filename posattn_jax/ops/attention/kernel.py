@@ -81,7 +81,7 @@ def addend_table(problem: Problem, learned: dict[str, Array]) -> Array | None:
             addends.append(scores.masked_out(scores.shown(bias), problem.dtype))
     if "sigma" in learned:
         log_gaussian = _log_gaussian(problem, learned["sigma"])
-        if problem.span_mode == "log_add":
+        if problem.span_mode != "multiply":
             addends.append(log_gaussian)
         elif bias is not None:
             bias = jnp.exp(log_gaussian) * bias
@@ -92,7 +92,7 @@ def addend_table(problem: Problem, learned: dict[str, Array]) -> Array | None:
 def _log_gaussian(problem: Problem, sigma: Array) -> Array:
     offsets = grid.relative_offsets(problem.grid_shape)
     coordinates = grid.normalise(offsets, problem.grid_shape, problem.reference_shape)
-    return span.log_gaussian(coordinates, jnp.atleast_2d(sigma)).astype(problem.dtype)
+    return span.log_modulation(coordinates, jnp.atleast_2d(sigma), problem.span_mode).astype(problem.dtype)
 
 
 def check(kernel: Kernel, dtype: Any) -> None:

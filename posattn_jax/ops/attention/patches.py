@@ -46,7 +46,8 @@ def patch_attention(problem: Problem) -> tuple[Query, None]:
         position_scores = problem.product("bthd,tshd->bhts", queries, p)
     log_g_star = None
     if problem.sigma is not None:
-        log_g = span.log_gaussian(grid.relative_coordinates(shape, problem.reference_shape), problem.sigma)
+        coordinates = grid.relative_coordinates(shape, problem.reference_shape)
+        log_g = span.log_modulation(coordinates, problem.sigma, problem.span_mode)
         log_g_star = (jax.vmap(at_offsets) if problem.sigma.ndim > 1 else at_offsets)(log_g)
     offsets = plus((starts - positions)[:, None], grid.positions(size))
 
@@ -75,7 +76,7 @@ def window_attention(problem: Problem) -> tuple[Query, None]:
     log_g_hat = None
     if problem.sigma is not None:
         coordinates = grid.normalise(offsets, shape, problem.reference_shape)
-        log_g_hat = span.log_gaussian(coordinates, problem.sigma)
+        log_g_hat = span.log_modulation(coordinates, problem.sigma, problem.span_mode)
     keys = jnp.asarray(positions)[:, None] + offsets
     on_grid = jnp.all((keys >= 0) & jnp.less(*aligned(keys, np.array(shape))), -1)
     return _attend(problem, gather, offsets, position_scores, log_g_hat, on_grid), None

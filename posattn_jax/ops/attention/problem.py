@@ -318,7 +318,10 @@ class Problem:
         return jnp.concatenate(same_dtype(*parts), -1)
 
     def coefficients(self, sigma: Sigma) -> Float[Array, "_ m"]:
-        """c in ln G = sum_m c_m offset_i offset_j, [h|1 m]: offsets in positions, (i, j) the m-th of `span.pairs`."""
+        """c in ln G = sum_m c_m offset_i offset_j, [h|1 m]: offsets in positions, (i, j) the m-th of `span.pairs`.
+
+        It is 0 for a span that is a box alone, see `span.log_modulation`.
+        """
         units = grid.normalise(np.ones(len(self.grid_shape)), self.grid_shape, self.reference_shape)
         products = jnp.stack([units[i] * units[j] for i, j in span.pairs(sigma)])
-        return -0.5 * times(span.precision(sigma), products)
+        return -0.5 * span.exponent(self.span_mode) * times(span.precision(sigma), products)

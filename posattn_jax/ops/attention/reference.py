@@ -53,7 +53,7 @@ def attention_weights(problem: Problem) -> Weights:
         logits = plus(logits, of_all(jnp.moveaxis(grid.toeplitz(problem.relative_bias, *grids), -1, 0), 0))
     if problem.sigma is not None:
         coordinates = grid.normalise(offsets, shape, problem.reference_shape)
-        log_g = span.log_gaussian(coordinates, jnp.atleast_2d(problem.sigma))  # [h|1 t s]
+        log_g = span.log_modulation(coordinates, jnp.atleast_2d(problem.sigma), problem.span_mode)  # [h|1 t s]
         logits = scores.modulate(logits, of_all(log_g, 0).astype(dtype), problem.span_mode)
         masks.append(of_all(span.inside_span(jnp.asarray(offsets), problem.half_of(problem.sigma)), True))
     limit = problem.limit

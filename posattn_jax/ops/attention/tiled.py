@@ -77,7 +77,8 @@ class WindowLoop(Loop):
         if "sigma" in learned:
             offsets = plus(base, self.tiling.relative)  # [queries, keys, p]
             coordinates = grid.normalise(offsets, self.problem.grid_shape, self.problem.reference_shape)
-            positional["log_gaussian"] = span.log_gaussian(coordinates, learned["sigma"]).astype(self.dtype)
+            log_gaussian = span.log_modulation(coordinates, learned["sigma"], self.problem.span_mode)
+            positional["log_gaussian"] = log_gaussian.astype(self.dtype)
         return positional
 
     def modulation(self, positional, sigma, base):

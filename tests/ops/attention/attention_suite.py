@@ -22,6 +22,7 @@ SPANS = {
     "span": {"threshold": 0.1},
     "no threshold": {"threshold": 0.0},
     "log_add": {"threshold": 0.3, "span_mode": "log_add"},
+    "box": {"threshold": 0.3, "span_mode": "box"},
 }
 GRIDS = [(5,), (3, 2), (2, 1, 3)]
 SMALLEST = [(1,), (2,), (2, 1), (1, 1, 1)]
@@ -45,6 +46,7 @@ HIDING = [case if case in FAST else slow(*case) for case in HIDING]
 CASES = [
     ((3, 2), "no span"),
     ((5,), "log_add"),
+    ((2, 1, 3), "box"),
     *((each, "span") for each in ((2, 1, 3), (1,))),
 ]
 CASES += [slow(*each) for each in itertools.product((*GRIDS, *SMALLEST), SPANS) if each not in CASES]

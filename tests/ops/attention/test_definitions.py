@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
-from posattn_jax.ops.span import WINDOW_THRESHOLD, window_sigma
+from posattn_jax.ops.span import BOX_THRESHOLD, window_sigma
 from tests.support.slow import slow
 
 H, D = 2, 3
@@ -113,7 +113,12 @@ def test_interior_windows_are_nattens(float64, grid_shape, kernel_size, dilation
     steps = [k - 1 if causal else k // 2 for k, causal in zip(kernel_size, is_causal, strict=True)]
     half = [step * apart for step, apart in zip(steps, dilation, strict=True)]
     arrays = map(jnp.asarray, (query, key, value))
-    options = {"sigma": window_sigma(half, grid_shape), "threshold": WINDOW_THRESHOLD, "dilation": dilation}
+    options = {
+        "sigma": window_sigma(half, grid_shape),
+        "threshold": BOX_THRESHOLD,
+        "span_mode": "box",
+        "dilation": dilation,
+    }
     outputs = jax.jit(functools.partial(relative_attention, grid_shape=grid_shape, is_causal=is_causal, **options))(
         *arrays
     )
