@@ -1,7 +1,9 @@
 """The choice of the layout for implementation="auto".
 
 "native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used on a GPU
-where its kernels are available, and on a TPU if a trial found it correct and the fastest: see `fused/verdict.py`.
+where its kernels are available: where they were compared with "dense" they took less time, so nothing is weighed (see
+docs/gpu.md; not compared: fewer than 1,024 positions). It is used on a TPU if a trial found it correct and the fastest:
+see `fused/verdict.py`.
 """
 
 import math
