@@ -55,7 +55,7 @@ from posattn_jax import (
 from posattn_jax.benchmarks.command import describe_machine
 from posattn_jax.benchmarks.shapes import THRESHOLD, Point, make_inputs, parse_shape
 from posattn_jax.benchmarks.table import markdown, number
-from posattn_jax.benchmarks.timing import Skipped, compile_ahead, failures_told, one_pass
+from posattn_jax.benchmarks.timing import Compiled, Skipped, compile_ahead, failures_told, one_pass
 from posattn_jax.ops.attention.cuda import library, program
 from posattn_jax.system import command_line
 from posattn_jax.system.compiler import digest
@@ -195,14 +195,9 @@ def milliseconds(call: Callable[[], Any], most: int = 20, at_least: float = 0.1)
     return statistics.median(run(calls) for _ in range(5))
 
 
-def measure(attend: Callable, arrays: dict[str, Any]) -> dict[str, float]:
-    """What attention with these arrays takes; Skipped if it fails."""
-
-    def compiled(backward):
-        return compile_ahead(one_pass(attend, backward), (arrays, arrays["query"]), memory_limit_gib=40.0)
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        forward, both = pool.map(compiled, (False, True))
+def measure(programs: list[concurrent.futures.Future[Compiled]], arrays: dict[str, Any]) -> dict[str, float]:
+    """What attention with these arrays takes, forward and with backward; Skipped if it fails."""
+    forward, both = (each.result() for each in programs)
     with failures_told():
         times = [milliseconds(lambda each=each: each.call(arrays, arrays["query"])) for each in (forward, both)]
     return figures(*times) | {"temporary_mib": both.temp_bytes / 2**20}
@@ -252,11 +247,20 @@ def measure_case(case: Case, implementation: str) -> dict[str, Any]:
     arrays = make_arrays(case)
     content = {name: arrays[name] for name in ("query", "key", "value")}
     of = {
-        implementation: lambda: measure(attend(case, implementation), arrays),
-        "cudnn": lambda: measure(cudnn, content),
-        "dense": lambda: measure(attend(case, "dense"), arrays),
+        implementation: (attend(case, implementation), arrays),
+        "cudnn": (cudnn, content),
+        "dense": (attend(case, "dense"), arrays),
     }
-    found = {name: or_absent(of[name]) for name in (implementation, *case.rivals) if name in of}
+    of = {name: of[name] for name in (implementation, *case.rivals) if name in of}
+    with concurrent.futures.ThreadPoolExecutor(2 * len(of)) as pool:  # all are compiled before one is timed
+        programs = {
+            name: [
+                pool.submit(compile_ahead, one_pass(function, backward), (x, x["query"]), 40.0)
+                for backward in (False, True)
+            ]
+            for name, (function, x) in of.items()
+        }
+    found = {name: or_absent(functools.partial(measure, programs[name], x)) for name, (_, x) in of.items()}
     fields = {name: value for name, value in case._asdict().items() if name != "rivals"}
     return {**fields, "heads": HEADS, **found.pop(implementation), "rivals": found}
 

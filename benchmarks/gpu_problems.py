@@ -15,8 +15,8 @@ from posattn_jax.ops import grid
 from posattn_jax.ops.attention import relative_attention
 from posattn_jax.ops.attention.kernel import sizes_of
 
-# Of |x - exact| / |exact|, in Frobenius norms. On an H100 the largest were 5.2e-3 and 1.7e-5.
-TOLERANCES = {"bfloat16": 2e-2, "float32": 2e-4}
+# Of |x - exact| / |exact|, in Frobenius norms. In the emulator the largest are 1.4e-2 (sigma, 256 features) and 2.4e-5.
+TOLERANCES = {"bfloat16": 3e-2, "float32": 2e-4}
 WORKERS = 8
 
 CONTENT = ("key", "content_bias")
