@@ -139,16 +139,16 @@ def define_flags() -> flags.FlagValues:
 @contextlib.contextmanager
 def fresh_machine() -> Iterator[None]:
     """Inside, nothing is kept that was compiled before."""
+    before, is_kept = dict(os.environ), jax.config.jax_enable_compilation_cache
     with tempfile.TemporaryDirectory() as folder:
-        before = os.environ.get("XDG_CACHE_HOME")
         os.environ["XDG_CACHE_HOME"] = folder
         jax.config.update("jax_enable_compilation_cache", False)
         try:
             yield
         finally:
-            jax.config.update("jax_enable_compilation_cache", True)
-            del os.environ["XDG_CACHE_HOME"]
-            os.environ |= {} if before is None else {"XDG_CACHE_HOME": before}
+            jax.config.update("jax_enable_compilation_cache", is_kept)
+            os.environ.pop("XDG_CACHE_HOME")
+            os.environ.update(before)
 
 
 def first_calls(grid_shape: tuple[int, ...]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from benchmarks.device.machine import describe_device
 from benchmarks.device.record import Clock, Record
 from benchmarks.device.table import format_results
 from posattn_jax.benchmarks.command import describe_machine
-from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
+from posattn_jax.benchmarks.roofline import measure_rates
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
@@ -77,14 +77,6 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def find_rates() -> tuple[Rates, str]:
-    """What floors are made of, and where it is from: the device's data sheet, or measured where there is none here."""
-    kind = jax.devices()[0].device_kind
-    if kind in PEAKS:
-        return PEAKS[kind], "data sheet"
-    return measure_rates("bfloat16"), "measured"  # and float32
-
-
 def main(argv: list[str]) -> int:
     """Measures until the time is spent; returns the exit code."""
     options = command_line.parse(define_flags(), argv)
@@ -109,9 +101,9 @@ def main(argv: list[str]) -> int:
             print(case.name, flush=True)
             try:
                 if isinstance(case, Timing):
-                    rates = rates or find_rates()
-                    record.values["rates"] = {"from": rates[1], **dataclasses.asdict(rates[0])}
-                    measure.measure(case, record, clock, rates[0], options.memory_limit_gib)
+                    rates = rates or measure_rates("bfloat16")  # and float32
+                    record.values["rates"] = {"from": "measured", **dataclasses.asdict(rates)}
+                    measure.measure(case, record, clock, rates, options.memory_limit_gib)
                 else:
                     parity.measure(case, record, clock)
             except Exception as error:

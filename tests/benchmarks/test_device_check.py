@@ -124,7 +124,8 @@ def in_process(checked, tmp_path, monkeypatch, capsys):
     folder.mkdir()
     for path in checked[0].iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(check, "find_rates", lambda: (Rates({"float32": 1e9, "bfloat16": 1e9}, 1e9, 1e9), "made up"))
+    rates = Rates({"float32": 1e9, "bfloat16": 1e9}, 1e9, 1e9)
+    monkeypatch.setattr(check, "measure_rates", lambda dtype: rates)
     monkeypatch.setattr(measure, "REPEATS", 3)
 
     def run(*arguments):

@@ -14,8 +14,11 @@ import pytest
 
 from benchmarks import gpu_kernels, gpu_problems, rivals
 from benchmarks.gpu_kernels import CASES, Case
+from posattn_jax.benchmarks.timing import Skipped
 from posattn_jax.ops import span
 from posattn_jax.ops.attention.problem import Problem
+from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.errors import InputError
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIRST = {"init_s": 1.0, "first_call_s": 2.0, "first_gradient_s": 3.0, "kernels": True}
@@ -111,6 +114,26 @@ def test_a_case(case, monkeypatch):
         half = span.half_span(arrays["sigma"], gpu_kernels.THRESHOLD, case.point.grid_shape)
         assert (np.asarray(half) == case.window).all() and half.shape == (2, len(case.window))
     assert all(each.computed >= each.batch * 2 * each.point.pairs for each in CASES)
+
+
+def test_a_fresh_machine(monkeypatch):
+    for before in ("/before", None):
+        monkeypatch.setenv("XDG_CACHE_HOME", before) if before else monkeypatch.delenv("XDG_CACHE_HOME")
+        with gpu_kernels.fresh_machine():
+            folder = cache_folder().parent
+            assert folder.is_dir() and not list(folder.iterdir()) and not jax.config.jax_enable_compilation_cache
+        assert os.environ.get("XDG_CACHE_HOME") == before and jax.config.jax_enable_compilation_cache
+        assert not folder.exists()
+
+
+def test_without_pytorch(tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    python, told = str(tmp_path / "python"), "no PyTorch with a GPU"
+    with gpu_kernels.with_torch(python) as torch, pytest.raises(Skipped, match=told):
+        gpu_kernels.run_flex(CASES[0], torch)
+    with pytest.raises(InputError, match="--torch=/no/python: it cannot be run"), gpu_kernels.with_torch("/no/python"):
+        pass
 
 
 def test_time_of_a_call(monkeypatch):
