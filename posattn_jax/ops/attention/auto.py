@@ -51,17 +51,12 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
 
 def is_native() -> bool:
     """Whether "native" is available and preferred: on a CPU."""
-    return jax.default_backend() == "cpu" and _may_have_kernels() and native.missing() is None
+    return jax.default_backend() == "cpu" and operation.is_possible_here() and native.missing() is None
 
 
 def is_cuda() -> bool:
     """Whether the kernels for GPUs are available."""
-    return jax.default_backend() == "gpu" and _may_have_kernels() and cuda.is_here()
-
-
-def _may_have_kernels() -> bool:
-    """Not in several processes: a kernel that is missing in one would give them different programs."""
-    return jax.process_count() == 1 and operation.is_possible_here()
+    return jax.default_backend() == "gpu" and operation.is_possible_here() and cuda.is_here()
 
 
 def native_pays(grid_shape: Shape, half: Shape | None) -> bool:

@@ -15,6 +15,7 @@ from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.precision import float32_or_better
+from posattn_jax.system import processes
 
 # The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
 FEATURES = ("query", "key", "value")
@@ -49,6 +50,17 @@ class Kernel(NamedTuple):
 
     forward: Callable[..., tuple[Array, Array]]
     backward: Callable[..., dict[str, Array]]
+
+
+def in_all_processes(what: str, obstacle: str | None, device: str = "") -> str | None:
+    """The reason why something is not usable in all processes of the job; None if it is.
+
+    A kernel that only some have would give them different programs. Each process gives its own reason, or None, and its
+    kind of device, which must be the same.
+    """
+    if processes.all_answer(what, device if obstacle is None else "no"):
+        return obstacle
+    return obstacle or "missing in another process"
 
 
 def half_spans(problem: Problem, arrays: dict[str, Array]) -> Array:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.ops.attention.cuda import library, program
-from posattn_jax.ops.attention.kernel import FEATURES, LEARNED, Kernel, Settings, check, sizes_of
+from posattn_jax.ops.attention.kernel import FEATURES, LEARNED, Kernel, Settings, check, in_all_processes, sizes_of
 from posattn_jax.ops.attention.problem import Problem
 
 # The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
@@ -53,7 +53,7 @@ def obstacle(problem: Problem, capability: str) -> str | None:
     """
     if problem.dtype == jnp.float64:
         return "float64 on a GPU"
-    if (found := library.obstacle(capability)) is not None:
+    if (found := missing(capability)) is not None:
         return f"this GPU ({found})"
     try:
         plan = program.plan_of(problem, program.Device(capability))
@@ -61,8 +61,14 @@ def obstacle(problem: Problem, capability: str) -> str | None:
         return str(error)
     if plan.weights > program.MOST_WEIGHTS_OF_HEAD:
         return f"weights of {plan.weights / 2**30:.1f} GiB a head"
-    found = fault(problem, plan, capability)
+    of_program = f"CUDA attention {plan.defines} {plan.slabs}"
+    found = in_all_processes(of_program, fault(problem, plan, capability))
     return None if found is None else f"this GPU ({found})"
+
+
+def missing(capability: str) -> str | None:
+    """The reason why there are no kernels for a compute capability; None if there are."""
+    return in_all_processes("CUDA attention", library.obstacle(capability), capability)
 
 
 def dtype_of(problem: Problem) -> Any:

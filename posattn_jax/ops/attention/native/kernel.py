@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from posattn_jax.axes import Shape
-from posattn_jax.ops.attention.kernel import Kernel, Settings, check, sizes_of
+from posattn_jax.ops.attention.kernel import Kernel, Settings, check, in_all_processes, sizes_of
 from posattn_jax.ops.attention.native import library, program
 from posattn_jax.ops.attention.problem import Problem
 
@@ -26,7 +26,7 @@ def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:
 def missing(dtype: Any) -> str | None:
     """The reason why there is no kernel for a dtype on this CPU; None if there is one."""
     name = np.dtype(dtype).name
-    return library.obstacle(name, functools.partial(_check, name))
+    return in_all_processes(f"native attention in {name}", library.obstacle(name, functools.partial(_check, name)))
 
 
 def _check(dtype: str) -> None:
