@@ -1,4 +1,4 @@
-"""What is checked on a device, the most important first."""
+"""What is checked on a TPU, the most important first."""
 
 import dataclasses
 import itertools

@@ -1,19 +1,17 @@
-"""Checks and times attention on a device: what `launch/gpu_check.sh` and `launch/tpu_check.sh` run.
+"""Checks and times attention on a TPU: what `launch/tpu_check.sh` runs. For GPUs there is benchmarks/gpu_kernels.py.
 
-  python -m benchmarks.device.check --platform=gpu|tpu [--minutes=8] [--out=benchmarks/results]
-      [--only=2d64] [--quick]
+  python -m benchmarks.device.check [--minutes=8] [--out=benchmarks/results] [--only=2d64] [--quick]
 
 First the shape that the layouts are judged by, then parity of the timed layouts with the float64 reference, then
 further shapes. Every result is written at once, to OUT/DEVICE/CASE.json. What the time does not suffice for is named in
 OUT/DEVICE/summary.json, and measured when the command is called again; what is there is not measured again unless
 versions, device or the source of the operation have changed. --quick does the same with tiny shapes, on a CPU too.
 
-Exit codes: 0 done, or out of time; 1 a layout disagrees with float64; 2 wrong input, or no device; 75 the process ended
+Exit codes: 0 done, or out of time; 1 a layout disagrees with float64; 2 wrong input, or no TPU; 75 the process ended
 before its time (a program hung, or broke the device), and the same command goes on; 130 stopped by Ctrl-C.
 """
 
 import dataclasses
-import functools
 import hashlib
 import pathlib
 import re
@@ -30,21 +28,20 @@ from benchmarks.device.machine import describe_device
 from benchmarks.device.record import Clock, Record
 from benchmarks.device.table import format_results
 from posattn_jax.benchmarks.command import describe_machine
-from posattn_jax.benchmarks.roofline import PEAKS, Rates, measure_rates
+from posattn_jax.benchmarks.roofline import measure_rates
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
 from posattn_jax.system.files import write_json
 
 ROOT = pathlib.Path(__file__).parents[2]
 MEASURING = [f"posattn_jax/benchmarks/{name}.py" for name in ("shapes", "timing")]
-MEASURING += [f"benchmarks/device/{name}.py" for name in ("exact", "flex", "measure", "parity", "programs")]
+MEASURING += [f"benchmarks/device/{name}.py" for name in ("exact", "measure", "parity", "programs")]
 
 
 def define_flags() -> flags.FlagValues:
     """The flags, unparsed, apart from those of any other command."""
     values = flags.FlagValues()
     own = {"flag_values": values}
-    flags.DEFINE_enum("platform", "gpu", ["gpu", "tpu"], "Platform of the device.", **own)
     flags.DEFINE_float("minutes", 8, "Start no further case after this many minutes.", lower_bound=0, **own)
     flags.DEFINE_float("started", None, "Start of the time limit, in seconds since 1970; default: now.", **own)
     flags.DEFINE_float("step_seconds", 120, "Give up a program that takes longer to compile and run once.", **own)
@@ -60,9 +57,9 @@ def define_flags() -> flags.FlagValues:
 
 def choose(options: flags.FlagValues) -> list[Case]:
     """The cases that are asked for; InputError where there is none, or no device for them."""
-    if jax.default_backend() != options.platform and not options.quick:
+    if jax.default_backend() != "tpu" and not options.quick:
         raise InputError(
-            f"no {options.platform.upper()}: JAX has {jax.devices()[0].device_kind} ({jax.default_backend()}) alone. "
+            f"no TPU: JAX has {jax.devices()[0].device_kind} ({jax.default_backend()}) alone. "
             "--quick runs tiny shapes on any device"
         )
     every = quick_cases() if options.quick else cases()
@@ -78,14 +75,6 @@ def source_digest() -> str:
     for path in (*sorted((ROOT / "posattn_jax" / "ops").rglob("*.py")), *(ROOT / name for name in MEASURING)):
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def find_rates() -> tuple[Rates, str]:
-    """What floors are made of, and where it is from: the device's data sheet, or measured where there is none here."""
-    kind = jax.devices()[0].device_kind
-    if kind in PEAKS:
-        return PEAKS[kind], "data sheet"
-    return measure_rates("bfloat16"), "measured"  # and float32
 
 
 def main(argv: list[str]) -> int:
@@ -107,15 +96,14 @@ def main(argv: list[str]) -> int:
     summary |= {"done": [], "given_up": [], "left_out": [], "disagree": []}
     for case in chosen:
         record = Record(folder / f"{case.name}.json", header | {"case": case.described})
-        timed = functools.partial(measure.is_complete, platform=options.platform)
-        complete = timed if isinstance(case, Timing) else parity.is_complete
+        complete = (measure if isinstance(case, Timing) else parity).is_complete
         if not complete(record) and not record.given_up and not clock.spent:
             print(case.name, flush=True)
             try:
                 if isinstance(case, Timing):
-                    rates = rates or find_rates()
-                    record.values["rates"] = {"from": rates[1], **dataclasses.asdict(rates[0])}
-                    measure.measure(case, record, clock, rates[0], options.memory_limit_gib, options.platform)
+                    rates = rates or measure_rates("bfloat16")  # and float32
+                    record.values["rates"] = {"from": "measured", **dataclasses.asdict(rates)}
+                    measure.measure(case, record, clock, rates, options.memory_limit_gib)
                 else:
                     parity.measure(case, record, clock)
             except Exception as error:

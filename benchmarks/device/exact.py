@@ -48,6 +48,13 @@ def relative_error(given: np.ndarray, exact: np.ndarray) -> float:
     return float(np.linalg.norm(given - exact) / (np.linalg.norm(exact) or 1))
 
 
+def judged(errors: dict[str, float], tolerance: float) -> dict[str, Any]:
+    """The errors, the largest, and whether it is within the tolerance; None for what is no number."""
+    finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
+    worst = None if None in finite.values() else max(errors.values())
+    return {"errors": finite, "error": worst, "agrees": worst is not None and worst <= tolerance}
+
+
 def attend_exactly(arrays: dict[str, Array], point: Point, *, positional: bool, queries: int = 16) -> Exact:
     """The outputs of some queries, drawn anew for every point, the first and the last of the grid among them.
 

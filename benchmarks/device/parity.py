@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.device.cases import Parity
-from benchmarks.device.exact import relative_error
-from benchmarks.device.measure import LAYOUTS, judged
+from benchmarks.device.exact import judged, relative_error
+from benchmarks.device.measure import LAYOUTS
 from benchmarks.device.record import Clock, Record
 from posattn_jax.axes import Array
 from posattn_jax.benchmarks.shapes import THRESHOLD, make_inputs

@@ -5,8 +5,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from posattn_jax.benchmarks.shapes import THRESHOLD, Point
 from posattn_jax.benchmarks.timing import one_pass, seconds
 from posattn_jax.ops.attention import relative_attention
@@ -26,23 +24,16 @@ def make_function(layout: str, point: Point, backward: bool) -> Callable:
     return one_pass(lambda arrays: relative_attention(**arrays, **fixed, implementation=layout), backward)
 
 
-def make_plain_function(implementation: str, backward: bool) -> Callable:
-    """The same for the platform's own attention of all pairs, which knows no positions; gradients of query, key, value.
+def make_plain_function(backward: bool) -> Callable:
+    """The same for JAX's flash attention of all pairs, which knows no positions; gradients of query, key, value."""
 
-    "cudnn" on a GPU, on a TPU "flash", which comes with JAX.
-    """
-
-    def cudnn(query, key, value):
-        return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
-
-    def flash(query, key, value):
+    def attend(arrays):
         from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
-        heads_first = (array.swapaxes(1, 2) for array in (query, key, value))
-        return flash_attention(*heads_first, sm_scale=1 / math.sqrt(query.shape[-1])).swapaxes(1, 2)
+        heads_first = (arrays[name].swapaxes(1, 2) for name in ("query", "key", "value"))
+        return flash_attention(*heads_first, sm_scale=1 / math.sqrt(arrays["query"].shape[-1])).swapaxes(1, 2)
 
-    kernel = {"cudnn": cudnn, "flash": flash}[implementation]
-    return one_pass(lambda arrays: kernel(arrays["query"], arrays["key"], arrays["value"]), backward)
+    return one_pass(attend, backward)
 
 
 def in_a_row(call: Callable[[], Any], wait: Callable[[Any], Any], at_least: float = 0.02, most: int = 50) -> Calls:

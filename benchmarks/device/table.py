@@ -33,7 +33,7 @@ def read_results(folder: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, A
     """
     path = folder / "summary.json"
     if not path.exists():
-        raise InputError(f"{path}: no such file: expected a folder of launch/gpu_check.sh or launch/tpu_check.sh")
+        raise InputError(f"{path}: no such file: expected a folder of launch/tpu_check.sh")
     results = []
     try:
         summary = json.loads(path.read_text())

@@ -68,6 +68,6 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
         in_specs=(by_example, PartitionSpec()),
         out_specs=by_example,
         axis_names=cut,
-        check_vma=False,  # the loops begin with zeros, which are the same on every device
+        check_vma=False,  # the kernels of Pallas do not say how their results vary
     )
     return jax.jit(each_of_its_own)(own, shared)  # without jit it would refuse axes that the compiler controls

@@ -6,6 +6,8 @@ first process writes it; checkpoints are written by all processes together.
 
 import contextlib
 import fcntl
+import functools
+import logging
 import os
 import pathlib
 import signal
@@ -15,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import jax
+from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from posattn_jax.system.errors import InputError
@@ -23,6 +26,10 @@ from posattn_jax.system.errors import InputError
 COORDINATOR, COUNT, INDEX = "POSATTN_COORDINATOR", "POSATTN_PROCESS_COUNT", "POSATTN_PROCESS_INDEX"
 # A process that has sent nothing for this long counts as dead: the others end, and the launcher starts all again.
 HEARTBEAT_SECONDS = 100
+# How long a process waits for what the others answer to a question.
+ANSWER_SECONDS = 120
+
+_logger = logging.getLogger(__name__)
 
 
 def join(distributed: bool = False) -> None:
@@ -99,6 +106,33 @@ def first_goes_ahead(name: str) -> Iterator[None]:
         multihost_utils.sync_global_devices(name)
     if not is_first():
         yield
+
+
+def all_answer(question: str, answer: str) -> bool:
+    """Whether all processes of the job answer a question alike; all of them get the same reply.
+
+    They need not ask at the same time. A process waits for the answers of the others, at most `ANSWER_SECONDS`. Then
+    the reply is no for all, with a warning. It is remembered.
+    """
+    if jax.process_count() == 1:
+        return True
+    client = distributed.global_state.client
+    return client is not None and _reply(client, question, answer)
+
+
+@functools.cache
+def _reply(client: Any, question: str, answer: str) -> bool:
+    key, count = f"posattn_jax/{question}", jax.process_count()
+    client.key_value_set(f"{key}/{jax.process_index()}", answer)
+    try:
+        found = {client.blocking_key_value_get(f"{key}/{index}", 1000 * ANSWER_SECONDS) for index in range(count)}
+        reply = "yes" if found == {answer} else "no"
+    except jax.errors.JaxRuntimeError:
+        _logger.warning("%s: not all of %d processes have answered in %d s", question, count, ANSWER_SECONDS)
+        reply = "no"
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was the first to reply
+        client.key_value_set(f"{key}/reply", reply)
+    return client.blocking_key_value_get(f"{key}/reply", 1000 * ANSWER_SECONDS) == "yes"
 
 
 @contextlib.contextmanager

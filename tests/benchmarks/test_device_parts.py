@@ -1,4 +1,4 @@
-"""What the check of attention on devices is made of: records that survive, tables, FlexAttention, the launcher."""
+"""What the check of attention on devices is made of: records that survive, tables, the launchers."""
 
 import json
 import os
@@ -6,14 +6,10 @@ import pathlib
 import subprocess
 import time
 
-import numpy as np
 import pytest
 
-from benchmarks.device import flex, machine, table
-from benchmarks.device.cases import Timing
+from benchmarks.device import machine, table
 from benchmarks.device.record import AGAIN, Clock, Record
-from posattn_jax.benchmarks.shapes import Point
-from posattn_jax.ops import grid
 
 ROOT = pathlib.Path(__file__).parents[2]
 HEADER = {"source": "abc", "case": {"half": (1, 2)}}
@@ -124,25 +120,6 @@ def test_tables_are_put_into_a_file(tmp_path, capsys):
     assert table.run(["table"]) == 2
 
 
-@pytest.mark.parametrize(
-    "point", [Point("2d8x6", (8, 6), (3, 1)), Point("1d24", (24,), (7,)), Point("3d", (3, 2, 4), (1, 1, 0))], ids=str
-)
-def test_the_blocks_of_a_window(point):
-    where = grid.positions(point.grid_shape)
-    inside = np.all(np.abs(where[:, None] - where) <= point.half, -1)
-    expected = inside.reshape(len(where) // 12, 12, len(where) // 12, 12).sum((1, 3))
-    np.testing.assert_array_equal(flex.block_counts(point, 12), expected)
-    assert expected.sum() == point.pairs
-
-
-@pytest.mark.slow
-def test_flex_attention_computes_the_same():
-    torch = pytest.importorskip("torch")
-    for case in (Timing("2d6", 2, 2, 2, 4, "float32"), Timing("1d24", 5, 1, 2, 8, "bfloat16")):
-        measured = flex.measure_pass(torch, case, backward=False, table_dtype="float32")
-        assert measured["agrees"] and measured["error"] < (1e-5 if case.dtype == "float32" else 3e-2)
-
-
 def test_versions_of_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "driver" not in machine.describe_device()
@@ -151,7 +128,7 @@ def test_versions_of_a_gpu(tmp_path, monkeypatch):
     assert machine.describe_device()["driver"] == "580.159.04"
 
 
-def launch(folder, *arguments, script="gpu_check.sh", **environment):
+def launch(folder, *arguments, script="tpu_check.sh", **environment):
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     command = [ROOT / "launch" / script, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -179,21 +156,21 @@ def test_the_launcher_goes_on_after_what_ended_a_process(tmp_path):
     ]
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 3 and len(set(calls)) == 1
-    assert calls[0].startswith("false -m benchmarks.device.check --platform=gpu --started=")
+    assert calls[0].startswith("false -m benchmarks.device.check --started=")
     assert calls[0].endswith(" --minutes=3 --only=a b")
 
 
-def test_the_launcher_says_what_is_missing(tmp_path):
-    done = launch(tmp_path, PYTHON=make_python(tmp_path, missing="jax absl"))
-    assert done.returncode == 2 and done.stderr.startswith("gpu_check.sh: ") and "has no jax absl: pip" in done.stderr
-    done = launch(tmp_path, PYTHON="/no/such/python")
+@pytest.mark.parametrize("script, jax", [("gpu_check.sh", "jax[cuda12]"), ("tpu_check.sh", "jax[tpu]")])
+def test_the_launcher_says_what_is_missing(tmp_path, script, jax):
+    done = launch(tmp_path, script=script, PYTHON=make_python(tmp_path, missing="jax absl"))
+    assert done.returncode == 2 and done.stderr.startswith(f"{script}: ") and "has no jax absl: pip" in done.stderr
+    assert f"pip install '{jax}'" in done.stderr
+    done = launch(tmp_path, script=script, PYTHON="/no/such/python")
     assert done.returncode == 2 and "no /no/such/python: set PYTHON=" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_launcher_for_tpus(tmp_path):
-    assert launch(tmp_path, script="tpu_check.sh", PYTHON=make_python(tmp_path)).returncode == 0
-    (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert call.startswith("false -m benchmarks.device.check --platform=tpu --started=")
-    done = launch(tmp_path, script="tpu_check.sh", PYTHON=make_python(tmp_path, missing="jax"))
-    assert done.returncode == 2 and done.stderr.startswith("tpu_check.sh: ") and "pip install 'jax[tpu]'" in done.stderr
+def test_the_launcher_for_gpus(tmp_path):
+    done = launch(tmp_path, "--only=a b", script="gpu_check.sh", PYTHON=make_python(tmp_path, codes="139"))
+    assert done.returncode == 139 and not done.stderr
+    assert (tmp_path / "calls").read_text() == "false -m benchmarks.gpu_kernels --only=a b\n"

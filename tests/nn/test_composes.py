@@ -81,8 +81,9 @@ COMPOSED = {
     "checkpoint": lambda plain, params, x: jax.checkpoint(plain, policy=POLICIES.dots_saveable)(params, x),
     "checkpoint, nothing kept": lambda plain, params, x: jax.checkpoint(plain)(params, x),
     "shard_map": in_shards,
+    "shard_map, types checked": functools.partial(in_shards, check_vma=True),
 }
-FAST = ("vmap", "shard_map")
+FAST = ("vmap", "shard_map, types checked")
 
 
 @pytest.mark.parametrize("implementation", LAYOUTS)
@@ -90,21 +91,6 @@ FAST = ("vmap", "shard_map")
 def test_in_a_transformation_of_jax(name, implementation):
     plain, params, x, _, expected = outside(implementation)
     check(differentiated(lambda *given: COMPOSED[name](plain, *given))(params, x), expected)
-
-
-@pytest.mark.parametrize("implementation", ["auto", "native"])
-def test_shards_whose_types_are_checked_are_refused(implementation):
-    layer, x = make(implementation), inputs()
-    params = jax.eval_shape(lambda: layer.init(jax.random.key(0), x)["params"])
-    plain = lambda params, x: layer.apply({"params": params}, x)
-    with pytest.raises(ValueError, match=r"attention in jax.shard_map: expected check_vma=False, or implementation="):
-        jax.eval_shape(lambda params, x: in_shards(plain, params, x, check_vma=True), params, x)
-
-
-@pytest.mark.slow
-def test_shards_whose_types_are_checked():
-    plain, params, x, _, expected = outside("reference")
-    check(differentiated(lambda *given: in_shards(plain, *given, check_vma=True))(params, x), expected)
 
 
 @pytest.mark.parametrize("implementation", LAYOUTS)

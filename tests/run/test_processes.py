@@ -154,6 +154,44 @@ def test_wrong_variables(monkeypatch, environment, message):
         processes.join()
 
 
+class Answers:
+    """What processes tell each other, where a value is set once."""
+
+    def __init__(self, **known):
+        self.known = {f"posattn_jax/it/{name.strip('_')}": value for name, value in known.items()}
+
+    def key_value_set(self, key, value):
+        if key in self.known:
+            raise jax.errors.JaxRuntimeError("ALREADY_EXISTS")
+        self.known[key] = value
+
+    def blocking_key_value_get(self, key, milliseconds):
+        assert milliseconds == 1000 * processes.ANSWER_SECONDS
+        if key not in self.known:
+            raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED")
+        return self.known[key]
+
+
+@pytest.mark.parametrize(
+    "client, expected",
+    [
+        (Answers(_1="here"), True),
+        (Answers(_1="other"), False),
+        (Answers(), False),
+        (Answers(_1="here", reply="no"), False),  # the other did not wait for this one
+        (None, False),
+    ],
+    ids=["alike", "not alike", "no answer", "too late", "not joined"],
+)
+def test_processes_get_the_same_reply(monkeypatch, caplog, client, expected):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(processes.distributed.global_state, "client", client)
+    assert [processes.all_answer("it", "here") for _ in range(2)] == [expected] * 2
+    if client is not None:
+        assert client.known["posattn_jax/it/reply"] == ("yes" if expected else "no")
+        assert len(caplog.records) == ("posattn_jax/it/1" not in client.known)
+
+
 class Device:
     """One of a process."""
 

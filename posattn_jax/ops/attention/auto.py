@@ -1,7 +1,9 @@
 """The choice of the layout for implementation="auto".
 
 "native" is used where it is available and `native_pays`: see `benchmarks/results/cpu/rivals/`. "fused" is used on a GPU
-where its kernels are available, and on a TPU if a trial found it correct and the fastest: see `fused/verdict.py`.
+where its kernels are available: where they were compared with "dense" they took less time, so nothing is weighed (see
+docs/gpu.md; not compared: fewer than 1,024 positions). It is used on a TPU if a trial found it correct and the fastest:
+see `fused/verdict.py`.
 """
 
 import math
@@ -49,17 +51,12 @@ def auto_attention(problem: Problem) -> tuple[Query, Weights | None]:
 
 def is_native() -> bool:
     """Whether "native" is available and preferred: on a CPU."""
-    return jax.default_backend() == "cpu" and _may_have_kernels() and native.missing() is None
+    return jax.default_backend() == "cpu" and operation.is_possible_here() and native.missing() is None
 
 
 def is_cuda() -> bool:
     """Whether the kernels for GPUs are available."""
-    return jax.default_backend() == "gpu" and _may_have_kernels() and cuda.is_here()
-
-
-def _may_have_kernels() -> bool:
-    """Not in several processes: a kernel that is missing in one would give them different programs."""
-    return jax.process_count() == 1 and operation.is_possible_here()
+    return jax.default_backend() == "gpu" and operation.is_possible_here() and cuda.is_here()
 
 
 def native_pays(grid_shape: Shape, half: Shape | None) -> bool:

@@ -17,7 +17,7 @@ from jax import lax
 
 from posattn_jax.axes import Query, Weights
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.loop import Loop, attend, scan
+from posattn_jax.ops.attention.loop import Loop, attend, axes_varied_over, scan, varying
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.rows import choose_rows
 from posattn_jax.ops.precision import einsum, plus, same_ndim, times
@@ -209,7 +209,7 @@ class RowLoop(Loop):
         d_outputs = rows.queries(d_outputs.astype(self.dtype))
         starts = plus(rows.starts, self.first_query(arrays))
         xs = (starts, queries, self.hiding(arrays), rows.queries(statistics), d_outputs, d_weights)
-        carry, d_queries = scan(step, carry, xs)
+        carry, d_queries = scan(step, varying(carry, axes_varied_over(arrays["value"])), xs)
         d_ready = carry | d_queries
         (cotangents,) = unprepare({name: d_ready[name].astype(x.dtype) for name, x in ready.items()})
         cotangents = {name: cotangents[name] for name in arrays if name in ready}

@@ -3,18 +3,19 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posattn_jax.axes import Array, Causal
+from posattn_jax.axes import Array, Causal, Sizes
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.reference import reference_attention
 from posattn_jax.ops.precision import float32_or_better
+from posattn_jax.system import processes
 
 # The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
 FEATURES = ("query", "key", "value")
@@ -49,6 +50,17 @@ class Kernel(NamedTuple):
 
     forward: Callable[..., tuple[Array, Array]]
     backward: Callable[..., dict[str, Array]]
+
+
+def in_all_processes(what: str, obstacle: str | None, device: str = "") -> str | None:
+    """The reason why something is not usable in all processes of the job; None if it is.
+
+    A kernel that only some have would give them different programs. Each process gives its own reason, or None, and its
+    kind of device, which must be the same.
+    """
+    if processes.all_answer(what, device if obstacle is None else "no"):
+        return obstacle
+    return obstacle or "missing in another process"
 
 
 def half_spans(problem: Problem, arrays: dict[str, Array]) -> Array:
@@ -95,17 +107,31 @@ def _log_gaussian(problem: Problem, sigma: Array) -> Array:
     return span.log_modulation(coordinates, jnp.atleast_2d(sigma), problem.span_mode).astype(problem.dtype)
 
 
-def check(kernel: Kernel, dtype: Any) -> None:
-    """RuntimeError unless a kernel agrees with "reference", gradients included, on a small problem with all parts."""
-    shape, b, h, d = (3, 13), 2, 2, 5
+def sizes_of(grid_shape: Sizes, d: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a small problem's arrays, with two examples and two heads; without sigma."""
+    n, offsets = grid.num_positions(grid_shape), grid.relative_shape(grid_shape)
+    sizes = dict.fromkeys(FEATURES, (2, n, 2, d)) | {"relative_encoding": (*offsets, 2, d)}
+    sizes |= dict.fromkeys(("content_bias", "position_bias"), (2, d)) | {"relative_bias": (*offsets, 2)}
+    return sizes | dict.fromkeys(GIVEN, (2, n))
+
+
+def check(kernel: Kernel, settings: Settings, kinds: Mapping[str, jax.ShapeDtypeStruct], dtype: Any) -> None:
+    """RuntimeError unless a kernel agrees with "reference", gradients included.
+
+    Args:
+      kernel: what is checked.
+      settings: those of a small problem.
+      kinds: the shapes and dtypes of its arrays. They are random, with half-spans of at most `span_bound`.
+      dtype: that of the kernel's operands. The bound is the root of its epsilon, relative to the largest entry.
+    """
     rng = np.random.default_rng(0)
-    n, offsets = grid.num_positions(shape), grid.relative_shape(shape)
-    sizes = {"query": (b, n, h, d), "key": (b, n, h, d), "value": (b, n, h, d), "relative_encoding": (*offsets, h, d)}
-    sizes |= {"content_bias": (h, d), "position_bias": (h, d), "relative_bias": (*offsets, h)}
-    arrays = {name: jnp.asarray(rng.normal(size=size), dtype) for name, size in sizes.items()}
-    arrays["sigma"] = jnp.asarray([[0.3, 0.2], [0.6, 0.1]], float32_or_better(arrays["query"]))
-    given = {"key_mask": rng.random((b, n)) < 0.8, "segment_ids": rng.integers(3, size=(b, n)).astype(np.int32)}
-    settings = Settings(shape, shape, 0.1, "multiply", False, 1 / math.sqrt(d), None)
+    arrays = {
+        name: jnp.asarray(_sigma(settings, kind.shape) if name == "sigma" else rng.normal(size=kind.shape), kind.dtype)
+        for name, kind in kinds.items()
+        if name not in GIVEN
+    }
+    given = {"key_mask": lambda size: rng.random(size) < 0.8, "segment_ids": lambda size: rng.integers(3, size=size)}
+    given = {name: draw(kinds[name].shape).astype(kinds[name].dtype) for name, draw in given.items() if name in kinds}
 
     def masks():
         return {name: jnp.asarray(x) for name, x in given.items()}
@@ -117,7 +143,7 @@ def check(kernel: Kernel, dtype: Any) -> None:
         cotangents = kernel.backward(settings, arrays, outputs, statistics, jnp.cos(outputs))
         return {"outputs": outputs[0]} | {name: x[0] for name, x in cotangents.items()}
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # it runs once
     def expected(arrays):
         exact = {name: x.astype(float32_or_better(x)) for name, x in arrays.items()}
         outputs, pull_back = jax.vjp(lambda x: reference_attention(settings.problem(x | masks()))[0], exact)
@@ -131,6 +157,16 @@ def check(kernel: Kernel, dtype: Any) -> None:
             bound = math.sqrt(float(jnp.finfo(dtype).eps)) * float(jnp.abs(exact).max())
             if not float(np.abs(of_kernel[name] - np.asarray(exact)).max()) <= bound:  # true for NaN too
                 raise RuntimeError(f"the compiled kernel is not right: {name}")
+
+
+def _sigma(settings: Settings, shape: Sizes) -> np.ndarray:
+    """A sigma of some shape whose half-spans are `span_bound`, and in all heads but the first about half as much."""
+    sizes = np.array(settings.grid_shape)
+    half = sizes - 1 if settings.span_bound is None else np.array(settings.span_bound)
+    first = np.maximum(half - 0.5, 0.5) / np.maximum(sizes - 1, 1) / math.sqrt(-2 * math.log(settings.threshold))
+    first = np.diag(first) if len(shape) == 3 else first
+    heads = np.arange(shape[0] if len(shape) > 1 else 1) + 1
+    return first / heads.reshape(-1, *(1 for _ in shape[1:]))
 
 
 def _on_cpu() -> contextlib.AbstractContextManager[Any]:

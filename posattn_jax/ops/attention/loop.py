@@ -142,8 +142,7 @@ def attend(
     gradients, and JAX's own gradient, are those of the loop that `second` makes: of a static number of steps, and so
     with derivatives of any order in both modes.
     """
-    arrays = _arrays(problem)
-    check_vma(arrays)
+    arrays = varying(_arrays(problem))
     costs = [loop.cost(arrays.get("sigma")) for loop in loops]
     if not any(isinstance(cost, jax.Array) for cost in costs):
         loops = [loops[costs.index(min(costs))]]
@@ -196,18 +195,28 @@ def attend(
     return jnp.moveaxis(lax.collapse(outputs, 2, outputs.ndim - 1), 1, 2).astype(problem.value.dtype), weights
 
 
-def check_vma(arrays: Any) -> None:
-    """ValueError for arrays inside a `jax.shard_map` that checks whether they vary over devices (check_vma=True).
+def varying(arrays: Any, axes: frozenset[str] | None = None) -> Any:
+    """Arrays that all vary over the same axes of devices, by default over those of any of them.
 
-    The zeros that loops begin with, and the hand-written gradients, do not have the types that this check needs.
+    These are axes of a `jax.shard_map` that checks whether arrays vary (check_vma=True); else nothing is changed. The
+    gradient of what is the same on all devices is then summed over them where it enters.
     """
-    if any(_axes_varied_over(array) for array in jax.tree.leaves(arrays)):
-        raise ValueError('attention in jax.shard_map: expected check_vma=False, or implementation="reference"')
+    if axes is None:
+        axes = frozenset().union(*map(axes_varied_over, jax.tree.leaves(arrays)))
+    return jax.tree.map(lambda x: _varying(x, axes - axes_varied_over(x)), arrays)
 
 
-def _axes_varied_over(array: Array) -> frozenset[str]:
+def axes_varied_over(array: Array) -> frozenset[str]:
+    """The axes of devices that an array varies over by its type."""
     kind = jax.typeof(array)
     return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma  # of an older jax
+
+
+def _varying(x: Array, axes: frozenset[str]) -> Array:
+    if not axes:
+        return x
+    names = tuple(sorted(axes))
+    return lax.pcast(x, names, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, names)  # of an older jax
 
 
 def _arrays(problem: Problem) -> dict[str, Array]:

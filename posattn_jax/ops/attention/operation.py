@@ -22,7 +22,7 @@ from posattn_jax.axes import Query
 from posattn_jax.ops.attention.cuda import kernel as cuda
 from posattn_jax.ops.attention.dense import RowLoop
 from posattn_jax.ops.attention.kernel import FEATURES, GIVEN, LEARNED, Kernel, Settings
-from posattn_jax.ops.attention.loop import Loop, attend, check_vma
+from posattn_jax.ops.attention.loop import Loop, attend, axes_varied_over, varying
 from posattn_jax.ops.attention.native import kernel as native
 from posattn_jax.ops.attention.partition import shared_out
 from posattn_jax.ops.attention.problem import Problem
@@ -49,8 +49,7 @@ def kernel_attention(
         scale=problem.scaling,
         span_bound=None if problem.sigma is None else problem.static_half,
     )
-    arrays = {name: getattr(problem, name) for name in ARRAYS if getattr(problem, name) is not None}
-    check_vma(arrays)
+    arrays = varying({name: x for name in ARRAYS if (x := getattr(problem, name)) is not None})
     names = tuple(arrays)
     parameters = {"settings": settings, "names": names, "dtype": jnp.dtype(dtype), "otherwise": otherwise}
 
@@ -88,10 +87,13 @@ def obstacle(problem: Problem) -> str | None:
 def is_possible_here() -> bool:
     """Whether kernels can be in a program that is traced here: its devices share them out, or each has one of its own.
 
-    They cannot where a `jax.shard_map` is over some axes of the mesh alone, or where shardings are part of types.
+    They cannot where shardings are part of types. Inside a `jax.shard_map` over some axes of the mesh alone, a kernel
+    that is asked for by name computes the same on all devices along the others: so there must be one along each.
     """
-    kinds = set(jax.sharding.get_abstract_mesh().axis_types or ())
-    return kinds <= {AxisType.Auto} or kinds == {AxisType.Manual}
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = set(mesh.axis_types or ())
+    wide = {kind for kind, size in zip(mesh.axis_types or (), mesh.axis_sizes, strict=True) if size > 1}
+    return AxisType.Explicit not in kinds and (AxisType.Manual not in kinds or AxisType.Auto not in wide)
 
 
 def _learned(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -105,8 +107,12 @@ def _forward_otherwise(*arrays, settings, names, dtype, otherwise, own_gradient=
         problem = settings.problem(dict(zip(names, arrays, strict=True)))
         return attend(problem, otherwise(problem), RowLoop, own_gradient)[0]
 
-    _, statistics = _shapes_forward(*arrays, settings=settings, names=names, dtype=dtype, otherwise=otherwise)
-    return jax.vmap(outputs)(*arrays).astype(dtype), jnp.zeros(statistics.shape, statistics.dtype)
+    kinds = map(jax.typeof, arrays)
+    _, statistics = _shapes_forward(*kinds, settings=settings, names=names, dtype=dtype, otherwise=otherwise)
+    zeros = varying(jnp.zeros(statistics.shape, statistics.dtype), axes_varied_over(arrays[0]))
+    if len(arrays[0]) > 1:
+        return jax.vmap(outputs)(*arrays).astype(dtype), zeros
+    return outputs(*(x[0] for x in arrays))[None].astype(dtype), zeros  # vmapped, all loops would run
 
 
 def _backward_otherwise(*given, settings, names, dtype, otherwise):
@@ -134,16 +140,21 @@ def _backward(kernel, *given, settings, names, dtype, otherwise):
     return [cotangents[name].astype(named[name].dtype) for name in _learned(names)]
 
 
-def _shapes_forward(*arrays, settings, names, dtype, otherwise):
-    named = dict(zip(names, arrays, strict=True))
+def _shapes_forward(*kinds, settings, names, dtype, otherwise):
+    named = dict(zip(names, kinds, strict=True))
     value = named["value"]
     of_statistics = float32_or_better(*(named[name] for name in _learned(names)))
-    return jax.core.ShapedArray(value.shape, dtype), jax.core.ShapedArray((*value.shape[:-1], 2), of_statistics)
+    return _kind(value, value.shape, dtype), _kind(value, (*value.shape[:-1], 2), of_statistics)
 
 
-def _shapes_backward(*given, settings, names, dtype, otherwise):
-    named = dict(zip(names, given[: len(names)], strict=True))
-    return [jax.core.ShapedArray(named[name].shape, named[name].dtype) for name in _learned(names)]
+def _shapes_backward(*kinds, settings, names, dtype, otherwise):
+    named = dict(zip(names, kinds, strict=False))
+    return [_kind(x, x.shape, x.dtype) for name in _learned(names) for x in [named[name]]]
+
+
+def _kind(of: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """The type of an array that varies over the same axes of devices as one of the type `of`."""
+    return of.update(shape=tuple(shape), dtype=jnp.dtype(dtype), weak_type=False)
 
 
 def _operation(
@@ -183,16 +194,16 @@ def _operation(
                 return otherwise(*arrays, **parameters)
             if not _is_shared_out(context.module_context):
                 return by_kernel(kernel, *arrays, **parameters)
-            of_results = shapes(*arrays, **parameters)
+            of_results = shapes(*map(jax.typeof, arrays), **parameters)
             arguments, results = (
                 {name: x.shape for name, x in zip(named(names), xs, strict=True)}
                 for named, xs in zip(in_and_out, (arrays, of_results), strict=True)
             )
             return shared_out(part, arguments, results)(*arrays)
 
-        return mlir.lower_fun(chosen, multiple_results=True)(context, *arrays)
+        return _lowered(chosen, context, *arrays)
 
-    mlir.register_lowering(operation, mlir.lower_fun(otherwise, multiple_results=True))
+    mlir.register_lowering(operation, functools.partial(_lowered, otherwise))
     for platform in KERNELS:
         mlir.register_lowering(operation, functools.partial(lowered, platform), platform=platform)
 
@@ -213,6 +224,12 @@ def _operation(
     batching.primitive_batchers[operation] = mapped
     ad.primitive_jvps[operation] = derivative
     return operation
+
+
+def _lowered(function, context, *arrays, **parameters):
+    """What a function of the arrays is lowered to; no program says over which axes of devices arrays vary."""
+    kinds = [jax.core.ShapedArray(kind.shape, kind.dtype) for kind in context.avals_in]
+    return mlir.lower_fun(function, multiple_results=True)(context.replace(avals_in=kinds), *arrays, **parameters)
 
 
 def _devices(module_context) -> Sequence[Any]:

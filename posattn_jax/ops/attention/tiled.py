@@ -18,7 +18,7 @@ from jax import lax
 from posattn_jax.axes import Query
 from posattn_jax.ops import grid, scores, span
 from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.loop import Loop, attend, scan
+from posattn_jax.ops.attention.loop import Loop, attend, axes_varied_over, scan, varying
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiles import Tiling, tilings
 from posattn_jax.ops.precision import einsum, plus, promoted
@@ -200,6 +200,7 @@ class WindowLoop(Loop):
 
         start = jnp.full(like.shape[:-1], scores.LOWEST, self.dtype)
         carry = (start, jnp.zeros_like(start), jnp.zeros((*like.shape[:-1], arrays["value"].shape[-1]), self.dtype))
+        carry = varying(carry, axes_varied_over(arrays["value"]))
         largest, total, outputs = self.run(ready.get("sigma"), step, carry)
         total = jnp.where(total == 0, 1, total)
         statistics = jnp.stack([largest, 1 / total], -1)
@@ -217,7 +218,10 @@ class WindowLoop(Loop):
         removed = tiling.queries((cotangent * outputs).sum(-1, keepdims=True))[..., 0]
         cotangent = tiling.queries(cotangent)
         statistics = tiling.queries(statistics)
-        zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, promoted(x, self.dtype)))
+
+        def zeros(tree):
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, promoted(x, self.dtype)), tree)
+            return varying(zeros, axes_varied_over(arrays["value"]))
 
         def step(base, carry):
             d_queries, d_sides, d_learned = carry

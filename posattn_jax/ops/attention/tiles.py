@@ -89,10 +89,14 @@ class Tiling:
         return x.reshape(math.prod(self.groups), b, h, math.prod(self.group), math.prod(self.tile), d)
 
     def grid(self, x: Array) -> Array:
-        """The inverse of `queries`, which is its transpose: [groups, b, h, tiles, queries, d] -> [b h *S d]."""
+        """The inverse of `queries`: [groups, b, h, tiles, queries, d] -> [b h *S d]."""
         _, b, h, _, _, d = x.shape
-        like = jax.ShapeDtypeStruct((b, h, *self.query_shape, d), x.dtype)
-        return jax.linear_transpose(self.queries, like)(x)[0]
+        p = len(self.tile)
+        x = x.reshape(*self.groups, b, h, *self.group, *self.tile, d)
+        axes = (part + i for i in range(p) for part in (0, p + 2, 2 * p + 2))
+        x = x.transpose(p, p + 1, *axes, x.ndim - 1)
+        x = x.reshape(b, h, *(m * g * t for m, g, t in zip(self.groups, self.group, self.tile, strict=True)), d)
+        return x[:, :, *(slice(size) for size in self.query_shape)]
 
     def wrap(self, x: Array) -> Array:
         """[b h *S d] -> [b h d *S], with its start repeated after its end: a window may start anywhere modulo S."""

@@ -1,5 +1,10 @@
 """Kernels of programs that the compiler shares out over devices: each computes its examples, or its heads."""
 
+import functools
+import socket
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +14,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from posattn_jax.ops.attention import operation, relative_attention
 from posattn_jax.ops.attention.native import layout, library
 from posattn_jax.ops.attention.partition import axes_of
+from posattn_jax.system import processes
 from tests.ops.attention.attention_suite import make_inputs
+from tests.support.command import ROOT, environment
 
 pytestmark = pytest.mark.skipif(layout.missing() is not None, reason=f"native attention: {layout.missing()}")
 SHAPE = (3, 5)
@@ -22,9 +29,9 @@ def inputs():
     return jax.tree.map(jnp.asarray, inputs)
 
 
-def results(x, key_mask, implementation="native"):
+def results(x, key_mask, implementation="native", shape=SHAPE):
     def loss(x):
-        outputs = relative_attention(**x, grid_shape=SHAPE, key_mask=key_mask, implementation=implementation)
+        outputs = relative_attention(**x, grid_shape=shape, key_mask=key_mask, implementation=implementation)
         return jnp.sum(jnp.square(outputs)), outputs
 
     return jax.grad(loss, has_aux=True)(x)
@@ -97,35 +104,99 @@ def test_seeds_over_devices(inputs):
     )
 
 
-def test_inside_a_shard_map(inputs):
+@pytest.mark.parametrize("check_vma", [False, True])
+@pytest.mark.parametrize("implementation", ["native", "tiled"])
+def test_inside_a_shard_map(inputs, check_vma, implementation):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
     features = ("query", "key", "value")
     specs = {name: PartitionSpec("data") if name in features else PartitionSpec() for name in inputs}
 
     def attend(x):
-        return relative_attention(**x, grid_shape=SHAPE, implementation="native")
+        return relative_attention(**x, grid_shape=SHAPE, implementation=implementation, span_bound=(2, 4))
 
-    options = {"mesh": mesh, "in_specs": (specs,), "out_specs": PartitionSpec("data"), "check_vma": False}
-    np.testing.assert_allclose(
-        jax.jit(jax.shard_map(attend, **options))(inputs), jax.jit(attend)(inputs), rtol=1e-5, atol=1e-5
-    )
+    options = {"mesh": mesh, "in_specs": (specs,), "out_specs": PartitionSpec("data"), "check_vma": check_vma}
+
+    def results(attend):
+        return jax.jit(jax.value_and_grad(lambda x: jnp.sum(jnp.square(attend(x)))))(inputs)
+
+    found, expected = results(jax.shard_map(attend, **options)), results(attend)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
 
 
 def test_where_kernels_can_be():
-    """Not where some axes of a mesh are shared out by hand and others by the compiler, or by types."""
+    """Not where some axes are shared out by hand and others, of several devices, by the compiler, or all by types."""
     found = []
 
     def attend(x):
         found.append(operation.is_possible_here())
         return x
 
-    auto, explicit = (
-        jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2) for kind in (AxisType.Auto, AxisType.Explicit)
+    auto, narrow, explicit = (
+        jax.make_mesh(sizes, ("data", "model"), axis_types=(kind,) * 2, devices=jax.devices()[: sizes[0] * sizes[1]])
+        for sizes, kind in (((4, 2), AxisType.Auto), ((4, 1), AxisType.Auto), ((4, 2), AxisType.Explicit))
     )
-    for axes in ({"data"}, {"data", "model"}):
+    for mesh, axes in ((auto, {"data"}), (auto, {"data", "model"}), (narrow, {"data"})):
         options = {"in_specs": PartitionSpec(), "out_specs": PartitionSpec(), "axis_names": axes, "check_vma": False}
-        jax.eval_shape(jax.shard_map(attend, mesh=auto, **options), jnp.ones(8))
+        jax.eval_shape(jax.shard_map(attend, mesh=mesh, **options), jnp.ones(8))
     for mesh in (auto, explicit):
         with jax.set_mesh(mesh):
             jax.eval_shape(attend, jnp.ones(8))
-    assert [operation.is_possible_here(), *found] == [True, False, True, True, False]
+    assert [operation.is_possible_here(), *found] == [True, False, True, True, True, False]
+
+
+def test_over_some_axes_of_a_mesh(inputs):
+    """A kernel that is asked for by name computes the same on all devices along the other axis."""
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    given, _ = placed(inputs, jnp.ones((4, 15), bool), mesh, "data", "model")
+    specs = {name: PartitionSpec("data" if name in ("query", "key", "value") else None) for name in inputs}
+
+    def attend(x):
+        return relative_attention(**x, grid_shape=SHAPE, implementation="native")
+
+    by_example = jax.shard_map(
+        attend, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec("data"), axis_names={"data"}
+    )
+    program = jax.jit(by_example).lower(given).compile()
+    assert library.target("forward", "float32") in str(program.as_text())
+    np.testing.assert_allclose(program(given), jax.jit(attend)(inputs), rtol=1e-4, atol=1e-4)
+
+
+def of_a_process(implementation, model):
+    """In each of two processes of four devices: checks its parts of results, and tells whether kernels were used."""
+    shape = (2, 8)  # for which "auto" takes the kernel
+    mesh = jax.make_mesh((8 // model, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    inputs = make_inputs(shape, per_head=True, batch=8, dtype=np.float32)
+    mask = np.random.default_rng(2).random((8, 16)) < 0.8
+    given = placed(inputs, mask, mesh, "data", "model")
+    each = functools.partial(results, shape=shape)
+    program = jax.jit(functools.partial(each, implementation=implementation)).lower(*given).compile()
+    expected = jax.jit(functools.partial(each, implementation="dense"))(inputs, mask)
+    for x, whole in zip(*map(jax.tree.leaves, (program(*given), expected)), strict=True):
+        for shard in x.addressable_shards:
+            np.testing.assert_allclose(shard.data, whole[shard.index], rtol=1e-4, atol=1e-4)
+    text = str(program.as_text())
+    print("kernel" if library.target("backward", "float32") in text else "no kernel", file=sys.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "implementation, model, missing_in, found",
+    [("auto", 2, None, "kernel"), ("native", 1, None, "kernel"), ("auto", 2, 1, "no kernel")],
+    ids=["auto", "by-name", "missing-in-one"],
+)
+def test_two_processes_of_four_devices_are_as_one(implementation, model, missing_in, found):
+    """Values and gradients. A kernel that one process does not have is used by none."""
+    call = "from posattn_jax.system import processes; processes.join()\n"  # before devices are asked for
+    call += f"from tests.ops.attention.test_partition import of_a_process; of_a_process({implementation!r}, {model})"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = environment(4) | {processes.COORDINATOR: address, processes.COUNT: "2"}
+    own = [{processes.INDEX: str(i)} | ({library.VARIABLE: "0"} if i == missing_in else {}) for i in range(2)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", call], cwd=ROOT, env=shared | each, stderr=subprocess.PIPE, text=True)
+        for each in own
+    ]
+    said = [process.communicate(timeout=300)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert [each.splitlines()[-1] for each in said] == [found] * 2, said

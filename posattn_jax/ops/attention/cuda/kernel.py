@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import logging
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,17 +12,17 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.ops.attention.cuda import library, program
-from posattn_jax.ops.attention.kernel import FEATURES, LEARNED, Kernel, check
+from posattn_jax.ops.attention.kernel import FEATURES, LEARNED, Kernel, Settings, check, in_all_processes, sizes_of
 from posattn_jax.ops.attention.problem import Problem
 
 # The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
-# All others are compared with "reference" in the process that uses them.
+# Every other program is compared with "reference" in the process that is about to use it.
 VERIFIED: tuple[tuple[str, str], ...] = ()
 
 _logger = logging.getLogger(__name__)
-_lock = threading.Lock()
-# By compute capability and dtype: what is wrong with the kernels on a device of this process, or None.
-_faults: dict[tuple[str, str], str | None] = {}
+# By program, as `fault` tells them apart: what is wrong with it on a device of this process, or None.
+_faults: dict[tuple, str | None] = {}
+_locks: dict[tuple, threading.Lock] = {}
 
 
 def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:
@@ -32,9 +33,10 @@ def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:
     return made(program.Device(capability))
 
 
-def made(device: program.Device) -> Kernel:
-    """The kernel for a device."""
-    return Kernel(functools.partial(program.forward, device=device), functools.partial(program.backward, device=device))
+def made(device: program.Device, plan: program.Plan | None = None) -> Kernel:
+    """The kernel for a device, with another plan than its own if one is given."""
+    options = {"device": device, "plan": plan}
+    return Kernel(functools.partial(program.forward, **options), functools.partial(program.backward, **options))
 
 
 def capability_of(devices: Sequence[Any]) -> str | None:
@@ -51,7 +53,7 @@ def obstacle(problem: Problem, capability: str) -> str | None:
     """
     if problem.dtype == jnp.float64:
         return "float64 on a GPU"
-    if (found := library.obstacle(capability)) is not None:
+    if (found := missing(capability)) is not None:
         return f"this GPU ({found})"
     try:
         plan = program.plan_of(problem, program.Device(capability))
@@ -59,8 +61,14 @@ def obstacle(problem: Problem, capability: str) -> str | None:
         return str(error)
     if plan.weights > program.MOST_WEIGHTS_OF_HEAD:
         return f"weights of {plan.weights / 2**30:.1f} GiB a head"
-    found = fault(capability, jnp.dtype(dtype_of(problem)).name)
+    of_program = f"CUDA attention {plan.defines} {plan.slabs}"
+    found = in_all_processes(of_program, fault(problem, plan, capability))
     return None if found is None else f"this GPU ({found})"
+
+
+def missing(capability: str) -> str | None:
+    """The reason why there are no kernels for a compute capability; None if there are."""
+    return in_all_processes("CUDA attention", library.obstacle(capability), capability)
 
 
 def dtype_of(problem: Problem) -> Any:
@@ -69,35 +77,48 @@ def dtype_of(problem: Problem) -> Any:
     return program.operands_dtype({name: x for name, x in arrays.items() if x is not None})
 
 
-def fault(capability: str, dtype: str) -> str | None:
-    """What is wrong with the kernels on a GPU of this process; None if they are right, or no such GPU is here.
+def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
+    """What is wrong with a problem's program on a GPU of this process; None if it is right, or no such GPU is here.
 
-    They are compared once, with "reference" on a small problem, unless they are `VERIFIED`. A warning says so if they
-    are wrong.
+    It is compared once, with "reference" on a small problem with the same parts, unless it is `VERIFIED`. If it is
+    wrong, a warning says so.
     """
+    dtype = jnp.dtype(dtype_of(problem)).name
     if (capability, dtype) in VERIFIED:
         return None
-    with _lock:
-        if (capability, dtype) not in _faults:
-            _faults[capability, dtype] = None
+    which = (capability, plan.defines, plan.slabs)
+    with _locks.setdefault(which, threading.Lock()):
+        if which not in _faults:
+            _faults[which] = None
             device = next((each for each in jax.local_devices() if capability_of([each]) == capability), None)
             try:
                 if device is not None:
-                    _check(device, dtype)
+                    _check(problem, plan, device, capability)
             except Exception as error:
-                _faults[capability, dtype] = (str(error).strip() or type(error).__name__).splitlines()[0]
-                _logger.warning(
-                    "CUDA attention fails its check on this GPU, other layouts are used: %s", _faults[capability, dtype]
-                )
-        return _faults[capability, dtype]
+                _faults[which] = (str(error).strip() or type(error).__name__).splitlines()[0]
+                what = f"{problem.query.shape[-1]} features of {dtype}"
+                told = "CUDA attention with %s fails its check on this GPU, other layouts are used: %s"
+                _logger.warning(told, what, _faults[which])
+        return _faults[which]
 
 
-def _check(device: Any, dtype: str) -> None:
+def _check(problem: Problem, plan: program.Plan, device: Any, capability: str) -> None:
     """In a thread of its own, where no program is being traced, nor for other devices."""
+    small = program.on_small_grid(plan, program.most_half(problem))
+    axes = slice(-len(problem.grid_shape), None)
+    shape, d, sigma, bound = small.size[axes], problem.query.shape[-1], problem.sigma, None
+    sizes = sizes_of(shape, d)
+    if sigma is not None:
+        sizes["sigma"] = (2, *sigma.shape[1:]) if sigma.ndim > 1 else sigma.shape
+        # Less than the grid, so that a span hides some pairs.
+        bound = tuple(max(1, min(h, n - 2)) for h, n in zip(program.most_half(problem)[axes], shape, strict=True))
+    settings = Settings(shape, shape, 0.1, problem.span_mode, problem.is_causal, 1 / math.sqrt(d), bound)
+    given = ((name, size, getattr(problem, name)) for name, size in sizes.items())
+    kinds = {name: jax.ShapeDtypeStruct(size, x.dtype) for name, size, x in given if x is not None}
 
     def checked():
         with jax.default_device(device):
-            check(made(program.Device(device.compute_capability)), dtype)
+            check(made(program.Device(capability), small), settings, kinds, dtype_of(problem))
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(checked).result()

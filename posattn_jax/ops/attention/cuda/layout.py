@@ -6,7 +6,7 @@ from jax.extend.backend import get_default_device
 
 from posattn_jax.axes import Query
 from posattn_jax.ops.attention import operation
-from posattn_jax.ops.attention.cuda import kernel, library
+from posattn_jax.ops.attention.cuda import kernel
 from posattn_jax.ops.attention.loop import Loop
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import window_loops
@@ -36,4 +36,4 @@ def obstacle(problem: Problem) -> str | None:
 def is_here() -> bool:
     """Whether there are kernels for the default device."""
     capability = kernel.capability_of([get_default_device()])
-    return capability is not None and library.obstacle(capability) is None
+    return capability is not None and kernel.missing(capability) is None

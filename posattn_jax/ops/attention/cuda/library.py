@@ -28,18 +28,18 @@ OLDEST = 80
 VARIABLE = "POSATTN_CUDA"
 
 _logger = logging.getLogger(__name__)
-_lock = threading.RLock()
+_lock = threading.Lock()
 # By architecture: the reason why there are no kernels, or None if there are.
 _obstacles: dict[str, str | None] = {}
 
 
 def _once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Remembers results, and lets one thread at a time compute one."""
-    cached = functools.cache(function)
+    """Remembers results, each of which one thread alone computes."""
+    cached, locks = functools.cache(function), {}
 
     @functools.wraps(function)
     def locked(*arguments):
-        with _lock:
+        with locks.setdefault(arguments, threading.Lock()):
             return cached(*arguments)
 
     return locked

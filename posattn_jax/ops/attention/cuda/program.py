@@ -53,6 +53,7 @@ class Plan:
       width: the features, rounded up to a number that the kernels are compiled for.
       planes: the numbers of bfloat16 that hold a feature.
       capacities: the most offsets whose scores are in shared memory at a time, in each pass.
+      slabs: whether the offsets of a tile of queries are more than that, in each pass.
       reach: the most steps from a tile of queries to one of keys within the span.
       shared: the bytes of shared memory of each kernel.
       defines: what the source is compiled with.
@@ -63,6 +64,7 @@ class Plan:
     width: int
     planes: int
     capacities: tuple[int, int]
+    slabs: tuple[bool, bool]
     reach: Sizes
     shared: tuple[int, int, int]
     defines: tuple[str, ...]
@@ -102,13 +104,12 @@ def make_plan(
         raise ValueError(f"{features} features a head, of at most {WIDTHS[-1]}")
     has = dict(flags)
     for bits in sorted(_all_bits(size), key=lambda bits: _cost(size, half, bits)):
-        reach = tuple(min((h + (1 << b) - 1) >> b, -(-n >> b) - 1) for n, h, b in zip(size, half, bits, strict=True))
-        least = _offsets(tuple(min(2 * h + 1, 2 * (1 << b) - 1) for h, b in zip(half, bits, strict=True)))
+        least = _least(half, bits)
         most = _offsets(
             tuple(min(2 * h + 1, -(-n >> b << b) + (1 << b) - 1) for n, h, b in zip(size, half, bits, strict=True))
         )
         # Each offset takes at least 4 bytes.
-        choices = range(-(-min(most, max(least, room // 4)) // 16) * 16, -(-least // 16) * 16 - 1, -16)
+        choices = range(-(-min(most, max(least, room // 4)) // 16) * 16, least - 1, -16)
         shared = [_shared(each, bits, width, planes, has) for each in choices]
         found = [_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD)]
         if None not in found and shared[0][BACKWARD_KEYS] <= room:
@@ -116,17 +117,41 @@ def make_plan(
             defines |= {f"BITS{axis}": b for axis, b in enumerate(bits)}
             defines["DIMS"] = next((3 - axis for axis, n in enumerate(size[:2]) if n > 1), 1)
             forward, backward = found
+            capacities = choices[forward], choices[backward]
             return Plan(
                 size=size,
                 bits=bits,
                 width=width,
                 planes=planes,
-                capacities=(choices[forward], choices[backward]),
-                reach=reach,
+                capacities=capacities,
+                slabs=tuple(each < most for each in capacities),
+                reach=_reach(size, half, bits),
                 shared=(shared[forward][FORWARD], shared[backward][BACKWARD], shared[0][BACKWARD_KEYS]),
                 defines=tuple(f"{name}={value}" for name, value in sorted(defines.items())),
             )
     raise ValueError(f"{features} features a head, for which {room // 1024} KiB of shared memory are too little")
+
+
+def on_small_grid(plan: Plan, half: Sizes) -> Plan:
+    """The plan of the same program for a grid of two tiles along each dimension, and half-spans of at most `half`.
+
+    Where the offsets of `plan` are in several slabs, its offsets are too.
+    """
+    size = tuple(min(n, (1 << b) + more) for n, b, more in zip(plan.size, plan.bits, (1, 1, 3), strict=True))
+    half = tuple(min(h, n - 1) for h, n in zip(half, size, strict=True))
+    least = _least(half, plan.bits)
+    capacities = tuple(least if cut else each for each, cut in zip(plan.capacities, plan.slabs, strict=True))
+    return dataclasses.replace(plan, size=size, capacities=capacities, reach=_reach(size, half, plan.bits))
+
+
+def _least(half: Sizes, bits: Sizes) -> int:
+    """The offsets from a tile of queries to one of keys, in whole blocks of 16."""
+    wide = tuple(min(2 * h + 1, 2 * (1 << b) - 1) for h, b in zip(half, bits, strict=True))
+    return -(-_offsets(wide) // 16) * 16
+
+
+def _reach(size: Sizes, half: Sizes, bits: Sizes) -> Sizes:
+    return tuple(min((h + (1 << b) - 1) >> b, -(-n >> b) - 1) for n, h, b in zip(size, half, bits, strict=True))
 
 
 def _choose(shared: list[int], room: int) -> int | None:
@@ -159,6 +184,11 @@ def _cost(size: Sizes, half: Sizes, bits: Sizes) -> int:
     return pairs * 4**TILE_BITS + tiles * 2**TILE_BITS * offsets
 
 
+def least_cost(size: Sizes, half: Sizes) -> int:
+    """The pairs of positions, and of queries and offsets, that are computed for one head, in whole tiles."""
+    return min(_cost(size, half, bits) for bits in _all_bits(size))
+
+
 def _offsets(wide: Sizes) -> int:
     """The most offsets of a slab that is this wide: those along the last dimension begin and end at even numbers."""
     return wide[0] * wide[1] * ((wide[2] + 2) // 2 * 2)
@@ -179,9 +209,14 @@ def _shared(capacity: int, bits: Sizes, width: int, planes: int, has: dict[str, 
     return forward, backward, 4 * tile + kept + 2 * 2**TILE_BITS * 4
 
 
-def forward(settings: Settings, arrays: dict[str, Array], device: "Device") -> tuple[Array, Array]:
-    """Outputs [o b t h d] and statistics [o b t h 2] of arrays that each have one more leading axis, o."""
-    call = Call(settings, arrays, device)
+def forward(
+    settings: Settings, arrays: dict[str, Array], device: "Device", plan: Plan | None = None
+) -> tuple[Array, Array]:
+    """Outputs [o b t h d] and statistics [o b t h 2] of arrays that each have one more leading axis, o.
+
+    `plan`: another than the one that `plan_of` makes.
+    """
+    call = Call(settings, arrays, device, plan)
     query = call.given["query"]
     results = {"outputs": query, "statistics": jax.ShapeDtypeStruct((*query.shape[:-1], 2), jnp.float32)}
     launches = [(FORWARD, first, min(MOST_BLOCKS, call.units - first)) for first in range(0, call.units, MOST_BLOCKS)]
@@ -190,10 +225,16 @@ def forward(settings: Settings, arrays: dict[str, Array], device: "Device") -> t
 
 
 def backward(
-    settings: Settings, arrays: dict[str, Array], outputs: Array, statistics: Array, cotangent: Array, device: "Device"
+    settings: Settings,
+    arrays: dict[str, Array],
+    outputs: Array,
+    statistics: Array,
+    cotangent: Array,
+    device: "Device",
+    plan: Plan | None = None,
 ) -> dict[str, Array]:
     """The cotangents of all arrays that have one."""
-    call = Call(settings, arrays, device, with_tangents=True)
+    call = Call(settings, arrays, device, plan, with_tangents=True)
     given, (o, b, n, h, _), plan = call.given, call.given["query"].shape, call.plan
     for name, x in (("outputs", outputs), ("cotangent", cotangent)):
         given[name] = x.astype(given["query"].dtype)
@@ -275,7 +316,14 @@ def most_half(problem: Problem) -> Sizes:
 class Call:
     """The arrays of a problem as the kernels take them, by the names in params.h. Gradients need tangents."""
 
-    def __init__(self, settings: Settings, arrays: dict[str, Array], device: Device, with_tangents: bool = False):
+    def __init__(
+        self,
+        settings: Settings,
+        arrays: dict[str, Array],
+        device: Device,
+        plan: Plan | None = None,
+        with_tangents: bool = False,
+    ):
         self.device, self.settings = device, settings
         query = arrays["query"]
         self.problem = settings.problem({name: x[0] for name, x in arrays.items()})
@@ -307,7 +355,7 @@ class Call:
                 x = self.given[name].astype(jnp.float32)
                 self.given[name] = jnp.broadcast_to(x, (len(x), self.table_heads, *x.shape[2:]))
         self.units = math.prod(query.shape[:2]) * query.shape[3]
-        self.plan = plan_of(self.problem, device)
+        self.plan = plan or plan_of(self.problem, device)
 
     @property
     def num_tangents(self) -> int:

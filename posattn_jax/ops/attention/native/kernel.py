@@ -1,6 +1,7 @@
 """The compiled kernel for CPUs: whether it is here, and how many pairs it computes."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 
 from posattn_jax.axes import Shape
-from posattn_jax.ops.attention.kernel import Kernel, check
+from posattn_jax.ops.attention.kernel import Kernel, Settings, check, in_all_processes, sizes_of
 from posattn_jax.ops.attention.native import library, program
 from posattn_jax.ops.attention.problem import Problem
 
@@ -25,12 +26,18 @@ def find(problem: Problem, devices: Sequence[Any]) -> Kernel | None:
 def missing(dtype: Any) -> str | None:
     """The reason why there is no kernel for a dtype on this CPU; None if there is one."""
     name = np.dtype(dtype).name
-    return library.obstacle(name, functools.partial(_check, name))
+    return in_all_processes(f"native attention in {name}", library.obstacle(name, functools.partial(_check, name)))
 
 
 def _check(dtype: str) -> None:
+    """On a small problem with all parts."""
+    shape, d = (3, 13), 5
+    settings = Settings(shape, shape, 0.1, "multiply", False, 1 / math.sqrt(d), None)
+    others = {"key_mask": bool, "segment_ids": np.int32, "sigma": np.promote_types(dtype, np.float32)}
+    sizes = sizes_of(shape, d) | {"sigma": (2, 2)}
     with jax.ensure_compile_time_eval():
-        check(KERNEL, dtype)
+        kinds = {name: jax.ShapeDtypeStruct(size, others.get(name, dtype)) for name, size in sizes.items()}
+        check(KERNEL, settings, kinds, dtype)
 
 
 def pairs(grid_shape: Shape, half: Shape) -> int:

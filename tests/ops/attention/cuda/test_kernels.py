@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention.cuda import kernel, program
+from posattn_jax.ops.attention.problem import Problem
 from tests.ops.attention.attention_suite import HIDING, KernelSuite, make_inputs
 from tests.support.lanes import on_lanes
 from tests.support.slow import slow
@@ -141,6 +143,44 @@ def test_widths(d, dtype):
     arrays["sigma"] = jnp.array([0.3, 0.2])
     with on_lanes(capability="9.0"):  # which has room for them
         check(arrays, (5, 14), tolerance=0.03 if dtype == "bfloat16" else 1e-3, **masks)
+
+
+@pytest.mark.parametrize(
+    "grid_shape, d, dtype, parts, half, options",
+    [
+        ((40, 41), 8, "float32", ALL, None, {}),  # several slabs
+        slow((20, 21), 4, "float32", ("relative_bias",), None, {}),
+        slow((300,), 5, "bfloat16", ("key", "relative_encoding"), (30,), {"is_causal": True}),
+        slow((9, 9, 9), 8, "float32", (*ALL, "relative_bias"), (2, 2, 2), {"span_mode": "log_add"}),
+        slow((32, 32), 64, "bfloat16", ALL, (8, 8), {}),
+        slow((32, 32), 64, "float32", ALL, (8, 8), {}),
+        slow((32, 32), 256, "bfloat16", ("key",), (8, 8), {}),
+    ],
+    ids=str,
+)
+def test_the_check_of_a_program(monkeypatch, grid_shape, d, dtype, parts, half, options):
+    """It runs the very program, on a small grid, in several slabs where the problem is."""
+    device, made, ran = program.Device("9.0", lanes=True), kernel.made, []
+    arrays, _ = make_case(grid_shape, d, dtype=dtype, parts=parts)
+
+    def find(arrays):
+        problem = Problem(**{"key": None} | arrays, grid_shape=grid_shape, span_bound=half, **options)
+        plan = program.plan_of(problem, device)
+        assert kernel.fault(problem, plan, "9.0") is None
+        (small,) = ran
+        assert (small.defines, small.bits, small.shared) == (plan.defines, plan.bits, plan.shared)
+        assert math.prod(small.tiles) > 1 and math.prod(small.size) < 200
+        for capacity, cut, of_small in zip(plan.capacities, plan.slabs, small.capacities, strict=True):
+            assert (of_small < capacity) == cut
+        return problem.query
+
+    if half is not None:
+        arrays["sigma"] = jnp.ones((1, len(grid_shape)))
+    with on_lanes(capability="9.0"), monkeypatch.context() as patch:
+        patch.setattr(kernel, "VERIFIED", ())
+        patch.setattr(kernel, "_faults", {})
+        patch.setattr(kernel, "made", lambda _, plan: ran.append(plan) or made(device, plan))
+        jax.eval_shape(find, arrays)
 
 
 def test_no_key_for_some():

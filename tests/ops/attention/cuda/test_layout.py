@@ -1,6 +1,7 @@
 """When the kernels for GPUs are used, and when they are not: without a GPU, and without its compiler."""
 
 import dataclasses
+import functools
 import logging
 import types
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import auto, operation, relative_attention
-from posattn_jax.ops.attention.cuda import kernel, layout, library
+from posattn_jax.ops.attention.cuda import kernel, layout, library, program
 from posattn_jax.ops.attention.fused import layout as fused
 from posattn_jax.ops.attention.fused import plain
 from posattn_jax.ops.attention.kernel import Kernel
@@ -21,7 +22,8 @@ GPU = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA made up", comput
 
 def make_problem(d=8, dtype=jnp.float32, **fields):
     x = jnp.ones((1, 12, 2, d), dtype)
-    return Problem(query=x, key=x, value=x, grid_shape=(3, 4), **{"sigma": jnp.array([0.3, 0.2])} | fields)
+    given = {"query": x, "key": x, "value": x, "sigma": jnp.array([0.3, 0.2])}
+    return Problem(**given | fields, grid_shape=(3, 4))
 
 
 @pytest.fixture
@@ -125,7 +127,12 @@ def device(monkeypatch):
     return here
 
 
-def other_kernel(device, wrong=1.0):
+def fault(d=8, capability="8.9", **fields):
+    problem = make_problem(d, **fields)
+    return kernel.fault(problem, program.plan_of(problem, program.Device(capability)), capability)
+
+
+def other_kernel(device, plan, wrong=1.0):
     """As `kernel.made`, by another layout."""
 
     def forward(settings, arrays):
@@ -144,33 +151,45 @@ def other_kernel(device, wrong=1.0):
     return Kernel(forward, backward)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_that_are_right_are_used(monkeypatch, device, caplog, dtype):
-    monkeypatch.setattr(kernel, "made", other_kernel)
-    with jax.disable_jit():
-        assert kernel.fault("8.9", dtype) is None
-    monkeypatch.setattr(kernel, "made", lambda device: pytest.fail("once"))
-    assert kernel.fault("8.9", dtype) is None and not caplog.records
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dtype": jnp.bfloat16, "sigma": jnp.full((2, 2, 2), 0.3), "segment_ids": jnp.zeros((1, 12), jnp.int32)},
+        {"key": None, "relative_bias": jnp.ones((5, 7, 2)), "sigma": None, "is_causal": True},
+    ],
+    ids=",".join,
+)
+def test_kernels_that_are_right_are_used(monkeypatch, device, caplog, fields):
+    """Each program is compared with the parts, the features and the dtype that it is compiled for."""
+    compared, problem = [], make_problem(**fields)
+    monkeypatch.setattr(kernel, "check", lambda *given: compared.append(given))
+    assert fault(**fields) is fault(**fields) is None and not caplog.records
+    ((_, settings, kinds, dtype),) = compared
+    assert dtype == problem.query.dtype and settings.is_causal == problem.is_causal
+    assert {name: (x.ndim, x.dtype) for name, x in kinds.items()} == {
+        name: (x.ndim, x.dtype) for name in operation.ARRAYS if (x := getattr(problem, name)) is not None
+    }
+    assert fault(d=9, **fields) is None and [each[2]["query"].shape[-1] for each in compared] == [8, 9]
 
 
 def test_kernels_that_are_wrong_are_told_once(monkeypatch, device, caplog):
     monkeypatch.setattr(library, "obstacle", lambda capability: None)
-    monkeypatch.setattr(kernel, "made", lambda device: other_kernel(device, wrong=0.5))
+    monkeypatch.setattr(kernel, "made", functools.partial(other_kernel, wrong=0.5))
     for _ in range(2):
         told = kernel.obstacle(make_problem(), "8.9")
     assert told == "this GPU (the compiled kernel is not right: sigma)"
     (record,) = caplog.records
-    assert record.levelno == logging.WARNING and "other layouts are used" in record.message
+    assert record.levelno == logging.WARNING and "with 8 features of float32 fails its check" in record.message
     assert kernel.find(make_problem(), [device]) is None
 
 
 def test_kernels_that_fail_are_not_used(monkeypatch, device):
-    def failing(device):
+    def failing(device, plan):
         raise RuntimeError("CUDA_ERROR_INVALID_IMAGE\nand more")
 
     monkeypatch.setattr(kernel, "made", failing)
-    assert kernel.fault("8.9", "float32") == "CUDA_ERROR_INVALID_IMAGE"
-    assert kernel.fault("8.0", "float32") is None  # no such device is here: nothing runs
+    assert fault() == "CUDA_ERROR_INVALID_IMAGE"
+    assert fault(capability="8.0") is None  # no such device is here: nothing runs
 
 
 def test_auto_has_them_on_gpus(gpu, monkeypatch):

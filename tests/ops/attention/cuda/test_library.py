@@ -1,5 +1,6 @@
 """What compiles and launches the CUDA kernels, with small kernels in their place; and how it meets CUDA's driver."""
 
+import concurrent.futures
 import importlib
 import json
 import logging
@@ -7,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -230,6 +232,19 @@ class TestNvrtc:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         monkeypatch.setattr(library, "handler", lambda: handler)
         assert library.program(DEFINES, "9.0")
+
+
+def test_different_programs_are_compiled_at_a_time():
+    both, compiled = threading.Barrier(2, timeout=60), []
+
+    def compile_one(name):
+        compiled.append(name)
+        both.wait()
+        return name
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(library._once(compile_one), "abab")) == list("abab")
+    assert sorted(compiled) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
