@@ -112,13 +112,17 @@ def attention(
     b, n, h, d = x["query"].shape[:4]
     reference_shape = reference_shape or grid_shape
     scale = 1 / math.sqrt(d) if scale is None else scale
-    outputs = np.zeros((b, n, *x["value"].shape[2:]), complex)
+    outputs = np.zeros((b, n, h, *x["value"].shape[3:]), complex)
     query_grid_shape = query_grid_shape or grid_shape
     where, queries, lines = positions(grid_shape), positions(query_grid_shape), lines_of(grid_shape, query_grid_shape)
     if "sigma" in x:
         sigmas = [x["sigma"]] * h if x["sigma"].ndim == 2 else [x["sigma"][j % len(x["sigma"])] for j in range(h)]
         covariances = [covariance(sigma) for sigma in sigmas]
         precisions = [np.moveaxis(np.linalg.inv(np.moveaxis(c, -1, 0)), 0, -1) for c in covariances]
+
+    def of_keys(head):
+        return head * x["value"].shape[2] // h
+
     for i, j, t in itertools.product(range(b), range(h), range(n)):
         logits = {}
         for s, place in enumerate(where):
@@ -139,7 +143,7 @@ def attention(
                 q = x["query"][i, t, j, f]
                 if "key" in x:
                     u = x["content_bias"][j, f] if "content_bias" in x else 0
-                    a = a + (q + u) * x["key"][i, s, j, f]
+                    a = a + (q + u) * x["key"][i, s, of_keys(j), f]
                 if "relative_encoding" in x:
                     v = x["position_bias"][j, f] if "position_bias" in x else 0
                     a = a + (q + v) * x["relative_encoding"][(*index, j, f)]
@@ -161,7 +165,7 @@ def attention(
         exps = {s: np.exp(a - largest) for s, a in logits.items()}
         for s, e in exps.items():
             for f in range(d):
-                outputs[i, t, j, f] += e / sum(exps.values()) * x["value"][i, s, j, f]
+                outputs[i, t, j, f] += e / sum(exps.values()) * x["value"][i, s, of_keys(j), f]
     return outputs
 
 

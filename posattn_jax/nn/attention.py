@@ -280,7 +280,7 @@ class PositionalSelfAttention(Composite):
             norm = functools.partial(nn.LayerNorm, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
             query = None if query is None else norm(name="query_norm")(query)
             key = None if key is None else norm(name="key_norm")(key)
-        return query, of_all_heads("key", key, self.num_heads), of_all_heads("value", value, self.num_heads)
+        return query, of_all_heads(key, self.num_heads), of_all_heads(value, self.num_heads)
 
     def _dropout_rng(self, deterministic: bool) -> Array | None:
         """The key of dropout; None: no dropout."""

@@ -202,7 +202,7 @@ class PositionalSelfAttention(nnx.Module):
         query, key, value = self.projections(tokens, self._needed())
         query = query if query is None or self.query_norm is None else self.query_norm(query)
         key = key if key is None or self.key_norm is None else self.key_norm(key)
-        key, value = of_all_heads("key", key, self.num_heads), of_all_heads("value", value, self.num_heads)
+        key, value = of_all_heads(key, self.num_heads), of_all_heads(value, self.num_heads)
         attention = Attention(
             query,
             sum((term(query, key, tokens) for term in self.terms), Scores()),

@@ -1,7 +1,7 @@
 """Relative attention: one operation, several layouts, one signature."""
 
-from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, of_all_heads, relative_attention, scores_of
-from posattn_jax.ops.attention.arguments import Factors
+from posattn_jax.ops.attention.api import LAYOUTS, Implementation, attend, relative_attention, scores_of
+from posattn_jax.ops.attention.arguments import Factors, of_all_heads
 from posattn_jax.ops.attention.auto import score_share
 from posattn_jax.ops.attention.decoding import Cache, cache_length, decode, table_shape
 from posattn_jax.ops.attention.dilation import Cut

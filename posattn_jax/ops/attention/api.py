@@ -9,7 +9,6 @@ from posattn_jax.axes import (
     Array,
     Causal,
     HeadVector,
-    Key,
     KeyMask,
     Lengths,
     Listed,
@@ -192,8 +191,6 @@ def relative_attention(
     arrays = as_arrays(given)
     query, value = arrays["query"], arrays["value"]
     arguments = {name: each for name, each in (given | arrays).items() if name not in APART}
-    if query.ndim == 4:
-        arguments |= {name: of_all_heads(name, arrays[name], query.shape[2]) for name in ("key", "value")}
     if sigma is not None and arrays["sigma"].ndim == 0:
         arguments["sigma"] = as_array([arrays["sigma"]] * len(grid_shape))
     if key_value_seq_lengths is not None:
@@ -211,9 +208,10 @@ def relative_attention(
 
 def nothing(problem: Problem) -> tuple[Any, Weights]:
     """Outputs and weights of an empty batch."""
-    (_, t, h, _), value = problem.query.shape, problem.value
+    _, t, h, d = problem.query.shape
     s = problem.num_class_tokens + grid.num_positions(problem.grid_shape)
-    return None if value is None else jnp.zeros((0, t, *value.shape[2:]), value.dtype), jnp.zeros((0, h, t, s))
+    outputs = None if problem.value is None else jnp.zeros((0, t, h, d), problem.value.dtype)
+    return outputs, jnp.zeros((0, h, t, s))
 
 
 def within_lengths(name: str, lengths: Lengths, tokens: Query) -> KeyMask:
@@ -222,15 +220,6 @@ def within_lengths(name: str, lengths: Lengths, tokens: Query) -> KeyMask:
         raise ValueError(f"{name} has shape {lengths.shape}: expected {tokens.shape[:1]}, one length per example")
     within = jnp.arange(tokens.shape[1])[None] < lengths.reshape(-1, 1)
     return jnp.broadcast_to(within, tokens.shape[:2])
-
-
-def of_all_heads(name: str, features: SharedKey | None, num_heads: int) -> Key | None:
-    """Repeats each head h / k times: [b s k d] -> [b s h d]; ValueError if k does not divide h."""
-    if features is None or features.ndim != 4 or features.shape[2] == num_heads:
-        return features
-    if num_heads % features.shape[2]:
-        raise ValueError(f"{name} has {features.shape[2]} heads: expected a divisor of query's {num_heads}")
-    return jnp.repeat(features, num_heads // features.shape[2], axis=2)
 
 
 def scores_of(bias: PairBias, query: Query, num_keys: int, scale: float | None) -> Weights:

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from posattn_jax.axes import Array, Float, Sizes
+import jax.numpy as jnp
+
+from posattn_jax.axes import Array, Float, Key, SharedKey, Sizes
 from posattn_jax.ops.encodings import Combine
 from posattn_jax.ops.precision import as_array
 
@@ -45,6 +47,13 @@ class Factors(NamedTuple):
 
     kernel: Float[Array, "c h d"]
     combine: Combine
+
+
+def of_all_heads(features: SharedKey | None, num_heads: int) -> Key | None:
+    """Repeats each head h / k times: [b s k d] -> [b s h d]."""
+    if features is None or features.shape[2] == num_heads:
+        return features
+    return jnp.repeat(features, num_heads // features.shape[2], axis=2)
 
 
 def check_pairs(name: str, pairs: Array | None, sizes: Sizes) -> None:

@@ -61,7 +61,8 @@ def factorised_attention(problem: Problem) -> tuple[Query, None]:
     if (found := obstacle(problem)) is not None:
         raise ValueError(f'implementation="factorised" does not support {found}: "auto" does')
     assert problem.factors is not None
-    query, key, value, key_mask = problem.query, problem.key, problem.value, problem.key_mask
+    query, key, value = problem.query, problem.repeated_key, problem.repeated_value
+    key_mask = problem.key_mask
     (_, n, h, d), shape, (kernel, combine) = query.shape, problem.grid_shape, problem.factors
     each = features_per_dimension(len(kernel), len(shape), combine)
     kernel = kernel.reshape(-1, each, h, d)  # one per dimension, or one for all

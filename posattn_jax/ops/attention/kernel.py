@@ -74,6 +74,11 @@ def half_spans(problem: Problem, arrays: dict[str, Array]) -> Array:
     return jnp.pad(reach, [(0, 0), (0, 0), (before, 0)])
 
 
+def sum_groups(features: Array, heads: int) -> Array:
+    """Sums over the heads that share one of `heads`: [o b s h d] -> [o b s k d]."""
+    return features.reshape(*features.shape[:3], heads, -1, features.shape[-1]).sum(4)
+
+
 def multiplies(problem: Problem, learned: dict[str, Array]) -> bool:
     """Whether there is a table of factors."""
     return "sigma" in learned and problem.span_mode == "multiply"
@@ -108,9 +113,10 @@ def _log_gaussian(problem: Problem, sigma: Array) -> Array:
 
 
 def sizes_of(grid_shape: Sizes, d: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of a small problem's arrays, with two examples and two heads; without sigma."""
+    """The shapes of a small problem's arrays but sigma, with two examples, and two heads that share one of keys."""
     n, offsets = grid.num_positions(grid_shape), grid.relative_shape(grid_shape)
-    sizes = dict.fromkeys(FEATURES, (2, n, 2, d)) | {"relative_encoding": (*offsets, 2, d)}
+    sizes = {"query": (2, n, 2, d), "relative_encoding": (*offsets, 2, d)}
+    sizes |= dict.fromkeys(("key", "value"), (2, n, 1, d))
     sizes |= dict.fromkeys(("content_bias", "position_bias"), (2, d)) | {"relative_bias": (*offsets, 2)}
     return sizes | dict.fromkeys(GIVEN, (2, n))
 

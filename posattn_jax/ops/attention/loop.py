@@ -225,9 +225,9 @@ def _arrays(problem: Problem) -> dict[str, Array]:
         b, _, h, d = x.shape
         return jnp.moveaxis(x, 2, 1).reshape(b, h, *shape, d)
 
-    arrays = {"value": features(problem.value)}
+    arrays = {"value": features(problem.repeated_value)}
     if problem.key is not None:
-        arrays["key"] = features(problem.key)
+        arrays["key"] = features(problem.repeated_key)
         arrays["content_query"] = features(problem.content_queries(problem.query), problem.query_shape)
     if problem.encoding is not None:
         arrays["encoding"] = problem.encoding

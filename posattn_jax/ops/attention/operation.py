@@ -142,9 +142,9 @@ def _backward(kernel, *given, settings, names, dtype, otherwise):
 
 def _shapes_forward(*kinds, settings, names, dtype, otherwise):
     named = dict(zip(names, kinds, strict=True))
-    value = named["value"]
+    query = named["query"]
     of_statistics = float32_or_better(*(named[name] for name in _learned(names)))
-    return _kind(value, value.shape, dtype), _kind(value, (*value.shape[:-1], 2), of_statistics)
+    return _kind(query, query.shape, dtype), _kind(query, (*query.shape[:-1], 2), of_statistics)
 
 
 def _shapes_backward(*kinds, settings, names, dtype, otherwise):

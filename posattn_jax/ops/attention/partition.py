@@ -1,7 +1,10 @@
 """Shares an operation on attention's arrays out over devices, by batch and heads: each device computes its part."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -14,11 +17,11 @@ SHARED = ("o", "b", "h")
 OF_FEATURES = (*FEATURES, "outputs", "statistics", "cotangent")
 
 
-def axes_of(name: str, ndim: int, heads: int) -> tuple[str, ...]:
-    """The names of an array's axes, in `SHARED` or of its own; `heads` is the size of sigma's axis of heads."""
-    own = [f"{name}{axis}" for axis in range(ndim)]
+def axes_of(name: str, shape: Sequence[int], heads: int) -> tuple[str, ...]:
+    """The names of an array's axes, in `SHARED`, "k" or of its own; there are `heads` heads of queries."""
+    own = [f"{name}{axis}" for axis in range(len(shape))]
     if name in OF_FEATURES:
-        return ("o", "b", own[2], "h", own[4])
+        return ("o", "b", own[2], "h" if shape[3] == heads else "k", own[4])
     if name in GIVEN:
         return ("o", "b", own[2])
     if name in ("content_bias", "position_bias"):
@@ -28,7 +31,7 @@ def axes_of(name: str, ndim: int, heads: int) -> tuple[str, ...]:
     if name == "relative_bias":
         return ("o", *own[1:-1], "h")
     assert name == "sigma", name
-    return ("o", "h", *own[2:]) if ndim > 2 and heads > 1 else ("o", *own[1:])
+    return ("o", "h", *own[2:]) if len(shape) > 2 and shape[1] == heads else ("o", *own[1:])
 
 
 def shared_out(
@@ -38,10 +41,10 @@ def shared_out(
 
     A result that lacks one of the axes that devices share is a sum over it.
     """
-    heads = arguments["sigma"][1] if len(arguments.get("sigma", ())) > 2 else 1
-    axes = [axes_of(name, len(shape), heads) for name, shape in arguments.items()]
-    of_results = [axes_of(name, len(shape), heads) for name, shape in results.items()]
     sizes = dict(zip(("o", "b", "t", "h"), arguments["query"], strict=False))
+    axes, of_results = (
+        [axes_of(name, shape, sizes["h"]) for name, shape in arrays.items()] for arrays in (arguments, results)
+    )
 
     def partition(mesh, given, wanted):
         given = [each.sharding for each in given]
@@ -50,14 +53,36 @@ def shared_out(
             mesh, shares = Mesh(np.array(devices), ("all",)), {}
         else:
             shares = _shares(mesh, zip(axes, given, strict=True), sizes)
+        over, num_keys = shares.get("h", ()), arguments["value"][3]
+        count = math.prod(mesh.shape[axis] for axis in over)
+        if num_keys % count == 0:
+            shares["k"] = over
+        each, serves = (size // math.gcd(num_keys, count) for size in (num_keys, count))
 
         def sharding(names):
             return NamedSharding(mesh, PartitionSpec(*(shares.get(name) for name in names)))
 
+        def own_heads(x):
+            """Of all heads of keys, those that this device's heads of queries need: `each`, at times the same."""
+            return x[:, :, :, (lax.axis_index(over) * each + jnp.arange(each)) // serves]
+
+        def in_all_heads(x):
+            """The transpose of `own_heads`."""
+            kind = jax.ShapeDtypeStruct((*x.shape[:3], num_keys, x.shape[4]), x.dtype)
+            return jax.linear_transpose(own_heads, kind)(x)[0]
+
         def on_device(*arrays):
+            apart = "k" not in shares
+            arrays = [own_heads(x) if apart and "k" in names else x for x, names in zip(arrays, axes, strict=True)]
             found = part(*arrays)
-            missing = [[axis for name in shares if name not in names for axis in shares[name]] for names in of_results]
-            return [lax.psum(x, over) if over else x for x, over in zip(found, missing, strict=True)]
+            everywhere = {axis for each in shares.values() for axis in each}
+            sums = []
+            for x, names in zip(found, of_results, strict=True):
+                missing = everywhere - {axis for name in names for axis in shares.get(name, ())}
+                if apart and "k" in names:
+                    x = in_all_heads(x)
+                sums.append(lax.psum(x, tuple(sorted(missing))) if missing else x)
+            return sums
 
         return mesh, on_device, [sharding(names) for names in of_results], tuple(sharding(names) for names in axes)
 

@@ -108,7 +108,7 @@ def _attend(
 
     terms = position_scores
     if problem.key is not None:
-        terms += problem.product("bthd,btshd->bhts", problem.content_queries(problem.query), near(problem.key))
+        terms += problem.product("bthd,btshd->bhts", problem.content_queries(problem.query), near(problem.repeated_key))
     masks = [] if on_grid is None else [on_grid]
     if problem.masks_offsets:
         masks.append(scores.shown(position_scores))
@@ -124,4 +124,4 @@ def _attend(
     if log_gaussian is not None:
         logits = scores.modulate(logits, log_gaussian.astype(problem.dtype), problem.span_mode)
     weights = scores.masked_softmax(logits, masks).astype(problem.value.dtype)
-    return problem.product("bhts,btshd->bthd", weights, near(problem.value)).astype(problem.value.dtype)
+    return problem.product("bhts,btshd->bthd", weights, near(problem.repeated_value)).astype(problem.value.dtype)

@@ -22,12 +22,13 @@ from posattn_jax.axes import (
     RelativeEncoding,
     SegmentIds,
     Shape,
+    SharedKey,
     Sigma,
     Sizes,
     Weights,
 )
 from posattn_jax.ops import grid, scores, span
-from posattn_jax.ops.attention.arguments import Block, Factors, check_pairs
+from posattn_jax.ops.attention.arguments import Block, Factors, check_pairs, of_all_heads
 from posattn_jax.ops.precision import aligned, float32_or_better, plus, same_dtype, times
 
 
@@ -38,6 +39,8 @@ class Problem:
     Every layout receives a `Problem`, and only this class checks arguments. It differs from `relative_attention` in:
 
     Attributes:
+      key, value: [b s k d], where k divides h. A layout that knows no groups of heads reads `repeated_key` and
+        `repeated_value`.
       value: None if only the weights are needed.
       query_grid_shape: None if the queries are on the grid of the keys.
       factors: the parts that E is computed from; with E, or in place of E for a layout that needs only them.
@@ -51,7 +54,7 @@ class Problem:
     """
 
     query: Query
-    key: Key | None
+    key: SharedKey | None
     value: Any
     grid_shape: Shape
     query_grid_shape: Shape | None = None
@@ -102,10 +105,11 @@ class Problem:
         n, num_queries = (cls + grid.num_positions(each) for each in (shape, self.query_shape))
         relative = (*self.relative_shape, h, d)
         kernel = None if self.factors is None else self.factors.kernel
+        of_keys = (b, n, self._check_key_heads(), d)
         for name, array, expected in (
             ("query", self.query, (b, num_queries, h, d)),
-            ("key", self.key, (b, n, h, d)),
-            ("value", self.value, (b, n, h, d)),
+            ("key", self.key, of_keys),
+            ("value", self.value, of_keys),
             ("relative_encoding", self.relative_encoding, relative),
             ("content_bias", self.content_bias, (h, d)),
             ("position_bias", self.position_bias, (h, d)),
@@ -165,6 +169,17 @@ class Problem:
             if asked:
                 grids = f"query_grid_shape={self.query_grid_shape}, which is not grid_shape={self.grid_shape},"
                 raise ValueError(f"{grids} does not support {name}")
+
+    def _check_key_heads(self) -> int:
+        """k, which key and value share; ValueError if it does not divide h."""
+        h = self.query.shape[2]
+        given = {name: x.shape[2] for name in ("key", "value") if getattr(x := getattr(self, name), "ndim", 0) == 4}
+        for name, k in given.items():
+            if k == 0 or h % k:
+                raise ValueError(f"{name} has {k} heads: expected a divisor of query's {h}")
+        if len(set(given.values())) > 1:
+            raise ValueError(f"value has {given['value']} heads: expected {given['key']}, as key")
+        return next(iter(given.values()), h)
 
     def _check_masks(self, sizes: Sizes):
         scores.check_bool("key_mask", self.key_mask)
@@ -288,6 +303,16 @@ class Problem:
     def scaling(self) -> float:
         """`scale`, by default 1 / sqrt(d)."""
         return 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
+
+    @property
+    def repeated_key(self) -> Key | None:
+        """The key of each head of queries, [b s h d]."""
+        return of_all_heads(self.key, self.query.shape[2])
+
+    @property
+    def repeated_value(self) -> Any:
+        """The value of each head of queries, [b s h d]."""
+        return of_all_heads(self.value, self.query.shape[2])
 
     def content_queries(self, queries: Query) -> Query:
         """q + u."""

@@ -18,7 +18,7 @@ from posattn_jax.ops.precision import plus, same_dtype
 def reference_attention(problem: Problem) -> tuple[Any, Weights]:
     """Outputs [b t h d], or None without values, and weights [b h t s]."""
     weights = attention_weights(problem)
-    return None if problem.value is None else average(weights, problem.value), weights
+    return None if problem.value is None else average(weights, problem.repeated_value), weights
 
 
 def average(weights: Weights, value: Value) -> Query:
@@ -42,7 +42,7 @@ def attention_weights(problem: Problem) -> Weights:
 
     terms = jnp.zeros((b, h, n, num_keys), dtype) if problem.pair_scores is None else problem.pair_scores.astype(dtype)
     if problem.key is not None:
-        terms += problem.product("bthd,bshd->bhts", problem.content_queries(query), problem.key)
+        terms += problem.product("bthd,bshd->bhts", problem.content_queries(query), problem.repeated_key)
     if problem.relative_encoding is not None:
         positional = query[:, cls:] if problem.position_bias is None else plus(query[:, cls:], problem.position_bias)
         p = grid.toeplitz(problem.relative_encoding, *grids)

@@ -111,7 +111,7 @@ class AttentionSuite:
 
         `shown`: a mask for the oracle alone, of the pairs that no score of `inputs` hides.
         """
-        weights = np.random.default_rng(1).normal(size=inputs["value"].shape)
+        weights = np.random.default_rng(1).normal(size=inputs["query"].shape)
         masks = options if shown is None else options | {"mask": shown & np.asarray(options.get("mask", True))}
 
         def weighted(x):
@@ -165,7 +165,10 @@ class AttentionSuite:
 
     @pytest.mark.parametrize("grid_shape", [(3, 2), slow((5,))], ids=str)
     def test_sigma_per_head(self, float64, grid_shape):
-        self.check_against_oracle(make_inputs(grid_shape, per_head=True), grid_shape, threshold=0.2)
+        """And both heads share one of keys and values."""
+        inputs = make_inputs(grid_shape, per_head=True)
+        inputs |= {name: inputs[name][:, :, :1] for name in ("key", "value")}
+        self.check_against_oracle(inputs, grid_shape, threshold=0.2)
 
     def test_reference_shape(self, float64):
         self.check_against_oracle(make_inputs((4, 3)), (4, 3), reference_shape=(2, 3))

@@ -40,7 +40,7 @@ def results(x, key_mask, implementation="native", shape=SHAPE):
 def placed(inputs, mask, mesh, batch, heads):
     """On the mesh: examples over its axes `batch`, heads over `heads`."""
     specs = {
-        name: [batch if axis == "b" else heads if axis == "h" else None for axis in axes_of(name, x.ndim + 1, 2)]
+        name: [batch if axis == "b" else heads if axis == "h" else None for axis in axes_of(name, (1, *x.shape), 2)]
         for name, x in inputs.items()
     }
     there = {name: NamedSharding(mesh, PartitionSpec(*spec[1:])) for name, spec in specs.items()}
@@ -54,6 +54,7 @@ def placed(inputs, mask, mesh, batch, heads):
 def test_each_device_computes_its_part(inputs, batch, heads, sigma):
     if sigma == "of all":
         inputs["sigma"] = inputs["sigma"][0]
+        inputs |= {name: inputs[name][:, :, :1] for name in ("key", "value")}
     if isinstance(batch, tuple):
         inputs = {
             name: jnp.concatenate([x, x]) if name in ("query", "key", "value") else x for name, x in inputs.items()
@@ -68,6 +69,24 @@ def test_each_device_computes_its_part(inputs, batch, heads, sigma):
     (_, outputs), wanted = program(*given), given[0]["query"].sharding
     assert outputs.sharding.is_equivalent_to(wanted, 4)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), program(*given), expected)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_heads_that_share_a_key(count):
+    """Each device has the heads of keys that its heads of queries need: one of two, or the same as another device."""
+    rng = np.random.default_rng(0)
+    inputs = {"query": rng.normal(size=(2, 15, 8, 3)), "relative_bias": rng.normal(size=(5, 9, 8))}
+    inputs |= {name: rng.normal(size=(2, 15, 2, 3)) for name in ("key", "value")}
+    inputs = {name: jnp.asarray(x, jnp.float32) for name, x in inputs.items()}
+    mesh = jax.make_mesh((count,), ("model",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+    of_keys = PartitionSpec(None, None, "model") if count == 2 else PartitionSpec()
+    specs = {"query": PartitionSpec(None, None, "model"), "key": of_keys, "value": of_keys}
+    specs |= {"relative_bias": PartitionSpec(None, None, "model")}
+    given = jax.device_put(inputs, {name: NamedSharding(mesh, spec) for name, spec in specs.items()})
+    program = jax.jit(lambda x: results(x, None)).lower(given).compile()
+    assert "all-gather" not in str(program.as_text())
+    expected = results(inputs, None, "reference")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), program(given), expected)
 
 
 def test_what_does_not_divide_is_gathered(inputs):

@@ -80,12 +80,12 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
 }
 
 KERNEL(backward, 2) {
-  const Home home(p);
+  const Home home(p, false);
   const Memory memory(p, true);
   const Own own(p, home.tile);
   const bool keeps_table = HAS_ENCODING || p.d_addend != nullptr;
   copy_queries(p, home, memory);
-  copy_with_bias(p, memory.cotangent, home.features(p, p.cotangent), nullptr, home.tile);
+  copy_with_bias(p, memory.cotangent, home.features(p, p.cotangent), p.heads, nullptr, home.tile);
   sync_block();
   Rows queries, positional, cotangents;
   queries.load(memory.content, warp() * kWarpRows);
@@ -176,7 +176,7 @@ KERNEL(backward, 2) {
       const int32_t* labels = memory.labels + (step & 1) * kTile;
       pairs.update(p, home, slab, own, walk, labels);
       walk.advance();
-      const int64_t kept = pair_of_tiles(p, home.number, home.tile, keys_tile) * 4 + warp();
+      const int64_t kept = pair_of_tiles(p, block_y(), home.number, home.tile, keys_tile) * 4 + warp();
       uint32_t active = 0;
 #pragma unroll kUnrolled
       for (int block = 0; block < kTile / 16; block++) {

@@ -96,12 +96,12 @@ DEVICE void segments_of(const Params& p, const Home& home, const Own& own, int32
 DEVICE void copy_queries(const Params& p, const Home& home, const Memory& memory) {
   const auto bias = [&](const In* x) { return x == nullptr ? nullptr : x + home.bias_at(p); };
   const In* query = home.features(p, p.query);
-  if (HAS_KEY) copy_with_bias(p, memory.content, query, bias(p.content_bias), home.tile);
-  if (HAS_ENCODING) copy_with_bias(p, memory.position, query, bias(p.position_bias), home.tile);
+  if (HAS_KEY) copy_with_bias(p, memory.content, query, p.heads, bias(p.content_bias), home.tile);
+  if (HAS_ENCODING) copy_with_bias(p, memory.position, query, p.heads, bias(p.position_bias), home.tile);
 }
 
 KERNEL(forward, kSharing) {
-  const Home home(p);
+  const Home home(p, false);
   const Memory memory(p, false);
   const Own own(p, home.tile);
   copy_queries(p, home, memory);

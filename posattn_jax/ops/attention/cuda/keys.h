@@ -1,12 +1,42 @@
 // The backward pass over keys: gradients of keys and values, from the weights that the pass over queries left.
 //
 //   dV_s = sum_t A_ts dO_t      dK_s = sum_t dS_ts (q_t + u)
+//
+// A block sums over all heads that share its head of keys, one after the other.
 #pragma once
 
 namespace posattn {
 
+// A walk over the tiles of queries in reach of a tile of keys, for each head of a group.
+struct Queries {
+  Home home;
+  Walk walk;
+  int first, last;  // head
+
+  DEVICE Queries(const Params& p, const Home& of_keys) : home(of_keys) {
+    first = home.head, last = first + group(p) - 1;
+    begin(p);
+  }
+  DEVICE void begin(const Params& p) {
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      walk.first[axis] = home.first_met(p, axis, true);
+      walk.last[axis] = home.last_met(p, axis, true);
+    }
+    walk.begin();
+  }
+  DEVICE bool ends_a_head() const { return walk.is_done(); }
+  DEVICE bool is_done() const { return walk.is_done() && home.head == last; }
+  // After the last tile of a head.
+  DEVICE void next_head(const Params& p) {
+    if (is_done()) return;
+    home.set_head(p, home.head + 1);
+    begin(p);
+  }
+};
+
 KERNEL(backward_keys, kSharing) {
-  const Home home(p);  // of a tile of keys
+  const Home home(p, true);
   uint8_t* at = shared_memory();
   uint8_t* stages = at;
   at += 2 * kStageBytes;
@@ -14,49 +44,41 @@ KERNEL(backward_keys, kSharing) {
   at += kInRegisters ? 0 : kTileBytes;
   float* removed = reinterpret_cast<float*>(at);
   const Own own(p, home.tile);
-  copy_with_bias(p, own_values, home.features(p, p.value), nullptr, home.tile);
+  copy_with_bias(p, own_values, home.key_features(p, p.value), p.key_heads, nullptr, home.tile);
   sync_block();
   Rows values;
   values.load(own_values, warp() * kWarpRows);
   sync_block();
-  Walk walk, ahead;  // over the tiles of queries
-#pragma unroll
-  for (int axis = kFirstAxis; axis < 3; axis++) {
-    walk.first[axis] = home.first_met(p, axis, true);
-    walk.last[axis] = home.last_met(p, axis, true);
-  }
-  walk.begin();
-  ahead = walk;
-  const int steps = walk.count();
-  const int64_t rows_at = (int64_t(home.example) * p.heads + home.head) * num_positions(p);
+  Queries now(p, home), ahead = now;
   const auto copy = [&](int step) {
-    if (step < steps) {
-      const Place tile = start_of(p, ahead);
-      ahead.advance();
+    if (!ahead.is_done()) {
+      const Place tile = start_of(p, ahead.walk);
       uint8_t* stage = stages + (step & 1) * kStageBytes;
       const auto index = [&](int row) { return position(p, tile, row); };
-      if (HAS_KEY) copy_tile(p, stage, home.features(p, p.query), index);
-      copy_tile(p, stage + kTileBytes, home.features(p, p.cotangent), index);
+      if (HAS_KEY) copy_tile(p, stage, ahead.home.features(p, p.query), p.heads, index);
+      copy_tile(p, stage + kTileBytes, ahead.home.features(p, p.cotangent), p.heads, index);
       if (thread() < kTile) {
         const int found = position(p, tile, thread());
-        removed[(step & 1) * kTile + thread()] = found < 0 ? 0.f : p.removed[rows_at + found];
+        const int64_t rows = (int64_t(home.example) * p.heads + ahead.home.head) * num_positions(p);
+        removed[(step & 1) * kTile + thread()] = found < 0 ? 0.f : p.removed[rows + found];
       }
+      ahead.walk.advance();
+      if (ahead.ends_a_head()) ahead.next_head(p);
     }
     copy_commit();
   };
-  const float* factor = HAS_FACTOR ? p.factor + home.table_at(p) : nullptr;
   Accumulator d_keys, d_values;
   clear(d_keys), clear(d_values);
   float sums[2] = {};  // of dS over queries, for the bias of the queries
-  for (int step = -1; step < steps; step++) {
+  for (int step = -1; !now.is_done(); step++) {
     if (step >= 0) await_stage(p, stages + (step & 1) * kStageBytes, HAS_KEY);
     copy(step + 1);
     if (step < 0) continue;
-    const Place tile = start_of(p, walk);
+    const Place tile = start_of(p, now.walk);
+    const float* factor = HAS_FACTOR ? p.factor + now.home.table_at(p) : nullptr;
     int number = 0;
 #pragma unroll
-    for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + walk.tile[axis];
-    walk.advance();
+    for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + now.walk.tile[axis];
     int64_t offset[2];  // the index of the offset from the tile's first query to each of the thread's keys
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -65,7 +87,8 @@ KERNEL(backward_keys, kSharing) {
       for (int axis = kFirstAxis; axis < 3; axis++)
         offset[r] = offset[r] * relative(p, axis) + own.at[r].at[axis] - tile.at[axis] + p.size[axis] - 1;
     }
-    const int64_t kept = pair_of_tiles(p, number, tile, home.tile);
+    const int unit = block_y() * group(p) + now.home.head - now.first;
+    const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
     const uint32_t active = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
     uint8_t *queries = stages + (step & 1) * kStageBytes, *cotangents = queries + kTileBytes;
 #pragma unroll 1
@@ -115,21 +138,29 @@ KERNEL(backward_keys, kSharing) {
       set(d_scores_of_keys, d_scores);
       add_product(d_keys, d_scores_of_keys, queries, rows * 16);
     }
+    now.walk.advance();
+    if (!now.ends_a_head()) continue;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const float sum = quad_sum(sums[r]);
+      sums[r] = 0.f;
+      if (HAS_KEY && p.content_bias != nullptr)
+#pragma unroll
+        for (int i = 0; i < WIDTH / 8; i++)
+#pragma unroll
+          for (int k = 0; k < 2; k++) {
+            const int feature = 8 * i + 2 * (lane() & 3) + k;
+            if (feature < FEATURES)
+              d_keys[i][2 * r + k] += sum * posattn::number(p.content_bias[now.home.bias_at(p) + feature]);
+          }
+    }
+    now.next_head(p);
   }
   const float after = HAS_FACTOR ? 1.f : p.scale;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const float sum = quad_sum(sums[r]);
-    if (HAS_KEY && p.content_bias != nullptr)
-#pragma unroll
-      for (int i = 0; i < WIDTH / 8; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-          const int feature = 8 * i + 2 * (lane() & 3) + k;
-          if (feature < FEATURES) d_keys[i][2 * r + k] += sum * number(p.content_bias[home.bias_at(p) + feature]);
-        }
     if (own.position[r] < 0) continue;
-    const int64_t to = home.features_at(p, own.position[r]);
+    const int64_t to = home.key_features_at(p, own.position[r]);
     if (HAS_KEY) write_row(p, p.d_key + to, d_keys, r, after);
     write_row(p, p.d_value + to, d_values, r, 1.f);
   }

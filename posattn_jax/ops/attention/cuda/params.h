@@ -4,7 +4,8 @@
 namespace posattn {
 
 struct Params {
-  // Shapes. query, key, value: [outer batch positions heads features]. encoding: [outer *relative heads features].
+  // Shapes. query: [outer batch positions heads features]. key, value: the same with key_heads, each of which serves
+  // heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative]. tangents: [outer table_heads
   // *relative num_tangents]. key_mask, segments: [outer batch positions]. half: [outer half_heads 3], half-spans. All
   // but query, value and half may be null.
@@ -20,7 +21,7 @@ struct Params {
   const uint8_t *key_mask;
   const int32_t *segments;
   const int32_t *half;
-  // [outer batch positions heads features]; and per query and head a logit near the largest, in units of ln 2, and 1 /
+  // As the query; and per query and head a logit near the largest, in units of ln 2, and 1 /
   // sum of 2^(logit - that).
   In *outputs;
   float *statistics;
@@ -44,6 +45,7 @@ struct Params {
   int32_t outer;
   int32_t batch;
   int32_t heads;
+  int32_t key_heads;
   int32_t features;
   int32_t size[3];
   int32_t bits[3];

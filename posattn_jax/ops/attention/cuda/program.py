@@ -22,6 +22,7 @@ from posattn_jax.ops.attention.kernel import (
     factor_table,
     half_spans,
     multiplies,
+    sum_groups,
 )
 from posattn_jax.ops.attention.problem import Problem
 
@@ -236,6 +237,12 @@ def backward(
     """The cotangents of all arrays that have one."""
     call = Call(settings, arrays, device, plan, with_tangents=True)
     given, (o, b, n, h, _), plan = call.given, call.given["query"].shape, call.plan
+    # The heads that share a head of keys take the same turn. Too many get copies.
+    heads = arrays["value"].shape[3]
+    most = max(1, MOST_WEIGHTS_OF_HEAD // plan.weights)
+    group = max(size for size in range(1, h // heads + 1) if (h // heads) % size == 0 and size <= most)
+    copies = h // heads // group
+    given |= {name: jnp.repeat(given[name], copies, axis=3) for name in ("key", "value") if name in given}
     for name, x in (("outputs", outputs), ("cotangent", cotangent)):
         given[name] = x.astype(given["query"].dtype)
     given["statistics"] = statistics
@@ -245,8 +252,9 @@ def backward(
         sums["d_addend"] = jax.ShapeDtypeStruct((o, h, *given["addend"].shape[2:]), jnp.float32)
     if "tangents" in given:
         sums["d_tangents"] = jax.ShapeDtypeStruct((o, h, given["tangents"].shape[-1]), jnp.float32)
-    turns = -(-call.units // max(1, min(MOST_BLOCKS, MOST_WEIGHTS // plan.weights)))
-    at_a_time = -(-call.units // turns)
+    groups = call.units // group
+    turns = -(-groups // max(1, min(MOST_BLOCKS, MOST_WEIGHTS // plan.weights) // group))
+    at_a_time = -(-groups // turns) * group
     tiles = at_a_time * math.prod(plan.tiles) * plan.slots
     results |= sums | {
         "removed": jax.ShapeDtypeStruct((o, b, h, n), jnp.float32),
@@ -254,12 +262,13 @@ def backward(
         "active": jax.ShapeDtypeStruct((tiles * 4,), jnp.uint8),
     }
     launches = [
-        (kernel, first, min(at_a_time, call.units - first))
+        (kernel, first // heads, min(at_a_time, call.units - first) // heads)
         for first in range(0, call.units, at_a_time)
-        for kernel in (BACKWARD, BACKWARD_KEYS)
+        for kernel, heads in ((BACKWARD, 1), (BACKWARD_KEYS, group))
     ]
     got = call(launches, results, clear=tuple(sums))
     cotangents = {name: got[f"d_{name}"] for name in (*FEATURES, *LEARNED) if f"d_{name}" in got}
+    cotangents |= {name: sum_groups(cotangents[name], heads) for name in ("key", "value") if name in cotangents}
     return cotangents | call.to_learned(got)
 
 
@@ -391,6 +400,7 @@ class Call:
             "outer": o,
             "batch": b,
             "heads": h,
+            "key_heads": self.given["value"].shape[3],
             "features": d,
             "size": self.size,
             "bits": plan.bits,

@@ -193,7 +193,7 @@ DEVICE void copy_encodings(const Params& p, const Home& home, const Slab& slab, 
   const In* encodings = p.encoding + (home.outer * home.offsets(p) * p.heads + home.head) * FEATURES;
 #pragma unroll 1
   for (int half = 0; half < 2; half++)
-    copy_tile(p, stage + half * kTileBytes, encodings, [&](int row) {
+    copy_tile(p, stage + half * kTileBytes, encodings, p.heads, [&](int row) {
       const int n = chunk * 2 * kTile + half * kTile + row;
       return n < slab.size ? memory.index[n] : -1;
     });
@@ -314,8 +314,8 @@ struct Pairs {
 DEVICE void copy_keys(const Params& p, const Home& home, const Place& keys, const Memory& memory, int step) {
   uint8_t* stage = memory.stage(step);
   const auto index = [&](int row) { return position(p, keys, row); };
-  if (HAS_KEY) copy_tile(p, stage, home.features(p, p.key), index);
-  copy_tile(p, stage + kTileBytes, home.features(p, p.value), index);
+  if (HAS_KEY) copy_tile(p, stage, home.key_features(p, p.key), p.key_heads, index);
+  copy_tile(p, stage + kTileBytes, home.key_features(p, p.value), p.key_heads, index);
   if ((HAS_SEGMENTS || HAS_KEY_MASK) && thread() < kTile) {
     const int at = position(p, keys, thread());
     int32_t* labels = memory.labels + (step & 1) * kTile + thread();

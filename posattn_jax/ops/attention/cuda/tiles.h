@@ -68,6 +68,7 @@ struct Walk {
   DEVICE int count() const {
     return (last[0] - first[0] + 1) * (last[1] - first[1] + 1) * (last[2] - first[2] + 1);
   }
+  DEVICE bool is_done() const { return tile[kFirstAxis] > last[kFirstAxis]; }
   DEVICE bool begins_a_line() const { return tile[2] == first[2]; }
 };
 
@@ -105,12 +106,16 @@ DEVICE int position(const Params& p, const Place& tile, int i) {
   return on ? index : -1;
 }
 
+// The heads of queries that share a head of keys.
+DEVICE int group(const Params& p) { return p.heads / p.key_heads; }
+
 // The tile of a block of threads: its first position, and the example and head.
 struct Home {
   Place tile = {};
-  int number, example, outer, head, half[3] = {};
+  int number, example, outer, head, key_head, half[3] = {};
 
-  DEVICE Home(const Params& p) {
+  // `of_keys`: a block has a head of keys, and begins with the first head of its group.
+  DEVICE Home(const Params& p, bool of_keys) {
     number = block_x();
     int rest = number;
 #pragma unroll
@@ -118,10 +123,14 @@ struct Home {
       tile.at[axis] = (rest % tiles_along(p, axis)) << bits_of(p, axis);
       rest /= tiles_along(p, axis);
     }
-    const int unit = p.first + block_y();
-    example = unit / p.heads;
-    head = unit - example * p.heads;
+    const int unit = p.first + block_y(), heads = of_keys ? p.key_heads : p.heads;
+    example = unit / heads;
     outer = example / p.batch;
+    key_head = (unit - example * heads) / (of_keys ? 1 : group(p));
+    set_head(p, (unit - example * heads) * (of_keys ? group(p) : 1));
+  }
+  DEVICE void set_head(const Params& p, int of_queries) {
+    head = of_queries;
     const int32_t* own = p.half + (outer * p.half_heads + (p.half_heads > 1 ? head : 0)) * 3;
 #pragma unroll
     for (int axis = kFirstAxis; axis < 3; axis++) half[axis] = own[axis];
@@ -134,6 +143,14 @@ struct Home {
   }
   DEVICE int64_t features_at(const Params& p, int position) const {
     return ((int64_t(example) * num_positions(p) + position) * p.heads + head) * FEATURES;
+  }
+  // The same of keys and values.
+  template <class T>
+  DEVICE T* key_features(const Params& p, T* x) const {
+    return x + (int64_t(example) * num_positions(p) * p.key_heads + key_head) * FEATURES;
+  }
+  DEVICE int64_t key_features_at(const Params& p, int position) const {
+    return ((int64_t(example) * num_positions(p) + position) * p.key_heads + key_head) * FEATURES;
   }
   DEVICE int64_t keys_at(const Params& p) const { return int64_t(example) * num_positions(p); }
   DEVICE int64_t bias_at(const Params& p) const { return (int64_t(outer) * p.heads + head) * FEATURES; }
@@ -181,10 +198,11 @@ DEVICE int slot(const Params& p, const Place& queries, const Place& keys) {
   return index;
 }
 
-// Where the weights of a pair of tiles are kept, in 16 blocks of 16 x 16; `number` is that of the tile of queries.
-DEVICE int64_t pair_of_tiles(const Params& p, int number, const Place& queries, const Place& keys) {
+// Where the weights of a pair of tiles are kept, in 16 blocks of 16 x 16: `unit` is the example and head, counted from the
+// launch's first, `number` that of the tile of queries.
+DEVICE int64_t pair_of_tiles(const Params& p, int unit, int number, const Place& queries, const Place& keys) {
   const int count = tiles_along(p, 0) * tiles_along(p, 1) * tiles_along(p, 2);
-  return (int64_t(block_y()) * count + number) * slots(p) + slot(p, queries, keys);
+  return (int64_t(unit) * count + number) * slots(p) + slot(p, queries, keys);
 }
 
 // A bit for each position of a tile whose coordinate along `axis` is below `c`.
@@ -271,16 +289,16 @@ DEVICE void read_chunk(const Params& p, const In* from, int chunk, float (&x)[8]
   }
 }
 
-// Copies 64 rows of features to shared memory: row i from position `index(i)` of `features`, or zeros if that is
-// negative. They are there after the next wait and, of float32, `split_tile`; what is no whole chunk at once.
+// Copies 64 rows of features to shared memory: row i from position `index(i)` of `features`, an array of `heads` heads, or
+// zeros if that is negative. They are there after the next wait and, of float32, `split_tile`; what is no whole chunk at once.
 template <class Index>
-DEVICE void copy_tile(const Params& p, uint8_t* tile, const In* features, Index index) {
+DEVICE void copy_tile(const Params& p, uint8_t* tile, const In* features, int heads, Index index) {
   constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
   const int chunk = thread() % chunks;
 #pragma unroll
   for (int first = 0; first < kTile; first += rows) {
     const int row = first + thread() / chunks, at = index(row);
-    const In* from = features + int64_t(at) * (p.heads * FEATURES);
+    const In* from = features + int64_t(at) * (heads * FEATURES);
     if (IS_WHOLE) {
       const bool on = at >= 0 && chunk * 8 < FEATURES;
 #pragma unroll
@@ -321,7 +339,8 @@ DEVICE void await_stage(const Params& p, uint8_t* stage, bool has_first) {
 }
 
 // Copies 64 rows of features plus a bias, which may be null, to shared memory.
-DEVICE void copy_with_bias(const Params& p, uint8_t* tile, const In* features, const In* bias, const Place& place) {
+DEVICE void copy_with_bias(const Params& p, uint8_t* tile, const In* features, int heads, const In* bias,
+                           const Place& place) {
   constexpr int chunks = WIDTH / 8;
 #pragma unroll 1
   for (int j = thread(); j < kTile * chunks; j += kThreads) {
@@ -329,7 +348,7 @@ DEVICE void copy_with_bias(const Params& p, uint8_t* tile, const In* features, c
     const int at = position(p, place, row);
     float x[8] = {};
     if (at >= 0) {
-      read_chunk(p, features + int64_t(at) * (p.heads * FEATURES), chunk, x);
+      read_chunk(p, features + int64_t(at) * (heads * FEATURES), chunk, x);
       if (bias != nullptr) {
         float y[8];
         read_chunk(p, bias, chunk, y);

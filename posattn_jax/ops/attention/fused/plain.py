@@ -98,7 +98,10 @@ def _on_gpu(problem, query):
 def _on_tpu(problem, query):
     from jax.experimental.pallas.ops.tpu import flash_attention as tpu
 
-    mask, heads_first = problem.key_mask, (x.swapaxes(1, 2) for x in (query, problem.key, problem.value))
+    mask, heads_first = (
+        problem.key_mask,
+        (x.swapaxes(1, 2) for x in (query, problem.repeated_key, problem.repeated_value)),
+    )
     segments = None if mask is None else tpu.SegmentIds(jnp.ones_like(mask, jnp.int32), mask.astype(jnp.int32))
     options = {"segment_ids": segments, "causal": problem.is_causal, "sm_scale": problem.scaling}
     return tpu.flash_attention(*heads_first, **options).swapaxes(1, 2)

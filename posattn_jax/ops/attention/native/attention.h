@@ -35,13 +35,14 @@ inline constexpr Beyond kBeyond;
 constexpr int64_t kWidth = kSegment + kMargin, kBand = kWidth + 4 * kMargin;
 
 struct Problem {
-  int64_t outer, batch, heads, features;
+  int64_t outer, batch, heads, key_heads, features;
   int64_t size[3];
   int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
   bool causal;  // over positions in row-major order
   int64_t causal_axes[3];  // whether attention is causal along each dimension
   T scale;  // multiplies the queries where there is no table of factors
-  // Shapes. query, key, value: [outer batch positions heads features]. encoding: [outer *relative heads features].
+  // Shapes. query: [outer batch positions heads features]. key, value: the same with key_heads, each of which serves
+  // heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative], the last axis with a margin at both
   // ends. key_addend, segments: [outer batch positions], each row of the grid with a margin at its end. half: [outer
   // half_heads 3], half-spans. All but query, value and half may be null.
@@ -127,7 +128,7 @@ class Unit {
     segments = p.segments ? p.segments + keys : nullptr;
   }
 
-  // Index of a position's features in query, key and value.
+  // Index of a position's features in query, and in gradients of key and value, which are of each head of queries.
   int64_t features_at(int64_t position) const {
     return (((o * p.batch + b) * p.positions() + position) * p.heads + h) * p.features;
   }
@@ -259,7 +260,9 @@ class Unit {
  private:
   T* gathered(Buffer& buffer, const T* from) {
     T* to = buffer.resize(p.positions() * p.features);
-    for (int64_t n = 0; n < p.positions(); n++) copy(from + features_at(n), p.features, to + n * p.features);
+    const int64_t head = h / (p.heads / p.key_heads), first = (o * p.batch + b) * p.positions();
+    for (int64_t n = 0; n < p.positions(); n++)
+      copy(from + ((first + n) * p.key_heads + head) * p.features, p.features, to + n * p.features);
     return to;
   }
   // The transposed rows: [rows, features, key_row].

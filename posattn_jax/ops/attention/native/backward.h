@@ -12,7 +12,7 @@ namespace posattn {
 struct Backward {
   const T *outputs, *statistics, *cotangent;
   // Gradients, with the shapes of the problem's arrays; null: not needed. All but query, key and value are sums over
-  // examples, and have one more leading axis, of `groups` groups of examples. Tables have an axis of all heads.
+  // examples, and have one more leading axis, of `groups` groups of examples. Key, value and tables have all heads of queries.
   T *query, *key, *value, *encoding, *content_bias, *position_bias, *factor, *addend;
   int64_t groups;
 };

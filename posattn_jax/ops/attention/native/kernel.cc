@@ -18,7 +18,7 @@ Problem problem_of(In query, In key, In value, In encoding, In content_bias, In 
                    In key_addend, Numbers half, Numbers segments, ffi::Span<const int64_t> size, bool causal,
                    ffi::Span<const int64_t> causal_axes, double scale) {
   const auto x = query.dimensions();
-  Problem p{x[0], x[1], x[3], x[4], {size[0], size[1], size[2]}};
+  Problem p{x[0], x[1], x[3], value.dimensions()[3], x[4], {size[0], size[1], size[2]}};
   p.table_heads = factor.element_count() ? factor.dimensions()[1] : addend.element_count() ? addend.dimensions()[1] : 1;
   p.half_heads = half.dimensions()[1];
   p.causal = causal;

@@ -18,6 +18,7 @@ from posattn_jax.ops.attention.kernel import (
     factor_table,
     half_spans,
     multiplies,
+    sum_groups,
 )
 from posattn_jax.ops.attention.native import library
 from posattn_jax.ops.attention.problem import Problem
@@ -59,7 +60,8 @@ def backward(
         shape = (groups, o, h, *x.shape[2:]) if learned[name] else (0,)
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    results = (query, key, value, *map(summed, (encoding, content_bias, position_bias)))
+    of_keys = (query if x.size else x for x in (key, value))  # of each head of queries
+    results = (query, *of_keys, *map(summed, (encoding, content_bias, position_bias)))
     results += (of_table("factor", factor), of_table("addend", addend))
     outputs, cotangent = (_padded(x.astype(query.dtype)) for x in (outputs, cotangent))
     got = _call("backward", settings, (*given, outputs, statistics, cotangent), results, groups=np.int64(groups))
@@ -69,6 +71,8 @@ def backward(
         for name, x in zip((*FEATURES, *LEARNED), got[:6], strict=True)
         if name in arrays
     }
+    for name in cotangents.keys() & {"key", "value"}:
+        cotangents[name] = sum_groups(cotangents[name], arrays[name].shape[3])
     d_tables = {name: jnp.zeros_like(x) for name, x in tables.items()}
     for name, x in zip(("factor", "addend"), got[6:], strict=True):
         if learned[name]:

@@ -46,12 +46,13 @@ class TestKernels(KernelSuite):
         super().test_a_relative_bias_that_hides(float64, low, span)
 
 
-def make_case(grid_shape, d=4, batch=1, heads=1, parts=None, dtype=jnp.float32, seed=0):
+def make_case(grid_shape, d=4, batch=1, heads=1, key_heads=None, parts=None, dtype=jnp.float32, seed=0):
     """Random arrays: of `parts`, or all but sigma."""
     rng, n = np.random.default_rng(seed), math.prod(grid_shape)
     relative = tuple(2 * size - 1 for size in grid_shape)
-    features = (batch, n, heads, d)
-    sizes = {"query": features, "key": features, "value": features, "relative_encoding": (*relative, heads, d)}
+    of_keys = (batch, n, key_heads or heads, d)
+    sizes = {"query": (batch, n, heads, d), "key": of_keys, "value": of_keys}
+    sizes |= {"relative_encoding": (*relative, heads, d)}
     sizes |= {"content_bias": (heads, d), "position_bias": (heads, d), "relative_bias": (*relative, heads)}
     arrays = {name: jnp.asarray(rng.normal(size=size), dtype) for name, size in sizes.items()}
     arrays = {name: x for name, x in arrays.items() if parts is None or name in ("query", "value", *parts)}
@@ -132,7 +133,7 @@ def test_segments_of_many_tiles(ids):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
     """float16 is computed in float32."""
-    arrays, masks = make_case((7, 11), heads=2, dtype=dtype)
+    arrays, masks = make_case((7, 11), heads=2, key_heads=1, dtype=dtype)
     arrays["sigma"] = jnp.array([[0.3, 0.2], [0.1, 0.4]])
     check(arrays, (7, 11), tolerance=0.03 if dtype == "bfloat16" else 3e-3, **masks)
 
@@ -181,6 +182,17 @@ def test_the_check_of_a_program(monkeypatch, grid_shape, d, dtype, parts, half, 
         patch.setattr(kernel, "_faults", {})
         patch.setattr(kernel, "made", lambda _, plan: ran.append(plan) or made(device, plan))
         jax.eval_shape(find, arrays)
+
+
+@pytest.mark.parametrize("at_once", [4, 2])
+def test_heads_that_share_a_key(monkeypatch, at_once):
+    """Four heads with one of keys, whose weights are kept at once, or those of two; each example takes its turn."""
+    arrays, masks = make_case((70,), batch=2, heads=8, key_heads=2)
+    arrays["sigma"] = jnp.linspace(0.01, 0.3, 8)[:, None]
+    weights = 2 * 3 * 64 * 64 * 4  # of a head: two tiles of queries, three places for tiles of keys
+    monkeypatch.setattr(program, "MOST_WEIGHTS", 4 * weights)
+    monkeypatch.setattr(program, "MOST_WEIGHTS_OF_HEAD", at_once * weights)
+    check(arrays, (70,), **masks)
 
 
 def test_no_key_for_some():
@@ -238,9 +250,9 @@ def test_gradients_of_gradients():
 
 def test_one_program_serves_every_span():
     arrays, _ = make_case((3, 40))
-    program = jax.jit(lambda x: relative_attention(**x, grid_shape=(3, 40), implementation="fused"))
+    attend = jax.jit(lambda x: relative_attention(**x, grid_shape=(3, 40), implementation="fused"))
     for sigma in ((0.3, 0.02), (1.0, 1.0)):
         x = arrays | {"sigma": jnp.array(sigma)}
         expected = relative_attention(**x, grid_shape=(3, 40), implementation="reference")
-        np.testing.assert_allclose(program(x), expected, atol=1e-3)
-    assert program._cache_size() == 1
+        np.testing.assert_allclose(attend(x), expected, atol=1e-3)
+    assert attend._cache_size() == 1
