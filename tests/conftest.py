@@ -7,11 +7,13 @@ import itertools
 import os
 import shutil
 import tempfile
+import types
 import typing
 
 import jax
 import jaxtyping
 import pytest
+from flax.core import scope
 from jax._src.interpreters import mlir
 
 from tests.support.float64 import float64
@@ -81,6 +83,34 @@ def _has_shapes(annotation):
 
 jaxtyping.jaxtyped = _checked_when_called
 
+# Flax traces a parameter's initialiser, for its shape, whenever a model with parameters is called: a tenth of the time
+# of tracing one. Here that is done once for equal initialisers of equal arguments; Flax compares shapes as ever.
+_shapes = {}
+
+
+def _eval_shape(function, *arguments):
+    """`function` is that of `Scope.param`: without arguments, it calls init_fn(key, *init_args, **init_kwargs)."""
+    try:
+        named = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        given = {name: cell.cell_contents for name, cell in named}
+        options = tuple(sorted(given["init_kwargs"].items()))
+        key = _comparable(given["init_fn"]), given["init_args"], options, arguments
+        if key not in _shapes:
+            _shapes[key] = jax.eval_shape(function, *arguments)
+        return _shapes[key]
+    except (TypeError, KeyError):  # another function of Flax, or what cannot be hashed
+        return jax.eval_shape(function, *arguments)
+
+
+def _comparable(function):
+    """Two partial applications of the same to the same are equal."""
+    if not isinstance(function, functools.partial):
+        return function
+    return _comparable(function.func), tuple(map(_comparable, function.args)), tuple(sorted(function.keywords.items()))
+
+
+scope.jax = types.SimpleNamespace(**vars(jax) | {"eval_shape": _eval_shape})
+
 # Where in the source an operation is, no test asks; finding out takes time with every program.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
@@ -112,6 +142,24 @@ def rte_run(tmp_path_factory):
     from tests.support.made_runs import make_rte
 
     return make_rte(tmp_path_factory.mktemp("runs") / "rte")
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A report's words and numbers alone."""
+    from posattn_jax.analysis import report
+
+    monkeypatch.setattr(report, "draw_sweep", lambda runs, folder: {})
+
+
+@pytest.fixture
+def roughly_drawn(monkeypatch):
+    """Pictures of few pixels, whose panels are not laid out, which is most of the time that a picture takes."""
+    import matplotlib.layout_engine
+    import matplotlib.pyplot
+
+    monkeypatch.setitem(matplotlib.pyplot.rcParams, "savefig.dpi", 30)
+    monkeypatch.setattr(matplotlib.layout_engine.ConstrainedLayoutEngine, "execute", lambda self, figure: None)
 
 
 @pytest.fixture

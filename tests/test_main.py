@@ -19,7 +19,7 @@ from tests.support.recorded import figures_of
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "digits"
-    code, out, err = run(f"--workdir={workdir}")
+    code, out, err = run_forked(f"--workdir={workdir}")
     assert code == 0, err
     return workdir, out
 
@@ -141,7 +141,8 @@ def test_bad_config_file(tmp_path, config, message):
 
 
 def test_missing_workdir():
-    code, _, err = run_forked()
+    """Of the command itself; the others here are forks of a process that has imported the libraries."""
+    code, _, err = run()
     assert code == 2
     assert "--workdir=FOLDER is missing" in err
 

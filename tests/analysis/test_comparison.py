@@ -31,7 +31,7 @@ def made_sweep(folder, response="accuracy", **costs):
         (folder / "costs.json").write_text(json.dumps({"treatments": costs}))
 
 
-def test_the_table_has_the_best_first(tmp_path):
+def test_the_table_has_the_best_first(tmp_path, roughly_drawn):
     made_sweep(tmp_path, better=COST | {"operations": 7e6})
     report.write(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
@@ -117,7 +117,7 @@ def test_of_losses_the_least_is_first(tmp_path):
     assert [line.split(" | ")[2] for line in lines] == ["1.0000", "2.0000"]
 
 
-def test_what_the_spans_saved(tmp_path):
+def test_what_the_spans_saved(tmp_path, undrawn):
     """Of the runs that measured it, means over seeds; of a sweep without one no section."""
     made_sweep(tmp_path)
     assert tables.by_span(read_runs(tmp_path)) is None and "spans saved" not in report_of(tmp_path)

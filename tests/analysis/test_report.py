@@ -58,12 +58,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """The report's words and numbers alone."""
-    monkeypatch.setattr(report, "draw_sweep", lambda runs, folder: {})
-
-
 def test_the_report_of_finished_runs(folder, capsys):
     report.write(folder)
     assert "15 runs" in capsys.readouterr().out
@@ -104,7 +98,7 @@ def test_the_report_of_finished_runs(folder, capsys):
             assert (folder / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 4000
 
 
-def test_a_report_is_made_again_of_its_runs_alone(folder, tmp_path_factory, capsys):
+def test_a_report_is_made_again_of_its_runs_alone(folder, roughly_drawn, tmp_path_factory, capsys):
     """Of `runs.jsonl`, which is all that is committed with its words."""
     (folder / "half" / "2" / "summary.json").unlink()
     report.write(folder)
@@ -291,7 +285,7 @@ def test_what_is_missing_is_named_and_left_out(folder, undrawn, capsys):
     assert "- half/2: is not finished" in (folder / "report" / "report.md").read_text()
 
 
-def test_a_treatment_without_a_finished_run(folder):
+def test_a_treatment_without_a_finished_run(folder, roughly_drawn):
     for seed in SEEDS:
         (folder / "half" / str(seed) / "summary.json").unlink()
     runs = read_runs(folder)
@@ -323,7 +317,7 @@ def test_a_treatment_that_was_not_chosen(folder):
     check_counted(folder)
 
 
-def test_one_run_each(tmp_path):
+def test_one_run_each(tmp_path, roughly_drawn):
     """Figures and tables of a sweep that has only begun."""
     write_plan(tmp_path / "sweep.json", plan(), {})
     write_run(tmp_path / "none" / "1", 0.7, span=False)
@@ -419,7 +413,7 @@ def test_evaluations_are_the_response_where_the_plan_says_so(tmp_path, undrawn):
     assert read_runs(tmp_path / "report").runs == runs.runs
 
 
-def test_runs_without_curves_and_with_longer_ones(folder):
+def test_runs_without_curves_and_with_longer_ones(folder, roughly_drawn):
     """They are drawn as far as they have something to draw, and named."""
     (folder / "span" / "1" / "positions.npz").unlink()
     (folder / "span" / "2" / "metrics.jsonl").unlink()
@@ -442,7 +436,7 @@ def test_runs_without_curves_and_with_longer_ones(folder):
     report.write(folder)
 
 
-def test_what_looks_like_markdown_or_html_is_text(folder):
+def test_what_looks_like_markdown_or_html_is_text(folder, roughly_drawn):
     labels = {"none": "a *span | x* <u>", "span": r"$\foo$ _b_", "half": "half"}
     strange = plan(
         question="Is sigma <b> & <.3?",
@@ -496,7 +490,7 @@ def test_plan_round_trip(tmp_path):
         plan().select(["x"], None)
 
 
-def test_a_difference_of_differences_after_the_last_epoch(tmp_path):
+def test_a_difference_of_differences_after_the_last_epoch(tmp_path, roughly_drawn):
     """Two data sets, one with fewer seeds; judged by the test part after the last epoch; drawn against a field."""
     hypotheses = (
         Hypothesis("b is better than a", "b", "a", "greater"),

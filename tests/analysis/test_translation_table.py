@@ -39,7 +39,7 @@ def write_run(workdir, model, hypotheses, seed, target="de", tokenize="13a"):
     return scores
 
 
-def test_scores_tests_and_gates(tmp_path):
+def test_scores_tests_and_gates(tmp_path, roughly_drawn):
     pytest.importorskip("sacrebleu")
     runs = {
         "transformer": [garbled(9), garbled(10)],
@@ -118,7 +118,7 @@ def without_signatures(workdir):
     path.write_text(json.dumps(evaluation))
 
 
-def test_scores_without_signatures(tmp_path):
+def test_scores_without_signatures(tmp_path, undrawn):
     """Of some runs, and of all."""
     pytest.importorskip("sacrebleu")
     plan = make_sweep(tmp_path, (), {"transformer": garbled(9), "rposnet": garbled(2)})
@@ -133,7 +133,7 @@ def test_scores_without_signatures(tmp_path):
 
 
 @pytest.mark.parametrize("target, tokenize", [("zh_CN", "zh"), ("ja", "char"), ("de", "intl")])
-def test_the_tests_tokenise_as_the_scores_did(tmp_path, monkeypatch, target, tokenize):
+def test_the_tests_tokenise_as_the_scores_did(tmp_path, undrawn, monkeypatch, target, tokenize):
     """Whatever a language would have here."""
     pytest.importorskip("sacrebleu")
     asked, test = [], translation_scores.paired_bootstrap
@@ -144,7 +144,7 @@ def test_the_tests_tokenise_as_the_scores_did(tmp_path, monkeypatch, target, tok
     assert set(asked) == {tokenize} and f"tok:{tokenize}" in section
 
 
-def test_scores_that_cannot_be_compared(tmp_path, monkeypatch):
+def test_scores_that_cannot_be_compared(tmp_path, undrawn, monkeypatch):
     """Other tokenisations, or one that is not installed: no test."""
     pytest.importorskip("sacrebleu")
     plan = make_sweep(tmp_path, (), {"transformer": garbled(9), "rposnet": garbled(2)})
@@ -158,7 +158,7 @@ def test_scores_that_cannot_be_compared(tmp_path, monkeypatch):
     assert read_runs(tmp_path).p == {}
 
 
-def test_two_baselines_and_scores_of_other_metrics(tmp_path):
+def test_two_baselines_and_scores_of_other_metrics(tmp_path, undrawn):
     pytest.importorskip("sacrebleu")
     treatments = {"transformer": garbled(9), "shaw": garbled(9), "rposnet": garbled(2), "fourier": garbled(3)}
     plan = make_sweep(tmp_path, ("transformer", "shaw"), treatments)

@@ -90,9 +90,10 @@ def reads(monkeypatch):
             if cls in watched:
                 continue
             watched.add(cls)
+            fields = frozenset(field.name for field in dataclasses.fields(cls))
 
-            def spy(self, name, original=cls.__getattribute__):
-                if (type(self).__name__, name) not in found:
+            def spy(self, name, original=cls.__getattribute__, fields=fields):
+                if name in fields and (type(self).__name__, name) not in found:
                     code = sys._getframe(1).f_code
                     checks = code.co_name == "__post_init__" or code.co_filename.endswith("nn/checks.py")
                     if code.co_filename.startswith(PACKAGE) and not checks:

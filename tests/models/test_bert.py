@@ -56,7 +56,7 @@ EVERYTHING = (*COMPOSITE, "keyed", "depthwise", "query", "key", "absolute")
 @functools.cache
 def make_tiny(kinds=EVERYTHING, head=MaskedLanguageModel, **fields):
     """A model of 20 tokens, its parameters so that all of it matters, and sequences with segments."""
-    model = head(make_bert(TINY, kinds, kernel=3, vocabulary_size=20, max_length=9), **fields)
+    model = head(make_bert(TINY | {"num_blocks": 1}, kinds, kernel=3, vocabulary_size=20, max_length=9), **fields)
     tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
     segments = (jnp.arange(7) >= 3).astype(int) * jnp.ones_like(tokens)
     params = made_params(lambda: model.init(jax.random.key(0), tokens)["params"])

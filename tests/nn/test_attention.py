@@ -358,7 +358,7 @@ def test_terms_and_biases_that_hide(low):
     shapes = {"relative_bias": (9, 2), "pair_scores": (2, 2, 5, 5)}
     beside = Given(Scores(**{name: jnp.full(shape, 0.1, jnp.float32) for name, shape in shapes.items()}))
     span = {"span": GaussianSpan(initial_sigma=0.02, threshold=0.0)}
-    params = make_layer(terms=(Content(), beside), **span).init(jax.random.key(0), x)
+    params = made_params(lambda: make_layer(terms=(Content(), beside), **span).init(jax.random.key(0), x))
 
     def results(*terms, **given):
         layer = make_layer(terms=(Content(), beside, *terms), **span)
@@ -408,18 +408,23 @@ def test_inputs_may_have_the_axes_of_their_grid(name, grid_shape):
     inputs = jnp.asarray(rng.normal(size=(2, *grid_shape, 8)), jnp.float32)
     mask = jnp.asarray(rng.random((2, *grid_shape)) < 0.7)
     flat, flat_mask = inputs.reshape(2, -1, 8), mask.reshape(2, -1)
-    variables = jax.jit(layer.init)(jax.random.key(0), inputs)
+    variables = made_params(lambda: layer.init(jax.random.key(0), inputs))
 
-    def applied(*given, **options):
-        return jax.jit(lambda variables: layer.apply(variables, *given, **options))(variables)
+    @jax.jit
+    def run(variables):
+        apply = lambda *given, **options: layer.apply(variables, *given, **options)
+        shaped = [
+            apply(*given, key_mask=mask, return_intermediates=True)[0] for given in ((inputs,), (inputs, grid_shape))
+        ]
+        line = [apply(flat, key_mask=mask)] if len(grid_shape) == 1 else []
+        return apply(flat, grid_shape, key_mask=flat_mask), shaped, line
 
-    expected = applied(flat, grid_shape, key_mask=flat_mask)
-    for given in ((inputs,), (inputs, grid_shape)):
-        outputs, _ = applied(*given, key_mask=mask, return_intermediates=True)
+    expected, shaped, line = run(variables)
+    for outputs in shaped:
         np.testing.assert_array_equal(outputs.reshape(flat.shape), expected)
         assert outputs.shape == inputs.shape
-    if len(grid_shape) == 1:
-        np.testing.assert_array_equal(applied(flat, key_mask=mask), expected)
+    for outputs in line:
+        np.testing.assert_array_equal(outputs, expected)
 
 
 @pytest.mark.parametrize(

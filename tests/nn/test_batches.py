@@ -10,6 +10,7 @@ from jax import export
 from posattn_jax import PositionalSelfAttention
 from tests.nn.test_promotion import LAYERS, C
 from tests.project.test_docstrings import example_of
+from tests.support.made_params import made_params
 from tests.support.slow import slow
 
 RNGS = dict.fromkeys(("params", "dropout"), jax.random.key(0))
@@ -89,9 +90,10 @@ def test_a_model(unchecked, monkeypatch, name, batch):
 def test_lists(unchecked):
     """What is like an array, for a layer."""
     inputs, layer = jax.random.normal(jax.random.key(1), (1, 3, C)), PositionalSelfAttention(num_heads=2)
-    variables = layer.init(jax.random.key(0), inputs)
+    variables = made_params(lambda: layer.init(jax.random.key(0), inputs))
     given = {"key_mask": [[True, True, False]], "segment_ids": [[0, 0, 1]], "mask": np.tri(3, dtype=bool)[None, None]}
     given |= {"bias": np.eye(3, dtype=np.float32)[None, None]}
     expected = layer.apply(variables, inputs, **{name: jnp.asarray(x) for name, x in given.items()})
     listed = {name: np.asarray(x).tolist() for name, x in given.items()}
-    np.testing.assert_allclose(layer.apply(variables, np.asarray(inputs).tolist(), **listed), expected, rtol=1e-6)
+    found = jax.jit(lambda variables: layer.apply(variables, np.asarray(inputs).tolist(), **listed))(variables)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

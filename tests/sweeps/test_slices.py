@@ -17,7 +17,7 @@ import pytest
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import Plan, Treatment, write_plan
 from posattn_jax.analysis.run_folders import read_runs
-from posattn_jax.sweeps import slices
+from posattn_jax.sweeps import command, slices
 from posattn_jax.sweeps.prepare import load_plan
 from posattn_jax.sweeps.slices import Packer, Sweep, read_list, take, work_off
 from posattn_jax.system.command_line import load_config
@@ -457,7 +457,7 @@ def pretended(tmp_path, monkeypatch):
 
         def command(sweep, *_):
             own = map(str, of[sweep.name])
-            return [sys.executable, str(tmp_path / "run.py"), str(tmp_path / sweep.name), *own]
+            return [sys.executable, "-IS", str(tmp_path / "run.py"), str(tmp_path / sweep.name), *own]
 
         monkeypatch.setattr(slices, "_command", command)
         named = [Sweep(name, ()) for name in of]
@@ -474,65 +474,66 @@ def test_what_cannot_be_packed_ends_no_run(pretended, tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(Packer, "pack", pack)
     with pytest.raises(OSError, match="No space"):
-        pretended(60, (2, 0), every=0.5)
+        pretended(60, (1, 0), every=0.1)
     assert (tmp_path / "sweep_0").read_text() == "started"
     assert capfd.readouterr().err.count("not packed: [Errno 28]") >= 2
 
 
 def test_a_run_that_does_not_save_in_time_is_left(pretended, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(slices, "SECONDS_TO_SAVE", 0.1)
-    assert pretended(2, (60, 0)) == (0, ["started"])
+    assert pretended(1, (60, 0)) == (0, ["started"])
     assert capfd.readouterr().err == "sweep_0: is still saving, and goes on alone\n"
     assert (tmp_path / "out" / "finished.tar.gz").exists()
 
 
 def test_one_after_the_other_until_the_time_is_over(pretended, tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    assert pretended(3, (0, 0), (0, 5), (60, 0), (0, 0)) == (1, ["started", "started", "saved", None])
+    assert pretended(2, (0, 0), (0, 5), (60, 0), (0, 0)) == (1, ["started", "started", "saved", None])
     assert capfd.readouterr().err == "failed: sweep_1 (exit code 5)\n"
     assert (tmp_path / "programs").read_text() == str(tmp_path / "work" / ".programs")
     assert (tmp_path / "out" / "finished.tar.gz").exists()
 
 
 @pytest.mark.parametrize("signum, exit_code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_stops_it_after_saving(pretended, signum, exit_code):
-    timer = threading.Timer(2, os.kill, (os.getpid(), signum))
-    timer.start()
+def test_a_signal_stops_it_after_saving(pretended, tmp_path, signum, exit_code):
+    def send():
+        while not (tmp_path / "sweep_0").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signum)
+
+    threading.Thread(target=send).start()
     assert pretended(60, (60, 0), (0, 0)) == (exit_code, ["saved", None])
 
 
 def test_it_is_packed_while_a_sweep_runs(pretended, tmp_path, monkeypatch):
     times = []
     monkeypatch.setattr(Packer, "pack", lambda self: times.append(time.monotonic()) or [])
-    pretended(60, (2, 0), every=0.5)
+    pretended(60, (1, 0), every=0.1)
     assert len(times) >= 3
 
 
 def test_a_sweep_whose_runs_are_all_finished_runs_none(tmp_path):
-    code, out, err = run_forked(
-        "--mode=sweep", f"--workdir={tmp_path / 'sweep'}", "--finished=docs/results/digits", config="configs/digits.py"
-    )
+    """Nor does one whose runs are not there. Nothing is left behind."""
+    arguments = ["--mode=sweep", f"--workdir={tmp_path / 'sweep'}"]
+    code, out, err = run_forked(*arguments, "--finished=docs/results/digits", config="configs/digits.py")
     assert (code, out) == (0, "nothing is left to run: every run is in docs/results/digits\n"), err
+    code, _, err = run_forked(*arguments, "--finished=docs", config="configs/digits.py")
+    assert code == 2 and err.startswith("posattn_jax: error: --finished=docs: expected a folder with runs.jsonl"), err
     assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.parametrize(
-    "folder, more, message",
+    "folder, epochs, message",
     [
-        ("docs/results/compare", [], 'docs/results/compare has another sweep, "Which way'),
-        (
-            "docs/results/digits",
-            ["--config.train.total_epochs=2"],
-            "docs/results/digits: train.total_epochs is 15.0 and 2",
-        ),
-        ("docs", [], "docs: expected a folder with runs.jsonl"),
+        ("docs/results/compare", 15.0, 'docs/results/compare has another sweep, "Which way'),
+        ("docs/results/digits", 2.0, "docs/results/digits: train.total_epochs is 15.0 and 2"),
     ],
 )
-def test_finished_runs_of_another_sweep_are_refused(tmp_path, folder, more, message):
-    arguments = ["--mode=sweep", f"--workdir={tmp_path / 'sweep'}", f"--finished={folder}", *more]
-    code, _, err = run_forked(*arguments, config="configs/digits.py")
-    assert code == 2 and err.startswith(f"posattn_jax: error: --finished={message}"), err
-    assert not (tmp_path / "sweep").exists()
+def test_finished_runs_of_another_sweep_are_refused(folder, epochs, message):
+    config = load_config("configs/digits.py")
+    config.train.total_epochs = epochs
+    with pytest.raises(InputError, match=f"^--finished={message}"):
+        command._finished(pathlib.Path(folder), load_plan("configs/digits.py"), config)
 
 
 def test_the_launcher_runs_from_anywhere(tmp_path):

@@ -16,7 +16,6 @@ from tests.train.made_run import make_images, make_task
 
 
 @functools.cache
-@functools.cache
 def step(micro_batches):
     """A task without dropout, and one update by plain gradient descent: gradients are the difference of parameters."""
     task = make_task(dropout_rate=0.0)
@@ -107,7 +106,8 @@ def test_learning_rates(unchecked):
 def test_optimizer_is_the_papers_adam():
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     grads = {"kernel": jnp.array([[1.0, -3.0], [0.5, 2.0]]), "bias": jnp.array([4.0, -4.0])}
-    updates, _ = (adam := Adam(1e-3).make(100, 10)).update(grads, adam.init(params), params)
+    adam = Adam(1e-3).make(100, 10)
+    updates, _ = jax.jit(lambda: adam.update(grads, adam.init(params), params))()
     for name, update in updates.items():  # the first step of Adam is the sign of the gradient
         np.testing.assert_allclose(update, -1e-3 * np.sign(grads[name]), rtol=1e-4)
 
@@ -120,11 +120,11 @@ def test_spans_and_terms_have_learning_rates_of_their_own(weight_decay):
     rates = {"learning_rate": 1e-2, "weight_decay": weight_decay, "schedule": Linear(warmup_steps=3)}
     own = {"span_learning_rate": 1e-3, "terms_learning_rate": 2e-2}
     plain, own = (Adam(**rates, **more).make(10, 10) for more in ({}, own))
-    states = [plain.init(params), own.init(params)]
+    states, updated = [plain.init(params), own.init(params)], (jax.jit(plain.update), jax.jit(own.update))
     for step in range(5):
         grads = jax.tree.map(lambda array: jnp.sin(array + step), params)  # noqa: B023
         (expected, states[0]), (updates, states[1]) = (
-            each.update(grads, state, params) for each, state in zip((plain, own), states, strict=True)
+            update(grads, state, params) for update, state in zip(updated, states, strict=True)
         )
         np.testing.assert_array_equal(updates["kernel"], expected["kernel"])
         np.testing.assert_allclose(updates["span"]["sigma"], 0.1 * expected["span"]["sigma"], rtol=1e-6)
@@ -164,12 +164,13 @@ def test_decay_spares_biases_and_spans_and_clipping_bounds_the_norm():
     spared |= {name: {last: jnp.ones((3, 2))} for name, last in enumerate(("bias", "bias_0", "scale", "u", "v"))}
     params = {"kernel": jnp.ones((2, 2)), **{str(name): each for name, each in spared.items()}}
     zeros = jax.tree.map(jnp.zeros_like, params)
-    decayed, _ = (decay := Adam(1e-1, weight_decay=0.5).make(100, 10)).update(zeros, decay.init(params), params)
+    decay = Adam(1e-1, weight_decay=0.5).make(100, 10)
+    decayed, _ = jax.jit(lambda: decay.update(zeros, decay.init(params), params))()
     np.testing.assert_allclose(decayed["kernel"], -0.05, rtol=1e-5)
     for array in jax.tree.leaves({name: each for name, each in decayed.items() if name != "kernel"}):
         np.testing.assert_array_equal(array, 0)
-    clipped = Adam(1.0, eps=1e6, clip_norm=1.0, clips_spans=True).make(
-        100, 10
-    )  # with a huge eps Adam divides by it alone
-    updates, _ = clipped.update(jax.tree.map(lambda a: 100 * a, params), clipped.init(params), params)
+    # With a huge eps Adam divides by it alone.
+    clipped = Adam(1.0, eps=1e6, clip_norm=1.0, clips_spans=True).make(100, 10)
+    large = jax.tree.map(lambda a: 100 * a, params)
+    updates, _ = jax.jit(lambda: clipped.update(large, clipped.init(params), params))()
     np.testing.assert_allclose(optax.global_norm(updates), 1e-6, rtol=1e-3)

@@ -63,9 +63,9 @@ def pixels_and_logits(workdir, number):
 
 def test_batches_of_two_sizes(folder):
     model = load(folder)
-    for number in (1, 7):
-        pixels, expected = pixels_and_logits(folder.parent, number)
-        np.testing.assert_allclose(model(pixels), expected, atol=1e-5)
+    pixels, expected = pixels_and_logits(folder.parent, 8)
+    for rows in (slice(1), slice(1, 8)):
+        np.testing.assert_allclose(model(pixels[rows]), expected[rows], atol=1e-5)
     assert np.ptp(expected) > 0.1
 
 

@@ -79,11 +79,8 @@ def test_rows_cover_the_grid(grid_shape, run, at_once):
                         np.testing.assert_array_equal(queries[step, i, t], query)
 
 
-@pytest.mark.parametrize("steps", [1, 4])
-def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, steps):
-    if steps > 1:
-        monkeypatch.setattr(rows, "ROW_QUERIES", 3)
-        monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
+def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch):
+    """In one step, and in four."""
     grid_shape, rng = (5, 4), np.random.default_rng(1)
     inputs = jax.tree.map(jnp.asarray, make_inputs(grid_shape, per_head=True))
     n = math.prod(grid_shape)
@@ -97,9 +94,12 @@ def test_gradients_with_dropout_and_of_the_weights(float64, monkeypatch, steps):
 
         return jax.jit(jax.grad(loss))(inputs)
 
-    expected = gradients("reference")
-    for name, gradient in gradients("dense").items():
-        np.testing.assert_allclose(gradient, expected[name], rtol=1e-9, atol=1e-10, err_msg=name)
+    expected, at_once = gradients("reference"), gradients("dense")
+    monkeypatch.setattr(rows, "ROW_QUERIES", 3)
+    monkeypatch.setattr(budget, "SCORE_BYTES", {"cpu": 1})
+    for found in (at_once, gradients("dense")):
+        for name, gradient in found.items():
+            np.testing.assert_allclose(gradient, expected[name], rtol=1e-9, atol=1e-10, err_msg=name)
 
 
 def test_rows_in_groups_equal_rows_at_once(monkeypatch):

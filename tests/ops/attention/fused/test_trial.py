@@ -86,14 +86,14 @@ def test_a_process_that_does_not_start_is_no_verdict(tmp_path, monkeypatch, prog
 @pytest.mark.parametrize(
     "program, outcome, reason",
     [
-        ("time.sleep(60)", "hung", "no answer after 2 s"),
+        ("time.sleep(60)", "hung", "no answer after 1 s"),
         ("os.kill(os.getpid(), 11)", "refused", "exit code -11"),  # the kernel has ended its process
         ("os.kill(os.getpid(), 9)", verdict.UNDECIDED, "exit code -9"),  # somebody else has: too little memory
     ],
 )
 def test_a_kernel_that_hangs_or_ends_its_process(tmp_path, monkeypatch, program, outcome, reason):
     trying = other_process(tmp_path, monkeypatch, begun(verdict.machine()) + program)
-    assert trying(2.0 if "sleep" in program else 60.0) == verdict.Verdict(outcome, reason)
+    assert trying(1.0 if "sleep" in program else 60.0) == verdict.Verdict(outcome, reason)
 
 
 def test_a_process_without_the_device_is_no_verdict(tmp_path, monkeypatch):
