@@ -8,8 +8,9 @@
 # First the core alone is tried (launch/core_check.py), where there is nothing else; then tests of the suite. Without
 # --between these are fewer: the core is tried with the least versions alone, without gradients, and then what versions
 # break: a layout, the compiled kernel, kernels that are lowered, a grid cut over devices, a layer, checkpoints, a run,
-# and the use of one. In Colab's environment, whose versions are nearly the least, a run is trained, and no more. What
-# ran where is told as a table; that of docs/importing.md is of --between.
+# and the use of one. In Colab's environment, whose versions are nearly the least, a run is trained, and no more. Two
+# environments are tried at a time, of which one installs: half of the time there is work for one core alone. What ran
+# where is told as a table; that of docs/importing.md is of --between.
 # Exit codes: 0 passed, 1 failed, 2 fewer than two Pythons.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -56,20 +57,29 @@ constraints() { # PYTHON VERSIONS -> for pip
     esac
 }
 
+alone() { # COMMAND ... -> its exit code. One at a time: to build our package writes into this folder.
+    local code=0
+    until mkdir build/versions/lock 2>/dev/null; do sleep 0.2; done
+    "$@" || code=$?
+    rmdir build/versions/lock
+    return $code
+}
+
 install() { # FOLDER REQUIREMENT ...
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint "$1/constraints.txt" "${@:2}"
+    alone "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        --constraint "$1/constraints.txt" "${@:2}"
 }
 
 passes() { # PYTHON_VERSION VERSIONS
     local folder=build/versions/$1-${2//\//-} code=0 started=$SECONDS tests=("${TESTS[@]}" "${USE[@]}")
     if [ -n "$between" ]; then tests=("${OF_BETWEEN[@]}" "${tests[@]}"); fi
-    echo "Python $1, $2 versions: installing into $folder ..."
+    echo "installing into $folder ..."
     "$(find_python "$1")" -m venv --clear "$folder" || return
     constraints "$folder/bin/python" "$2" >"$folder/constraints.txt" || return
     if [ "$2" = colab ]; then
         if [ -z "$between" ]; then tests=("${USE[0]}"); fi
         install "$folder" --requirement launch/colab.txt || return
-        "$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" . || return
+        alone "$folder/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$folder" . || return
         "$folder/bin/python" launch/keep_check.py "$folder" || code=1
     fi
     install "$folder" --editable . || return
@@ -109,15 +119,29 @@ if [ -n "$between" ]; then
     for versions in "${BETWEEN[@]}"; do tried+=("$newest $versions"); done
 fi
 
-code=0
+mkdir -p build/versions
+rmdir build/versions/lock 2>/dev/null || true # of a call that was killed
+trap 'trap - INT TERM; kill 0' INT TERM
 folders=()
-summary=versions.sh:
 for each in "${tried[@]}"; do
     read -r version versions <<<"$each"
-    result=passed
-    passes "$version" "$versions" || { result=FAILED && code=1; }
+    folder=build/versions/$version-${versions//\//-}
+    folders+=("$folder")
+    echo FAILED >"$folder.result"
+    running=(x $(jobs -rp))
+    if [ ${#running[@]} -gt 2 ]; then wait -n || true; fi
+    { if passes "$version" "$versions"; then echo passed >"$folder.result"; fi; } 2>&1 |
+        while IFS= read -r line; do echo "$version $versions: $line"; done &
+done
+wait
+
+code=0
+summary=versions.sh:
+for i in "${!tried[@]}"; do
+    read -r version versions <<<"${tried[i]}"
+    result=$(cat "${folders[i]}.result")
+    if [ "$result" != passed ]; then code=1; fi
     summary+=" Python $version, $versions versions: $result."
-    folders+=("build/versions/$version-${versions//\//-}")
 done
 "${folders[0]}/bin/python" launch/versions_table.py "${folders[@]}"
 echo "$summary"

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.command import ROOT
 
-PROGRAMS = ("bash", "cat", "dirname", "grep", "mkdir", "paste", "tee", "touch")  # of the system, which the scripts call
+# Of the system, which the scripts call.
+PROGRAMS = ("bash", "cat", "dirname", "grep", "mkdir", "paste", "rmdir", "sleep", "tee", "touch")
 
 # Code runs as if in Python VERSION; an environment has a Python that does likewise.
 PYTHON = """#!/bin/bash
@@ -154,14 +155,14 @@ def test_versions_tries_the_least_on_the_oldest_the_newest_and_colabs_on_the_new
     outcome = "FAILED" if exit_code else "passed"
     lines = result.stdout.splitlines()
     assert lines[0] == "Python 3.12: not on this machine, skipped"
-    assert {"jax==0.3.11.0", "jax==0.3.13.0"} <= set(lines)
+    assert {"3.11 least: jax==0.3.11.0", "3.13 newest: jax==0.3.13.0"} <= set(lines)
     assert lines[-1] == (
         f"versions.sh: Python 3.11, least versions: passed. Python 3.13, newest versions: {outcome}. "
         f"Python 3.13, colab versions: {outcome}."
     )
     ran = machine.called("-m pytest")
     environments = [f"build/versions/{name}" for name in ("3.11-least", "3.13-newest", "3.13-colab")]
-    assert [line.split("/bin")[0] for line in ran] == environments
+    assert sorted(line.split("/bin")[0] for line in ran) == sorted(environments)
     for test in re.findall(r"tests/[\w/]+\.py", ran[0]):
         assert (ROOT / test).exists(), test
 
