@@ -8,17 +8,8 @@
 
 namespace posattn {
 
-// The sums of the warp's 16 rows, as rows 0 of each lane.
-DEVICE void sum_rows(Accumulator& sums, const Accumulator& x) {
-#pragma unroll
-  for (int i = 0; i < WIDTH / 8; i++)
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      float s = x[i][k] + x[i][2 + k];
-      s += shuffle_xor(s, 4), s += shuffle_xor(s, 8), s += shuffle_xor(s, 16);
-      sums[i][k] = s;
-    }
-}
+// The features of encodings whose gradients are summed at once, beside those of the queries.
+constexpr int kEncoded = WIDTH <= 128 ? WIDTH : 64;
 
 // What dL of an offset is multiplied with; what is the same for all offsets is multiplied at the end.
 DEVICE float factor_of(const Params& p, const Memory& memory, int n) {
@@ -48,9 +39,35 @@ DEVICE void add_by_offset(const Params& p, const Memory& memory, const Own& own,
   add_product(d_queries, by_offset, encodings, row);
 }
 
-// Adds the gradient of 16 encodings, from offset `start`.
-DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& memory, int start, float after) {
-  Accumulator sum;
+// Adds a left factor times 16 queries of the tile to sums of features from `first` on.
+DEVICE void add_queries(const Params& p, const Home& home, const Memory& memory, Sums<kEncoded>& sum, const Block& a,
+                        int row, int first) {
+  if constexpr (kInRegisters || kIsKept) {
+    add_product(sum, a, memory.position, row, first);
+  } else {
+    const Features queries = queries_of(p, home, p.position_bias);
+#pragma unroll
+    for (int step = 0; step < kEncoded / 16; step++) {
+      Block b;
+#pragma unroll
+      for (int word = 0; word < 4; word++) {
+        float x[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const int at = position(p, home.tile, row + 8 * (word & 1) + 2 * (lane() & 3) + i);
+          x[i] = queries.read(p, at, first + step * 16 + 8 * (word >> 1) + (lane() >> 2));
+        }
+        set(b, word, x[0], x[1]);
+      }
+      multiply(sum[2 * step], sum[2 * step + 1], a, b);
+    }
+  }
+}
+
+// Adds to the gradient of 16 encodings, from offset `start`: features from `first` on.
+DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& memory, int start, int first,
+                             float after) {
+  Sums<kEncoded> sum;
   clear(sum);
   const int own[2] = {start + (lane() >> 2), start + (lane() >> 2) + 8};
   float by[2];
@@ -69,13 +86,14 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
         for (int i = 0; i < 2; i++) x[i] = score(memory, p, query + i, own[r]) * by[r];
         set(transposed, 2 * t + r, x[0], x[1]);
       }
-    add_product(sum, transposed, memory.position, rows);
+    add_queries(p, home, memory, sum, transposed, rows, first);
   }
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     const int index = memory.index[own[r]];
     if (index < 0) continue;
-    add_row(p, p.d_encoding + ((home.outer * home.offsets(p) + index) * p.heads + home.head) * FEATURES, sum, r, after);
+    add_row(p, p.d_encoding + ((home.outer * home.offsets(p) + index) * p.heads + home.head) * FEATURES, sum, r, after,
+            first);
   }
 }
 
@@ -85,11 +103,12 @@ KERNEL(backward, 2) {
   const Own own(p, home.tile);
   const bool keeps_table = HAS_ENCODING || p.d_addend != nullptr;
   copy_queries(p, home, memory);
-  copy_with_bias(p, memory.cotangent, home.features(p, p.cotangent), p.heads, nullptr, home.tile);
+  const Features of_outputs = {home.features(p, p.cotangent), nullptr, p.heads};
+  if (kInRegisters || kIsKept) copy_features(p, memory.cotangent, of_outputs, home.tile);
   sync_block();
   Rows queries, positional, cotangents;
-  queries.load(memory.content, warp() * kWarpRows);
-  cotangents.load(memory.cotangent, warp() * kWarpRows);
+  queries.load(memory.content, queries_of(p, home, p.content_bias), own.position);
+  cotangents.load(memory.cotangent, of_outputs, own.position);
   int32_t segments[2];
   segments_of(p, home, own, segments);
   float most[2], removed[2];  // a weight is 2^(logit - most)
@@ -120,11 +139,19 @@ KERNEL(backward, 2) {
   // when a turn ends, the sum so far is added to its bias and taken from the one whose turn begins.
   const auto add_sums = [&](float* ends, float* begins) {
     if (ends == nullptr && begins == nullptr) return;
-    Accumulator sums;
-    sum_rows(sums, d_queries);
-    if (lane() >= 4) return;
-    if (ends != nullptr) add_row(p, ends, sums, 0, after);
-    if (begins != nullptr) add_row(p, begins, sums, 0, -after);
+#pragma unroll
+    for (int i = 0; i < WIDTH / 8; i++) {
+      float sums[1][4];  // over the warp's 16 rows
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        float s = d_queries[i][k] + d_queries[i][2 + k];
+        s += shuffle_xor(s, 4), s += shuffle_xor(s, 8), s += shuffle_xor(s, 16);
+        sums[0][k] = s;
+      }
+      if (lane() >= 4) continue;
+      if (ends != nullptr) add_row(p, ends, sums, 0, after, 8 * i);
+      if (begins != nullptr) add_row(p, begins, sums, 0, -after, 8 * i);
+    }
   };
   Pairs pairs;
   for (Slabs slabs(p, home); !slabs.is_done();) {
@@ -136,13 +163,16 @@ KERNEL(backward, 2) {
     if (HAS_FACTOR) note_factors(p, home, slab, memory);
     if (HAS_ENCODING) clear_ends(p, slab, memory);
     sync_block();
-    const int chunks = HAS_ENCODING ? slab.chunks : 0, tiles = slab.keys.count(), steps = chunks + tiles + chunks;
+    const int chunks = HAS_ENCODING ? slab.chunks : 0, parts = slab.keys.count() * kParts;
+    const int steps = chunks + parts + chunks;
     const auto copy = [&](int step) {
-      if (step >= chunks && step < chunks + tiles) {
-        copy_keys(p, home, start_of(p, ahead), memory, step);
-        ahead.advance();
+      uint8_t* stage = stage_of(memory.stages, step);
+      if (step >= chunks && step < chunks + parts) {
+        const int part = (step - chunks) % kParts;
+        copy_keys(p, home, start_of(p, ahead), memory, stage, part, (step - chunks) / kParts);
+        if (part == kParts - 1) ahead.advance();
       } else if (step < steps) {
-        copy_encodings(p, home, slab, memory, step < chunks ? step : step - chunks - tiles, memory.stage(step));
+        copy_encodings(p, home, slab, memory, step < chunks ? step : step - chunks - parts, stage);
       }
       copy_commit();
     };
@@ -151,35 +181,38 @@ KERNEL(backward, 2) {
       for (int n = lane(); n < kWarpRows * p.pitch; n += 32) write(own_rows + n, 0.f);
     float* d_bias[2] = {HAS_KEY ? p.d_content_bias : nullptr, HAS_ENCODING ? p.d_position_bias : nullptr};
     for (float*& x : d_bias) x = x == nullptr ? nullptr : x + home.bias_at(p);
-    for (int step = -1; step < steps; step++) {
-      if (step >= 0) await_stage(p, memory.stage(step), step < chunks || step >= chunks + tiles || HAS_KEY);
-      copy(step + 1);
+    uint32_t active = 0;
+    for (int step = -kAhead; step < steps; step++) {
+      begin_step(p, memory.stages, step, step < chunks || step >= chunks + parts || HAS_KEY, copy);
       if (step < 0) continue;
-      uint8_t* stage = memory.stage(step);
+      uint8_t* stage = stage_of(memory.stages, step);
       if (step < chunks) {
-        positional.load(memory.position, warp() * kWarpRows);
+        positional.load(memory.position, queries_of(p, home, p.position_bias), own.position);
         fill_table<true>(p, slab, memory, own, positional, step, stage);
         continue;
       }
-      if (step >= chunks + tiles) {
-        const int start = (step - chunks - tiles) * 2 * kTile;
-        if (step == chunks + tiles) add_sums(d_bias[0], d_bias[1]);
+      if (step >= chunks + parts) {
+        const int first = (step - chunks - parts) * 2 * kBlocks;
+        if (step == chunks + parts) add_sums(d_bias[0], d_bias[1]);
 #pragma unroll 1
-        for (int j = 0; j < 2 * kTile / 16 && start + 16 * j < slab.size; j++) {
-          add_by_offset(p, memory, own, start + 16 * j, stage + (j / 4) * kTileBytes, (j % 4) * 16, d_queries);
-          if (j % 4 == warp() && p.d_encoding != nullptr) add_to_encodings(p, home, memory, start + 16 * j, after);
+        for (int j = 0; j < 2 * kBlocks && (first + j) * 16 < slab.size; j++) {
+          const int start = (first + j) * 16;
+          add_by_offset(p, memory, own, start, stage + (j / kBlocks) * kPartBytes, (j % kBlocks) * 16, d_queries);
+          if ((first + j) % 4 != warp() || p.d_encoding == nullptr) continue;
+#pragma unroll 1
+          for (int feature = 0; feature < WIDTH; feature += kEncoded)
+            add_to_encodings(p, home, memory, start, feature, after);
         }
         continue;
       }
-      const Place keys_tile = start_of(p, walk);
-      uint8_t *keys = stage, *values = stage + kTileBytes;
-      const int32_t* labels = memory.labels + (step & 1) * kTile;
-      pairs.update(p, home, slab, own, walk, labels);
-      walk.advance();
-      const int64_t kept = pair_of_tiles(p, block_y(), home.number, home.tile, keys_tile) * 4 + warp();
-      uint32_t active = 0;
+      uint8_t *keys = stage, *values = stage + kPartBytes;
+      const int part = (step - chunks) % kParts;
+      const int32_t* labels = memory.labels + ((step - chunks) / kParts & 1) * kTile;
+      if (part == 0) pairs.update(p, home, slab, own, walk, labels), active = 0;
+      const int64_t kept = pair_of_tiles(p, block_y(), home.number, home.tile, start_of(p, walk)) * 4 + warp();
 #pragma unroll kUnrolled
-      for (int block = 0; block < kTile / 16; block++) {
+      for (int row = 0; row < ROWS; row += 16) {
+        const int block = part * kBlocks + row / 16;
         uint32_t bits[2], shown[2];
         bits_of(pairs.reach, block, bits);
         bits_of(pairs.shown, block, shown);
@@ -188,14 +221,14 @@ KERNEL(backward, 2) {
         int n[2];
         numbers(p, slab, block, n);
         Logits logits;
-        logits.compute(p, memory, pairs, queries, keys, block, n, bits);
+        logits.compute(p, memory, pairs, queries, keys, row, n, bits);
         logits.hide(p, labels, segments, block, shown);
         float weights[2][4], d_logits[2][4] = {};
-#pragma unroll
+#pragma unroll kUnrolledSteps
         for (int step = 0; step < kSteps; step++) {
           Block b;
-          load_right(b, values, block * 16, step);
-          multiply(d_logits[0], d_logits[1], cotangents[step], b);
+          load_right(b, values, row, step);
+          multiply(d_logits[0], d_logits[1], cotangents.get(p, step), b);
         }
 #pragma unroll
         for (int t = 0; t < 2; t++)
@@ -238,10 +271,12 @@ KERNEL(backward, 2) {
         if (HAS_KEY) {
           Block d_scores;
           set(d_scores, d_logits);
-          add_product(d_queries, d_scores, keys, block * 16);
+          add_product(d_queries, d_scores, keys, row);
         }
       }
+      if (part < kParts - 1) continue;
       if (lane() == 0) p.active[kept] = active;
+      walk.advance();
     }
     slabs.advance();
     if (chunks == 0)

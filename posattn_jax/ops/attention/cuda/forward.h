@@ -10,20 +10,20 @@ constexpr float kSlack = 8;
 struct Logits {
   float sums[2][4], values[2][4], factors[2][4];
 
-  // n: the number of the offset from the first key of the tile to each thread's first key. bits: the keys in reach, from
+  // row: of the part of keys. n: the number of the offset from the first key of the tile to each thread's first key. bits: the keys in reach, from
   // each thread's first one.
   DEVICE void compute(const Params& p, const Memory& memory, const Pairs& pairs, const Rows& queries, uint8_t* keys,
-                      int block, const int (&n)[2], const uint32_t (&bits)[2]) {
+                      int row, const int (&n)[2], const uint32_t (&bits)[2]) {
 #pragma unroll
     for (int t = 0; t < 2; t++)
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[t][i] = 0.f;
     if (HAS_KEY)
-#pragma unroll
+#pragma unroll kUnrolledSteps
       for (int step = 0; step < kSteps; step++) {
         Block b;
-        load_right(b, keys, block * 16, step);
-        multiply(sums[0], sums[1], queries[step], b);
+        load_right(b, keys, row, step);
+        multiply(sums[0], sums[1], queries.get(p, step), b);
       }
 #pragma unroll
     for (int t = 0; t < 2; t++)
@@ -92,12 +92,16 @@ DEVICE void segments_of(const Params& p, const Home& home, const Own& own, int32
     found[r] = HAS_SEGMENTS && own.position[r] >= 0 ? p.segments[home.keys_at(p) + own.position[r]] : 0;
 }
 
-// Puts the tile's queries, plus each bias, where the kernels read them.
+// The queries of a head, plus a bias.
+DEVICE Features queries_of(const Params& p, const Home& home, const In* bias) {
+  return {home.features(p, p.query), bias == nullptr ? nullptr : bias + home.bias_at(p), p.heads};
+}
+
+// Puts the tile's queries, plus each bias, where they are kept.
 DEVICE void copy_queries(const Params& p, const Home& home, const Memory& memory) {
-  const auto bias = [&](const In* x) { return x == nullptr ? nullptr : x + home.bias_at(p); };
-  const In* query = home.features(p, p.query);
-  if (HAS_KEY) copy_with_bias(p, memory.content, query, p.heads, bias(p.content_bias), home.tile);
-  if (HAS_ENCODING) copy_with_bias(p, memory.position, query, p.heads, bias(p.position_bias), home.tile);
+  if (!kInRegisters && !kIsKept) return;
+  if (HAS_KEY) copy_features(p, memory.content, queries_of(p, home, p.content_bias), home.tile);
+  if (HAS_ENCODING) copy_features(p, memory.position, queries_of(p, home, p.position_bias), home.tile);
 }
 
 KERNEL(forward, kSharing) {
@@ -107,8 +111,8 @@ KERNEL(forward, kSharing) {
   copy_queries(p, home, memory);
   sync_block();
   Rows queries, positional;
-  queries.load(memory.content, warp() * kWarpRows);
-  positional.load(memory.position, warp() * kWarpRows);
+  queries.load(memory.content, queries_of(p, home, p.content_bias), own.position);
+  positional.load(memory.position, queries_of(p, home, p.position_bias), own.position);
   int32_t segments[2];
   segments_of(p, home, own, segments);
   Accumulator outputs;
@@ -122,21 +126,22 @@ KERNEL(forward, kSharing) {
     sync_block();  // the stages and the notes are free
     note_offsets(p, home, slab, memory, false);
     sync_block();
-    const int chunks = HAS_ENCODING ? slab.chunks : 0, steps = chunks + slab.keys.count();
+    const int chunks = HAS_ENCODING ? slab.chunks : 0, steps = chunks + slab.keys.count() * kParts;
     const auto copy = [&](int step) {
+      uint8_t* stage = stage_of(memory.stages, step);
       if (step < chunks) {
-        copy_encodings(p, home, slab, memory, step, memory.stage(step));
+        copy_encodings(p, home, slab, memory, step, stage);
       } else if (step < steps) {
-        copy_keys(p, home, start_of(p, ahead), memory, step);
-        ahead.advance();
+        const int part = (step - chunks) % kParts;
+        copy_keys(p, home, start_of(p, ahead), memory, stage, part, (step - chunks) / kParts);
+        if (part == kParts - 1) ahead.advance();
       }
       copy_commit();
     };
-    for (int step = -1; step < steps; step++) {
-      if (step >= 0) await_stage(p, memory.stage(step), step < chunks || HAS_KEY);
-      copy(step + 1);
+    for (int step = -kAhead; step < steps; step++) {
+      begin_step(p, memory.stages, step, step < chunks || HAS_KEY, copy);
       if (step < 0) continue;
-      uint8_t* keys = memory.stage(step);
+      uint8_t* keys = stage_of(memory.stages, step);
       if (step < chunks) {
         fill_table<false>(p, slab, memory, own, positional, step, keys);
         continue;
@@ -145,18 +150,22 @@ KERNEL(forward, kSharing) {
         note_factors(p, home, slab, memory);
         sync_block();
       }
-      const int32_t* labels = memory.labels + (step & 1) * kTile;
-      pairs.update(p, home, slab, own, walk, labels);
-      walk.advance();
+      const int part = (step - chunks) % kParts;
+      const int32_t* labels = memory.labels + ((step - chunks) / kParts & 1) * kTile;
+      if (part == 0) {
+        pairs.update(p, home, slab, own, walk, labels);
+        walk.advance();
+      }
 #pragma unroll kUnrolled
-      for (int block = 0; block < kTile / 16; block++) {
+      for (int row = 0; row < ROWS; row += 16) {
+        const int block = part * kBlocks + row / 16;
         uint32_t bits[2];
         bits_of(pairs.shown, block, bits);
         if (!any((bits[0] | bits[1]) & 0x303)) continue;
         int n[2];
         numbers(p, slab, block, n);
         Logits logits;
-        logits.compute(p, memory, pairs, queries, keys, block, n, bits);
+        logits.compute(p, memory, pairs, queries, keys, row, n, bits);
         logits.hide(p, labels, segments, block, bits);
         auto& x = logits.values;
         const float found[2] = {larger(larger(x[0][0], x[0][1]), larger(x[1][0], x[1][1])),
@@ -183,7 +192,7 @@ KERNEL(forward, kSharing) {
         total[1] += (x[0][2] + x[0][3]) + (x[1][2] + x[1][3]);
         Block weights;
         set(weights, x);
-        add_product(outputs, weights, keys + kTileBytes, block * 16);
+        add_product(outputs, weights, keys + kPartBytes, row);
       }
     }
   }

@@ -2,10 +2,14 @@
 //
 //   dV_s = sum_t A_ts dO_t      dK_s = sum_t dS_ts (q_t + u)
 //
-// A block sums over all heads that share its head of keys, one after the other.
+// A block sums over all heads that share its head of keys, one after the other. If sums for all features do not fit in
+// registers, it begins again for each share of them.
 #pragma once
 
 namespace posattn {
+
+// The features whose gradients are summed at once, of keys and of values.
+constexpr int kShare = WIDTH <= 128 ? WIDTH : 128;
 
 // A walk over the tiles of queries in reach of a tile of keys, for each head of a group.
 struct Queries {
@@ -14,7 +18,7 @@ struct Queries {
   int first, last;  // head
 
   DEVICE Queries(const Params& p, const Home& of_keys) : home(of_keys) {
-    first = home.head, last = first + group(p) - 1;
+    first = home.head, last = first + p.group - 1;
     begin(p);
   }
   DEVICE void begin(const Params& p) {
@@ -39,130 +43,136 @@ KERNEL(backward_keys, kSharing) {
   const Home home(p, true);
   uint8_t* at = shared_memory();
   uint8_t* stages = at;
-  at += 2 * kStageBytes;
-  uint8_t* own_values = kInRegisters ? stages : at;
-  at += kInRegisters ? 0 : kTileBytes;
+  at += STAGES * kStageBytes;
+  uint8_t* own_values = kIsKept ? at : stages;
+  at += kIsKept ? kTileBytes : 0;
   float* removed = reinterpret_cast<float*>(at);
   const Own own(p, home.tile);
-  copy_with_bias(p, own_values, home.key_features(p, p.value), p.key_heads, nullptr, home.tile);
+  const Features of_values = {home.key_features(p, p.value), nullptr, p.key_heads};
+  if (kInRegisters || kIsKept) copy_features(p, own_values, of_values, home.tile);
   sync_block();
   Rows values;
-  values.load(own_values, warp() * kWarpRows);
-  sync_block();
-  Queries now(p, home), ahead = now;
-  const auto copy = [&](int step) {
-    if (!ahead.is_done()) {
-      const Place tile = start_of(p, ahead.walk);
-      uint8_t* stage = stages + (step & 1) * kStageBytes;
-      const auto index = [&](int row) { return position(p, tile, row); };
-      if (HAS_KEY) copy_tile(p, stage, ahead.home.features(p, p.query), p.heads, index);
-      copy_tile(p, stage + kTileBytes, ahead.home.features(p, p.cotangent), p.heads, index);
-      if (thread() < kTile) {
-        const int found = position(p, tile, thread());
-        const int64_t rows = (int64_t(home.example) * p.heads + ahead.home.head) * num_positions(p);
-        removed[(step & 1) * kTile + thread()] = found < 0 ? 0.f : p.removed[rows + found];
-      }
-      ahead.walk.advance();
-      if (ahead.ends_a_head()) ahead.next_head(p);
-    }
-    copy_commit();
-  };
-  Accumulator d_keys, d_values;
-  clear(d_keys), clear(d_values);
-  float sums[2] = {};  // of dS over queries, for the bias of the queries
-  for (int step = -1; !now.is_done(); step++) {
-    if (step >= 0) await_stage(p, stages + (step & 1) * kStageBytes, HAS_KEY);
-    copy(step + 1);
-    if (step < 0) continue;
-    const Place tile = start_of(p, now.walk);
-    const float* factor = HAS_FACTOR ? p.factor + now.home.table_at(p) : nullptr;
-    int number = 0;
-#pragma unroll
-    for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + now.walk.tile[axis];
-    int64_t offset[2];  // the index of the offset from the tile's first query to each of the thread's keys
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      offset[r] = 0;
-#pragma unroll
-      for (int axis = kFirstAxis; axis < 3; axis++)
-        offset[r] = offset[r] * relative(p, axis) + own.at[r].at[axis] - tile.at[axis] + p.size[axis] - 1;
-    }
-    const int unit = block_y() * group(p) + now.home.head - now.first;
-    const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
-    const uint32_t active = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
-    uint8_t *queries = stages + (step & 1) * kStageBytes, *cotangents = queries + kTileBytes;
+  values.load(own_values, of_values, own.position);
 #pragma unroll 1
-    for (int rows = 0; rows < kTile / 16; rows++) {
-      if (!(active >> (8 * rows) & 1)) continue;
-      Block weights;  // transposed
-      float d_scores[2][4] = {};
-#pragma unroll
-      for (int k = 0; k < PLANES; k++) {
-        const uint4 w = p.weights[(((kept * 4 + rows) * 4 + warp()) * PLANES + k) * 32 + lane()];
-        weights.planes[k][0] = transpose(w.x), weights.planes[k][1] = transpose(w.z);
-        weights.planes[k][2] = transpose(w.y), weights.planes[k][3] = transpose(w.w);
+  for (int feature = 0; feature < WIDTH; feature += kShare) {
+    sync_block();
+    Queries now(p, home), ahead = now;
+    const auto copy = [&](int step) {
+      if (!ahead.is_done()) {
+        const Place tile = start_of(p, ahead.walk);
+        const int part = step % kParts;
+        uint8_t* stage = stage_of(stages, step);
+        const auto index = [&](int row) { return position(p, tile, part * ROWS + row); };
+        if (HAS_KEY) copy_part(p, stage, ahead.home.features(p, p.query), p.heads, index);
+        copy_part(p, stage + kPartBytes, ahead.home.features(p, p.cotangent), p.heads, index);
+        if (thread() < ROWS) {
+          const int found = index(thread());
+          const int64_t rows = (int64_t(home.example) * p.heads + ahead.home.head) * num_positions(p);
+          removed[(step & kAhead) * ROWS + thread()] = found < 0 ? 0.f : p.removed[rows + found];
+        }
+        if (part == kParts - 1) ahead.walk.advance();
+        if (ahead.ends_a_head()) ahead.next_head(p);
       }
-      add_product(d_values, weights, cotangents, rows * 16);
-      if (!HAS_KEY) continue;
+      copy_commit();
+    };
+    Sums<kShare> d_keys, d_values;
+    clear(d_keys), clear(d_values);
+    float sums[2] = {};  // of dS over queries, for the bias of the queries
+    for (int step = -kAhead; !now.is_done(); step++) {
+      begin_step(p, stages, step, HAS_KEY, copy);
+      if (step < 0) continue;
+      const Place tile = start_of(p, now.walk);
+      const float* factor = HAS_FACTOR ? p.factor + now.home.table_at(p) : nullptr;
+      int number = 0;
 #pragma unroll
-      for (int step = 0; step < kSteps; step++) {
-        Block b;
-        load_right(b, cotangents, rows * 16, step);
-        multiply(d_scores[0], d_scores[1], values[step], b);
+      for (int axis = kFirstAxis; axis < 3; axis++) number = number * tiles_along(p, axis) + now.walk.tile[axis];
+      int offset[2];  // the index of the offset from the tile's first query to each of the thread's keys
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        offset[r] = 0;
+#pragma unroll
+        for (int axis = kFirstAxis; axis < 3; axis++)
+          offset[r] = offset[r] * relative(p, axis) + own.at[r].at[axis] - tile.at[axis] + p.size[axis] - 1;
       }
+      const int unit = block_y() * p.group + now.home.head - now.first;
+      const int64_t kept = pair_of_tiles(p, unit, number, tile, home.tile);
+      const uint32_t active = reinterpret_cast<const uint32_t*>(p.active)[kept] >> warp();
+      uint8_t *queries = stage_of(stages, step), *cotangents = queries + kPartBytes;
+      const int part = step % kParts;
+#pragma unroll 1
+      for (int row = 0; row < ROWS; row += 16) {
+        const int block = part * kBlocks + row / 16;
+        if (!(active >> (8 * block) & 1)) continue;
+        Block weights;  // transposed
+        float d_scores[2][4] = {};
 #pragma unroll
-      for (int t = 0; t < 2; t++)
+        for (int k = 0; k < PLANES; k++) {
+          const uint4 w = p.weights[(((kept * 4 + block) * 4 + warp()) * PLANES + k) * 32 + lane()];
+          weights.planes[k][0] = transpose(w.x), weights.planes[k][1] = transpose(w.z);
+          weights.planes[k][2] = transpose(w.y), weights.planes[k][3] = transpose(w.w);
+        }
+        add_product(d_values, weights, cotangents, row, feature);
+        if (!HAS_KEY) continue;
+#pragma unroll kUnrolledSteps
+        for (int step = 0; step < kSteps; step++) {
+          Block b;
+          load_right(b, cotangents, row, step);
+          multiply(d_scores[0], d_scores[1], values.get(p, step), b);
+        }
 #pragma unroll
-        for (int r = 0; r < 2; r++)
+        for (int t = 0; t < 2; t++)
 #pragma unroll
-          for (int i = 0; i < 2; i++) {
-            float weight = 0.f;
+          for (int r = 0; r < 2; r++)
 #pragma unroll
-            for (int k = 0; k < PLANES; k++) {
-              const uint32_t word = weights.planes[k][2 * t + r];
-              weight += i ? high(word) : low(word);
+            for (int i = 0; i < 2; i++) {
+              float weight = 0.f;
+#pragma unroll
+              for (int k = 0; k < PLANES; k++) {
+                const uint32_t word = weights.planes[k][2 * t + r];
+                weight += i ? high(word) : low(word);
+              }
+              const int query = row + 8 * t + 2 * (lane() & 3) + i;  // of the part
+              float& x = d_scores[t][2 * r + i];
+              x = weight * (x - removed[(step & kAhead) * ROWS + query]);
+              if (HAS_FACTOR) {
+                int back = 0;
+                const Place in = within(p, part * ROWS + query);
+#pragma unroll
+                for (int axis = kFirstAxis; axis < 3; axis++) back = back * relative(p, axis) + in.at[axis];
+                x *= own.position[r] >= 0 && weight != 0.f ? factor[offset[r] - back] : 0.f;  // a NaN is not 0
+              }
+              sums[r] += x;
             }
-            const int query = rows * 16 + 8 * t + 2 * (lane() & 3) + i;
-            float& x = d_scores[t][2 * r + i];
-            x = weight * (x - removed[(step & 1) * kTile + query]);
-            if (HAS_FACTOR) {
-              int64_t back = 0;
-              const Place in = within(p, query);
+        Block d_scores_of_keys;
+        set(d_scores_of_keys, d_scores);
+        add_product(d_keys, d_scores_of_keys, queries, row, feature);
+      }
+      if (part == kParts - 1) now.walk.advance();
+      if (!now.ends_a_head()) continue;
 #pragma unroll
-              for (int axis = kFirstAxis; axis < 3; axis++) back = back * relative(p, axis) + in.at[axis];
-              x *= own.position[r] >= 0 && weight != 0.f ? factor[offset[r] - back] : 0.f;  // a NaN is not 0
+      for (int r = 0; r < 2; r++) {
+        const float sum = quad_sum(sums[r]);
+        sums[r] = 0.f;
+        if (HAS_KEY && p.content_bias != nullptr)
+#pragma unroll
+          for (int i = 0; i < kShare / 8; i++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+              const int at = feature + 8 * i + 2 * (lane() & 3) + k;
+              if (at < FEATURES)
+                d_keys[i][2 * r + k] += sum * posattn::number(p.content_bias[now.home.bias_at(p) + at]);
             }
-            sums[r] += x;
-          }
-      Block d_scores_of_keys;
-      set(d_scores_of_keys, d_scores);
-      add_product(d_keys, d_scores_of_keys, queries, rows * 16);
+      }
+      now.next_head(p);
     }
-    now.walk.advance();
-    if (!now.ends_a_head()) continue;
+    const float after = HAS_FACTOR ? 1.f : p.scale;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const float sum = quad_sum(sums[r]);
-      sums[r] = 0.f;
-      if (HAS_KEY && p.content_bias != nullptr)
-#pragma unroll
-        for (int i = 0; i < WIDTH / 8; i++)
-#pragma unroll
-          for (int k = 0; k < 2; k++) {
-            const int feature = 8 * i + 2 * (lane() & 3) + k;
-            if (feature < FEATURES)
-              d_keys[i][2 * r + k] += sum * posattn::number(p.content_bias[now.home.bias_at(p) + feature]);
-          }
+      if (own.position[r] < 0) continue;
+      const int64_t to = home.key_features_at(p, own.position[r]);
+      if (HAS_KEY) write_row(p, p.d_key + to, d_keys, r, after, feature);
+      write_row(p, p.d_value + to, d_values, r, 1.f, feature);
     }
-    now.next_head(p);
-  }
-  const float after = HAS_FACTOR ? 1.f : p.scale;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    if (own.position[r] < 0) continue;
-    const int64_t to = home.key_features_at(p, own.position[r]);
-    if (HAS_KEY) write_row(p, p.d_key + to, d_keys, r, after);
-    write_row(p, p.d_value + to, d_values, r, 1.f);
   }
 }
 

@@ -5,7 +5,7 @@ namespace posattn {
 
 struct Params {
   // Shapes. query: [outer batch positions heads features]. key, value: the same with key_heads, each of which serves
-  // heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
+  // group = heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative]. tangents: [outer table_heads
   // *relative num_tangents]. key_mask, segments: [outer batch positions]. half: [outer half_heads 3], half-spans. All
   // but query, value and half may be null.
@@ -46,6 +46,7 @@ struct Params {
   int32_t batch;
   int32_t heads;
   int32_t key_heads;
+  int32_t group;
   int32_t features;
   int32_t size[3];
   int32_t bits[3];

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,34 @@ MOST_WEIGHTS = 288 * 2**20
 MOST_BLOCKS = 65_535
 # The most bytes for those of a single head of an example, which cannot be cut.
 MOST_WEIGHTS_OF_HEAD = 2 * 2**30
+
+
+class Staging(NamedTuple):
+    """How tiles pass through shared memory; the names are those of tiles.h.
+
+    Attributes:
+      rows: the rows of a tile that are in shared memory at a time.
+      stages: 2 if the next rows are copied meanwhile, else 1.
+      kept: whether the queries of a tile stay in shared memory; else they are read again for each block of keys.
+    """
+
+    rows: int
+    stages: int
+    kept: bool
+
+    @property
+    def cost(self) -> float:
+        """The expected time, relative to the least. It was not measured: bytes read, and whether copies overlap."""
+        return (1.0 if self.kept else 1.5) * (1.0 if self.stages == 2 else 2.0)
+
+
+# If two cost the same, the first is preferred. Queries of few features are in registers.
+IN_REGISTERS = (Staging(64, 2, False),)
+STAGINGS = (
+    *(Staging(rows, 2, True) for rows in (64, 32, 16)),
+    *(Staging(rows, 2, False) for rows in (64, 32, 16)),
+    Staging(16, 1, False),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,26 +123,28 @@ def pitch(capacity: int, bits: Sizes) -> int:
 def make_plan(
     size: Sizes, half: Sizes, features: int, planes: int, flags: tuple[tuple[str, int], ...], room: int
 ) -> Plan:
-    """The plan for half-spans of at most `half`, with `room` bytes of shared memory.
+    """The plan for half-spans of at most `half`, with `room` bytes of shared memory, at least 99 KiB.
 
     Raises:
-      ValueError: there is not enough room.
+      ValueError: too many features.
     """
     width = next((width for width in WIDTHS if width >= features), None)
     if width is None:
         raise ValueError(f"{features} features a head, of at most {WIDTHS[-1]}")
     has = dict(flags)
-    for bits in sorted(_all_bits(size), key=lambda bits: _cost(size, half, bits)):
+    candidates = itertools.product(IN_REGISTERS if width * planes <= 64 else STAGINGS, _all_bits(size))
+    for staging, bits in sorted(candidates, key=lambda each: each[0].cost * _cost(size, half, each[1])):
         least = _least(half, bits)
         most = _offsets(
             tuple(min(2 * h + 1, -(-n >> b << b) + (1 << b) - 1) for n, h, b in zip(size, half, bits, strict=True))
         )
         # Each offset takes at least 4 bytes.
         choices = range(-(-min(most, max(least, room // 4)) // 16) * 16, least - 1, -16)
-        shared = [_shared(each, bits, width, planes, has) for each in choices]
+        shared = [_shared(each, bits, width, planes, staging, has) for each in choices]
         found = [_choose([each[kernel] for each in shared], room) for kernel in (FORWARD, BACKWARD)]
         if None not in found and shared[0][BACKWARD_KEYS] <= room:
             defines = {"WIDTH": width, "PLANES": planes, "FEATURES": features} | has
+            defines |= {name.upper(): int(value) for name, value in staging._asdict().items()}
             defines |= {f"BITS{axis}": b for axis, b in enumerate(bits)}
             defines["DIMS"] = next((3 - axis for axis, n in enumerate(size[:2]) if n > 1), 1)
             forward, backward = found
@@ -130,7 +160,7 @@ def make_plan(
                 shared=(shared[forward][FORWARD], shared[backward][BACKWARD], shared[0][BACKWARD_KEYS]),
                 defines=tuple(f"{name}={value}" for name, value in sorted(defines.items())),
             )
-    raise ValueError(f"{features} features a head, for which {room // 1024} KiB of shared memory are too little")
+    raise AssertionError(f"{room} bytes of shared memory are too few")
 
 
 def on_small_grid(plan: Plan, half: Sizes) -> Plan:
@@ -195,19 +225,22 @@ def _offsets(wide: Sizes) -> int:
     return wide[0] * wide[1] * ((wide[2] + 2) // 2 * 2)
 
 
-def _shared(capacity: int, bits: Sizes, width: int, planes: int, has: dict[str, int]) -> tuple[int, int, int]:
+def _shared(
+    capacity: int, bits: Sizes, width: int, planes: int, staging: Staging, has: dict[str, int]
+) -> tuple[int, int, int]:
     """The bytes of shared memory of each kernel: `Memory` in table.h, and keys.h."""
-    tile = 2**TILE_BITS * width * 2 * planes
-    kept = 0 if planes * width <= 64 else tile
+    row = width * 2 * planes
+    stages, kept = staging.stages * 2 * staging.rows * row, staging.kept * 2**TILE_BITS * row
     table = 2**TILE_BITS * pitch(capacity, bits) * 2 * planes
     noted = (capacity + 2) * 4
     notes = noted * (1 + has["HAS_ADDEND"])
     notes += 4 * 2**TILE_BITS * 4 if has["HAS_KEY_MASK"] or has["HAS_SEGMENTS"] else 0
-    forward = 4 * tile + kept + notes + ((kept + table) if has["HAS_ENCODING"] else 0)
-    backward = 4 * tile + 2 * kept + notes + noted * (1 + has["HAS_FACTOR"] + has["TANGENTS"])
-    backward += tile if has["HAS_ENCODING"] else 0
+    forward = stages + kept + notes + ((kept + table) if has["HAS_ENCODING"] else 0)
+    backward = stages + 2 * kept + notes + noted * (1 + has["HAS_FACTOR"] + has["TANGENTS"])
+    if has["HAS_ENCODING"]:
+        backward += 2**TILE_BITS * row if planes * width <= 64 else kept
     backward += table if has["HAS_ENCODING"] or has["HAS_ADDEND"] else 0
-    return forward, backward, 4 * tile + kept + 2 * 2**TILE_BITS * 4
+    return forward, backward, stages + kept + staging.stages * staging.rows * 4
 
 
 def forward(
@@ -286,13 +319,13 @@ class Device:
     def target(self, plan: Plan) -> tuple[str, str]:
         """XLA's name for the function that launches the kernels, and the name of the program."""
         if self.lanes:
-            of_all = ("WIDTH", "PLANES")  # the rest is known at run time
+            of_all = ("WIDTH", "PLANES", *(name.upper() for name in Staging._fields))  # the rest is known at run time
             return library.lanes(tuple(each for each in plan.defines if each.startswith(of_all))), ""
         return library.TARGET, library.program(plan.defines, self.capability)
 
 
 def plan_of(problem: Problem, device: Device) -> Plan:
-    """The plan for a problem; ValueError if the kernels have no room for its features."""
+    """The plan for a problem; ValueError if it has too many features."""
     shape, sigma, causal = problem.grid_shape, problem.sigma, problem.is_causal
     given = {name: x for name in (*FEATURES, *LEARNED) if (x := getattr(problem, name)) is not None}
     has_factor = multiplies(problem, {} if sigma is None else {"sigma": sigma})
@@ -401,6 +434,7 @@ class Call:
             "batch": b,
             "heads": h,
             "key_heads": self.given["value"].shape[3],
+            "group": h // self.given["value"].shape[3],
             "features": d,
             "size": self.size,
             "bits": plan.bits,

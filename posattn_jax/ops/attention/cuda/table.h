@@ -25,7 +25,7 @@ DEVICE float first(ScorePair x) { return x.x; }
 DEVICE float second(ScorePair x) { return x.y; }
 #endif
 
-// Shared memory: two stages of features, the queries plus each bias, cotangents, and for each offset of a slab its index
+// Shared memory: the stages of features, the queries plus each bias, cotangents, and for each offset of a slab its index
 // among all, factor, addend and tangents; the table.
 struct Memory {
   uint8_t *stages, *content, *position, *cotangent;
@@ -37,16 +37,16 @@ struct Memory {
   // `backward`: for the pass over queries.
   DEVICE Memory(const Params& p, bool backward) {
     uint8_t* at = shared_memory();
-    stages = at, at += 2 * kStageBytes;
+    stages = at, at += STAGES * kStageBytes;
     // What is kept in registers goes through a stage, before the stages are used.
     const auto kept = [&](int stage_tile, bool stays) {
       uint8_t* found = stays ? at : stages + stage_tile * kTileBytes;
       at += stays ? kTileBytes : 0;
       return found;
     };
-    position = kept(0, HAS_ENCODING && (backward || !kInRegisters));
-    content = kept(1, !kInRegisters);
-    cotangent = kept(2, backward && !kInRegisters);
+    position = kept(0, HAS_ENCODING && (kIsKept || (backward && kInRegisters)));
+    content = kept(1, kIsKept);
+    cotangent = kept(2, backward && kIsKept);
     labels = reinterpret_cast<int32_t*>(at), at += HAS_KEY_MASK || HAS_SEGMENTS ? 4 * kTile * 4 : 0;
     const auto noted = [&](int arrays) {
       uint8_t* found = at + 4;  // one entry more at both ends is read, and ignored, as a neighbour
@@ -62,13 +62,12 @@ struct Memory {
     table = reinterpret_cast<Score*>(at);
   }
   static DEVICE int noted_size(const Params& p) { return p.capacity + 2; }
-  DEVICE uint8_t* stage(int step) const { return stages + (step & 1) * kStageBytes; }
 };
 
 struct Slab {
   Walk keys;                            // the tiles of keys
   int low[3] = {}, stride[2], size;     // the least offset, what a step along the first two axes adds to a number
-  int chunks;                           // of 128 offsets
+  int chunks;                           // of offsets: as many as a stage has rows
 
   // The number of the offset from the first query of a tile to the first key of another.
   DEVICE int number(const Home& home, const Place& keys) const {
@@ -135,7 +134,7 @@ struct Slabs {
     count[2] = (count[2] + 1) / 2 * 2;
     s.stride[1] = count[2], s.stride[0] = count[1] * count[2];
     s.size = count[0] * s.stride[0];
-    s.chunks = (s.size + 2 * kTile - 1) / (2 * kTile);
+    s.chunks = (s.size + 2 * ROWS - 1) / (2 * ROWS);
     return s;
   }
 };
@@ -187,14 +186,14 @@ DEVICE void note_factors(const Params& p, const Home& home, const Slab& slab, co
   }
 }
 
-// Copies 128 encodings of a slab to a stage.
+// Copies a chunk of a slab's encodings to a stage.
 DEVICE void copy_encodings(const Params& p, const Home& home, const Slab& slab, const Memory& memory, int chunk,
                            uint8_t* stage) {
   const In* encodings = p.encoding + (home.outer * home.offsets(p) * p.heads + home.head) * FEATURES;
 #pragma unroll 1
   for (int half = 0; half < 2; half++)
-    copy_tile(p, stage + half * kTileBytes, encodings, p.heads, [&](int row) {
-      const int n = chunk * 2 * kTile + half * kTile + row;
+    copy_part(p, stage + half * kPartBytes, encodings, p.heads, [&](int row) {
+      const int n = (chunk * 2 + half) * ROWS + row;
       return n < slab.size ? memory.index[n] : -1;
     });
 }
@@ -229,7 +228,7 @@ DEVICE void clear_ends(const Params& p, const Slab& slab, const Memory& memory) 
   }
 }
 
-// Computes the scores of 128 offsets for the warp's queries, and stores them. With `only_pairs` those of offsets that
+// Computes the scores of a chunk of offsets for the warp's queries, and stores them. With `only_pairs` those of offsets that
 // lead a query to no key of the slab are 0.
 template <bool only_pairs>
 DEVICE void fill_table(const Params& p, const Slab& slab, const Memory& memory, const Own& own, const Rows& queries,
@@ -243,15 +242,15 @@ DEVICE void fill_table(const Params& p, const Slab& slab, const Memory& memory, 
     for (int r = 0; r < 2; r++) from[r][axis] = own.at[r].at[axis] + slab.low[axis] - start;
   }
 #pragma unroll 1
-  for (int j = 0; j < 2 * kTile / 16; j++) {
-    const int start = chunk * 2 * kTile + j * 16;
+  for (int j = 0; j < 2 * kBlocks; j++) {
+    const int start = (chunk * 2 * kBlocks + j) * 16;
     if (start >= slab.size) break;
     float scores[2][4] = {};
-#pragma unroll
+#pragma unroll kUnrolledSteps
     for (int step = 0; step < kSteps; step++) {
       Block b;
-      load_right(b, stage + (j / 4) * kTileBytes, (j % 4) * 16, step);
-      multiply(scores[0], scores[1], queries[step], b);
+      load_right(b, stage + (j / kBlocks) * kPartBytes, (j % kBlocks) * 16, step);
+      multiply(scores[0], scores[1], queries.get(p, step), b);
     }
 #pragma unroll
     for (int t = 0; t < 2; t++)
@@ -310,15 +309,16 @@ struct Pairs {
   }
 };
 
-// Copies keys and values of a tile to a stage, and notes their segments and which are kept.
-DEVICE void copy_keys(const Params& p, const Home& home, const Place& keys, const Memory& memory, int step) {
-  uint8_t* stage = memory.stage(step);
-  const auto index = [&](int row) { return position(p, keys, row); };
-  if (HAS_KEY) copy_tile(p, stage, home.key_features(p, p.key), p.key_heads, index);
-  copy_tile(p, stage + kTileBytes, home.key_features(p, p.value), p.key_heads, index);
-  if ((HAS_SEGMENTS || HAS_KEY_MASK) && thread() < kTile) {
+// Copies a part of the keys and values of a tile to a stage and, with the first part of tile `number` of a slab, notes
+// their segments and which are kept.
+DEVICE void copy_keys(const Params& p, const Home& home, const Place& keys, const Memory& memory, uint8_t* stage,
+                      int part, int number) {
+  const auto index = [&](int row) { return position(p, keys, part * ROWS + row); };
+  if (HAS_KEY) copy_part(p, stage, home.key_features(p, p.key), p.key_heads, index);
+  copy_part(p, stage + kPartBytes, home.key_features(p, p.value), p.key_heads, index);
+  if ((HAS_SEGMENTS || HAS_KEY_MASK) && part == 0 && thread() < kTile) {
     const int at = position(p, keys, thread());
-    int32_t* labels = memory.labels + (step & 1) * kTile + thread();
+    int32_t* labels = memory.labels + (number & 1) * kTile + thread();
     if (HAS_SEGMENTS) labels[0] = at < 0 ? 0 : p.segments[home.keys_at(p) + at];
     if (HAS_KEY_MASK) labels[2 * kTile] = at < 0 ? 0 : p.key_mask[home.keys_at(p) + at];
   }

@@ -10,11 +10,15 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 // As in `posattn_jax.ops.scores`, in units of ln 2: logits below `kLowest` hide their pair.
 constexpr float kLowest = -1e29f * kLog2E, kHidden = -3e38f;
 constexpr int kTile = 64, kThreads = 128, kWarpRows = 16;
-constexpr int kSteps = WIDTH / 16;                  // of a product over features
-constexpr int kRowBytes = WIDTH * 2;                // a row of one plane
-constexpr int kTileBytes = kTile * kRowBytes * PLANES;
-constexpr int kStageBytes = 2 * kTileBytes;         // keys and values, or 128 encodings
-constexpr bool kInRegisters = PLANES * WIDTH <= 64;  // whether a warp's queries are kept in registers
+constexpr int kSteps = WIDTH / 16;  // of a product over features
+constexpr int kRowBytes = WIDTH * 2 * PLANES, kTileBytes = kTile * kRowBytes;
+// A tile passes in parts of ROWS rows. A stage holds a part of keys and one of values, or encodings. There are STAGES of
+// them, 2 or 1: whether a part is copied while the one before it is used.
+constexpr int kParts = kTile / ROWS, kPartBytes = ROWS * kRowBytes, kStageBytes = 2 * kPartBytes;
+constexpr int kBlocks = ROWS / 16, kAhead = STAGES - 1;
+// Where a warp's queries are kept: in registers; with KEPT in shared memory; or else they are read again each time.
+constexpr bool kInRegisters = PLANES * WIDTH <= 64, kIsKept = !kInRegisters && KEPT;
+constexpr int kUnrolledSteps = kInRegisters || kIsKept ? kSteps : 2;  // of a product with them
 
 // What a problem has is known while compiling for a GPU, and a question of null pointers otherwise.
 #ifndef HAS_KEY
@@ -56,13 +60,12 @@ struct Walk {
     for (int axis = 0; axis < 3; axis++) tile[axis] = first[axis];
   }
   DEVICE void advance() {
+    bool moves = true;  // without a branch, for which an array would lie in memory
 #pragma unroll
     for (int axis = 2; axis >= kFirstAxis; axis--) {
-      if (tile[axis] < last[axis] || axis == kFirstAxis) {
-        tile[axis]++;
-        return;
-      }
-      tile[axis] = first[axis];
+      const bool ends = axis > kFirstAxis && tile[axis] == last[axis];
+      if (moves) tile[axis] = ends ? first[axis] : tile[axis] + 1;
+      moves = moves && ends;
     }
   }
   DEVICE int count() const {
@@ -106,9 +109,6 @@ DEVICE int position(const Params& p, const Place& tile, int i) {
   return on ? index : -1;
 }
 
-// The heads of queries that share a head of keys.
-DEVICE int group(const Params& p) { return p.heads / p.key_heads; }
-
 // The tile of a block of threads: its first position, and the example and head.
 struct Home {
   Place tile = {};
@@ -126,8 +126,8 @@ struct Home {
     const int unit = p.first + block_y(), heads = of_keys ? p.key_heads : p.heads;
     example = unit / heads;
     outer = example / p.batch;
-    key_head = (unit - example * heads) / (of_keys ? 1 : group(p));
-    set_head(p, (unit - example * heads) * (of_keys ? group(p) : 1));
+    key_head = (unit - example * heads) / (of_keys ? 1 : p.group);
+    set_head(p, (unit - example * heads) * (of_keys ? p.group : 1));
   }
   DEVICE void set_head(const Params& p, int of_queries) {
     head = of_queries;
@@ -239,10 +239,11 @@ DEVICE uint64_t not_after(const Params& p, const Place& keys, const Place& x) {
 DEVICE float number(float x) { return x; }
 DEVICE float number(bf16 x) { return of_bf16(x.bits); }
 
-// The address of 16 bytes, 8 features, of a row of one plane; neighbouring rows lie in different banks.
-DEVICE uint8_t* chunk_of(uint8_t* plane, int row, int chunk) {
-  const int turn = WIDTH >= 64 ? row & 7 : WIDTH == 32 ? (row >> 1) & 3 : (row >> 2) & 1;
-  return plane + row * kRowBytes + ((chunk ^ turn) << 4);
+// The address of 16 bytes, 8 features, of a row, whose planes lie one after the other; neighbouring rows lie in different
+// banks.
+DEVICE uint8_t* chunk_of(uint8_t* tile, int row, int plane, int chunk) {
+  const int turn = kRowBytes >= 128 ? row & 7 : kRowBytes == 64 ? (row >> 1) & 3 : (row >> 2) & 1;
+  return tile + row * kRowBytes + (((plane * (WIDTH / 8) + chunk) ^ turn) << 4);
 }
 
 struct alignas(16) Chunk {
@@ -262,7 +263,7 @@ DEVICE void write_chunk(uint8_t* tile, int row, int chunk, const float (&x)[8]) 
       c.words[i] = pack(rest[2 * i], rest[2 * i + 1]);
       rest[2 * i] -= low(c.words[i]), rest[2 * i + 1] -= high(c.words[i]);
     }
-    *reinterpret_cast<Chunk*>(chunk_of(tile + plane * kTile * kRowBytes, row, chunk)) = c;
+    *reinterpret_cast<Chunk*>(chunk_of(tile, row, plane, chunk)) = c;
   }
 }
 
@@ -289,58 +290,86 @@ DEVICE void read_chunk(const Params& p, const In* from, int chunk, float (&x)[8]
   }
 }
 
-// Copies 64 rows of features to shared memory: row i from position `index(i)` of `features`, an array of `heads` heads, or
-// zeros if that is negative. They are there after the next wait and, of float32, `split_tile`; what is no whole chunk at once.
-template <class Index>
-DEVICE void copy_tile(const Params& p, uint8_t* tile, const In* features, int heads, Index index) {
+// The rows of a part are copied by the threads in turn: each(row, chunk).
+template <class Each>
+DEVICE void for_chunks(Each each) {
   constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
-  const int chunk = thread() % chunks;
 #pragma unroll
-  for (int first = 0; first < kTile; first += rows) {
-    const int row = first + thread() / chunks, at = index(row);
+  for (int first = 0; first < ROWS; first += rows) {
+    const int row = first + thread() / chunks;
+    if (ROWS % rows == 0 || row < ROWS) each(row, thread() % chunks);
+  }
+}
+
+// Copies the rows of a part to shared memory: row i from position `index(i)` of `features`, an array of `heads` heads, or
+// zeros if that is negative. They are there after the next wait and, of float32, `split_part`; what is no whole chunk at once.
+template <class Index>
+DEVICE void copy_part(const Params& p, uint8_t* tile, const In* features, int heads, Index index) {
+  for_chunks([&](int row, int chunk) {
+    const int at = index(row);
     const In* from = features + int64_t(at) * (heads * FEATURES);
     if (IS_WHOLE) {
       const bool on = at >= 0 && chunk * 8 < FEATURES;
 #pragma unroll
       for (int k = 0; k < PLANES; k++)
-        copy_async(chunk_of(tile + k * kTile * kRowBytes, row, chunk), on ? from + chunk * 8 + 4 * k : features, on);
+        copy_async(chunk_of(tile, row, k, chunk), on ? from + chunk * 8 + 4 * k : features, on);
     } else {
       float x[8] = {};
       if (at >= 0) read_chunk(p, from, chunk, x);
       write_chunk(tile, row, chunk, x);
     }
-  }
+  });
 }
 
 // Splits float32 features into planes. A chunk's 8 numbers lie where its two planes will be: each thread splits what it
 // copied.
-DEVICE void split_tile(const Params& p, uint8_t* tile) {
+DEVICE void split_part(const Params& p, uint8_t* tile) {
   if (PLANES == 1 || !IS_WHOLE) return;
-  constexpr int chunks = WIDTH / 8, rows = kThreads / chunks;
-  const int chunk = thread() % chunks;
-#pragma unroll
-  for (int first = 0; first < kTile; first += rows) {
-    const int row = first + thread() / chunks;
+  for_chunks([&](int row, int chunk) {
     float x[8];
 #pragma unroll
     for (int k = 0; k < PLANES; k++) {
-      const float4 c = *reinterpret_cast<const float4*>(chunk_of(tile + k * kTile * kRowBytes, row, chunk));
+      const float4 c = *reinterpret_cast<const float4*>(chunk_of(tile, row, k, chunk));
       x[4 * k] = c.x, x[4 * k + 1] = c.y, x[4 * k + 2] = c.z, x[4 * k + 3] = c.w;
     }
     write_chunk(tile, row, chunk, x);
-  }
-}
-// Makes what was copied to a stage ready for all threads of the block.
-DEVICE void await_stage(const Params& p, uint8_t* stage, bool has_first) {
-  copy_wait<0>();
-  if (has_first) split_tile(p, stage);
-  split_tile(p, stage + kTileBytes);
-  sync_block();
+  });
 }
 
-// Copies 64 rows of features plus a bias, which may be null, to shared memory.
-DEVICE void copy_with_bias(const Params& p, uint8_t* tile, const In* features, int heads, const In* bias,
-                           const Place& place) {
+DEVICE uint8_t* stage_of(uint8_t* stages, int step) { return stages + (step & kAhead) * kStageBytes; }
+
+// Makes the stage of a step ready for all threads of the block, and begins to copy(step) for the next step.
+template <class Copy>
+DEVICE void begin_step(const Params& p, uint8_t* stages, int step, bool has_first, Copy copy) {
+  if (!kAhead) {
+    sync_block();  // the stage is free
+    copy(step);
+  }
+  if (step >= 0) {
+    copy_wait<0>();
+    if (has_first) split_part(p, stage_of(stages, step));
+    split_part(p, stage_of(stages, step) + kPartBytes);
+    sync_block();
+  }
+  if (kAhead) copy(step + 1);
+}
+
+// Features in global memory, plus a bias, which may be null.
+struct Features {
+  const In *from, *bias;
+  int heads;  // of `from`
+
+  DEVICE const In* at(const Params& p, int position) const { return from + int64_t(position) * (heads * FEATURES); }
+  // A feature at a position, or 0 at none, which is negative.
+  DEVICE float read(const Params& p, int position, int feature) const {
+    if (position < 0 || feature >= FEATURES) return 0.f;
+    const float x = number(at(p, position)[feature]);
+    return bias == nullptr ? x : x + number(bias[feature]);
+  }
+};
+
+// Copies the features of a tile to shared memory.
+DEVICE void copy_features(const Params& p, uint8_t* tile, const Features& features, const Place& place) {
   constexpr int chunks = WIDTH / 8;
 #pragma unroll 1
   for (int j = thread(); j < kTile * chunks; j += kThreads) {
@@ -348,10 +377,10 @@ DEVICE void copy_with_bias(const Params& p, uint8_t* tile, const In* features, i
     const int at = position(p, place, row);
     float x[8] = {};
     if (at >= 0) {
-      read_chunk(p, features + int64_t(at) * (heads * FEATURES), chunk, x);
-      if (bias != nullptr) {
+      read_chunk(p, features.at(p, at), chunk, x);
+      if (features.bias != nullptr) {
         float y[8];
-        read_chunk(p, bias, chunk, y);
+        read_chunk(p, features.bias, chunk, y);
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i] += y[i];
       }
@@ -366,34 +395,32 @@ struct Block {
   uint32_t planes[PLANES][4];
 };
 
-DEVICE uint8_t* plane_of(uint8_t* tile, int plane) { return tile + plane * kTile * kRowBytes; }
-
 // The address of a lane's row for a load of 16 x 16: `own` and `chunk` are its row and chunk in the block at row 0 and
-// step 0. A step moves by two chunks, which, turned, is an exclusive or.
-DEVICE uint8_t* of_lane(uint8_t* tile, int row, int step, int own, int chunk) {
-  const int at = int(chunk_of(tile, own, chunk) - tile);
-  return tile + (at ^ (step << 5)) + row * kRowBytes;
+// step 0 of the first plane. Steps and planes move by whole chunks, which, turned, is an exclusive or.
+DEVICE uint8_t* of_lane(uint8_t* tile, int row, int plane, int step, int own, int chunk) {
+  const int at = int(chunk_of(tile, own, 0, chunk) - tile);
+  return tile + (at ^ ((plane * (WIDTH / 8) + 2 * step) << 4)) + row * kRowBytes;
 }
 
 // The left factor: 16 rows of a tile, 16 of their features.
 DEVICE void load_left(Block& b, uint8_t* tile, int row, int step) {
 #pragma unroll
   for (int k = 0; k < PLANES; k++)
-    load_matrix(b.planes[k], of_lane(plane_of(tile, k), row, step, lane() & 15, lane() >> 4));
+    load_matrix(b.planes[k], of_lane(tile, row, k, step, lane() & 15, lane() >> 4));
 }
 // The right factor, with 16 rows of a tile as its columns; the product is over features.
 DEVICE void load_right(Block& b, uint8_t* tile, int row, int step) {
   const int own = (lane() >> 4) * 8 + (lane() & 7);
 #pragma unroll
   for (int k = 0; k < PLANES; k++)
-    load_matrix(b.planes[k], of_lane(plane_of(tile, k), row, step, own, (lane() >> 3) & 1));
+    load_matrix(b.planes[k], of_lane(tile, row, k, step, own, (lane() >> 3) & 1));
 }
 // The right factor, with 16 features as its columns; the product is over 16 rows of a tile.
 DEVICE void load_rows(Block& b, uint8_t* tile, int row, int step) {
   const int own = ((lane() >> 3) & 1) * 8 + (lane() & 7);
 #pragma unroll
   for (int k = 0; k < PLANES; k++)
-    load_matrix_transposed(b.planes[k], of_lane(plane_of(tile, k), row, step, own, lane() >> 4));
+    load_matrix_transposed(b.planes[k], of_lane(tile, row, k, step, own, lane() >> 4));
 }
 
 // Adds a product to two neighbouring blocks of 16 x 8. Of a float32's two planes the product of the lesser is left out.
@@ -424,38 +451,52 @@ DEVICE void set(Block& b, const float (&x)[2][4]) {
     for (int r = 0; r < 2; r++) set(b, 2 * t + r, x[t][2 * r], x[t][2 * r + 1]);
 }
 
-// 16 rows of a tile as a left factor, kept in registers if there is room.
+// The warp's 16 rows of a tile as a left factor.
 struct Rows {
   Block blocks[kInRegisters ? kSteps : 1];
   uint8_t* tile;
-  int row;
+  Features features;
+  int position[2];  // of a thread's two rows
 
-  DEVICE void load(uint8_t* from, int first) {
-    tile = from, row = first;
+  DEVICE void load(uint8_t* kept, const Features& read_again, const int (&own)[2]) {
+    tile = kept, features = read_again, position[0] = own[0], position[1] = own[1];
     if constexpr (kInRegisters)
 #pragma unroll
-      for (int step = 0; step < kSteps; step++) load_left(blocks[step], tile, row, step);
+      for (int step = 0; step < kSteps; step++) load_left(blocks[step], tile, warp() * kWarpRows, step);
   }
-  DEVICE Block operator[](int step) const {
+  DEVICE Block get(const Params& p, int step) const {
     if constexpr (kInRegisters) return blocks[step];
     Block b;
-    load_left(b, tile, row, step);
+    if constexpr (kIsKept) {
+      load_left(b, tile, warp() * kWarpRows, step);
+    } else {
+#pragma unroll
+      for (int word = 0; word < 4; word++) {
+        const int at = position[word & 1], feature = step * 16 + 2 * (lane() & 3) + 8 * (word >> 1);
+        set(b, word, features.read(p, at, feature), features.read(p, at, feature + 1));
+      }
+    }
     return b;
   }
 };
 
-using Accumulator = float[WIDTH / 8][4];
+// Sums for 16 rows, of all features or of some.
+template <int width>
+using Sums = float[width / 8][4];
+using Accumulator = Sums<WIDTH>;
 
-DEVICE void clear(Accumulator& x) {
+template <int size>
+DEVICE void clear(float (&x)[size][4]) {
 #pragma unroll
-  for (int i = 0; i < WIDTH / 8; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.f;
+  for (int i = 0; i < size; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.f;
 }
-// Adds a left factor times 16 rows of a tile to an accumulator.
-DEVICE void add_product(Accumulator& sum, const Block& a, uint8_t* tile, int row) {
+// Adds a left factor times 16 rows of a tile to sums of features from `first` on.
+template <int size>
+DEVICE void add_product(float (&sum)[size][4], const Block& a, uint8_t* tile, int row, int first = 0) {
 #pragma unroll
-  for (int step = 0; step < kSteps; step++) {
+  for (int step = 0; step < size / 2; step++) {
     Block b;
-    load_rows(b, tile, row, step);
+    load_rows(b, tile, row, first / 16 + step);
     multiply(sum[2 * step], sum[2 * step + 1], a, b);
   }
 }
@@ -475,13 +516,13 @@ DEVICE void write(bf16* to, float x) { to->bits = bf16_bits(x); }
 DEVICE void write2(bf16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack(x, y); }
 DEVICE void write2(float* to, float x, float y) { *reinterpret_cast<float2*>(to) = {x, y}; }
 
-// Calls two(feature, x, y) for each pair of a thread's features in row r = 0, 1 of an accumulator, times `by`; or
-// one(feature, x) for each feature, if pairs are not aligned.
-template <class Two, class One>
-DEVICE void each_feature(const Params& p, const Accumulator& x, int r, float by, Two two, One one) {
+// Calls two(feature, x, y) for each pair of a thread's features in row r = 0, 1 of sums from feature `first`, times `by`;
+// or one(feature, x) for each feature, if pairs are not aligned.
+template <int size, class Two, class One>
+DEVICE void each_feature(const Params& p, const float (&x)[size][4], int first, int r, float by, Two two, One one) {
 #pragma unroll
-  for (int i = 0; i < WIDTH / 8; i++) {
-    const int feature = 8 * i + 2 * (lane() & 3);
+  for (int i = 0; i < size; i++) {
+    const int feature = first + 8 * i + 2 * (lane() & 3);
     const float a = x[i][2 * r] * by, b = x[i][2 * r + 1] * by;
     if (FEATURES % 2 == 0) {
       if (feature < FEATURES) two(feature, a, b);
@@ -492,15 +533,17 @@ DEVICE void each_feature(const Params& p, const Accumulator& x, int r, float by,
   }
 }
 
-// Writes a row of an accumulator from `at`, or adds it to the sums there.
-DEVICE void write_row(const Params& p, In* at, const Accumulator& x, int r, float by) {
+// Writes a row of sums to the features at `at`, or adds it to the sums there.
+template <int size>
+DEVICE void write_row(const Params& p, In* at, const float (&x)[size][4], int r, float by, int first = 0) {
   each_feature(
-      p, x, r, by, [=](int feature, float a, float b) { write2(at + feature, a, b); },
+      p, x, first, r, by, [=](int feature, float a, float b) { write2(at + feature, a, b); },
       [=](int feature, float a) { write(at + feature, a); });
 }
-DEVICE void add_row(const Params& p, float* at, const Accumulator& x, int r, float by) {
+template <int size>
+DEVICE void add_row(const Params& p, float* at, const float (&x)[size][4], int r, float by, int first = 0) {
   each_feature(
-      p, x, r, by, [=](int feature, float a, float b) { add2(at + feature, a, b); },
+      p, x, first, r, by, [=](int feature, float a, float b) { add2(at + feature, a, b); },
       [=](int feature, float a) { add(at + feature, a); });
 }
 

@@ -46,12 +46,26 @@ def gpu(monkeypatch):
         ({"dropout_rate": 0.1, "dropout_rng": jnp.zeros(2)}, "dropout"),
         ({"mask": jnp.ones((1, 1, 12, 12), bool)}, "mask, bias or other scores of pairs"),
         ({"d": 300}, "300 features a head, of at most 256"),
-        ({"d": 200}, "200 features a head, for which 227 KiB of shared memory are too little"),
+        ({"d": 256}, None),
     ],
     ids=lambda each: ",".join(each) if isinstance(each, dict) else None,
 )
 def test_obstacles(gpu, fields, told):
     assert layout.obstacle(make_problem(**fields)) == told
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize(
+    "size, half", [((1, 1, 4096), (0, 0, 512)), ((1, 32, 32), (0, 31, 31)), ((9, 9, 9), (8, 8, 8))]
+)
+def test_any_features_fit_on_any_device(size, half, planes):
+    """With all that a problem may have, within the shared memory of the least device."""
+    flags = dict.fromkeys(("KEY", "ENCODING", "FACTOR", "ADDEND", "KEY_MASK", "SEGMENTS"), 1)
+    flags = {f"HAS_{name}": one for name, one in flags.items()} | {"TANGENTS": 6, "CAUSAL": 0}
+    room = program.LEAST_SHARED_KIB * 1024
+    for features in (1, 17, 64, 65, 128, 256):
+        plan = program.make_plan(size, half, features, planes, tuple(flags.items()), room)
+        assert max(plan.shared) <= room and f"WIDTH={plan.width}" in plan.defines and features <= plan.width
 
 
 def test_float64_is_refused(gpu, float64):
