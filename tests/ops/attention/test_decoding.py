@@ -22,6 +22,7 @@ from posattn_jax import (
     Positional,
     PositionalBias,
     PositionalSelfAttention,
+    RampSpan,
     RelativeBias,
     RotaryContent,
     SinusoidalEncoding,
@@ -161,6 +162,7 @@ LAYERS = {
     "rope": {"terms": (RotaryContent(),), "span": GaussianSpan(initial_sigma=0.2, mode="log_add")},
     "rope without a span": {"terms": (RotaryContent(), LinearBias())},
     "tables, gate": {"terms": (Content(), Positional(LearnedEncoding()), RelativeBias((5,))), "gate": GeluGate()},
+    "ramp": {"terms": (*ALL, LinearBias()), "span": RampSpan(initial_width=0.3)},
     "no content": {"terms": (Positional(KernelEncoding((3,))),), "span": WindowSpan((2,))},
     "no unmasked threshold": {"terms": ALL, "span": GaussianSpan(threshold=0.0)},
 }
@@ -196,8 +198,8 @@ def test_layers_go_step_by_step(name, grid_shape):
     parts = dict(LAYERS[name])
     p = len(grid_shape)
     if p == 2:
-        if not isinstance(parts.get("span"), GaussianSpan):
-            parts["span"] = parts.get("span") and WindowSpan((1, 2))
+        if isinstance(parts.get("span"), WindowSpan):
+            parts["span"] = WindowSpan((1, 2))
         kernels = {5: (5, 3), 3: (3, 3)}
         shaped = {RelativeBias: lambda term: RelativeBias(kernels[term.kernel_shape[0]])}
         parts["terms"] = tuple(shaped.get(type(term), lambda same: same)(term) for term in parts["terms"])

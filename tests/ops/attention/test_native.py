@@ -15,10 +15,25 @@ from posattn_jax.ops.attention import auto, operation, relative_attention, score
 from posattn_jax.ops.attention import kernel as kernels
 from posattn_jax.ops.attention.native import kernel, layout, library
 from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.compiler import find_compiler
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
 from tests.support.slow import slow
 
-pytestmark = pytest.mark.skipif(layout.missing() is not None, reason=f"native attention: {layout.missing()}")
+
+def no_compiler():
+    try:
+        find_compiler()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+pytestmark = pytest.mark.skipif(no_compiler() is not None, reason=f"native attention: {no_compiler()}")
+
+
+def test_where_there_is_a_compiler_there_is_a_kernel():
+    assert layout.missing() is None
+    assert layout.missing(jnp.float64) is None
 
 
 class TestNative(LocalSuite):
