@@ -126,7 +126,7 @@ SAME_PARTS += ("cifar1d_span", "cifar1d_span_nothreshold", "cifar1d_siren", "cif
 SAME_PARTS += ("translution_mnist", "translution_cifar10", "translution_cifar100", "translution_moving_mnist")
 SAME_PARTS += ("fashion_mnist", "question_cross", "question_grid", "question_siren", "question_span")
 SAME_PARTS += ("question_translution", "question_grafts", "question_pooling", "arrays", "cifar2d_short_span")
-SAME_PARTS += ("cifar2d_span", "compare", "digits", "moving_clips", "sentences", "translution")
+SAME_PARTS += ("cifar2d_span", "compare", "digits", "image_folder", "moving_clips", "sentences", "translution")
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in SAME_PARTS else name for name in NAMES])
