@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from posattn_jax.axes import Array, Query, Shape, Value, Weights
-from posattn_jax.nn.examples import each_its_own
+from posattn_jax.nn.examples import each_its_own, example_axes
 from posattn_jax.nn.scores import Extent, Scores
 from posattn_jax.nn.tokens import Tokens
 from posattn_jax.ops.attention import (
@@ -113,7 +113,8 @@ class Attention:
         if self.grid_axis is not None:
             self._check_axis(is_pairwise=value is None or tokens.num_class_tokens > 0 or scores.is_pairwise)
         if self.is_cut:
-            return halo_attention(**arguments, implementation=self.implementation, axis_name=self.grid_axis)
+            options = {"axis_name": self.grid_axis, "batch_axes": example_axes(len(query))}
+            return halo_attention(**arguments, **options, implementation=self.implementation)
         if self.dropout_rng is not None:
             arguments |= {"dropout_rate": self.dropout_rate, "dropout_rng": self.dropout_rng}
         pairs = {"num_class_tokens": tokens.num_class_tokens, "query_grid_shape": tokens.query_grid_shape}

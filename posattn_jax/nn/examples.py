@@ -30,6 +30,14 @@ def shared_out(features: Array) -> Array:
     return lax.with_sharding_constraint(features, PartitionSpec(axes, *free))
 
 
+def example_axes(count: int) -> tuple[str, ...]:
+    """The axes of the mesh in scope that `count` examples can be split over by hand; none if they do not divide it."""
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    axes = tuple(axis for axis in EXAMPLE_AXES if kinds.get(axis) == AxisType.Auto and mesh.shape[axis] > 1)
+    return () if count % math.prod(mesh.shape[axis] for axis in axes) else axes
+
+
 # The fields of a `Problem` that have a row per example, and those that all examples share.
 BY_EXAMPLE = ("query", "key", "value", "key_mask", "segment_ids", "mask", "pair_scores")
 SHARED = ("relative_encoding", "content_bias", "position_bias", "relative_bias", "sigma")
@@ -43,15 +51,15 @@ def each_its_own(attend: Callable[[Problem], Any], problem: Problem) -> Any:
     examples only.
     """
     mesh, count = jax.sharding.get_abstract_mesh(), problem.query.shape[0]
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    axes = tuple(axis for axis in EXAMPLE_AXES if kinds.get(axis) == AxisType.Auto and mesh.shape[axis] > 1)
-    if not axes or count % math.prod(mesh.shape[axis] for axis in axes) or problem.dropout_rate > 0:
+    axes = example_axes(count)
+    if not axes or problem.dropout_rate > 0:
         return attend(problem)
     own = {name: x for name in BY_EXAMPLE if (x := getattr(problem, name)) is not None}
     shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
     if problem.factors is not None:
         shared["kernel"] = problem.factors.kernel
     # Include axes of one device: if all axes are included, kernels can be used, which the compiler cannot split.
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     cut = {axis for axis, size in mesh.shape.items() if axis in axes or (size == 1 and kinds[axis] == AxisType.Auto)}
     if "mask" in own and len(own["mask"]) < count:  # one mask for all examples
         shared["mask"] = own.pop("mask")

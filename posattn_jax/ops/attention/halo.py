@@ -23,12 +23,20 @@ from posattn_jax.axes import Array, Key, Query, Shape, Sigma, Value
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention.arguments import Block, as_arrays
 from posattn_jax.ops.attention.auto import auto_attention
+from posattn_jax.ops.attention.cuda.layout import cuda_attention
 from posattn_jax.ops.attention.dense import dense_attention
+from posattn_jax.ops.attention.native.layout import native_attention
 from posattn_jax.ops.attention.problem import Problem
 from posattn_jax.ops.attention.tiled import tiled_attention
 
 # The layouts that accept queries on only some rows of the keys' grid.
-CUT_LAYOUTS = {"auto": auto_attention, "dense": dense_attention, "tiled": tiled_attention}
+CUT_LAYOUTS = {
+    "auto": auto_attention,
+    "dense": dense_attention,
+    "tiled": tiled_attention,
+    "native": native_attention,
+    "fused": cuda_attention,
+}
 
 # The arrays of a problem that have one row per position, and those that all devices share.
 CUT = ("query", "key", "value", "key_mask")
@@ -137,23 +145,26 @@ def halo_attention(
     sigma: Sigma,
     implementation: str = "auto",
     axis_name: str = "grid",
+    batch_axes: tuple[str, ...] = (),
     **arguments: Any,
 ) -> Query:
     """`relative_attention` with the grid's first dimension cut over an axis of the mesh in scope (`jax.set_mesh`).
 
     The arguments are those of `relative_attention`: whole arrays, as a jitted function sees them. The compiler decides
-    about the other axes of the mesh. If the arrays are already cut by rows, the devices send only halos: those of keys,
-    values and a `key_mask` forward, and the gradients of those keys and values backward. The gradients of E, sigma and
-    the biases are summed over the devices; their size depends on the bound. If the number of rows is not a multiple of
-    the number of devices, the arrays are padded, and the compiler moves rows as needed.
+    about the axes of the mesh that are not named. If the arrays are already cut by rows, the devices send only halos:
+    those of keys, values and a `key_mask` forward, and the gradients of those keys and values backward. The gradients
+    of E, sigma and the biases are summed over the devices; their size depends on the bound. If the number of rows is
+    not a multiple of the number of devices, the arrays are padded, and the compiler moves rows as needed.
 
     If an all-gather sends no more than the halos would, which is so from half of the grid on, keys and values are
     gathered instead: every device then holds all of them. A warning is logged, once for every grid and bound.
 
     Args:
       sigma: as in `relative_attention`, but required: without a span every query attends to every key.
-      implementation: "auto", "tiled" or "dense".
+      implementation: "auto", "tiled", "dense", "native" on CPUs, or "fused" on GPUs.
       axis_name: the name of the mesh axis.
+      batch_axes: other mesh axes, that the batch is cut over; their sizes divide it. Where axes of several devices are
+        not named, "auto" uses no kernel, and one that is asked for by name computes the same on all devices along them.
       **arguments: the others of `relative_attention`, except return_weights, dropout, mask, bias, segment_ids, sequence
         lengths, query_grid_shape and dilation. `span_bound` is S - 1 by default; a larger bound is cut to S - 1.
         relative_encoding and relative_bias hold the offsets within the bound, [*(2 bound + 1), ...]. They may hold
@@ -230,12 +241,12 @@ def halo_attention(
     cut = {name: jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2)) for name, x in cut.items()}
     shared = {name: x for name in SHARED if (x := getattr(problem, name)) is not None}
     starts = jnp.arange(exchange.num_devices, dtype=jnp.int32) * exchange.rows
-    by_rows = PartitionSpec(None, axis_name)
+    by_rows = PartitionSpec(batch_axes or None, axis_name)
     outputs = jax.shard_map(
         local,
         in_specs=(PartitionSpec(axis_name), by_rows, PartitionSpec()),
         out_specs=by_rows,
-        axis_names={axis_name},
+        axis_names={axis_name, *batch_axes},
     )(starts, cut, shared)
     return _uncut(outputs[:, : shape[0] * line]) if padding else outputs
 

@@ -1,5 +1,6 @@
 """What the kernels of all platforms share: how they are called, the tables that they read, and how they are checked."""
 
+import concurrent.futures
 import contextlib
 import functools
 import math
@@ -20,8 +21,10 @@ from posattn_jax.system import processes
 # The arrays with features, in the order of the kernel's arguments: one row per position, and shared by all examples.
 FEATURES = ("query", "key", "value")
 LEARNED = ("relative_encoding", "content_bias", "position_bias")
-# The arrays without a gradient.
-GIVEN = ("key_mask", "segment_ids")
+# The arrays without a gradient: of one number per key; and [2], the first row of queries that is asked for and the end
+# of those that are, along the first dimension.
+OF_KEYS = ("key_mask", "segment_ids")
+GIVEN = (*OF_KEYS, "query_rows")
 
 
 class Settings(NamedTuple):
@@ -36,7 +39,8 @@ class Settings(NamedTuple):
     span_bound: tuple[int, ...] | None
 
     def problem(self, arrays: dict[str, Array]) -> Problem:
-        """Builds the problem again from its arrays."""
+        """Builds the problem again from its arrays, without a choice of queries."""
+        arrays = {name: x for name, x in arrays.items() if name != "query_rows"}
         return Problem(**{"key": None} | arrays, **self._asdict())
 
 
@@ -118,7 +122,7 @@ def sizes_of(grid_shape: Sizes, d: int) -> dict[str, tuple[int, ...]]:
     sizes = {"query": (2, n, 2, d), "relative_encoding": (*offsets, 2, d)}
     sizes |= dict.fromkeys(("key", "value"), (2, n, 1, d))
     sizes |= dict.fromkeys(("content_bias", "position_bias"), (2, d)) | {"relative_bias": (*offsets, 2)}
-    return sizes | dict.fromkeys(GIVEN, (2, n))
+    return sizes | dict.fromkeys(OF_KEYS, (2, n))
 
 
 def check(kernel: Kernel, settings: Settings, kinds: Mapping[str, jax.ShapeDtypeStruct], dtype: Any) -> None:
@@ -163,6 +167,19 @@ def check(kernel: Kernel, settings: Settings, kinds: Mapping[str, jax.ShapeDtype
             bound = math.sqrt(float(jnp.finfo(dtype).eps)) * float(jnp.abs(exact).max())
             if not float(np.abs(of_kernel[name] - np.asarray(exact)).max()) <= bound:  # true for NaN too
                 raise RuntimeError(f"the compiled kernel is not right: {name}")
+
+
+def untraced(function: Callable[[], None]) -> None:
+    """Calls a function in a thread of its own, where no program is being traced, nor for other devices."""
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # of an older jax
+    is_wide = jax.config.jax_enable_x64
+
+    def called():
+        with enable_x64(is_wide):
+            function()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(called).result()
 
 
 def _sigma(settings: Settings, shape: Sizes) -> np.ndarray:

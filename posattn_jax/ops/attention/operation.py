@@ -5,12 +5,15 @@ gradients.
 """
 
 import contextlib
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax._src import dispatch
 from jax.extend.backend import get_default_device
@@ -19,9 +22,10 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
 
 from posattn_jax.axes import Query
+from posattn_jax.ops import grid
 from posattn_jax.ops.attention.cuda import kernel as cuda
 from posattn_jax.ops.attention.dense import RowLoop
-from posattn_jax.ops.attention.kernel import FEATURES, GIVEN, LEARNED, Kernel, Settings
+from posattn_jax.ops.attention.kernel import FEATURES, GIVEN, LEARNED, OF_KEYS, Kernel, Settings
 from posattn_jax.ops.attention.loop import Loop, attend, axes_varied_over, varying
 from posattn_jax.ops.attention.native import kernel as native
 from posattn_jax.ops.attention.partition import shared_out
@@ -31,7 +35,7 @@ from posattn_jax.ops.precision import float32_or_better
 
 # By JAX's name of a platform: finds the kernel for a problem, and for devices that have it; None if there is none.
 KERNELS: dict[str, Callable[[Problem, Sequence[Any]], Kernel | None]] = {"cpu": native.find, "cuda": cuda.find}
-ARRAYS = (*FEATURES, *LEARNED, "relative_bias", "sigma", *GIVEN)
+ARRAYS = (*FEATURES, *LEARNED, "relative_bias", "sigma", *OF_KEYS)
 
 
 def kernel_attention(
@@ -44,12 +48,40 @@ def kernel_attention(
       dtype: that of the kernel's outputs before they are converted to that of `value`.
       otherwise: returns the loops to choose from where there is no kernel.
     """
+    if problem.block is not None:
+        return _some_rows(problem, dtype, otherwise), None
+    return _attended(problem, {}, dtype, otherwise), None
+
+
+def _some_rows(problem: Problem, dtype: Any, otherwise: Callable) -> Query:
+    """The outputs of a `Block`: of queries put on the grid of the keys, where no others are asked for."""
+    block, shape, query = problem.block, problem.grid_shape, problem.query
+    line, n, bound = math.prod(shape[1:]), grid.num_positions(shape), problem.encoded_half
+    first, start = (jnp.asarray(x, jnp.int32) for x in (block.first, block.start))
+    rows = np.arange(n, dtype=np.int32) // line + first
+    key_mask = jnp.broadcast_to((rows >= 0) & (rows < block.whole[0]), (len(query), n))
+    changed: dict[str, Any] = {"key_mask": key_mask if problem.key_mask is None else key_mask & problem.key_mask}
+    others = jnp.zeros((len(query), n, *query.shape[2:]), query.dtype)
+    changed["query"] = lax.dynamic_update_slice_in_dim(others, query, start * line, 1)
+    for name in ("relative_encoding", "relative_bias"):
+        if (table := getattr(problem, name)) is not None:
+            beyond = [(size - 1 - near,) * 2 for size, near in zip(shape, bound, strict=True)]
+            changed[name] = jnp.pad(table, beyond + [(0, 0)] * (table.ndim - len(beyond)))
+    if problem.threshold <= 0:  # spans are then as wide as the keys' grid, whose rows beyond the whole grid are masked
+        changed["span_bound"] = None
+    whole = dataclasses.replace(problem, **changed, block=None)
+    outputs = _attended(whole, {"query_rows": jnp.stack([start, start + block.rows])}, dtype, otherwise)
+    return lax.dynamic_slice_in_dim(outputs, start * line, block.rows * line, 1)
+
+
+def _attended(problem: Problem, more: dict[str, Any], dtype: Any, otherwise: Callable) -> Query:
+    """The outputs of a problem; the kernels get `more` arrays."""
     settings = Settings(
         **{name: getattr(problem, name) for name in Settings._fields if name not in ("scale", "span_bound")},
         scale=problem.scaling,
         span_bound=None if problem.sigma is None else problem.static_half,
     )
-    arrays = varying({name: x for name in ARRAYS if (x := getattr(problem, name)) is not None})
+    arrays = varying({name: x for name in ARRAYS if (x := getattr(problem, name)) is not None} | more)
     names = tuple(arrays)
     parameters = {"settings": settings, "names": names, "dtype": jnp.dtype(dtype), "otherwise": otherwise}
 
@@ -69,7 +101,7 @@ def kernel_attention(
         return tuple(cotangents[name][0] if name in cotangents else None for name in names)
 
     attended.defvjp(forward, backward)
-    return attended(*arrays.values()).astype(problem.value.dtype), None
+    return attended(*arrays.values()).astype(problem.value.dtype)
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -77,7 +109,6 @@ def obstacle(problem: Problem) -> str | None:
     obstacles = {
         "return_weights": problem.return_weights,
         "dropout": problem.dropout_rate > 0,
-        "a grid that is cut over devices": problem.block is not None,
         "class tokens, or parts that are by pair": problem.is_pairwise,
         "mask, bias or other scores of pairs": problem.is_by_pair,
     }

@@ -10,7 +10,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posattn_jax.ops.attention.kernel import FEATURES, GIVEN
+from posattn_jax.ops.attention.kernel import FEATURES, OF_KEYS
 
 # The axes of an array that devices may share: arrays that have been vmapped, the batch, heads.
 SHARED = ("o", "b", "h")
@@ -22,8 +22,10 @@ def axes_of(name: str, shape: Sequence[int], heads: int) -> tuple[str, ...]:
     own = [f"{name}{axis}" for axis in range(len(shape))]
     if name in OF_FEATURES:
         return ("o", "b", own[2], "h" if shape[3] == heads else "k", own[4])
-    if name in GIVEN:
+    if name in OF_KEYS:
         return ("o", "b", own[2])
+    if name == "query_rows":
+        return ("o", own[1])
     if name in ("content_bias", "position_bias"):
         return ("o", "h", own[2])
     if name == "relative_encoding":

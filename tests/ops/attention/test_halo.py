@@ -46,18 +46,20 @@ def tight_bound(sigma, grid_shape, reference_shape=None):
     ],
     ids=["1d-two-hops", "2d-causal-padding", "3d-per-head-fewer-rows-than-devices"],
 )
-def test_values_and_gradients_are_the_oracles(float64, grid_shape, num_devices, sigma, hops, options):
-    options = dict(options)
+@pytest.mark.parametrize("implementation", ["tiled", "native"])
+def test_values_and_gradients_are_the_oracles(float64, grid_shape, num_devices, sigma, hops, options, implementation):
+    options, cut = dict(options), Cut()
+    cut.implementation = implementation
     if options.pop("masked", False):
         options["key_mask"] = np.random.default_rng(2).random((1, math.prod(grid_shape))) < 0.7
     inputs = make_inputs(grid_shape, span=False, batch=1) | {"sigma": np.array(sigma)}
     exchange = halo.plan_exchange(grid_shape, tight_bound(sigma, grid_shape), num_devices)
     assert len(exchange.takes) == hops and not exchange.gathers
     with jax.set_mesh(mesh_of(num_devices)):
-        Cut().check_against_oracle(inputs, grid_shape, **options)
+        cut.check_against_oracle(inputs, grid_shape, **options)
 
 
-@pytest.mark.parametrize("implementation", ["tiled", slow("dense")])
+@pytest.mark.parametrize("implementation", ["tiled", "native", slow("dense")])
 def test_a_relative_bias_that_hides(float64, implementation):
     """As a mask of the offsets, of tables that hold only those within the bound."""
     grid_shape = (13,)
@@ -98,8 +100,8 @@ def check_against_one_device(grid_shape, num_devices, implementation, seed=0, bo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "grid_shape, num_devices, implementation",
-    [slow((6, 2), 4, "dense"), ((3, 2), 8, "tiled")],
-    ids=["dense", "tiled-fewer-rows-than-devices"],
+    [slow((6, 2), 4, "dense"), ((3, 2), 8, "tiled"), ((3, 2), 8, "native")],
+    ids=["dense", "tiled-fewer-rows-than-devices", "native-fewer-rows-than-devices"],
 )
 def test_gathered_is_as_one_device(float64, grid_shape, num_devices, implementation):
     """Without a bound all keys may be needed."""
@@ -122,10 +124,13 @@ ASKED = (
     [
         ((13,), 4, "tiled"),
         ((40,), 8, "dense"),
+        ((150,), 2, "native"),
         ((11, 3), 2, "dense"),
         ((19, 2), 8, "tiled"),
+        ((19, 2), 8, "native"),
         ((9, 2, 3), 4, "auto"),
         ((21, 2, 2), 8, "tiled"),
+        ((21, 2, 2), 8, "native"),
     ],
     ids=str,
 )
@@ -162,7 +167,7 @@ def test_a_traced_span_over_its_bound_is_nan():
         ({"axis_name": "rows"}, r'axis_name="rows": expected an axis of the mesh in scope, which has \(\'grid\',\)'),
         (
             {"implementation": "patch"},
-            'implementation="patch": expected one of auto, dense, tiled where the grid is cut',
+            'implementation="patch": expected one of auto, dense, fused, native, tiled where the grid is cut',
         ),
         ({"sigma": None}, "sigma is None: expected a span, which limits what devices exchange"),
         ({"sigma": np.array([0.5])}, r"span_bound=\(2,\): smaller than the half-span \(8,\)"),

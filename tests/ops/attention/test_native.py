@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.sharding import AxisType, PartitionSpec
 
 from posattn_jax.ops.attention import auto, operation, relative_attention, score_share
 from posattn_jax.ops.attention import kernel as kernels
@@ -223,6 +224,18 @@ def test_a_kernel_that_is_wrong_is_not_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels, "reference_attention", lambda problem: (problem.value, None))
     assert layout.missing() == "this CPU (the compiled kernel is not right: outputs)"
     assert not list((tmp_path / "other").glob("posattn_jax/*"))
+
+
+@pytest.mark.slow
+def test_checked_while_a_program_of_several_devices_is_traced():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+
+    def traced(x):
+        kernel._check("float32")
+        return x
+
+    with jax.set_mesh(mesh):
+        jax.eval_shape(jax.shard_map(traced, in_specs=PartitionSpec(), out_specs=PartitionSpec()), jnp.ones(4))
 
 
 def script(folder, text):

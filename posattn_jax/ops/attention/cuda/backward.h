@@ -99,6 +99,7 @@ DEVICE void add_to_encodings(const Params& p, const Home& home, const Memory& me
 
 KERNEL(backward, 2) {
   const Home home(p, false);
+  if (home.is_idle(p)) return;
   const Memory memory(p, true);
   const Own own(p, home.tile);
   const bool keeps_table = HAS_ENCODING || p.d_addend != nullptr;

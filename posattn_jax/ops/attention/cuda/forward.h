@@ -106,6 +106,7 @@ DEVICE void copy_queries(const Params& p, const Home& home, const Memory& memory
 
 KERNEL(forward, kSharing) {
   const Home home(p, false);
+  if (home.is_idle(p)) return;
   const Memory memory(p, false);
   const Own own(p, home.tile);
   copy_queries(p, home, memory);

@@ -1,6 +1,5 @@
 """The compiled kernels for NVIDIA GPUs: whether they are here, whether they are right, and for which problems."""
 
-import concurrent.futures
 import functools
 import logging
 import math
@@ -12,7 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from posattn_jax.ops.attention.cuda import library, program
-from posattn_jax.ops.attention.kernel import FEATURES, LEARNED, Kernel, Settings, check, in_all_processes, sizes_of
+from posattn_jax.ops.attention.kernel import (
+    FEATURES,
+    LEARNED,
+    Kernel,
+    Settings,
+    check,
+    in_all_processes,
+    sizes_of,
+    untraced,
+)
 from posattn_jax.ops.attention.problem import Problem
 
 # The compute capabilities and dtypes of kernels that are trusted, because these sources were checked on such a device.
@@ -103,7 +111,6 @@ def fault(problem: Problem, plan: program.Plan, capability: str) -> str | None:
 
 
 def _check(problem: Problem, plan: program.Plan, device: Any, capability: str) -> None:
-    """In a thread of its own, where no program is being traced, nor for other devices."""
     small = program.on_small_grid(plan, program.most_half(problem))
     axes = slice(-len(problem.grid_shape), None)
     shape, d, sigma, bound = small.size[axes], problem.query.shape[-1], problem.sigma, None
@@ -120,5 +127,4 @@ def _check(problem: Problem, plan: program.Plan, device: Any, capability: str) -
         with jax.default_device(device):
             check(made(program.Device(capability), small), settings, kinds, dtype_of(problem))
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(checked).result()
+    untraced(checked)

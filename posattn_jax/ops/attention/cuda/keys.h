@@ -21,13 +21,22 @@ struct Queries {
     first = home.head, last = first + p.group - 1;
     begin(p);
   }
+  // With the head, or the next one whose span has queries that are asked for.
   DEVICE void begin(const Params& p) {
+#pragma unroll 1
+    while (true) {
 #pragma unroll
-    for (int axis = kFirstAxis; axis < 3; axis++) {
-      walk.first[axis] = home.first_met(p, axis, true);
-      walk.last[axis] = home.last_met(p, axis, true);
+      for (int axis = kFirstAxis; axis < 3; axis++) {
+        walk.first[axis] = home.first_met(p, axis, true);
+        walk.last[axis] = home.last_met(p, axis, true);
+      }
+      home.limit(p, walk);
+      walk.begin();
+      if (walk.count() > 0) return;
+      walk.tile[kFirstAxis] = walk.last[kFirstAxis] + 1;
+      if (home.head == last) return;
+      home.set_head(p, home.head + 1);
     }
-    walk.begin();
   }
   DEVICE bool ends_a_head() const { return walk.is_done(); }
   DEVICE bool is_done() const { return walk.is_done() && home.head == last; }

@@ -7,8 +7,9 @@ struct Params {
   // Shapes. query: [outer batch positions heads features]. key, value: the same with key_heads, each of which serves
   // group = heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative]. tangents: [outer table_heads
-  // *relative num_tangents]. key_mask, segments: [outer batch positions]. half: [outer half_heads 3], half-spans. All
-  // but query, value and half may be null.
+  // *relative num_tangents]. key_mask, segments: [outer batch positions]. half: [outer half_heads 3], half-spans.
+  // query_rows: [outer 2], the first row of queries that is asked for, along `rows_axis`, and the end of those that are.
+  // All but query, value and half may be null.
   const In *query;
   const In *key;
   const In *value;
@@ -21,6 +22,7 @@ struct Params {
   const uint8_t *key_mask;
   const int32_t *segments;
   const int32_t *half;
+  const int32_t *query_rows;
   // As the query; and per query and head a logit near the largest, in units of ln 2, and 1 /
   // sum of 2^(logit - that).
   In *outputs;
@@ -49,6 +51,7 @@ struct Params {
   int32_t group;
   int32_t features;
   int32_t size[3];
+  int32_t rows_axis;
   int32_t bits[3];
   int32_t table_heads;
   int32_t half_heads;

@@ -379,6 +379,8 @@ class Call:
             self.given["key_mask"] = arrays["key_mask"].astype(jnp.uint8)
         if "segment_ids" in arrays:
             self.given["segments"] = arrays["segment_ids"].astype(jnp.int32)
+        if "query_rows" in arrays:
+            self.given["query_rows"] = arrays["query_rows"]
         self.learned = {name: arrays[name] for name in ("sigma", "relative_bias") if name in arrays}
         if multiplies(self.problem, self.learned):
             of_one = functools.partial(_factor_and_tangents, self.problem)
@@ -437,6 +439,7 @@ class Call:
             "group": h // self.given["value"].shape[3],
             "features": d,
             "size": self.size,
+            "rows_axis": self.before,
             "bits": plan.bits,
             "table_heads": self.table_heads,
             "half_heads": self.given["half"].shape[1],

@@ -163,6 +163,26 @@ struct Home {
   }
   DEVICE int64_t gradient_at(const Params& p) const { return (int64_t(outer) * p.heads + head) * offsets(p); }
 
+  // Limits a walk over tiles of queries to those that have a query that is asked for.
+  DEVICE void limit(const Params& p, Walk& queries) const {
+    if (p.query_rows == nullptr) return;
+    const int32_t* own = p.query_rows + 2 * outer;
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) {
+      if (axis != p.rows_axis) continue;
+      queries.first[axis] = larger(queries.first[axis], own[0] >> bits_of(p, axis));
+      queries.last[axis] = smaller(queries.last[axis], (own[1] - 1) >> bits_of(p, axis));
+    }
+  }
+  // Whether no query of this tile is asked for.
+  DEVICE bool is_idle(const Params& p) const {
+    Walk own;
+#pragma unroll
+    for (int axis = kFirstAxis; axis < 3; axis++) own.first[axis] = own.last[axis] = tile.at[axis] >> bits_of(p, axis);
+    limit(p, own);
+    return own.count() < 1;
+  }
+
   // The first and last tile along an axis whose keys, or queries if `of_queries`, are in reach.
   DEVICE int first_met(const Params& p, int axis, bool of_queries) const {
     const bool after = of_queries && is_causal(p, axis);

@@ -38,6 +38,7 @@ struct Problem {
   int64_t outer, batch, heads, key_heads, features;
   int64_t size[3];
   int64_t table_heads, half_heads;  // 1 for all heads, or as many as there are
+  int64_t rows_axis;  // along which `query_rows` are counted
   bool causal;  // over positions in row-major order
   int64_t causal_axes[3];  // whether attention is causal along each dimension
   T scale;  // multiplies the queries where there is no table of factors
@@ -45,9 +46,10 @@ struct Problem {
   // heads / key_heads heads of queries, in order. encoding: [outer *relative heads features].
   // Biases: [outer heads features]. factor, addend: [outer table_heads *relative], the last axis with a margin at both
   // ends. key_addend, segments: [outer batch positions], each row of the grid with a margin at its end. half: [outer
-  // half_heads 3], half-spans. All but query, value and half may be null.
+  // half_heads 3], half-spans. query_rows: [outer 2], the first row of queries that is asked for and the end of those
+  // that are. All but query, value and half may be null.
   const T *query, *key, *value, *encoding, *content_bias, *position_bias, *factor, *addend, *key_addend;
-  const int32_t *half, *segments;
+  const int32_t *half, *segments, *query_rows;
 
   int64_t rows() const { return size[0] * size[1]; }
   int64_t positions() const { return rows() * size[2]; }
@@ -230,6 +232,14 @@ class Unit {
     const auto outside = [&](int64_t key) { return of_keys[key] < *least || of_keys[key] > *most; };
     while (s.low < s.high && outside(s.low)) s.low++;
     while (s.low < s.high && outside(s.high - 1)) s.high--;
+  }
+
+  // Whether none of the queries of a row from column `start` is asked for.
+  bool is_idle(int64_t row, int64_t start) const {
+    if (!p.query_rows) return false;
+    const int64_t at[3] = {row / p.size[1], row % p.size[1], start};
+    const int64_t end = at[p.rows_axis] + (p.rows_axis == 2 ? queries(start) : 1);
+    return end <= p.query_rows[2 * o] || at[p.rows_axis] >= p.query_rows[2 * o + 1];
   }
 
   // How many queries the tiles from column `start` have, those beyond the row included.

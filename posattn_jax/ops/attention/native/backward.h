@@ -81,6 +81,7 @@ inline void backward_row(BackwardWorkspace& w, int64_t row, const Backward& g, T
   const Problem& p = unit.p;
   const int64_t d = p.features;
   for (int64_t start = 0; start < p.size[2]; start += w.kRow) {
+    if (unit.is_idle(row, start)) continue;
     if (p.key) unit.load_queries(p.query, p.content_bias, unit.scale(), row, start, w.content);
     if (p.encoding) unit.load_queries(p.query, p.position_bias, unit.scale(), row, start, w.position);
     unit.load_queries(g.cotangent, nullptr, 1, row, start, w.cotangent);

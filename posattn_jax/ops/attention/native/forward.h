@@ -73,6 +73,7 @@ inline void forward_rows(ForwardWorkspace& w, int64_t from, int64_t to, const Fo
   const Problem& p = unit.p;
   for (int64_t row = from; row < to; row++)
     for (int64_t start = 0; start < p.size[2]; start += w.kRow) {
+      if (unit.is_idle(row, start)) continue;
       if (p.key) unit.load_queries(p.query, p.content_bias, unit.scale(), row, start, w.content);
       if (p.encoding) unit.load_queries(p.query, p.position_bias, unit.scale(), row, start, w.position);
       clear(w.outputs, unit.queries(start) * p.features);

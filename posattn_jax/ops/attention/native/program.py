@@ -110,7 +110,8 @@ def _given(settings: Settings, arrays: dict[str, Array]) -> tuple[tuple[Array, .
         segments = arrays["segment_ids"].astype(jnp.int32).reshape(o, b, *settings.grid_shape)
         segments = jnp.pad(segments, [(0, 0)] * (segments.ndim - 1) + [(0, MARGIN)])
     given = (*map(features, (*FEATURES, *LEARNED)), table("factor", 0), table("addend", scores.MASKED), of_keys)
-    given += (half, segments)
+    rows = arrays.get("query_rows", jnp.zeros((0,), jnp.int32))
+    given += (half, segments, rows)
     return given, (tables, to_learned)
 
 
@@ -157,6 +158,7 @@ def _call(name: str, settings: Settings, given: tuple[Array, ...], results: Any,
     return call(
         *given,
         size=np.array(shape, np.int64),
+        rows_axis=np.int64(before),
         causal=is_causal is True,
         causal_axes=np.array(axes, np.int64),
         scale=np.float64(settings.scale),

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
-from posattn_jax.ops.attention import relative_attention
+from posattn_jax.ops.attention import halo_attention, relative_attention
 from posattn_jax.ops.attention.cuda import kernel, program
 from posattn_jax.ops.attention.problem import Problem
 from tests.ops.attention.attention_suite import HIDING, KernelSuite, make_inputs
@@ -60,12 +61,12 @@ def make_case(grid_shape, d=4, batch=1, heads=1, key_heads=None, parts=None, dty
     return arrays, masks
 
 
-def results(implementation, arrays, grid_shape, **options):
+def results(implementation, arrays, grid_shape, attention=relative_attention, **options):
     """The outputs, and the gradient of every array."""
 
     def attend(arrays):
         given = {"key": None} | arrays
-        return relative_attention(**given, grid_shape=grid_shape, implementation=implementation, **options)
+        return attention(**given, grid_shape=grid_shape, implementation=implementation, **options)
 
     def both(arrays):
         outputs, pull_back = jax.vjp(attend, arrays)
@@ -109,6 +110,28 @@ def test_many_tiles(grid_shape, sigma, options):
     if sigma is not None:
         arrays["sigma"] = jnp.array(sigma)
     check(arrays, grid_shape, **masks, **options)
+
+
+@pytest.mark.parametrize(
+    "grid_shape, sigma, bound, options",
+    [
+        ((13, 9), [0.1, 0.3], (3, 8), {}),
+        slow((150,), [0.06], (20,), {}),  # tiles in which no query is asked for
+        slow((41, 6, 3), [[0.02, 0.3, 0.3]], (2, 4, 2), {"span_mode": "log_add", "is_causal": True}),
+        slow((14, 4), [0.2, 0.2], None, {}),  # all keys are gathered
+    ],
+    ids=str,
+)
+def test_a_grid_cut_over_devices(grid_shape, sigma, bound, options):
+    arrays, masks = make_case(grid_shape)
+    arrays["sigma"] = jnp.array(sigma)
+    mesh = jax.make_mesh((4,), ("grid",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        found = results("fused", arrays, grid_shape, halo_attention, span_bound=bound, **masks, **options)
+    expected = results("reference", arrays, grid_shape, **masks, **options)
+    for name, x in found.items():
+        bound = 1e-3 * max(1e-3, float(jnp.abs(expected[name]).max()))
+        np.testing.assert_allclose(x, expected[name], rtol=0, atol=bound, err_msg=name)
 
 
 @pytest.mark.parametrize(
