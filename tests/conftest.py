@@ -1,6 +1,5 @@
 """Eight virtual devices for every test, float64 where a test asks for it, and one cache of compiled programs."""
 
-import contextlib
 import functools
 import gc
 import inspect
@@ -36,8 +35,7 @@ jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 # JAX makes a context of MLIR for every program, with all dialects: a fifth of the time of a small one. Here programs
-# share one, which is made anew from time to time, as it keeps what it has seen. A program that is made while another is
-# being lowered has its own: it would be put into the other.
+# share one, which is made anew from time to time, as it keeps what it has seen.
 _new_context, _contexts = mlir.make_ir_context, itertools.count()
 
 
@@ -46,14 +44,7 @@ def _context(number):
     return _new_context()
 
 
-def _shared_context():
-    with contextlib.suppress(ValueError):
-        if mlir.ir.Context.current is not None:
-            return _new_context()
-    return _context(next(_contexts) // 500)
-
-
-mlir.make_ir_context = _shared_context
+mlir.make_ir_context = lambda: _context(next(_contexts) // 500)
 
 # Every check of a function's types and shapes is code that is compiled: here, when the function is first called. Shapes
 # are checked where an annotation has some.
