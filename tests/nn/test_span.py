@@ -48,7 +48,7 @@ def expected_outputs(x, span, grid_shape, reference_shape):
     bias = np.zeros((1, H, n, n, widths.shape[-1]), complex)
     kept = np.zeros((1, H, n, n), bool)
     for head, t, s in np.ndindex(H, n, n):
-        width, m = widths[head % len(widths)], 1
+        width, m = widths[head % len(widths)], np.ones(widths.shape[-1], complex)
         offsets = np.subtract(where[s], where[t])
         for i in range(p):
             r = abs(offsets[i]) / units[i] / width[i]
@@ -117,7 +117,7 @@ def test_widths_of_any_size(span):
     @jax.jit
     def run(log_width):
         def loss(log_width):
-            params = variables["params"] | {"span": {"log_width": jnp.full((H, 1), log_width)}}
+            params = {**variables["params"], "span": {"log_width": jnp.full((H, 1), log_width)}}
             outputs, made = layer.apply({"params": params}, X, return_weights=True)
             return jnp.sum(outputs**2), (outputs, made["weights"])
 
@@ -150,7 +150,8 @@ def test_a_gaussian_in_the_logarithm_of_sigma_is_the_same():
     for span in (plain, log):
         layer = PositionalSelfAttention(H, span=span)
         variables = layer.init(jax.random.key(0), X)
-        gradients += [jax.jit(jax.grad(lambda v, layer=layer: jnp.sum(layer.apply(v, X) ** 2)))(variables)["params"]]
+        loss = jax.jit(jax.grad(lambda v, layer=layer: jnp.sum(jnp.square(layer.apply(v, X)))))
+        gradients.append(loss(variables)["params"])
     np.testing.assert_allclose(gradients[0]["output"]["kernel"], gradients[1]["output"]["kernel"], rtol=1e-4)
     np.testing.assert_allclose(gradients[1]["span"]["log_sigma"], 0.2 * gradients[0]["span"]["sigma"], rtol=1e-4)
 
