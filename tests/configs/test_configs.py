@@ -64,7 +64,8 @@ from posattn_jax.models.seq2seq import EncoderDecoder
 from posattn_jax.nn.energies import FourierWeights
 from posattn_jax.system.errors import InputError
 from posattn_jax.tasks.reconstruction import EncodingOffsets
-from posattn_jax.train.step import init_state, make_train_step
+from posattn_jax.train.step import make_train_step
+from tests.support.made_params import made_state
 from tests.support.made_text import sentences
 from tests.support.slow import slow
 
@@ -240,7 +241,7 @@ def test_two_steps_of_the_tiny_variant(name):
     source = made_source(config)
     task, optimizer, _, settings = experiment.prepare(config, source)
     assert settings.total_steps == 2
-    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(config.seed)))()
+    state = made_state(task, optimizer)
     train_step = jax.jit(make_train_step(task, optimizer, settings.accumulation_steps))
     shape = 2, settings.accumulation_steps, settings.batch_size
     for ids in np.arange(math.prod(shape)).reshape(shape):

@@ -157,7 +157,7 @@ def test_dropout_is_everywhere_and_follows_its_rng():
 def test_scanned_blocks_in_bfloat16():
     encoder = make_bert(TINY, COMPOSITE, kernel=3, vocabulary_size=20, scan_layers=True, dtype=jnp.bfloat16)
     model = MaskedLanguageModel(encoder)
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 5), int))
+    params = made_params(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), int)))
     run = jax.jit(functools.partial(model.apply, return_intermediates=True))
     logits, intermediates = run(params, jnp.zeros((1, 5), int))
     assert logits.dtype == jnp.float32 and np.isfinite(logits).all() and set(intermediates) == {"block_0", "block_1"}

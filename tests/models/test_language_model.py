@@ -42,7 +42,7 @@ MODELS = {
 @pytest.mark.parametrize("name", ["span", slow("rope"), slow("absolute places")])
 def test_steps_give_the_logits_of_the_whole(name):
     model = MODELS[name]
-    variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
+    variables = made_params(lambda: model.init(jax.random.key(0), TOKENS))
     whole = jax.jit(lambda variables: model.apply(variables, TOKENS, return_intermediates=True))
     expected, intermediates = whole(variables)
     lengths = []

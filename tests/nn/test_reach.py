@@ -10,6 +10,7 @@ from posattn_jax.nn.encodings import SinusoidalEncoding
 from posattn_jax.nn.siren import SirenEncoding
 from posattn_jax.nn.span import GaussianSpan
 from posattn_jax.nn.terms import Content, Positional
+from tests.support.made_params import made_params
 from tests.support.made_tokens import made_tokens
 from tests.support.slow import slow
 
@@ -59,7 +60,7 @@ def test_the_layer_is_the_same(covariance, span_bound):
             span=GaussianSpan(threshold=threshold, initial_sigma=0.1, covariance=covariance),
             implementation=implementation,
         )
-        variables = jax.jit(lambda rng: layer.init(rng, inputs, (12, 11)))(jax.random.key(0))
+        variables = made_params(lambda: layer.init(jax.random.key(0), inputs, (12, 11)))
 
         def loss(variables):
             outputs, made = layer.apply(variables, inputs, (12, 11), span_bound=span_bound, return_intermediates=True)

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posattn_jax.train.step import init_state
+
 SPANS = ("sigma", "cholesky", "precision")
 
 
@@ -26,6 +28,14 @@ def made_params(init, deviation=0.3):
         return jnp.asarray(rng.normal(mean, deviation, shape.shape), shape.dtype)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def made_state(task, optimizer):
+    """A run's state before its first update, whose parameters are drawn likewise."""
+    shapes = jax.eval_shape(lambda: init_state(task, optimizer, jax.random.key(0)))
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    params = made_params(lambda: task.init(jax.random.key(0)))
+    return state.replace(params=params, rng=jax.random.key_data(jax.random.key(0)))
 
 
 def _at(tree, paths):

@@ -19,7 +19,7 @@ from posattn_jax.data.image_sets import Images, LabelledImages
 from posattn_jax.system.files import write_json
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.optimizer import Adam
-from posattn_jax.train.step import init_state
+from tests.support.made_params import made_state
 from tests.support.made_text import sentences
 
 
@@ -73,7 +73,7 @@ def _save(workdir, config):
         tokenizer.keep(tokenizer.train(sentences(0, 300), 50), workdir)
     set_all(config.model, implementation="auto")  # what a run on another device may have had, this one has perhaps not
     task = experiment.make_task(config, data.empty(workdir))
-    state = jax.jit(lambda: init_state(task, Adam(1e-3).make(100, 10), jax.random.key(0)))()
+    state = made_state(task, Adam(1e-3).make(100, 10))
     # Far enough from 0 that attention and logits differ from input to input.
     rng = np.random.default_rng(0)
     add = lambda leaf: jax.device_put(np.asarray(leaf) + rng.normal(0, 0.3, leaf.shape).astype(leaf.dtype))

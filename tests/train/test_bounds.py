@@ -6,6 +6,7 @@ import pytest
 from posattn_jax.ops.span import bound_for
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.bounds import SpanBounds
+from tests.support.made_params import made_params
 from tests.train.made_run import make_task, make_trainer
 
 
@@ -20,7 +21,7 @@ def test_a_bound_leaves_room_and_does_not_tremble():
 
 def test_bounds_follow_the_spans():
     task = make_task()
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = made_params(lambda: task.init(jax.random.key(0)))
 
     def with_sigma(value):
         return jax.tree_util.tree_map_with_path(

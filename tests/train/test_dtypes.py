@@ -17,6 +17,7 @@ from posattn_jax.build.parts import change
 from posattn_jax.system.files import read_metrics
 from posattn_jax.train.step import init_state, make_train_step
 from tests.support.command import ROOT, environment
+from tests.support.made_params import made_state
 from tests.support.slow import slow
 
 
@@ -26,7 +27,7 @@ def test_what_stays_float32():
     config.model.dtype = "bfloat16"
     source = experiment.load_sources(config)["train"]
     task, optimizer, *_ = experiment.prepare(config, source)
-    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
+    state = made_state(task, optimizer)
     batch = {name: np.asarray(array)[None] for name, array in source.batch(np.arange(8)).items()}
     after, figures = jax.jit(make_train_step(task, optimizer, 1))(state, batch)
     floats = [x for x in jax.tree.leaves((after, figures)) if jnp.issubdtype(x.dtype, jnp.floating)]

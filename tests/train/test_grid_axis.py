@@ -24,6 +24,7 @@ from posattn_jax.train.program import Program
 from posattn_jax.train.seed_map import SeedData
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes, put_batch
+from tests.support.made_params import made_params
 from tests.support.slow import slow
 from tests.train.made_run import make_images, one_device
 
@@ -112,9 +113,7 @@ def test_layers_cut_are_layers_whole(encoding, grid_shape):
             terms = (Content(), Positional(encoding))
     layer = make_layer(terms=terms)
     inputs = jax.random.normal(jax.random.key(0), (2, int(np.prod(grid_shape)), 8))
-    params = jax.jit(lambda key: layer.init(key, inputs, grid_shape)["params"])(jax.random.key(1))
-    moved = lambda x: np.asarray(x) + 0.1 * np.cos(np.arange(x.size)).reshape(x.shape)
-    params = jax.tree.map(lambda x: jnp.asarray(moved(x), x.dtype), params)
+    params = made_params(lambda: layer.init(jax.random.key(1), inputs, grid_shape)["params"])
     params["span"]["sigma"] = jnp.array([0.1, 0.2])
 
     @jax.jit

@@ -11,14 +11,16 @@ import pytest
 from benchmarks.halo import collective_bytes
 from configs.common import ATTENTION, SPAN
 from configs.common_vit import VALUES
-from posattn_jax import LowRankTranslution
+from posattn_jax import LowRankTranslution, Siren
 from posattn_jax.benchmarks.hlo import Module
 from posattn_jax.build import experiment
 from posattn_jax.build.parts import change, part
+from posattn_jax.tasks.reconstruction import Reconstruction
 from posattn_jax.train.optimizer import Adam
 from posattn_jax.train.sharding import RULES, MeshAxes, bytes_of, is_box, put_batch, sharded
 from posattn_jax.train.step import abstract_state, init_state, make_train_step
 from tests.configs.test_configs import ALIKE, NEARLY_ALIKE, TRAINED, made_source
+from tests.support.made_params import made_state
 from tests.support.slow import slow
 from tests.train.made_run import one_device
 
@@ -132,16 +134,24 @@ def test_an_update_on_eight_devices_is_that_of_one(unchecked, name, variant, cha
     config.train.accumulation_steps = 1
     rows = source.batch(np.arange(8))
     optimizer = Adam(1e-2, eps=1.0).make(100, 10)  # of which an update is about proportional to the gradient
-    states = []
+    begun, states = made_state(task, optimizer), []
     for mesh in (MeshAxes(2, 2, 2).make(), one_device()):
-        abstract = abstract_state(task, optimizer, mesh)
-        shardings = jax.tree.map(lambda array: array.sharding, abstract)
-        state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)), out_shardings=shardings)()
+        shardings = jax.tree.map(lambda array: array.sharding, abstract_state(task, optimizer, mesh))
+        state = jax.device_put(begun, shardings)
         batch = put_batch({key: array[None] for key, array in rows.items()}, mesh, axis=1)
         step = jax.jit(make_train_step(task, optimizer, 1), out_shardings=(shardings, None))
         with jax.set_mesh(mesh):
             states.append(jax.device_get(step(state, batch)[0].params))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *states)
+
+
+def test_a_run_begins_on_eight_devices_as_on_one():
+    task, optimizer, states = Reconstruction(Siren(8, hidden_features=4), (4,)), Adam(1e-2).make(100, 10), []
+    for mesh in (MeshAxes(2, 2, 2).make(), one_device()):
+        shardings = jax.tree.map(lambda array: array.sharding, abstract_state(task, optimizer, mesh))
+        init = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)), out_shardings=shardings)
+        states.append(jax.device_get(init()))
+    jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 def compiled(task, rows, mesh):

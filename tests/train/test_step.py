@@ -12,6 +12,7 @@ from posattn_jax.train.schedule import Constant, Cosine, InverseSqrt, Linear, to
 from posattn_jax.train.settings import Settings
 from posattn_jax.train.sharding import MeshAxes, num_shards
 from posattn_jax.train.step import init_state, make_train_step, plan_micro_batches
+from tests.support.made_params import made_state
 from tests.train.made_run import make_images, make_task
 
 
@@ -22,7 +23,7 @@ def step(micro_batches):
     batch = make_images().batch(np.arange(16))
     batch = {name: a.reshape(micro_batches, 16 // micro_batches, *a.shape[1:]) for name, a in batch.items()}
     optimizer = optax.sgd(1.0)
-    state = jax.jit(lambda: init_state(task, optimizer, jax.random.key(0)))()
+    state = made_state(task, optimizer)
     after, figures = jax.jit(make_train_step(task, optimizer, 2))(state, batch)
     grads = jax.tree.map(np.subtract, *jax.device_get((state.params, after.params)))
     return task, state, grads, after, figures

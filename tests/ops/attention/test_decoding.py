@@ -38,6 +38,7 @@ from posattn_jax.ops.attention import decode, table_shape
 from posattn_jax.ops.span import half_span
 from tests import oracle
 from tests.ops.attention.attention_suite import B, D, H, make_inputs
+from tests.support.made_params import made_params
 from tests.support.slow import slow
 
 OF_A_PLACE = ("query", "key", "value")
@@ -207,7 +208,7 @@ def test_layers_go_step_by_step(name, grid_shape):
             parts["terms"] = (Positional(KernelEncoding((3, 3))),)
     layer = PositionalSelfAttention(num_heads=2, implementation="reference", **parts)
     inputs = jax.random.normal(jax.random.key(1), (2, math.prod(grid_shape), 16))
-    variables = jax.jit(lambda rng: layer.init(rng, inputs, grid_shape))(jax.random.key(0))
+    variables = made_params(lambda: layer.init(jax.random.key(0), inputs, grid_shape))
     whole = functools.partial(layer.apply, grid_shape=grid_shape, is_causal=True, return_intermediates=True)
     expected, found = jax.jit(whole)(variables, inputs)
     half = None
