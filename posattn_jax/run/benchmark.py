@@ -57,6 +57,9 @@ SHARES = (*parts.PARTS, parts.REST, "idle")
 ASKED = ("implementations", "steps", "repeats", "seconds", "memory_limit_gib", "data")
 
 
+WIDTHS = ("initial_sigma", "initial_width")  # the fields of spans that --sigmas sets
+
+
 class Kind(NamedTuple):
     """A row of the table. Rows that differ only in their layout are compared."""
 
@@ -68,7 +71,7 @@ class Kind(NamedTuple):
 
 def kinds_of(options: flags.FlagValues, config: ConfigDict) -> list[Kind]:
     """The rows that the options ask for. Raises InputError if one is impossible."""
-    initial_sigmas = leaves(config.model, "initial_sigma")[:1]
+    initial_sigmas = [value for name in WIDTHS for value in leaves(config.model, name)][:1]
     if options.sigmas is not None and not initial_sigmas:
         raise InputError(f"--sigmas={','.join(options.sigmas)}: the model has no span to learn")
     lists: dict[str, list[Any]] = {
@@ -92,7 +95,7 @@ def changed(config: ConfigDict, kind: Kind) -> ConfigDict:
     config.optimizer.update(learning_rate=0.0, span_learning_rate=0.0, terms_learning_rate=0.0)
     config.train.batch_size = kind.batch_size
     config.model.dtype = kind.dtype
-    set_all(config.model, implementation=kind.implementation, initial_sigma=kind.initial_sigma)
+    set_all(config.model, implementation=kind.implementation, **dict.fromkeys(WIDTHS, kind.initial_sigma))
     return config
 
 
