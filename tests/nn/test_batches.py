@@ -93,7 +93,10 @@ def test_lists(unchecked):
     variables = made_params(lambda: layer.init(jax.random.key(0), inputs))
     given = {"key_mask": [[True, True, False]], "segment_ids": [[0, 0, 1]], "mask": np.tri(3, dtype=bool)[None, None]}
     given |= {"bias": np.eye(3, dtype=np.float32)[None, None]}
-    expected = layer.apply(variables, inputs, **{name: jnp.asarray(x) for name, x in given.items()})
     listed = {name: np.asarray(x).tolist() for name, x in given.items()}
-    found = jax.jit(lambda variables: layer.apply(variables, np.asarray(inputs).tolist(), **listed))(variables)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+    def apply(inputs, given):
+        return jax.jit(lambda variables: layer.apply(variables, inputs, **given))(variables)
+
+    expected = apply(inputs, {name: jnp.asarray(x) for name, x in given.items()})
+    np.testing.assert_allclose(apply(np.asarray(inputs).tolist(), listed), expected, rtol=1e-6)
