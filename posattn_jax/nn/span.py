@@ -87,16 +87,23 @@ class LearnedWindow(nn.Module):
     The width w is trained for every positional dimension. Its parameter is `log_width` = ln w, so that an update of
     Adam changes every width by the same share, whatever the grid and the width. Keys outside the box |x_i| <= w_i,
     rounded up to whole positions, are not attended. ln m is added to beta, and so no layout computes more than with
-    beta alone. A subclass defines `log_profile`, and no more:
-
-      class TriangleSpan(LearnedWindow):
-          def log_profile(self, distance):
-              return jnp.log(jnp.maximum(1 - distance, 1e-6))
+    beta alone. A subclass defines `log_profile`, and no more.
 
     Attributes:
       initial_width: w at the start, in units of the grid's S - 1.
       per_head: whether every head has a width of its own.
       param_dtype: the dtype of the parameter, at least float32.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from posattn_jax import LearnedWindow, PositionalSelfAttention
+      >>> class TriangleSpan(LearnedWindow):
+      ...     def log_profile(self, distance):
+      ...         return jnp.log(jnp.maximum(1 - distance, 1e-6))
+      >>> layer = PositionalSelfAttention(num_heads=2, span=TriangleSpan(initial_width=0.5))
+      >>> variables = layer.init(jax.random.key(0), jnp.ones((1, 3 * 4, 8)), (3, 4))
+      >>> jax.tree.map(jnp.shape, variables["params"]["span"])
+      {'log_width': (2, 2)}
     """
 
     threshold: ClassVar[float] = BOX_THRESHOLD

@@ -111,6 +111,15 @@ class LearnedWindow(nnx.Module):
 
     Raises:
       ValueError: a width that is not more than 0, or `per_head` without the number of heads.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from posattn_jax.nnx import LearnedWindow
+      >>> class TriangleSpan(LearnedWindow):
+      ...     def log_profile(self, distance):
+      ...         return jnp.log(jnp.maximum(1 - distance, 1e-6))
+      >>> TriangleSpan(2, num_heads=4).log_width.shape
+      (4, 2)
     """
 
     threshold: ClassVar[float] = BOX_THRESHOLD

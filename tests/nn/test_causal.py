@@ -29,6 +29,7 @@ from posattn_jax import (
     DotProducts,
     EncoderBlock,
     EncoderDecoder,
+    FlatSpan,
     FourierPositions,
     FourierWeights,
     GaussianSpan,
@@ -54,6 +55,7 @@ from posattn_jax import (
     Positional,
     PositionalBias,
     PositionalSelfAttention,
+    RampSpan,
     RelativeBias,
     RelativeContent,
     RotaryContent,
@@ -149,6 +151,8 @@ LAYERS = {
     ),
     "tables": attention(terms=tuple(map(Positional, TABLES)), projections=LinearProjections()),
     "rotary": attention(terms=(RotaryContent(),), span=lambda k: WindowSpan((1,) * len(k)), normalize_qk=True),
+    "ramp": attention(span=RampSpan(initial_width=0.5)),
+    "flat top": attention(span=FlatSpan(initial_width=0.5)),
     "dilated": attention(dilation=lambda k: (2,) * len(k)),
     "relative content": attention(terms=lambda k: (RelativeContent(half_span=(1,) * len(k)),)),
     "translution": attention(values=lambda k: Translution(half_span=(1,) * len(k))),
@@ -281,7 +285,12 @@ def run_nnx(name, grid_shape, is_causal):
     }[name]()
     if name == "scores":
         terms += tuple(each(*sizes, rngs=rngs) for each in bias)
-    span = {"scores": native.GaussianSpan(p), "rotary": native.WindowSpan((1,) * p)}.get(name)
+    span = {
+        "scores": native.GaussianSpan(p),
+        "kernels": native.RampSpan(p, H, initial_width=0.5),
+        "tables": native.FlatSpan(p, H, initial_width=0.5),
+        "rotary": native.WindowSpan((1,) * p),
+    }[name]
     layer = native.PositionalSelfAttention(C, H, terms=terms, span=span, normalize_qk=name == "rotary", rngs=rngs)
     return layer, lambda x: layer(x, grid_shape, is_causal=is_causal)
 
@@ -387,7 +396,8 @@ def test_every_module_is_run():
 
 
 def test_every_nnx_module_is_run():
-    covered = {type(each) for name in NNX_CASES for _, each in nnx.iter_modules(run_nnx(name, LINE, True)[0])}
+    modules = [each for name in NNX_CASES for _, each in nnx.iter_modules(run_nnx(name, LINE, True)[0])]
+    covered = {cls for each in modules for cls in type(each).__mro__}
     assert {name for name in native.__all__ if getattr(native, name) not in covered} == set()
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,6 +39,13 @@ def test_example_of_translution(unchecked):
     exec(examples("docs/translution.md")[0], names)
     assert names["logits"].shape == (2, 10)
     assert names["variables"]["params"]["blocks_0"]["attention"]["values"]["matrices"].shape == (5, 5, 64, 1, 64)
+
+
+def test_example_of_spans(unchecked):
+    names = {}
+    exec(examples("docs/span.md")[0], names)
+    variables = jax.eval_shape(names["layer"].init, jax.random.key(0), jnp.ones((1, 5, 4)))
+    assert variables["params"]["span"]["log_width"].shape == (2, 1)
 
 
 def test_example_of_convolutions(unchecked):
@@ -73,6 +81,7 @@ def test_every_example_is_run():
         "docs/translution.md",
         "docs/convolutions.md",
         "docs/posnet.md",
+        "docs/span.md",
         "docs/weights.md",
     )
     expected = dict.fromkeys(once, 1) | {"docs/training.md": 2}

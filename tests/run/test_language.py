@@ -266,7 +266,7 @@ DEPTHWISE = part(PlusDepthwise, convolution=part(DepthwiseConvolution, kernel_sh
         ({"data.name": "digits"}, 'data.name="digits": expected one of GLUE\'s tasks'),
         ({"data.name": "cola"}, "train.tsv is missing"),
         ({"data.malformed": "drop"}, 'data.malformed="drop": expected "refuse" or "skip"'),
-        ({"task.span_penalty": 0.1}, "task.span_penalty=0.1: expected 0 without a GaussianSpan"),
+        ({"task.span_penalty": 0.1}, "task.span_penalty=0.1: expected 0 without a learned span"),
         ({"data.length": 4}, "data.length=4: expected at least 5"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

@@ -130,7 +130,7 @@ def test_offsets_on_the_device_change_no_bit(tmp_path):
     states = [fit(tmp_path / name, **each)[0] for name, each in settings.items()]
     jax.tree.map(np.testing.assert_array_equal, *states)
     figures = [figures_of(tmp_path / name / "1") for name in settings]
-    assert figures[0] == figures[1] and {row["name"] for row in figures[0]} == {"loss", "explained"}
+    assert figures[0] == figures[1] and {row["name"] for row in figures[0]} == {"loss", "explained", "all"}
 
 
 @pytest.mark.slow
