@@ -38,30 +38,43 @@ def _half_spans(factor: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
 
 
 def _gaussian(factor: np.ndarray, offsets: np.ndarray, summary: Mapping[str, Any]) -> np.ndarray:
-    """G = exp(-1/2 |L^-1 x|^2) at offsets in positions, or 1 of a span that is a box: [... p] -> [...]."""
-    if summary.get("span_mode") == "box":
-        return np.ones(offsets.shape[:-1])
+    """G = exp(-1/2 |L^-1 x|^2) at offsets in positions, or of a span that is a box 1 inside: [... p] -> [...]."""
+    if _is_box(summary):
+        return np.all(np.abs(offsets) <= _half_spans(factor, summary), axis=-1).astype(float)
     x = offsets / np.maximum(np.array(summary["grid_shape"]) - 1, 1)
     z = np.linalg.solve(factor, x.reshape(-1, len(factor)).T)
     return np.exp(-0.5 * np.square(z).sum(0)).reshape(offsets.shape[:-1])
+
+
+def _is_box(summary: Mapping[str, Any]) -> bool:
+    """Whether the span has no Gaussian. Summaries of earlier versions do not say so: theirs is 1 inside."""
+    return summary.get("span_mode") == "box"
+
+
+def _window(log_window: np.ndarray) -> np.ndarray:
+    """The mean over heads of a window m, from ln m [*R h]; of a volume that in the plane of the query, [1 R R]."""
+    mean = np.exp(log_window).mean(-1)
+    return mean[len(mean) // 2 :][:1] if mean.ndim == 3 else mean
 
 
 def _title(layer: int, factor: np.ndarray, summary: Mapping[str, Any]) -> str:
     names = ("",) if len(factor) == 1 else DIMENSIONS[len(factor)]
     sigmas = (f"{name} {s:.2f}".strip() for name, s in zip(names, np.linalg.norm(factor, axis=1), strict=True))
     unbroken = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in sigmas)
-    symbol = "width" if summary.get("span_mode") == "box" else "σ"
+    symbol = "width" if _is_box(summary) else "σ"
     return f"layer {layer}\n" + textwrap.fill(f"{symbol}: {unbroken}", 32)
 
 
 def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> Figure | None:
-    """The Gaussian of every layer around a query, and the boxes of its heads' spans, after and before training.
+    """The Gaussian or window of every layer around a query, and the boxes of its heads, after and before training.
 
     A volume is shown in the plane of the query. The title says what the spans saved.
     """
     sigmas = [array for name, array in positions.items() if name.endswith("/sigma")]
+    windows = [array for name, array in positions.items() if name.endswith("/log_window")] or [None] * len(sigmas)
     if not sigmas:
         return None
+    what = "window" if _is_box(summary) else "Gaussian"
     grid, image = summary["grid_shape"], None
     shape = grid[-2] / grid[-1] if len(grid) > 1 else 0.8
     figure, axes = panels(len(sigmas), 6, 2.8, 2.6 * min(shape, 3) + 0.7, layout="compressed")
@@ -70,9 +83,9 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         ranges[0] = np.zeros(1)
     offsets = np.stack(np.meshgrid(*ranges, indexing="ij"), -1)
     figure.suptitle("\n".join([*what_spans_saved(summary), ""]))
-    for i, (axis, sigma) in enumerate(zip(axes, sigmas, strict=True), start=1):
+    for i, (axis, sigma, window) in enumerate(zip(axes, sigmas, windows, strict=True), start=1):
         factor = mean_factor(sigma, len(grid))
-        gaussian = _gaussian(factor, offsets, summary)
+        gaussian = _gaussian(factor, offsets, summary) if window is None else _window(window)
         axis.set_title(_title(i, factor, summary))
         whole_ticks(axis.xaxis)
         if len(grid) == 1:
@@ -80,7 +93,7 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
             axis.axvspan(-half, half, color="0.9")
             axis.plot(ranges[0], gaussian, color=BLUE)
             axis.set_title(f"{_title(i, factor, summary)}\nspan: {half:.0f} on each side")
-            axis.set(xlabel="key - query (positions)", ylabel="Gaussian", ylim=(0, 1.05))
+            axis.set(xlabel="key - query (positions)", ylabel=what, ylim=(0, 1.05))
             continue
         whole_ticks(axis.yaxis)
         height, width = grid[-2] - 0.5, grid[-1] - 0.5
@@ -100,7 +113,7 @@ def on_grid(positions: Mapping[str, np.ndarray], summary: Mapping[str, Any]) -> 
         axis.set(xlabel="columns, key - query", ylabel="rows, key - query")
         axis.label_outer()
     if image is not None:
-        figure.colorbar(image, ax=axes, label="Gaussian", shrink=0.7)
+        figure.colorbar(image, ax=axes, label=what, shrink=0.7)
         handles, labels = axes[0].get_legend_handles_labels()
         legend = dict(zip(labels, handles, strict=True))  # one entry per label
         figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=3)
