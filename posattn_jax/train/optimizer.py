@@ -22,7 +22,7 @@ class Adam:
     """Adam as in Alfons 2022, optionally with decoupled weight decay and with clipping by the global norm.
 
     Weight decay skips biases (u and v are two), norms, parameters with fewer than two axes, and spans. Clipping leaves
-    spans alone: the gradient of a sigma of a few hundredths is as large as that of all weights together.
+    spans alone: the gradient of a sigma of a few hundredths may be as large as that of all weights together.
 
     Attributes:
       learning_rate: the peak learning rate.
