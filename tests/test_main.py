@@ -19,7 +19,7 @@ from tests.support.recorded import figures_of
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "digits"
-    code, out, err = run_forked(f"--workdir={workdir}")
+    code, out, err = run(f"--workdir={workdir}")  # in a fresh process, as a user does
     assert code == 0, err
     return workdir, out
 
