@@ -16,9 +16,8 @@ from absl import flags
 from posattn_jax.benchmarks.shapes import parse_shape
 from posattn_jax.ops.attention.fused import verdict
 from posattn_jax.system import command_line
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import read_json
+from posattn_jax.system.files import cache_folder, read_json
 
 PARTS = ("key", "relative_encoding", "content_bias", "position_bias", "sigma")  # those of the span paper's layers
 

@@ -82,12 +82,12 @@ class GaussianSpan(nn.Module):
 
 
 class LearnedWindow(nn.Module):
-    """A trained window of any form: weights are multiplied, before the softmax's sum, by m = prod_i m(|x_i| / w_i).
+    """A trained window of any form: weights are multiplied, before the softmax's sum, by `prod_i m(|x_i| / w_i)`.
 
     The width w is trained for every positional dimension. Its parameter is `log_width` = ln w, so that an update of
-    Adam changes every width by the same share, whatever the grid and the width. Keys outside the box |x_i| <= w_i,
-    rounded up to whole positions, are not attended. ln m is added to beta, and so no layout computes more than with
-    beta alone. A subclass defines `log_profile`, and no more.
+    Adam changes every width by the same share, whatever the grid and the width. Keys outside the box `|x_i| <= w_i`,
+    rounded up to whole positions, are not attended. ln m is added to beta. A subclass defines only
+    `log_profile`.
 
     Attributes:
       initial_width: w at the start, in units of the grid's S - 1.

@@ -150,6 +150,14 @@ class Tokens:
             grids = f"queries on {self.query_grid_shape} and keys on {self.grid_shape}"
             raise ValueError(f"{type(part).__name__}: expected queries and keys on one grid, not {grids}")
 
+    def check_fits(self, part: object, *, num_dims: int = 0, num_heads: int = 0, head_dim: int = 0) -> None:
+        """ValueError for a part that was created for other sizes, as NNX modules are before they see tokens; 0: any."""
+        own = {"num_dims": num_dims, "num_heads": num_heads, "head_dim": head_dim}
+        found = {"num_dims": len(self.grid_shape), "num_heads": self.num_heads, "head_dim": self.head_dim}
+        for name, number in own.items():
+            if number and number != found[name]:
+                raise ValueError(f"{type(part).__name__} was made with {name}={number}: the layer has {found[name]}")
+
     def check_step(self, **more: bool) -> None:
         """ValueError for a decoding step with anything it does not support, among the fields or `more`."""
         asked = {

@@ -9,7 +9,6 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import RelativeEncoding, Shape
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops import grid
 from posattn_jax.ops.attention import Factors
 from posattn_jax.ops.encodings import Combine, axial_features, join_axes, of_kernel, relative_sinusoids, within_table
@@ -57,7 +56,7 @@ class SinusoidalEncoding(nnx.Module):
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d], perhaps 0 at offsets that no query reaches."""
-        check_fits(self, tokens, num_heads=self.num_heads, head_dim=self.head_dim)
+        tokens.check_fits(self, num_heads=self.num_heads, head_dim=self.head_dim)
         width = self.num_heads * self.head_dim
         sinusoids = relative_sinusoids(tokens.table_shape, width, self.combine, tokens.reference_shape)
         encoding = within_reach(self.linear, sinusoids, tokens.table_shape, tokens.reach)
@@ -107,7 +106,7 @@ class LearnedEncoding(nnx.Module):
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d]; ValueError for a grid larger than the one the table was created for."""
         num_dims = len(self.grid_shape)
-        check_fits(self, tokens, num_dims=num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
+        tokens.check_fits(self, num_dims=num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
         return within_table(self.table[...], tokens.table_shape, self.grid_shape)
 
 
@@ -160,7 +159,7 @@ class AxialEncoding(nnx.Module):
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d]; ValueError for a grid larger than the one the tables were created for."""
         shape, p = tokens.table_shape, len(self.grid_shape)
-        check_fits(self, tokens, num_dims=p, num_heads=self.num_heads, head_dim=self.head_dim)
+        tokens.check_fits(self, num_dims=p, num_heads=self.num_heads, head_dim=self.head_dim)
         tables = [getattr(self, f"dimension_{axis}").table[...] for axis in range(1, p + 1)]
         lines = zip(tables, shape, self.grid_shape, strict=True)
         return join_axes([within_table(table, (size,), (limit,)) for table, size, limit in lines], shape, self.combine)
@@ -213,5 +212,5 @@ class KernelEncoding(nnx.Module):
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d]; ValueError if the kernel does not fit the number of dimensions."""
         check_kernel(self.kernel_shape, tokens.table_shape)
-        check_fits(self, tokens, num_heads=self.num_heads, head_dim=self.head_dim)
+        tokens.check_fits(self, num_heads=self.num_heads, head_dim=self.head_dim)
         return of_kernel(self.table[...], tokens.table_shape, self.outside, self.num_heads)

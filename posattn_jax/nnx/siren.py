@@ -6,7 +6,6 @@ from jax.typing import DTypeLike
 
 from posattn_jax.axes import Array, Float, RelativeEncoding
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops import grid
 from posattn_jax.ops.precision import float32_or_better
 from posattn_jax.ops.reach import within_reach
@@ -132,7 +131,7 @@ class SirenEncoding(nnx.Module):
 
     def __call__(self, tokens: Tokens) -> RelativeEncoding:
         """E [*R, h, d], perhaps 0 at offsets that no query reaches; distances are in units of the reference grid."""
-        check_fits(self, tokens, num_dims=self.num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
+        tokens.check_fits(self, num_dims=self.num_dims, num_heads=self.num_heads, head_dim=self.head_dim)
         coordinates = grid.relative_coordinates(tokens.table_shape, tokens.reference_shape)
         encoding = within_reach(self.siren, coordinates, tokens.table_shape, tokens.reach)
         return encoding.reshape(*encoding.shape[:-1], self.num_heads, self.head_dim)

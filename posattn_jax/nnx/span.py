@@ -11,7 +11,6 @@ from jax.typing import DTypeLike
 from posattn_jax.axes import Array, Shape
 from posattn_jax.nn.scores import Extent
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops import span
 from posattn_jax.ops.initial import scaled_identity
 from posattn_jax.ops.precision import float32_or_better
@@ -83,7 +82,7 @@ class GaussianSpan(nnx.Module):
 
     def __call__(self, tokens: Tokens) -> Extent:
         """sigma [p], [h p], [1 p p] or [h p p] with its threshold and mode."""
-        check_fits(self, tokens, num_dims=self.num_dims, num_heads=self.num_heads or 0)
+        tokens.check_fits(self, num_dims=self.num_dims, num_heads=self.num_heads or 0)
         match self.covariance:
             case "diagonal":
                 sigma = self.sigma[...]
@@ -97,7 +96,7 @@ class GaussianSpan(nnx.Module):
 
 
 class LearnedWindow(nnx.Module):
-    """A trained window of any form: weights are multiplied, before the softmax's sum, by m = prod_i m(|x_i| / w_i).
+    """A trained window of any form: weights are multiplied, before the softmax's sum, by `prod_i m(|x_i| / w_i)`.
 
     See `posattn_jax.LearnedWindow`. A subclass defines `log_profile`.
 
@@ -148,7 +147,7 @@ class LearnedWindow(nnx.Module):
 
     def __call__(self, tokens: Tokens) -> Extent:
         """The box, whose sigma is w [p] or [h p], and ln m [*R h]."""
-        check_fits(self, tokens, num_dims=self.num_dims, num_heads=self.num_heads or 0)
+        tokens.check_fits(self, num_dims=self.num_dims, num_heads=self.num_heads or 0)
         log_width, grids = self.log_width[...], (tokens.table_shape, tokens.reference_shape, tokens.query_grid_shape)
         window = span.log_window(self.log_profile, log_width, *grids)
         window = jnp.broadcast_to(window, (*window.shape[:-1], tokens.num_heads))

@@ -23,7 +23,6 @@ from posattn_jax.nn.checks import check_parts
 from posattn_jax.nn.parts import Encoding, Part, SinusoidalFactors
 from posattn_jax.nn.scores import Scores
 from posattn_jax.nn.tokens import Tokens
-from posattn_jax.nnx.sizes import check_fits
 from posattn_jax.ops.decay import decay, slopes
 from posattn_jax.ops.encodings import rotate
 from posattn_jax.ops.initial import XAVIER
@@ -133,7 +132,7 @@ class ContentBias(nnx.Module):
         self.u = nnx.Param(bias_init(rngs.params(), (num_heads, head_dim), param_dtype))
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
-        check_fits(self, tokens, num_heads=self.u.shape[0], head_dim=self.u.shape[1])
+        tokens.check_fits(self, num_heads=self.u.shape[0], head_dim=self.u.shape[1])
         return Scores(content_bias=self.u[...])
 
 
@@ -168,7 +167,7 @@ class PositionalBias(nnx.Module):
         self.v = nnx.Param(bias_init(rngs.params(), (num_heads, head_dim), param_dtype))
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
-        check_fits(self, tokens, num_heads=self.v.shape[0], head_dim=self.v.shape[1])
+        tokens.check_fits(self, num_heads=self.v.shape[0], head_dim=self.v.shape[1])
         return Scores(position_bias=self.v[...])
 
 
@@ -210,7 +209,7 @@ class RelativeBias(nnx.Module):
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
         check_kernel(self.kernel_shape, tokens.grid_shape)
-        check_fits(self, tokens, num_heads=self.beta.shape[-1])
+        tokens.check_fits(self, num_heads=self.beta.shape[-1])
         return Scores(relative_bias=over_offsets(self.beta[...], tokens.table_shape, self.outside))
 
 
@@ -265,5 +264,5 @@ class LearnedDecay(nnx.Module):
         self.log_a = nnx.Param(jnp.full(num_heads, math.log(initial_decay), param_dtype))
 
     def __call__(self, query: Query | None, key: Key | None, tokens: Tokens) -> Scores:
-        check_fits(self, tokens, num_heads=len(self.log_a[...]))
+        tokens.check_fits(self, num_heads=len(self.log_a[...]))
         return Scores(relative_bias=decay(tokens.table_shape, jnp.exp(self.log_a[...])))

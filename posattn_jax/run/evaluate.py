@@ -9,10 +9,9 @@ from ml_collections import ConfigDict
 from posattn_jax.build import experiment
 from posattn_jax.data import glue, remembered
 from posattn_jax.run.folder import check_evaluation
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
-from posattn_jax.system.files import write_json
+from posattn_jax.system.files import cache_folder, write_json
 from posattn_jax.system.processes import first_goes_ahead, is_first
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.bounds import SpanBounds

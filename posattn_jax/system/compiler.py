@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
-from posattn_jax.system.cache import cache_folder
+from posattn_jax.system.files import cache_folder
 
 COMPILERS = ("c++", "g++", "clang++")
 SUFFIXES = (".h", ".cc", ".cu")

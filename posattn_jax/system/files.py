@@ -16,6 +16,11 @@ OF_THE_PLACE = ("data.dir", "data.validation_dir", "data.download", "cache_dir")
 OF_THE_PLACE += ("mesh.data", "mesh.fsdp", "mesh.model", "mesh.grid", "train.bounded_spans")
 
 
+def cache_folder() -> pathlib.Path:
+    """The folder for files that are made once per machine: `$XDG_CACHE_HOME/posattn_jax`, by default in `~/.cache`."""
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "posattn_jax"
+
+
 def files_below(folder: pathlib.Path, hidden: bool = False) -> tuple[list[pathlib.Path], list[InputError]]:
     """All files below a folder, sorted, and an error for each link to nothing and each folder that cannot be read.
 

@@ -18,9 +18,9 @@ from posattn_jax.data import text_files
 from posattn_jax.models.language_model import Kept, LanguageModel
 from posattn_jax.models.stack import with_tables
 from posattn_jax.ops.attention import cache_length
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import cache_folder
 from posattn_jax.tasks.causal_lm import CausalLanguageModelling
 from posattn_jax.use import trained
 

@@ -12,9 +12,9 @@ import numpy as np
 from posattn_jax.build import experiment
 from posattn_jax.data import image_files
 from posattn_jax.data.batches import evaluation_batches
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import cache_folder
 from posattn_jax.tasks.classification import Classification
 from posattn_jax.tasks.tagging import Tagging
 from posattn_jax.use import trained

@@ -24,9 +24,9 @@ from posattn_jax.data.translations import Translations
 from posattn_jax.models.seq2seq import precomputed
 from posattn_jax.nn.energies import OffsetTable, PairTable
 from posattn_jax.nn.gating import GeluGate, NormalizedGelu, latent_weights
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.doing import doing
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import cache_folder
 from posattn_jax.tasks.translation import Translation
 from posattn_jax.train.checkpoint import Checkpoints
 from posattn_jax.train.pretrained import average

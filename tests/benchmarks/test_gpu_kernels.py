@@ -17,8 +17,8 @@ from benchmarks.gpu_kernels import CASES, Case
 from posattn_jax.benchmarks.timing import Skipped
 from posattn_jax.ops import span
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.errors import InputError
+from posattn_jax.system.files import cache_folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIRST = {"init_s": 1.0, "first_call_s": 2.0, "first_gradient_s": 3.0, "kernels": True}

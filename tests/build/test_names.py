@@ -15,8 +15,8 @@ from posattn_jax.build.names import class_of
 from posattn_jax.build.saved import completed, get_config, settable
 from posattn_jax.data import parallel, tokenizer
 from posattn_jax.run.evaluate import evaluate
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.errors import InputError, RunError
+from posattn_jax.system.files import cache_folder
 from posattn_jax.use import explain, export, generate, predict, translate
 from posattn_jax.use.export_weights import export_weights
 from tests.support.made_text import sentences

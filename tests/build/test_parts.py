@@ -162,7 +162,7 @@ def test_fields_of_all_parts_at_once():
         ({"threshold": "much"}, '^span.threshold="much": expected float$'),
         ({"threshold": True}, "^span.threshold=True: expected float$"),
         ({"per_head": 1}, "^span.per_head=1: expected bool$"),
-        ({"mode": "add"}, '^span.mode="add": expected "multiply" or "log_add"$'),
+        ({"mode": "add"}, '^span.mode="add": expected "multiply", "log_add" or "box"$'),
         ({"param_dtype": "float8"}, '^span.param_dtype="float8": expected "float32" or "bfloat16"$'),
         ({"initial_sigma": 0.0}, "^span.initial_sigma=0: expected another value"),
     ],

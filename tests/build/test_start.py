@@ -168,6 +168,7 @@ def test_a_sweep_of_some_tasks(files):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_runs_with_added_parts(files, tmp_path):
     """Sentences, and images with two seeds at once."""
     train(of_bert(files, {TERMS: COMPOSITE}), tmp_path / "bert")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from posattn_jax.ops.attention import relative_attention
-from posattn_jax.ops.attention.native import layout as native
 from posattn_jax.ops.grid import toeplitz
 from posattn_jax.ops.span import half_span, span_size
 from tests import oracle
+from tests.support.compiler import NO_COMPILER
 from tests.support.slow import slow
 
 B, H, D = 2, 2, 2
-NATIVE = ("native",) if native.missing() is None else ()  # without a C++ compiler
+NATIVE = ("native",) if NO_COMPILER is None else ()
 SPANS = {
     "no span": {},
     "span": {"threshold": 0.1},

@@ -15,21 +15,12 @@ from jax.sharding import AxisType, PartitionSpec
 from posattn_jax.ops.attention import auto, operation, relative_attention, score_share
 from posattn_jax.ops.attention import kernel as kernels
 from posattn_jax.ops.attention.native import kernel, layout, library
-from posattn_jax.system.cache import cache_folder
-from posattn_jax.system.compiler import find_compiler
+from posattn_jax.system.files import cache_folder
 from tests.ops.attention.attention_suite import LocalSuite, make_inputs
+from tests.support.compiler import needs_compiler
 from tests.support.slow import slow
 
-
-def no_compiler():
-    try:
-        find_compiler()
-    except RuntimeError as error:
-        return str(error)
-    return None
-
-
-pytestmark = pytest.mark.skipif(no_compiler() is not None, reason=f"native attention: {no_compiler()}")
+pytestmark = needs_compiler
 
 
 def test_where_there_is_a_compiler_there_is_a_kernel(float64):

@@ -12,13 +12,14 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from posattn_jax.ops.attention import operation, relative_attention
-from posattn_jax.ops.attention.native import layout, library
+from posattn_jax.ops.attention.native import library
 from posattn_jax.ops.attention.partition import axes_of
 from posattn_jax.system import processes
 from tests.ops.attention.attention_suite import make_inputs
 from tests.support.command import ROOT, environment
+from tests.support.compiler import needs_compiler
 
-pytestmark = pytest.mark.skipif(layout.missing() is not None, reason=f"native attention: {layout.missing()}")
+pytestmark = needs_compiler
 SHAPE = (3, 5)
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import jax
 import jaxlib
 
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.compiler import digest, first_error, shared_library
-from posattn_jax.system.files import write_atomically
+from posattn_jax.system.files import cache_folder, write_atomically
 
 SOURCES = pathlib.Path(__file__).parent
 # XLA's name for the function that launches the kernels.

@@ -27,9 +27,8 @@ import jaxlib
 from posattn_jax.ops.attention.fused.layout import for_tpu
 from posattn_jax.ops.attention.fused.plain import is_shared_out
 from posattn_jax.ops.attention.problem import Problem
-from posattn_jax.system.cache import cache_folder
 from posattn_jax.system.errors import RunError
-from posattn_jax.system.files import read_json, write_json
+from posattn_jax.system.files import cache_folder, read_json, write_json
 from posattn_jax.system.processes import child_environment
 
 # The environment variable that keeps "auto" from using the kernel if it is 0.

@@ -17,6 +17,7 @@ import pytest
 
 from posattn_jax.ops.attention.cuda import library
 from posattn_jax.system.compiler import find_compiler
+from tests.support.compiler import missing, needs_compiler
 
 KERNELS = """
 #include "device.h"
@@ -47,16 +48,7 @@ KERNEL(backward_keys, 1) { p.y[thread()] = p.sum ? 1 : 2; }
 DEFINES = ("SCALE=2",)
 
 
-def missing(find):
-    try:
-        find()
-    except RuntimeError as error:
-        return str(error)
-    return None
-
-
-no_compiler, no_nvrtc = missing(find_compiler), missing(library._nvrtc)
-needs_compiler = pytest.mark.skipif(no_compiler is not None, reason=str(no_compiler))
+no_nvrtc = missing(library._nvrtc)
 needs_nvrtc = pytest.mark.skipif(no_nvrtc is not None, reason=str(no_nvrtc))
 
 
