@@ -42,6 +42,7 @@ constexpr int kFirstAxis = 3 - DIMS;  // the sizes before it are 1
 // there are not enough registers.
 constexpr int kUnrolled = kInRegisters ? 4 : 1, kSharing = kInRegisters ? 3 : 2;
 constexpr int kMostTangents = 6;  // of a covariance of three dimensions
+constexpr int kMost = 0x7fffffff;
 
 DEVICE int smaller(int a, int b) { return a < b ? a : b; }
 DEVICE int larger(int a, int b) { return a > b ? a : b; }
@@ -169,9 +170,9 @@ struct Home {
     const int32_t* own = p.query_rows + 2 * outer;
 #pragma unroll
     for (int axis = kFirstAxis; axis < 3; axis++) {
-      if (axis != p.rows_axis) continue;
-      queries.first[axis] = larger(queries.first[axis], own[0] >> bits_of(p, axis));
-      queries.last[axis] = smaller(queries.last[axis], (own[1] - 1) >> bits_of(p, axis));
+      const bool on = axis == p.rows_axis;  // with a branch, the walk would lie in memory
+      queries.first[axis] = larger(queries.first[axis], on ? own[0] >> bits_of(p, axis) : 0);
+      queries.last[axis] = smaller(queries.last[axis], on ? (own[1] - 1) >> bits_of(p, axis) : kMost);
     }
   }
   // Whether no query of this tile is asked for.
