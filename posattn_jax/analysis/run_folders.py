@@ -1,5 +1,6 @@
 """Reads the runs of a sweep from run folders, or from the file that replaces them."""
 
+import io
 import itertools
 import pathlib
 from collections.abc import Sequence
@@ -100,17 +101,23 @@ def _read_spans(folders: Sequence[pathlib.Path], num_dims: int) -> Spans | None:
     """The spans of the runs that have saved their spans and an image; None if no run has."""
     factors, images = [], []
     for path in (folder / "positions.npz" for folder in folders):
-        arrays = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
-        sigmas = {name.split("/")[0]: array for name, array in arrays.items() if name.endswith("/sigma")}
-        if sigmas and "image" in arrays:
-            factors.append({layer: mean_factor(sigma, num_dims) for layer, sigma in sigmas.items()})
-            images.append(arrays["image"])
+        arrays = span_arrays(path) if path.exists() else {}
+        image = arrays.pop("image", None)
+        if arrays and image is not None:
+            factors.append({name.split("/")[0]: mean_factor(sigma, num_dims) for name, sigma in arrays.items()})
+            images.append(image)
     if not factors:
         return None
     layers = sorted(factors[0], key=lambda layer: int(layer.split("_")[1]))
     return Spans(
         len(factors), {layer: np.mean([each[layer] for each in factors], axis=0) for layer in layers}, images[0]
     )
+
+
+def span_arrays(file: pathlib.Path | io.BytesIO) -> dict[str, np.ndarray]:
+    """Of the arrays of a `positions.npz` those that a report reads: each span's sigma, and the image."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files if name == "image" or name.endswith("/sigma")}
 
 
 def _read_costs(workdir: pathlib.Path) -> dict[str, dict[str, float]]:

@@ -11,10 +11,11 @@ The workdir is the sweep's name. A value that begins with DATA/ is below the fol
 on with the runs in WORK/NAME (--work, runs/slices), and does not repeat those that are in RESULTS/NAME/runs.jsonl
 (--results, docs/results). It writes:
 
-  OUT/finished.tar.gz          the finished runs without checkpoints, as NAME/TREATMENT/SEED, and each NAME/sweep.json
-  OUT/unfinished_0.tar.gz ...  the other runs with their checkpoints; at most --parts files, of at most --part_mib
-  OUT/programs.tar.gz          the programs that took a second or more to compile, newest first; at most --part_mib
+  OUT/finished_0.tar.gz ...    the finished runs, as NAME/TREATMENT/SEED, with what a report reads; each NAME/sweep.json
+  OUT/unfinished_0.tar.gz ...  the other runs with their checkpoints, in what the finished ones leave of --parts files
+  OUT/programs.tar.gz          the programs that took a second or more to compile, newest first
 
+No file is larger than --part_mib. A run that does not fit is named.
 OUT is written every minute (--every, in seconds) and at the end; 30 seconds before the end the runs are asked to save.
 The second command, on any machine, joins the finished runs with those in RESULTS, makes the reports again, and puts the
 unfinished ones and the programs into WORK, where the next slice goes on. Programs are machine code: take only what
@@ -39,14 +40,15 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from flax.traverse_util import flatten_dict
 
 from posattn_jax.analysis import report, runs_file
 from posattn_jax.analysis.plan import read_plan
-from posattn_jax.analysis.run_folders import read_runs
+from posattn_jax.analysis.run_folders import read_runs, span_arrays
 from posattn_jax.sweeps.jobs import is_finished
 from posattn_jax.system import command_line
 from posattn_jax.system.errors import InputError
@@ -55,11 +57,12 @@ from posattn_jax.system.processes import child_environment, signals
 
 DATA = "DATA/"
 SECONDS_TO_SAVE = 30.0  # before the end: then the runs are stopped
-FINISHED = "finished.tar.gz"
+FINISHED, UNFINISHED = "finished", "unfinished"  # the names of their files, before _0.tar.gz
 PROGRAMS = "programs.tar.gz"
 OF_PROGRAMS = ".programs"  # in WORK
 SECONDS_TO_WRITE = 5.0  # a compiled program that is younger may be half-written
 MIB = 2**20
+END = gzip.compress(bytes(2 * tarfile.BLOCKSIZE), mtime=0)  # of an archive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,9 +207,9 @@ class Packer:
       work: the folder of their folders.
       out: where the files are written.
       data: the folder of the data, whose place is not told.
-      parts, part_mib: the largest number of files with unfinished runs, and the size of each.
+      parts, part_mib: the largest number of files with runs, and the size of each.
       known: NAME/TREATMENT/SEED of the runs that are in the results, and are left out.
-      places: the file that each unfinished run is in. It stays there while it fits.
+      places: the number of the file that each finished and each unfinished run is in. It stays there while it fits.
       compiled: the names and sizes of the programs that were written.
     """
 
@@ -217,7 +220,7 @@ class Packer:
     parts: int
     part_mib: float
     known: frozenset[str] = frozenset()
-    places: dict[str, int] = dataclasses.field(default_factory=dict)
+    places: dict[str, dict[str, int]] = dataclasses.field(default_factory=lambda: {FINISHED: {}, UNFINISHED: {}})
     compiled: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -227,66 +230,67 @@ class Packer:
 
     def pack(self) -> list[str]:
         """Writes all files, the finished runs first. Returns a line for each sweep and each run that is left out."""
-        told, unfinished = [], dict[str, bytes]()
-        with _archive(self.out / FINISHED) as archive:
-            for name in dict.fromkeys(sweep.name for sweep in self.sweeps):
-                folder = self.work / name
-                if not (folder / "sweep.json").exists():
+        told, finished, unfinished = [], dict[str, bytes](), dict[str, bytes]()
+        for name in dict.fromkeys(sweep.name for sweep in self.sweeps):
+            folder = self.work / name
+            if not (folder / "sweep.json").exists():
+                continue
+            plan, _ = read_plan(folder / "sweep.json")
+            commands = [sweep.command for sweep in self.sweeps if sweep.name == name]  # they say no place
+            how = {"plan": dataclasses.asdict(plan), "commands": commands}
+            finished[name] = _compressed(name, [("sweep.json", json.dumps(how).encode())])
+            number, left = 0, 0
+            for run in sorted(path.parent for path in folder.glob("*/*/config.json")):
+                place = f"{name}/{run.parent.name}/{run.name}"
+                if place in self.known:
                     continue
-                plan, _ = read_plan(folder / "sweep.json")
-                commands = [sweep.command for sweep in self.sweeps if sweep.name == name]  # they say no place
-                how = {"plan": dataclasses.asdict(plan), "commands": commands}
-                _add(archive, f"{name}/sweep.json", json.dumps(how).encode())
-                number, left = 0, 0
-                for run in sorted(path.parent for path in folder.glob("*/*/config.json")):
-                    place = f"{name}/{run.parent.name}/{run.name}"
-                    if place in self.known:
-                        continue
-                    if _is_finished(run, plan.evaluate):
-                        number += 1
-                        for path, content in _files(run, ("checkpoints", "events", "figures")):
-                            _add(archive, f"{place}/{path}", self._without_place(path, content))
-                        continue
-                    left += 1
-                    if not any((run / "checkpoints").glob("[0-9]*")):
-                        continue  # it begins again
-                    packed = _packed(run, place)
-                    if packed is None:
-                        told.append(f"{place}: left out, it changes all the time")
-                    else:
-                        unfinished[place] = packed
-                told.append(f"{name}: {number} runs finished, {left} not")
-        told += self._write_parts(unfinished)
+                if _is_finished(run, plan.evaluate):
+                    number += 1
+                    files = _files(run, ("checkpoints", "events", "figures"))
+                    finished[place] = _compressed(
+                        place, ((path, self._for_a_report(path, each)) for path, each in files)
+                    )
+                    continue
+                left += 1
+                if not any((run / "checkpoints").glob("[0-9]*")):
+                    continue  # it begins again
+                packed = _packed(run, place)
+                if packed is None:
+                    told.append(f"{place}: left out, it changes all the time")
+                else:
+                    unfinished[place] = packed
+            told.append(f"{name}: {number} runs finished, {left} not")
+        told += self._write_parts(FINISHED, finished, self.parts)
+        told += self._write_parts(UNFINISHED, unfinished, self.parts - len({*self.places[FINISHED].values()}))
         self._write_programs()
         return told
 
-    def _write_parts(self, unfinished: dict[str, bytes]) -> list[str]:
-        """Writes the unfinished runs. A run that moves is in its new file before it leaves the old one."""
-        room, told = [int(self.part_mib * MIB)] * self.parts, []
-        before, self.places = self.places, {}
-        sources = set()
+    def _write_parts(self, kind: str, runs: dict[str, bytes], parts: int) -> list[str]:
+        """Writes runs into at most `parts` files. A run that moves is in its new file before it leaves the old one."""
+        room, told = [int(self.part_mib * MIB) - len(END)] * parts, []
+        before, places, sources = self.places[kind], dict[str, int](), set()
         for name, part in before.items():
-            if name in unfinished and room[part] >= len(unfinished[name]):
-                self.places[name] = part
-                room[part] -= len(unfinished[name])
-            elif name in unfinished:
+            if name in runs and part < parts and room[part] >= len(runs[name]):
+                places[name] = part
+                room[part] -= len(runs[name])
+            elif name in runs:
                 sources.add(part)
-        for name, content in unfinished.items():
-            if name in self.places:
+        for name, content in runs.items():
+            if name in places:
                 continue
-            free = (i for i in range(self.parts) if room[i] >= len(content) and not (name in before and i in sources))
+            free = (i for i in range(parts) if room[i] >= len(content) and not (name in before and i in sources))
             part = next(free, None)
             if part is None:
-                told.append(f"{name}: left out, its checkpoints of {len(content) / MIB:.1f} MiB do not fit")
+                told.append(f"{name}: left out, its {len(content) / MIB:.1f} MiB do not fit")
             else:
-                self.places[name] = part
+                places[name] = part
                 room[part] -= len(content)
+        self.places[kind] = places
         for part in sorted(range(self.parts), key=lambda part: part in sources):
-            inside = [unfinished[name] for name, i in self.places.items() if i == part]
-            path = self.out / f"unfinished_{part}.tar.gz"
-            if inside:
-                content = gzip.compress(b"".join(inside) + bytes(2 * tarfile.BLOCKSIZE), 1)  # with a checksum
-                write_atomically(path, lambda file, content=content: file.write(content))
+            inside = [runs[name] for name, i in places.items() if i == part]
+            path = self.out / f"{kind}_{part}.tar.gz"
+            if inside or (kind == FINISHED and part == 0):  # which tells that it is a slice
+                write_atomically(path, lambda file, inside=inside: file.write(b"".join((*inside, END))))
             else:
                 path.unlink(missing_ok=True)
         return told
@@ -301,14 +305,20 @@ class Packer:
                 room -= takes
                 chosen[path.name] = stat.st_size
         if chosen != self.compiled:
-            with _archive(self.out / PROGRAMS) as archive:
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
                 for name in chosen:
                     path = self.programs / name
                     _add(archive, name, path.read_bytes(), files[path].st_mtime)
+            write_atomically(self.out / PROGRAMS, lambda file: file.write(buffer.getvalue()))
             self.compiled = chosen
 
-    def _without_place(self, path: str, content: bytes) -> bytes:
-        """A finished run's file; in its config, folders of the data as the list names them."""
+    def _for_a_report(self, path: str, content: bytes) -> bytes:
+        """What a report reads of a finished run's file; in its config, folders of the data as the list names them."""
+        if path == "positions.npz":
+            buffer = io.BytesIO()
+            np.savez(buffer, **span_arrays(io.BytesIO(content)))
+            return buffer.getvalue()
         if path != "config.json" or self.data is None:
             return content
         config = json.loads(content)
@@ -318,13 +328,14 @@ class Packer:
         return (json.dumps(config, indent=2) + "\n").encode()
 
 
-@contextlib.contextmanager
-def _archive(path: pathlib.Path) -> Iterator[tarfile.TarFile]:
-    """A compressed archive, written to `path` at the end of the block."""
+def _compressed(place: str, files: Iterable[tuple[str, bytes]]) -> bytes:
+    """A part of an archive, with a checksum of its own: other parts or `END` may follow it."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        yield archive
-    write_atomically(path, lambda file: file.write(buffer.getvalue()))
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in files:
+            _add(archive, f"{place}/{path}", content)
+        size = archive.offset  # before the end of an archive
+    return gzip.compress(buffer.getvalue()[:size], 1, mtime=0)
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes, mtime: float = 0) -> None:
@@ -350,16 +361,13 @@ def _files(run: pathlib.Path, but: Sequence[str] = ()) -> Iterator[tuple[str, by
 def _packed(run: pathlib.Path, name: str) -> bytes | None:
     """An unfinished run as a part of an archive; None if its checkpoints change whenever they are read."""
     for _ in range(5):
-        there, buffer = _checkpoints(run), io.BytesIO()
+        there = _checkpoints(run)
         try:
-            with tarfile.open(fileobj=buffer, mode="w") as archive:
-                for path, content in _files(run, ("figures",)):
-                    _add(archive, f"{name}/{path}", content)
-                size = archive.offset
+            packed = _compressed(name, _files(run, ("figures",)))
         except FileNotFoundError:  # the run has deleted a checkpoint meanwhile
             continue
         if there <= _checkpoints(run):
-            return buffer.getvalue()[:size]  # without the end of an archive: the next run follows
+            return packed
     return None
 
 
@@ -375,19 +383,25 @@ def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> Non
       InputError: there is no slice, a file of it is damaged, or some sweeps are not those in `results`. Those are left
         out, and the others are taken.
     """
-    if not (folder / FINISHED).exists():
-        raise InputError(f"--take={folder}: expected the folder of a slice, with {FINISHED}")
+    parts = {kind: sorted(folder.glob(f"{kind}*.tar.gz")) for kind in (FINISHED, UNFINISHED)}
+    if not parts[FINISHED]:
+        raise InputError(f"--take={folder}: expected the folder of a slice, with {FINISHED}_0.tar.gz")
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
-        finished, unfinished = pathlib.Path(temporary, "finished"), pathlib.Path(temporary, "unfinished")
-        targets = {FINISHED: finished, PROGRAMS: pathlib.Path(temporary, "programs")}
-        for path in [folder / FINISHED, *folder.glob(PROGRAMS), *sorted(folder.glob("unfinished_*.tar.gz"))]:
+        finished, unfinished, programs = (pathlib.Path(temporary, name) for name in (FINISHED, UNFINISHED, PROGRAMS))
+        files = [(path, pathlib.Path(temporary, kind)) for kind in parts for path in parts[kind]]
+        for path, target in [*files, *((path, programs) for path in folder.glob(PROGRAMS))]:
             try:
-                content = gzip.decompress(path.read_bytes())  # which compares the checksum
+                content = gzip.decompress(path.read_bytes())  # which compares the checksums
+                if not content.endswith(bytes(2 * tarfile.BLOCKSIZE)):
+                    raise EOFError("its end is missing")
                 with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                    archive.extractall(targets.get(path.name, unfinished), filter="data")
+                    archive.extractall(target, filter="data")
             except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
                 raise InputError(f"{path}: cannot be read ({error})") from error
+        names = {path.parents[2].name for path in pathlib.Path(temporary).glob("*finished/*/*/*/config.json")}
+        if lacks := [name for name in sorted(names) if not (finished / name / "sweep.json").exists()]:
+            wrong.append(f"{folder}: has no sweep.json of {', '.join(lacks)}: expected all files of the slice")
         for sweep in sorted(path.parent for path in finished.glob("*/sweep.json")):
             try:
                 there = _join(sweep, results / sweep.name, pathlib.Path(temporary, "joined", sweep.name))
@@ -400,8 +414,8 @@ def take(folder: pathlib.Path, work: pathlib.Path, results: pathlib.Path) -> Non
                 _go_on_with(left[name], work / sweep.name / name, work / ".taken")
             if left.keys() - there and not (work / sweep.name / "sweep.json").exists():
                 shutil.copy(sweep / "sweep.json", work / sweep.name)
-        if targets[PROGRAMS].exists():
-            shutil.copytree(targets[PROGRAMS], work / OF_PROGRAMS, dirs_exist_ok=True)
+        if programs.exists():
+            shutil.copytree(programs, work / OF_PROGRAMS, dirs_exist_ok=True)
     if wrong:
         raise InputError("; ".join(wrong))
 
@@ -476,7 +490,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--take", type=pathlib.Path, help="the folder of a slice, to be joined with the results")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/slices"), help="unfinished runs")
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("docs/results"), help="finished runs")
-    parser.add_argument("--parts", type=int, default=6, help="most files with unfinished runs")
+    parser.add_argument(
+        "--parts", type=int, default=7, help="most files with runs, of which the finished ones are first"
+    )
     parser.add_argument("--part_mib", type=float, default=15.0, help="largest size of each")
     parser.add_argument("--every", type=float, default=60, help="seconds between two times that --out is written")
     parser.add_argument("--spent", type=float, default=0, help="seconds of --minutes that are over when it starts")

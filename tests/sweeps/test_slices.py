@@ -1,8 +1,10 @@
 """Slices of a list of sweeps: made run folders are packed and taken; runs that pretend are stopped on time."""
 
+import io
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,7 @@ import threading
 import time
 import zlib
 
+import numpy as np
 import pytest
 
 from posattn_jax.analysis import report, runs_file
@@ -41,7 +44,7 @@ def few_pictures(request, monkeypatch):
 def write_checkpoint(run, step, size=100):
     folder = run / "checkpoints" / str(step)
     (folder / "state").mkdir(parents=True)
-    (folder / "state" / "d").write_bytes(bytes(size))
+    (folder / "state" / "d").write_bytes(random.Random(step).randbytes(size))  # which cannot be compressed
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def contents(folder):
 
 def test_what_is_packed_is_taken_once(work, tmp_path):
     assert packer(work).pack() == ["one: 2 runs finished, 1 not"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["finished.tar.gz", "unfinished_0.tar.gz"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["finished_0.tar.gz", "unfinished_0.tar.gz"]
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     take(tmp_path / "out", elsewhere, results)
     runs = runs_file.read(results / "one" / "runs.jsonl")
@@ -209,17 +212,22 @@ def test_a_run_that_is_not_evaluated_is_not_finished(work):
 
 
 def inflated(content):
-    """What is in a file of gzip, whatever its checksum says; None if nothing can be read."""
-    try:
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content[10:])
-    except zlib.error:
-        return None
+    """What is in a file of gzip, whatever its checksums say; None if nothing can be read."""
+    found = b""
+    while content:
+        member = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            found += member.decompress(content[10:])
+        except zlib.error:
+            return None
+        content = member.unused_data[8:]
+    return found
 
 
-@pytest.mark.parametrize("name", ["finished", "unfinished_0"])
+@pytest.mark.parametrize("name", ["finished_0", "unfinished_0"])
 def test_folders_that_are_no_slice(work, tmp_path, name):
     """Every file has a checksum: one bit that has changed is told, and so is an end that is missing."""
-    with pytest.raises(InputError, match=r"--take=.*work: expected the folder of a slice, with finished.tar.gz"):
+    with pytest.raises(InputError, match=r"--take=.*work: expected the folder of a slice, with finished_0.tar.gz"):
         take(work, work, tmp_path / "results")
     packer(work).pack()
     path = tmp_path / "out" / f"{name}.tar.gz"
@@ -227,7 +235,7 @@ def test_folders_that_are_no_slice(work, tmp_path, name):
     flipped = [whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :] for i in range(20, len(whole), len(whole) // 50)]
     flipped = [each for each in flipped if inflated(each) != inflated(whole)]  # not so where zeros repeat
     assert len(flipped) > 30
-    for damaged in (whole[:-20], whole[:-3], whole[:-8] + bytes(8), *flipped):
+    for damaged in (whole[: -len(slices.END)], whole[:-20], whole[:-3], whole[:-8] + bytes(8), *flipped):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=rf"{name}.tar.gz: cannot be read"):
             take(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "results")
@@ -248,19 +256,43 @@ def test_no_file_is_too_large(work, tmp_path):
             if not run.exists():
                 write_run(run, 0.5, finished=False, span={"a": 1, "b": 2}[treatment])
             write_checkpoint(run, 20, size=600_000 if (treatment, seed) != ("b", 3) else 300_000)
-    each = packer(work)
+    each = packer(work, parts=3)  # one of them has the finished runs
     told = each.pack()
-    assert told[1:] == ["one/b/2: left out, its checkpoints of 0.6 MiB do not fit"]
-    assert each.places == {"one/a/2": 0, "one/a/3": 1, "one/b/3": 0}
+    assert told[1:] == ["one/b/2: left out, its 0.6 MiB do not fit"]
+    assert each.places["unfinished"] == {"one/a/2": 0, "one/a/3": 1, "one/b/3": 0}
     write_checkpoint(work / "one" / "a" / "2", 30, size=300_000)  # a/2 and b/3 no longer fit into one file
     assert each.pack()[1:] == told[1:]
-    assert each.places == {"one/a/2": 0, "one/a/3": 1, "one/b/3": 1}
+    assert each.places["unfinished"] == {"one/a/2": 0, "one/a/3": 1, "one/b/3": 1}
     out = tmp_path / "out"
     assert names(out / "unfinished_0.tar.gz") == {"a/2"} and names(out / "unfinished_1.tar.gz") == {"a/3", "b/3"}
     shutil.rmtree(work / "one" / "a")
     assert len(each.pack()) == 1
-    assert each.places == {"one/b/2": 0, "one/b/3": 1}
+    assert each.places["unfinished"] == {"one/b/2": 0, "one/b/3": 1}
     assert max(path.stat().st_size for path in out.glob("*.tar.gz")) <= 2**20
+
+
+def test_finished_runs_come_first_in_several_files(work, tmp_path):
+    """What does not fit into --parts is named. Without one of the files the slice is not taken for whole."""
+    for name in ("a", "b"):
+        path = work / "one" / name / "1" / "translations" / "text"
+        path.parent.mkdir()
+        path.write_bytes(random.Random(name).randbytes(600_000))
+    assert packer(work).pack()[1:] == ["one/a/2: left out, its 0.0 MiB do not fit"]
+    out = tmp_path / "out"
+    assert {path.name: names(path) for path in out.iterdir()} == {
+        "finished_0.tar.gz": {"sweep.json", "a/1"},
+        "finished_1.tar.gz": {"b/1"},
+    }
+    assert packer(work, "one_part", parts=1).pack()[1:] == [
+        "one/b/1: left out, its 0.6 MiB do not fit",
+        "one/a/2: left out, its 0.0 MiB do not fit",
+    ]
+    (out / "finished_0.tar.gz").rename(out / "finished.tar.gz")  # its name when there was only one
+    take(out, tmp_path / "elsewhere", tmp_path / "results")
+    assert len(read_runs(tmp_path / "results" / "one").all) == 2
+    (out / "finished.tar.gz").unlink()
+    with pytest.raises(InputError, match="out: has no sweep.json of one: expected all files of the slice"):
+        take(out, tmp_path / "elsewhere", tmp_path / "results")
 
 
 def test_compiled_programs_go_along(work, tmp_path):
@@ -294,9 +326,9 @@ def test_a_run_that_moves_is_in_its_new_file_first(work, tmp_path, monkeypatch):
     for treatment, seed in (("a", 3), ("b", 3)):
         write_run(work / "one" / treatment / str(seed), 0.5, finished=False, span={"a": 1, "b": 2}[treatment])
         write_checkpoint(work / "one" / treatment / str(seed), 20, size=200_000)
-    each, seen = packer(work), []
+    each, seen = packer(work, parts=3), []
     each.pack()
-    assert set(each.places.values()) == {0}
+    assert set(each.places["unfinished"].values()) == {0}
     original = slices.write_atomically
 
     def write_atomically(path, write):
@@ -306,7 +338,7 @@ def test_a_run_that_moves_is_in_its_new_file_first(work, tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "write_atomically", write_atomically)
     write_checkpoint(work / "one" / "a" / "3", 30, size=700_000)
     each.pack()
-    assert set(each.places.values()) == {0, 1}
+    assert set(each.places["unfinished"].values()) == {0, 1}
     assert len(seen) == 3 and all(there == {"a/2", "a/3", "b/3"} for there in seen)
 
 
@@ -341,8 +373,17 @@ def test_where_the_data_are_is_not_told(work, tmp_path):
     config = {
         "data": {"dir": f"{tmp_path}/data/x", "validation_dir": f"{tmp_path}/data/y", "name": "digits", "no": None}
     }
-    told = json.loads(packer(work)._without_place("config.json", json.dumps(config).encode()))
+    told = json.loads(packer(work)._for_a_report("config.json", json.dumps(config).encode()))
     assert told == {"data": {"dir": "DATA/x", "validation_dir": "DATA/y", "name": "digits", "no": None}}
+
+
+def test_of_the_positions_only_spans_go_along(work):
+    """A report reads no others, and they make most of a run's size."""
+    arrays = {"block_0/sigma": np.ones(2), "block_0/relative_encoding": np.ones((99, 64)), "image": np.zeros((4, 4))}
+    np.savez(buffer := io.BytesIO(), **arrays)
+    packed = np.load(io.BytesIO(packer(work)._for_a_report("positions.npz", buffer.getvalue())))
+    assert packed.files == ["block_0/sigma", "image"]
+    np.testing.assert_array_equal(packed["block_0/sigma"], arrays["block_0/sigma"])
 
 
 @pytest.mark.parametrize(
@@ -483,7 +524,7 @@ def test_a_run_that_does_not_save_in_time_is_left(pretended, tmp_path, monkeypat
     monkeypatch.setattr(slices, "SECONDS_TO_SAVE", 0.1)
     assert pretended(1, (60, 0)) == (0, ["started"])
     assert capfd.readouterr().err == "sweep_0: is still saving, and goes on alone\n"
-    assert (tmp_path / "out" / "finished.tar.gz").exists()
+    assert (tmp_path / "out" / "finished_0.tar.gz").exists()
 
 
 def test_one_after_the_other_until_the_time_is_over(pretended, tmp_path, monkeypatch, capfd):
@@ -491,7 +532,7 @@ def test_one_after_the_other_until_the_time_is_over(pretended, tmp_path, monkeyp
     assert pretended(2, (0, 0), (0, 5), (60, 0), (0, 0)) == (1, ["started", "started", "saved", None])
     assert capfd.readouterr().err == "failed: sweep_1 (exit code 5)\n"
     assert (tmp_path / "programs").read_text() == str(tmp_path / "work" / ".programs")
-    assert (tmp_path / "out" / "finished.tar.gz").exists()
+    assert (tmp_path / "out" / "finished_0.tar.gz").exists()
 
 
 @pytest.mark.parametrize("signum, exit_code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -539,7 +580,7 @@ def test_finished_runs_of_another_sweep_are_refused(folder, epochs, message):
 def test_the_launcher_runs_from_anywhere(tmp_path):
     launcher, own = ROOT / "launch" / "gpu_slice.sh", environment() | {"PYTHON": sys.executable}
     result = subprocess.run([launcher, f"--take={tmp_path}"], cwd=tmp_path, env=own, capture_output=True, text=True)
-    said = f"posattn_jax: error: --take={tmp_path}: expected the folder of a slice, with finished.tar.gz\n"
+    said = f"posattn_jax: error: --take={tmp_path}: expected the folder of a slice, with finished_0.tar.gz\n"
     assert (result.returncode, result.stderr) == (2, said)
 
 
