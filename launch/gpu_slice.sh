@@ -2,6 +2,7 @@
 # Works off a list of sweeps for some minutes, on any machine, and joins what came of it with the committed results:
 #   launch/gpu_slice.sh --minutes=11 --out=FOLDER [--data=FOLDER] LIST    launch/gpu_queue.txt is such a list
 #   launch/gpu_slice.sh --take=FOLDER                                     here, or on another machine
+#   launch/gpu_slice.sh --check LIST                                      says which sweeps could not start
 # Paths are those from the project's folder. Uses .venv, which it makes if it is missing; PYTHON=/path/to/python3 uses
 # what that has. --parcel=FOLDER, of launch/gpu_parcel.sh, needs no network: its packages are added to those of PYTHON
 # (python3), and its data are those of --data. --help tells more.

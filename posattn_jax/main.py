@@ -7,7 +7,7 @@
   python -m posattn_jax.main --mode=sweep --config=configs/digits.py --workdir=runs/sweep [--workers=2]
                              [--executor=local|slurm --slurm=partition=gpu,account=me --timeout_minutes=600]
                              [--treatments=siren_2d,span_2d] [--seeds=9188,2755 --vmap_seeds=2]
-                             [--finished=docs/results/digits]
+                             [--finished=docs/results/digits] [--check]
                              [--config.train.total_epochs=2 ...]
   python -m posattn_jax.main --mode=report --workdir=runs/sweep [MORE_FOLDERS_OF_THE_SWEEP ...]
   python -m posattn_jax.main --mode=translate --workdir=runs/translation < input.txt > output.txt
@@ -111,6 +111,7 @@ OF_A_SWEEP = (
     flags.DEFINE_string(
         "finished", None, "Folder of a runs.jsonl whose runs are not run again; --mode=report joins both folders."
     ),
+    flags.DEFINE_bool("check", False, "Run nothing: only check the sweep's options and the config of each run."),
     flags.DEFINE_integer("vmap_seeds", 1, "Number of seeds of a treatment to train together, vmapped in one program."),
 )
 OF_A_BENCHMARK = (

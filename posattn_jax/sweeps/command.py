@@ -24,7 +24,7 @@ from posattn_jax.system.errors import InputError
 
 
 def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
-    """Runs or resumes the sweep of a config file, and writes the report."""
+    """Runs or resumes the sweep of a config file, and writes the report; or only checks it, without its data."""
     config_file = config_flags.get_config_filename(options["config"])  # with its variant
     changed = config_flags.get_override_values(options["config"])
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
@@ -38,6 +38,7 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
     reserved = {name for treatment in plan.treatments for name in treatment.fields}
     logging = [] if options.wandb is None else [f"--wandb={options.wandb}"]
     for_all = {"vmapped": options.vmap_seeds > 1, "options": logging, "modules": options.modules}
+    for_all["reads_data"] = not options.check
     jobs = make_jobs(chosen, options.config, config_file, changed, workdir, reserved, **for_all)
     command = shlex.join(["python", "-m", "posattn_jax.main", *sys.argv[1:]])
     if options.finished is not None:
@@ -46,6 +47,9 @@ def sweep(options: flags.FlagValues, workdir: pathlib.Path) -> None:
         if not jobs:
             print(f"nothing is left to run: every run is in {options.finished}")
             return
+    if options.check:
+        print(f"{len(jobs)} runs can start")
+        return
     write_plan(workdir / "sweep.json", stated, {"commands": list(dict.fromkeys((*commands, command)))})
     if run(jobs, workdir, executor):
         report.write(workdir, complete=completed)

@@ -3,7 +3,8 @@
   launch/gpu_parcel.sh --out=PARCEL [--data=FOLDER] [--mib=60] LIST
   launch/gpu_slice.sh --parcel=PARCEL --minutes=11 --out=OUT LIST      there
 
-LIST is that of `launch/gpu_slice.sh`, whose values that begin with DATA/ are below the folder of --data. PARCEL gets
+LIST is that of `launch/gpu_slice.sh`, whose values that begin with DATA/ are below the folder of --data. If one of its
+sweeps could not start (`launch/gpu_slice.sh --check LIST`), nothing is packed. PARCEL gets
 folders 0, 1, ... of at most --mib each, in the order of the list: the wheels of launch/gpu_wheels.txt (for --python, on
 Linux with x86-64; --wheels='' packs none), and the data. CIFAR's images become lossless WebP, of about .55 of their
 size. All other files are compressed by xz where that makes them smaller. The second command takes those folders that
@@ -28,7 +29,7 @@ import numpy as np
 from PIL import Image
 
 from posattn_jax.data import cifar
-from posattn_jax.sweeps.slices import DATA, MIB, Sweep, read_list
+from posattn_jax.sweeps.slices import DATA, MIB, RESULTS, WORK, Sweep, check, read_list
 from posattn_jax.system import checksums, command_line
 from posattn_jax.system.errors import InputError, RunError
 from posattn_jax.system.files import files_below, write_atomically, write_json
@@ -222,6 +223,7 @@ def main(argv: list[str]) -> int:
     if options.data is not None and not options.data.is_dir():
         raise InputError(f"--data={options.data}: no such folder")
     sweeps = read_list(options.list)
+    check(sweeps, WORK, RESULTS)
     parcel, lines = Parcel(options.out, int(options.mib * MIB)), []
     try:
         if options.wheels:

@@ -59,6 +59,7 @@ def make_jobs(
     vmapped: bool = False,
     options: Sequence[str] = (),
     modules: Sequence[str] = (),
+    reads_data: bool = True,
 ) -> list[Job]:
     """The jobs, ordered by seed and then by treatment, so that treatments are comparable if a sweep is stopped.
 
@@ -72,6 +73,7 @@ def make_jobs(
       vmapped: whether seeds will be vmapped.
       options: further options of the command line of a training, which an evaluation does not get.
       modules: those whose classes a run's config may name: see `names.trust`.
+      reads_data: read the data of the first run, to fail early if they are missing.
 
     Raises:
       InputError: the user has set a reserved field, the config does not have a field of a treatment, a run folder
@@ -109,9 +111,10 @@ def make_jobs(
                     epoch=plan.epoch,
                 )
             )
-    first = config.copy_and_resolve_references()
-    change(first, plan.treatments[0].fields | {"seed": plan.seeds[0]})
-    experiment.load_sources(first)  # fails early if the data of the first run are missing
+    if reads_data:
+        first = config.copy_and_resolve_references()
+        change(first, plan.treatments[0].fields | {"seed": plan.seeds[0]})
+        experiment.load_sources(first)
     return jobs
 
 

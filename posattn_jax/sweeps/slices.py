@@ -2,6 +2,7 @@
 
   launch/gpu_slice.sh --minutes=11 --out=FOLDER [--data=FOLDER] LIST
   launch/gpu_slice.sh --take=FOLDER
+  launch/gpu_slice.sh --check LIST
 
 LIST is a text file, in the order of value, with the options of one sweep in each line:
 
@@ -15,20 +16,23 @@ on with the runs in WORK/NAME (--work, runs/slices), and does not repeat those t
   OUT/unfinished_0.tar.gz ...  the other runs with their checkpoints, in what the finished ones leave of --parts files
   OUT/programs.tar.gz          the programs that took a second or more to compile, newest first
 
-No file is larger than --part_mib. A run that does not fit is named.
-OUT is written every minute (--every, in seconds) and at the end; 30 seconds before the end the runs are asked to save.
-The second command, on any machine, joins the finished runs with those in RESULTS, makes the reports again, and puts the
-unfinished ones and the programs into WORK, where the next slice goes on. Programs are machine code: take only what
-comes from a machine that you trust. It deletes nothing. To take the same folder again changes
-nothing. Exit codes: 0 done or out of time, 1 a sweep failed, 2 wrong input, 130 and 143 stopped by Ctrl-C and SIGTERM.
+No file is larger than --part_mib. A run that does not fit is named. OUT is written every minute (--every, in seconds)
+and at the end; 30 seconds before the end the runs are asked to save. The second command, on any machine, joins the
+finished runs with those in RESULTS, makes the reports again, and puts the unfinished ones and the programs into WORK,
+where the next slice goes on. Programs are machine code: take only what comes from a machine that you trust. It deletes
+nothing. To take the same folder again changes nothing. The third command says which sweeps of the list could not start,
+whatever their data are: before a machine is paid for. Exit codes: 0 done or out of time, 1 a sweep failed, 2 wrong
+input, 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import dataclasses
 import gzip
 import io
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -56,6 +60,7 @@ from posattn_jax.system.files import OF_THE_PLACE, read_json, write_atomically, 
 from posattn_jax.system.processes import child_environment, signals
 
 DATA = "DATA/"
+WORK, RESULTS = pathlib.Path("runs/slices"), pathlib.Path("docs/results")  # the defaults
 SECONDS_TO_SAVE = 30.0  # before the end: then the runs are stopped
 FINISHED, UNFINISHED = "finished", "unfinished"  # the names of their files, before _0.tar.gz
 PROGRAMS = "programs.tar.gz"
@@ -118,6 +123,20 @@ def read_list(path: pathlib.Path) -> list[Sweep]:
     if not sweeps:
         raise InputError(f"{path}: has no sweep")
     return sweeps
+
+
+def check(sweeps: Sequence[Sweep], work: pathlib.Path, results: pathlib.Path) -> None:
+    """Raises InputError if a sweep would not start, beside what is in these folders. The data are not looked at."""
+
+    def reason(sweep: Sweep) -> str | None:
+        command = [*_command(sweep, work, results, pathlib.Path(DATA)), "--check"]
+        result = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
+        said = result.stderr.strip().rpartition("\n")[2].removeprefix("posattn_jax: error: ")
+        return f"{sweep.name}: {said}" if result.returncode else None
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        if reasons := [each for each in pool.map(reason, sweeps) if each]:
+            raise InputError("; ".join(reasons))
 
 
 def work_off(
@@ -488,8 +507,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=pathlib.Path, help="where what came of it is written")
     parser.add_argument("--data", type=pathlib.Path, help="the folder that DATA/ stands for in the list")
     parser.add_argument("--take", type=pathlib.Path, help="the folder of a slice, to be joined with the results")
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/slices"), help="unfinished runs")
-    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("docs/results"), help="finished runs")
+    parser.add_argument("--check", action="store_true", help="only say which sweeps of the list could not start")
+    parser.add_argument("--work", type=pathlib.Path, default=WORK, help="unfinished runs")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="finished runs")
     parser.add_argument(
         "--parts", type=int, default=7, help="most files with runs, of which the finished ones are first"
     )
@@ -502,8 +522,11 @@ def main(argv: list[str]) -> int:
             raise InputError("--take: expected no LIST, --minutes or --out beside it")
         take(options.take, options.work, options.results)
         return 0
+    if options.check and options.list is not None:
+        check(read_list(options.list), options.work, options.results)
+        return 0
     if options.list is None or options.minutes is None or options.out is None:
-        raise InputError("expected --minutes=11 --out=FOLDER LIST, or --take=FOLDER")
+        raise InputError("expected --minutes=11 --out=FOLDER LIST, --take=FOLDER, or --check LIST")
     if options.minutes * 60 <= SECONDS_TO_SAVE:
         raise InputError(f"--minutes={options.minutes:g}: expected more than {SECONDS_TO_SAVE / 60:g}")
     for name, least in (("parts", 1), ("part_mib", 0.1), ("every", 1)):

@@ -85,6 +85,15 @@ def test_treatments_with_unknown_fields_and_folders_of_other_runs_are_named(tmp_
         make_jobs(tmp_path)
 
 
+def test_a_sweep_is_checked_without_its_data(tmp_path):
+    arguments = ["--mode=sweep", f"--workdir={tmp_path / 'sweep'}", "--config.data.dir=nowhere", "--check"]
+    code, out, err = run_forked(*arguments, "--seeds=1,2", "--treatments=learned", config="configs/char_lm.py")
+    assert (code, out) == (0, "2 runs can start\n"), err
+    code, _, err = run_forked(*arguments, "--vmap_seeds=5", config="configs/char_lm.py")
+    assert (code, "seeds are vmapped only with Classification and Reconstruction" in err) == (2, True), err
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_a_config_without_a_sweep_is_named():
     with pytest.raises(InputError, match=r"--config=configs/cifar1d_span.py: has no sweep\(\)"):
         prepare.load_plan("configs/cifar1d_span.py:quick")

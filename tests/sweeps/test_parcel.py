@@ -23,6 +23,14 @@ SWEEPS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def checked(monkeypatch):
+    """The sweeps that were checked. Their configs are not there."""
+    sweeps = []
+    monkeypatch.setattr(parcel, "check", lambda own, *_: sweeps.extend(own))
+    return sweeps
+
+
 @pytest.fixture
 def data(tmp_path):
     """Text that xz makes smaller, and what is as small as it gets."""
@@ -166,9 +174,10 @@ def test_a_file_that_the_system_refuses_is_one_line(data, tmp_path, capsys):
     assert re.fullmatch(r"posattn_jax: error: .*list/parcel.*: Not a directory\n", capsys.readouterr().err)
 
 
-def test_the_command_packs_and_unpacks(data, tmp_path, capsys):
+def test_the_command_checks_packs_and_unpacks(data, checked, tmp_path, capsys):
     (tmp_path / "list").write_text("--workdir=a --config=a.py --config.data.dir=DATA/text\n")
     assert parcel.main(["", f"--out={tmp_path / 'p'}", f"--data={data}", "--wheels=", str(tmp_path / "list")]) == 0
     assert capsys.readouterr().out == f"DATA/text: 0.1 MiB\n{tmp_path / 'p' / '0'}: 0.1 MiB\n"
     assert parcel.main(["", f"--out={tmp_path / 'there'}", f"--unpack={tmp_path / 'p'}"]) == 0
     assert (tmp_path / "there" / "text" / "train.txt").read_bytes() == (data / "text" / "train.txt").read_bytes()
+    assert checked == [Sweep("a", ("--config=a.py", "--config.data.dir=DATA/text"))]

@@ -439,7 +439,7 @@ def test_every_line_of_the_queue_is_a_sweep(line):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--minutes=3", "--out=OUT"], "expected --minutes=11 --out=FOLDER LIST, or --take=FOLDER"),
+        (["--minutes=3", "--out=OUT"], "expected --minutes=11 --out=FOLDER LIST, --take=FOLDER, or --check LIST"),
         (["--minutes=3", "--out=OUT", "missing"], "missing: cannot be read"),
         (["--minutes=.5", "--out=OUT", "LIST"], "--minutes=0.5: expected more than 0.5"),
         (["--minutes=3", "--out=OUT", "LIST"], "--data=FOLDER is missing: one has --config.data.dir=DATA/digits"),
@@ -470,6 +470,18 @@ def test_a_sweep_is_run_where_it_stands_and_without_what_is_finished(work, tmp_p
     packer(work).pack()
     take(tmp_path / "out", work, results)
     assert slices._command(SWEEP, work, results, tmp_path / "data") == [*command, f"--finished={results / 'one'}"]
+
+
+def test_a_list_is_checked_by_its_sweeps(tmp_path, monkeypatch):
+    """With the data's folder as the list names it. The last line of each that fails is told."""
+    sweeps = [SWEEP, Sweep("two", ()), Sweep("three", ())]
+    command = slices._command(SWEEP, tmp_path, tmp_path, pathlib.Path(slices.DATA))
+    assert "--config.data.dir=DATA/digits" in command
+    script = "import sys; sys.exit(sys.argv[1:] != ['one', '--check'] and 'a warning\\nposattn_jax: error: not so')"
+    monkeypatch.setattr(slices, "_command", lambda sweep, *_: [sys.executable, "-ISc", script, sweep.name])
+    slices.check(sweeps[:1], tmp_path, tmp_path)
+    with pytest.raises(InputError, match="^two: not so; three: not so$"):
+        slices.check(sweeps, tmp_path, tmp_path)
 
 
 # Notes that it starts, and saves when it is told to end.
